@@ -1,0 +1,119 @@
+"""The Disk port: the only place that touches a file system.
+
+`strandline.log.real_disk.RealDisk` is the production one; the simulator's double keeps a written and a durable image of
+every file and directory, loses what was not synced at a power cut, and can fail, tear, fill up or slow down.
+
+Paths are absolute strings. What is written is durable only after a sync of the file *and*, for a file or name that is
+new, a sync of its directory (`sync_dir`). After any failed sync the affected files must not be trusted again: a retry
+may "succeed" over bytes that are gone (correctness rule D-32).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class DiskError(OSError):
+    """The disk failed (EIO, a failed sync, a poisoned directory). The log that met it must be fenced."""
+
+
+class DiskFull(DiskError):
+    """No space left; what was there before is untouched."""
+
+
+class File(Protocol):
+    """An open file. Positions and sizes are bytes."""
+
+    @property
+    def path(self) -> str: ...
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        """Write all of `data` at `position` or raise (DiskFull, DiskError)."""
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Up to `size` bytes at `position`; fewer only at the end of the file. May block on a cold page."""
+
+    def pread_nowait(self, size: int, position: int) -> bytes | None:
+        """As `pread`, or None where the bytes are not in memory and reading would block."""
+
+    def size(self) -> int: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def allocate(self, position: int, size: int) -> None:
+        """Reserve zeroed space (posix_fallocate); the file's size grows to cover it. Raises DiskFull."""
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """A node's file system."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open for reading and writing. Raises FileNotFoundError unless `create`."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def listdir(self, path: str) -> list[str]:
+        """Names in the directory, sorted."""
+
+    def mkdir(self, path: str) -> None:
+        """Make the directory and its parents; fine if it exists. Syncs nothing."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomic; durable only after `sync_dir` of the parent."""
+
+    def unlink(self, path: str) -> None: ...
+
+    def rmdir(self, path: str) -> None: ...
+
+    def free_bytes(self, path: str) -> int:
+        """Space left for ordinary writers on the file system that holds `path`."""
+
+    def sync_now(self, files: Sequence[File]) -> None:
+        """fdatasync each, blocking: for small files at rare moments (votes, checkpoints). Raises DiskError."""
+
+    def sync_dir(self, path: str) -> None:
+        """Make the directory's entries durable, blocking."""
+
+    async def sync(self, files: Sequence[File]) -> None:
+        """Group sync off the event loop: what was written to `files` before this call began is durable when it returns.
+
+        Few files are synced one by one, many at once (syncfs). Raises DiskError: nothing of it may be relied on.
+        """
+
+    async def pread_cold(self, file: File, size: int, position: int) -> bytes:
+        """`pread` off the event loop, for bytes that `pread_nowait` did not find in memory."""
+
+    async def unlink_slowly(self, path: str) -> None:
+        """Delete a large file without stalling syncs of others (truncates in steps, off the event loop)."""
+
+
+def read_file(disk: Disk, path: str) -> bytes:
+    """The whole of a small file. Raises FileNotFoundError."""
+    file = disk.open(path)
+    try:
+        return file.pread(file.size(), 0)
+    finally:
+        file.close()
+
+
+def write_file_durably(disk: Disk, path: str, data: bytes) -> None:
+    """Replace a small file so that a crash at any instant leaves the old content or the new, and never a mix.
+
+    Temp file, sync, atomic rename, sync of the parent directory (correctness rule A-1).
+    """
+    temporary = path + ".tmp"
+    file = disk.open(temporary, create=True)
+    try:
+        file.truncate(0)
+        file.pwrite(data, 0)
+        disk.sync_now([file])
+    finally:
+        file.close()
+    disk.rename(temporary, path)
+    disk.sync_dir(path.rpartition("/")[0] or "/")

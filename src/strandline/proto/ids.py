@@ -1,0 +1,60 @@
+"""Typed identifiers. NewTypes cost nothing at run time and keep offsets, epochs and ids apart under mypy."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, NewType
+from uuid import UUID
+
+NodeId = NewType("NodeId", int)
+"""A node's id in the cluster (Kafka's ``node.id``); unique over controllers and brokers."""
+
+Offset = NewType("Offset", int)
+"""Position of a record in its partition, from 0."""
+
+LeaderEpoch = NewType("LeaderEpoch", int)
+"""Bumped by the controller at each election of a partition; -1 means unknown."""
+
+PartitionEpoch = NewType("PartitionEpoch", int)
+"""Bumped at each metadata change of a partition (ISR, leader, replicas)."""
+
+BrokerEpoch = NewType("BrokerEpoch", int)
+"""Offset of the broker's registration record in the metadata log: names one process lifetime; -1 means unknown."""
+
+ProducerId = NewType("ProducerId", int)
+"""Names an idempotent producer; -1 means none."""
+
+TopicId = UUID
+"""A topic's unique id; never reused, so a deleted and recreated topic is another topic."""
+
+NO_NODE = NodeId(-1)
+NO_EPOCH = LeaderEpoch(-1)
+NO_BROKER_EPOCH = BrokerEpoch(-1)
+NO_PRODUCER_ID = ProducerId(-1)
+ZERO_UUID = UUID(int=0)
+
+
+class TopicPartition(NamedTuple):
+    """A partition by its topic's name, as clients and directory names have it."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class TopicIdPartition(NamedTuple):
+    """A partition by its topic's id, as nodes name it among themselves."""
+
+    topic_id: TopicId
+    partition: int
+
+
+class Endpoint(NamedTuple):
+    """Where a listener can be reached."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
