@@ -51,9 +51,7 @@ class KafkaError(StrandlineError):
         return (_rebuild_kafka_error, (type(self), self.code, self.message, self.figures))
 
 
-def _rebuild_kafka_error(
-    kind: type[KafkaError], code: ErrorCode, message: str, figures: dict[str, Any]
-) -> KafkaError:
+def _rebuild_kafka_error(kind: type[KafkaError], code: ErrorCode, message: str, figures: dict[str, Any]) -> KafkaError:
     error = kind.__new__(kind)
     KafkaError.__init__(error, code, message, **figures)
     return error
