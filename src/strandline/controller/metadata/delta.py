@@ -1,0 +1,378 @@
+"""From one image to the next: records applied, and what they changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from strandline.controller.metadata.image import (
+    SUPPORTED_METADATA_VERSIONS,
+    BrokerInfo,
+    ConfigResource,
+    MetadataImage,
+    PartitionInfo,
+    ResourceType,
+    TopicInfo,
+    topic_resource,
+)
+from strandline.controller.metadata.records import (
+    BrokerChangeRecord,
+    ConfigRecord,
+    MetadataRecord,
+    MetadataVersionRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    UnregisterBrokerRecord,
+)
+from strandline.proto.errors import FatalError
+from strandline.proto.ids import LeaderEpoch, NodeId, PartitionEpoch, TopicId
+
+
+class MetadataDelta:
+    """Applies records to a copy-on-write overlay of `base` and remembers what they touched.
+
+    What changed (all dicts, in the order of first change, so that every process sees one order):
+
+    * `partitions`: topic id -> partition numbers created or changed (and still there);
+    * `created_topics`: ids of topics that are not in `base`;
+    * `deleted_topics`: id -> the topic as `base` had it;
+    * `brokers`: node id -> the broker now, or None when it was unregistered;
+    * `configs`: resource -> the keys set or removed.
+
+    A record that does not fit the image (an unknown topic, an ISR outside the replicas) raises FatalError: metadata
+    that cannot be replayed is damaged, and nothing may be decided, least of all deleted, on its word (D-31).
+    """
+
+    __slots__ = (
+        "_brokers",
+        "_configs",
+        "_own_topics",
+        "_topic_by_id",
+        "_topics",
+        "base",
+        "brokers",
+        "configs",
+        "created_topics",
+        "deleted_topics",
+        "metadata_version",
+        "next_producer_id",
+        "partitions",
+    )
+
+    def __init__(self, base: MetadataImage) -> None:
+        self.base = base
+        self.metadata_version = base.metadata_version
+        self.next_producer_id = base.next_producer_id
+        self.partitions: dict[TopicId, dict[int, None]] = {}
+        self.created_topics: dict[TopicId, None] = {}
+        self.deleted_topics: dict[TopicId, TopicInfo] = {}
+        self.brokers: dict[NodeId, BrokerInfo | None] = {}
+        self.configs: dict[ConfigResource, dict[str, None]] = {}
+        self._brokers: dict[NodeId, BrokerInfo] | None = None
+        self._topics: dict[str, TopicInfo] | None = None
+        self._topic_by_id: dict[TopicId, TopicInfo] | None = None
+        self._configs: dict[ConfigResource, Mapping[str, str]] | None = None
+        self._own_topics: dict[TopicId, dict[int, PartitionInfo]] = {}
+
+    @property
+    def empty(self) -> bool:
+        """Nothing that a broker acts upon changed (producer id blocks do not count)."""
+        return not (self.partitions or self.created_topics or self.deleted_topics or self.brokers or self.configs)
+
+    def apply_all(self, records: Iterable[MetadataRecord]) -> None:
+        """Apply records in order. Raises FatalError for one that does not fit."""
+        for record in records:
+            self.apply(record)
+
+    def apply(self, record: MetadataRecord) -> None:
+        """Apply one record. Raises FatalError when it does not fit the image."""
+        _APPLY[type(record)](self, record)
+
+    def image(self, offset: int, epoch: int, timestamp_ms: int) -> MetadataImage:
+        """The image after all records applied so far, the last of which stands at `offset`."""
+        base = self.base
+        return MetadataImage(
+            cluster_id=base.cluster_id,
+            metadata_version=self.metadata_version,
+            offset=offset,
+            epoch=epoch,
+            timestamp_ms=timestamp_ms,
+            brokers=base.brokers if self._brokers is None else self._brokers,
+            topics=base.topics if self._topics is None else self._topics,
+            topic_by_id=base.topic_by_id if self._topic_by_id is None else self._topic_by_id,
+            configs=base.configs if self._configs is None else self._configs,
+            next_producer_id=self.next_producer_id,
+        )
+
+    # Each kind of record
+
+    def _metadata_version(self, record: MetadataVersionRecord) -> None:
+        if record.level not in SUPPORTED_METADATA_VERSIONS:
+            newest = SUPPORTED_METADATA_VERSIONS[-1]
+            raise FatalError(
+                f"The metadata log is of metadata.version {record.level}; this program can replay up to {newest}. "
+                "Start the version of Strandline that wrote it, or a newer one."
+            )
+        self.metadata_version = record.level
+
+    def _register_broker(self, record: RegisterBrokerRecord) -> None:
+        self._require_version()
+        self._set_broker(
+            BrokerInfo(
+                node_id=record.node_id,
+                incarnation_id=record.incarnation_id,
+                broker_epoch=record.broker_epoch,
+                listeners=dict(record.listeners),
+                internal=record.internal,
+                rack=record.rack,
+                fenced=record.fenced,
+                in_controlled_shutdown=record.in_controlled_shutdown,
+            )
+        )
+
+    def _unregister_broker(self, record: UnregisterBrokerRecord) -> None:
+        self._broker_of(record.node_id, record.broker_epoch, "unregister")
+        del self._writable_brokers()[record.node_id]
+        self.brokers[record.node_id] = None
+
+    def _broker_change(self, record: BrokerChangeRecord) -> None:
+        broker = self._broker_of(record.node_id, record.broker_epoch, "change")
+        if record.fenced is not None:
+            broker = replace(broker, fenced=record.fenced)
+        if record.in_controlled_shutdown is not None:
+            broker = replace(broker, in_controlled_shutdown=record.in_controlled_shutdown)
+        self._set_broker(broker)
+
+    def _topic(self, record: TopicRecord) -> None:
+        self._require_version()
+        topics = self._writable_topics()
+        if record.name in topics:
+            raise FatalError(f"A record creates topic {record.name!r}, which exists already: the metadata is damaged.")
+        partitions: dict[int, PartitionInfo] = {}
+        self._own_topics[record.topic_id] = partitions
+        topic = TopicInfo(record.name, record.topic_id, partitions)
+        topics[record.name] = topic
+        self._writable_topic_by_id()[record.topic_id] = topic
+        self.created_topics[record.topic_id] = None
+
+    def _remove_topic(self, record: RemoveTopicRecord) -> None:
+        topic = self._topic_of(record.topic_id, "remove")
+        del self._writable_topics()[topic.name]
+        del self._writable_topic_by_id()[record.topic_id]
+        self._own_topics.pop(record.topic_id, None)
+        self.partitions.pop(record.topic_id, None)
+        if record.topic_id in self.created_topics:
+            del self.created_topics[record.topic_id]
+        else:
+            self.deleted_topics[record.topic_id] = self.base.topic_by_id[record.topic_id]
+        resource = topic_resource(topic.name)
+        removed = self._writable_configs().pop(resource, None)
+        if removed:
+            self.configs.setdefault(resource, {}).update(dict.fromkeys(removed))
+
+    def _partition(self, record: PartitionRecord) -> None:
+        partitions = self._writable_partitions(record.topic_id, "add a partition to")
+        if record.partition != len(partitions):
+            raise FatalError(
+                f"A record adds partition {record.partition} to topic {record.topic_id}, which has {len(partitions)}: "
+                "the metadata is damaged."
+            )
+        info = PartitionInfo(
+            partition=record.partition,
+            replicas=record.replicas,
+            isr=record.isr,
+            eligible_leader_replicas=record.eligible_leader_replicas,
+            last_known_elr=record.last_known_elr,
+            leader=record.leader,
+            leader_epoch=record.leader_epoch,
+            partition_epoch=record.partition_epoch,
+            recovering=record.recovering,
+        )
+        self._put_partition(record.topic_id, partitions, info)
+
+    def _partition_change(self, record: PartitionChangeRecord) -> None:
+        partitions = self._writable_partitions(record.topic_id, "change a partition of")
+        old = partitions.get(record.partition)
+        if old is None:
+            raise FatalError(
+                f"A record changes partition {record.partition} of topic {record.topic_id}, which does not exist: "
+                "the metadata is damaged."
+            )
+        self._put_partition(record.topic_id, partitions, merge(old, record))
+
+    def _config(self, record: ConfigRecord) -> None:
+        self._require_version()
+        resource = (ResourceType(record.resource_type), record.resource_name)
+        configs = self._writable_configs()
+        values = dict(configs.get(resource, {}))
+        if record.value is None:
+            values.pop(record.name, None)
+        else:
+            values[record.name] = record.value
+        if values:
+            configs[resource] = values
+        else:
+            configs.pop(resource, None)
+        self.configs.setdefault(resource, {})[record.name] = None
+
+    def _producer_ids(self, record: ProducerIdsRecord) -> None:
+        if record.next_producer_id <= self.next_producer_id:
+            raise FatalError(
+                f"A record sets the next producer id to {record.next_producer_id}, but {self.next_producer_id} was "
+                "reached already: a producer id would be given out twice."
+            )
+        self.next_producer_id = record.next_producer_id
+
+    # Copy on write
+
+    def _writable_brokers(self) -> dict[NodeId, BrokerInfo]:
+        if self._brokers is None:
+            self._brokers = dict(self.base.brokers)
+        return self._brokers
+
+    def _writable_topics(self) -> dict[str, TopicInfo]:
+        if self._topics is None:
+            self._topics = dict(self.base.topics)
+        return self._topics
+
+    def _writable_topic_by_id(self) -> dict[TopicId, TopicInfo]:
+        if self._topic_by_id is None:
+            self._topic_by_id = dict(self.base.topic_by_id)
+        return self._topic_by_id
+
+    def _writable_configs(self) -> dict[ConfigResource, Mapping[str, str]]:
+        if self._configs is None:
+            self._configs = dict(self.base.configs)
+        return self._configs
+
+    def _writable_partitions(self, topic_id: TopicId, what: str) -> dict[int, PartitionInfo]:
+        own = self._own_topics.get(topic_id)
+        if own is None:
+            topic = self._topic_of(topic_id, what)
+            own = self._own_topics[topic_id] = dict(topic.partitions)
+            copy = TopicInfo(topic.name, topic_id, own)
+            self._writable_topics()[topic.name] = copy
+            self._writable_topic_by_id()[topic_id] = copy
+        return own
+
+    def _put_partition(self, topic_id: TopicId, partitions: dict[int, PartitionInfo], info: PartitionInfo) -> None:
+        check_partition(topic_id, info)
+        partitions[info.partition] = info
+        self.partitions.setdefault(topic_id, {})[info.partition] = None
+
+    def _set_broker(self, broker: BrokerInfo) -> None:
+        self._writable_brokers()[broker.node_id] = broker
+        self.brokers[broker.node_id] = broker
+
+    def _topic_of(self, topic_id: TopicId, what: str) -> TopicInfo:
+        by_id = self.base.topic_by_id if self._topic_by_id is None else self._topic_by_id
+        topic = by_id.get(topic_id)
+        if topic is None:
+            raise FatalError(f"A record wants to {what} topic {topic_id}, which is unknown: the metadata is damaged.")
+        return topic
+
+    def _broker_of(self, node_id: NodeId, broker_epoch: int, what: str) -> BrokerInfo:
+        brokers = self.base.brokers if self._brokers is None else self._brokers
+        broker = brokers.get(node_id)
+        if broker is None or broker.broker_epoch != broker_epoch:
+            known = "is not registered" if broker is None else f"is registered with epoch {broker.broker_epoch}"
+            raise FatalError(
+                f"A record wants to {what} broker {node_id} of epoch {broker_epoch}, which {known}: "
+                "the metadata is damaged."
+            )
+        return broker
+
+    def _require_version(self) -> None:
+        if self.metadata_version == 0:
+            raise FatalError("The metadata does not begin with its metadata.version record: it is damaged.")
+
+
+def merge(old: PartitionInfo, change: PartitionChangeRecord) -> PartitionInfo:
+    """The partition after a change. Naming a leader bumps the leader epoch, any change the partition epoch."""
+    leader_epoch = old.leader_epoch if change.leader is None else LeaderEpoch(old.leader_epoch + 1)
+    return PartitionInfo(
+        partition=old.partition,
+        replicas=old.replicas if change.replicas is None else change.replicas,
+        isr=old.isr if change.isr is None else change.isr,
+        eligible_leader_replicas=(
+            old.eligible_leader_replicas if change.eligible_leader_replicas is None else change.eligible_leader_replicas
+        ),
+        last_known_elr=old.last_known_elr if change.last_known_elr is None else change.last_known_elr,
+        leader=old.leader if change.leader is None else change.leader,
+        leader_epoch=leader_epoch,
+        partition_epoch=PartitionEpoch(old.partition_epoch + 1),
+        recovering=old.recovering if change.recovering is None else change.recovering,
+    )
+
+
+def check_partition(topic_id: TopicId, info: PartitionInfo) -> None:
+    """The invariants of a partition at rest; a breach means damaged metadata or a bug, and the node must stop.
+
+    * the replicas are distinct and not empty; ISR and ELR lie within them;
+    * ISR and ELR are disjoint;
+    * the leader, if any, is in the ISR.
+
+    Raises:
+        FatalError: one of them is broken.
+    """
+    replicas = info.replicas
+    broken = ""
+    if not replicas or len(set(replicas)) != len(replicas):
+        broken = "its replicas are empty or not distinct"
+    elif any(node not in replicas for node in info.isr) or len(set(info.isr)) != len(info.isr):
+        broken = "its ISR does not lie within its replicas"
+    elif any(node not in replicas or node in info.isr for node in info.eligible_leader_replicas):
+        broken = "its eligible leader replicas are not replicas outside the ISR"
+    elif info.has_leader and info.leader not in info.isr:
+        broken = "its leader is not in its ISR"
+    if broken:
+        raise FatalError(f"Partition {info.partition} of topic {topic_id} cannot stand, {broken}: {info}")
+
+
+def diff(old: MetadataImage, new: MetadataImage) -> MetadataDelta:
+    """What changed between two images that share no history, as after the load of a snapshot.
+
+    The result's `base` is `old`; it describes, and must not be applied further.
+    """
+    delta = MetadataDelta(old)
+    delta.metadata_version = new.metadata_version
+    delta.next_producer_id = new.next_producer_id
+    for topic_id, topic in old.topic_by_id.items():
+        if topic_id not in new.topic_by_id:
+            delta.deleted_topics[topic_id] = topic
+    for topic_id, topic in new.topic_by_id.items():
+        before = old.topic_by_id.get(topic_id)
+        if before is None:
+            delta.created_topics[topic_id] = None
+        known = {} if before is None else before.partitions
+        changed = {number: None for number, info in topic.partitions.items() if known.get(number) != info}
+        if changed:
+            delta.partitions[topic_id] = changed
+    for node_id in {**old.brokers, **new.brokers}:
+        if old.brokers.get(node_id) != new.brokers.get(node_id):
+            delta.brokers[node_id] = new.brokers.get(node_id)
+    for resource in {**old.configs, **new.configs}:
+        was, now = old.config(resource), new.config(resource)
+        keys = {key: None for key in {**was, **now} if was.get(key) != now.get(key)}
+        if keys:
+            delta.configs[resource] = keys
+    return delta
+
+
+_APPLY: dict[type[MetadataRecord], Callable[[MetadataDelta, Any], None]] = {
+    MetadataVersionRecord: MetadataDelta._metadata_version,
+    RegisterBrokerRecord: MetadataDelta._register_broker,
+    UnregisterBrokerRecord: MetadataDelta._unregister_broker,
+    BrokerChangeRecord: MetadataDelta._broker_change,
+    TopicRecord: MetadataDelta._topic,
+    RemoveTopicRecord: MetadataDelta._remove_topic,
+    PartitionRecord: MetadataDelta._partition,
+    PartitionChangeRecord: MetadataDelta._partition_change,
+    ConfigRecord: MetadataDelta._config,
+    ProducerIdsRecord: MetadataDelta._producer_ids,
+}

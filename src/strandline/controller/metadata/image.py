@@ -1,0 +1,176 @@
+"""The metadata image: what the committed records add up to, at one offset.
+
+An image never changes: a `MetadataDelta` (`strandline.controller.metadata.delta`) makes the next one and shares with
+the old all that did not change. So an image may be kept, compared and read at leisure, and the active controller can run
+ahead of what is committed on an image of its own and drop it when it loses its leadership (rule A-13).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from uuid import UUID
+
+from strandline.proto.ids import (
+    NO_NODE,
+    BrokerEpoch,
+    Endpoint,
+    LeaderEpoch,
+    NodeId,
+    PartitionEpoch,
+    ProducerId,
+    TopicId,
+)
+
+METADATA_VERSION = 1
+"""The newest metadata version this program writes; it rises when a record or a rule of replay changes."""
+
+SUPPORTED_METADATA_VERSIONS = range(1, METADATA_VERSION + 1)
+"""Versions this program can replay."""
+
+FIRST_PRODUCER_ID = ProducerId(0)
+
+
+class ResourceType(IntEnum):
+    """What a config belongs to, with the numbers of Kafka's `ConfigResource.Type`."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+ConfigResource = tuple[ResourceType, str]
+"""(type, name). A broker's name is its node id in decimal; the empty name is the default of the whole cluster."""
+
+CLUSTER_DEFAULT: ConfigResource = (ResourceType.BROKER, "")
+"""The resource whose configs hold for every broker that does not say otherwise."""
+
+
+def topic_resource(name: str) -> ConfigResource:
+    """The config resource of a topic."""
+    return (ResourceType.TOPIC, name)
+
+
+def broker_resource(node_id: NodeId) -> ConfigResource:
+    """The config resource of one broker."""
+    return (ResourceType.BROKER, str(node_id))
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """One registered broker.
+
+    Attributes:
+        incarnation_id: names the process; drawn anew at every start.
+        broker_epoch: offset of the registration record: one process lifetime.
+        listeners: advertised endpoints of the client listeners, by listener name.
+        internal: where other nodes reach it (replication, probes).
+        rack: the failure zone, or None.
+        fenced: not alive as far as the controller knows: in no ISR, leads nothing.
+        in_controlled_shutdown: asked to stop; leads nothing new and joins no ISR.
+    """
+
+    node_id: NodeId
+    incarnation_id: UUID
+    broker_epoch: BrokerEpoch
+    listeners: Mapping[str, Endpoint]
+    internal: Endpoint
+    rack: str | None
+    fenced: bool
+    in_controlled_shutdown: bool
+
+    @property
+    def active(self) -> bool:
+        """May lead partitions and join ISRs."""
+        return not self.fenced and not self.in_controlled_shutdown
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """One partition.
+
+    Attributes:
+        replicas: the assignment; the first is the preferred leader.
+        isr: in-sync replicas, in the order in which they were recorded.
+        eligible_leader_replicas: left the ISR below min.insync, yet hold all that is committed (KIP-966).
+        last_known_elr: the last known leader while there is none, else empty (Kafka's use of the field).
+        leader: NO_NODE while there is none.
+        leader_epoch: bumped at each election; partition_epoch: bumped at each change of this partition.
+        recovering: the leader was elected uncleanly and has not finished recovering.
+    """
+
+    partition: int
+    replicas: tuple[NodeId, ...]
+    isr: tuple[NodeId, ...]
+    eligible_leader_replicas: tuple[NodeId, ...]
+    last_known_elr: tuple[NodeId, ...]
+    leader: NodeId
+    leader_epoch: LeaderEpoch
+    partition_epoch: PartitionEpoch
+    recovering: bool
+
+    @property
+    def has_leader(self) -> bool:
+        return self.leader != NO_NODE
+
+    @property
+    def preferred_leader(self) -> NodeId:
+        return self.replicas[0]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """One topic; its partitions are numbered 0, 1, ... without a gap."""
+
+    name: str
+    topic_id: TopicId
+    partitions: Mapping[int, PartitionInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataImage:
+    """All metadata at one offset of the metadata log.
+
+    Attributes:
+        metadata_version: 0 until the first record has been applied.
+        offset: the last record applied; -1 in the empty image.
+        epoch: the quorum epoch of that record.
+        timestamp_ms: wall time at which the leader appended it; 0 when unknown.
+        next_producer_id: the first producer id that no block has been given out for.
+    """
+
+    cluster_id: str
+    metadata_version: int = 0
+    offset: int = -1
+    epoch: int = -1
+    timestamp_ms: int = 0
+    brokers: Mapping[NodeId, BrokerInfo] = field(default_factory=dict)
+    topics: Mapping[str, TopicInfo] = field(default_factory=dict)
+    topic_by_id: Mapping[TopicId, TopicInfo] = field(default_factory=dict)
+    configs: Mapping[ConfigResource, Mapping[str, str]] = field(default_factory=dict)
+    next_producer_id: ProducerId = FIRST_PRODUCER_ID
+
+    def partition(self, topic: str, partition: int) -> PartitionInfo | None:
+        """The partition by its topic's name, or None."""
+        info = self.topics.get(topic)
+        return None if info is None else info.partitions.get(partition)
+
+    def partition_by_id(self, topic_id: TopicId, partition: int) -> PartitionInfo | None:
+        """The partition by its topic's id, or None."""
+        info = self.topic_by_id.get(topic_id)
+        return None if info is None else info.partitions.get(partition)
+
+    def config(self, resource: ConfigResource) -> Mapping[str, str]:
+        """The dynamic configs set on a resource itself; defaults are not in it."""
+        return self.configs.get(resource, {})
+
+    def is_active(self, node_id: NodeId) -> bool:
+        """The broker is registered, unfenced and not shutting down."""
+        broker = self.brokers.get(node_id)
+        return broker is not None and broker.active
+
+    def partitions(self) -> Iterator[tuple[TopicInfo, PartitionInfo]]:
+        """Every partition with its topic, in the order of topic creation and partition number."""
+        for topic in self.topics.values():
+            for partition in topic.partitions.values():
+                yield topic, partition
