@@ -1,0 +1,232 @@
+"""Three nodes to be measured: Strandline, or Apache Kafka as a peer, behind one small interface."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Protocol
+
+import psutil
+
+KAFKA_VERSION = "4.3.0"
+KAFKA_CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qk"
+KAFKA_HEAP = ("-Xms512m", "-Xmx512m")
+
+
+class Unavailable(Exception):
+    """This peer cannot be had on this machine; the message is the plain reason."""
+
+
+class Cluster(Protocol):
+    """A running cluster of three."""
+
+    name: str
+
+    def start(self) -> None:
+        """Start three nodes with empty data; returns once the processes run (not once they are ready)."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
+    def pids(self) -> dict[int, int]:
+        """Node id -> process id, of those alive."""
+
+    def kill(self, node_id: int) -> None:
+        """SIGKILL."""
+
+    def stop(self) -> None:
+        """End every process and delete the data."""
+
+
+class StrandlineCluster:
+    """`strandline dev` as a user has it: sync before ack, every default."""
+
+    name = "strandline"
+
+    def __init__(self, settings: dict[str, str] | None = None) -> None:
+        from strandline.cluster.dev import DevCluster
+
+        self._root = tempfile.mkdtemp(prefix="strandline-bench-")
+        self._cluster = DevCluster(data_dir=self._root, settings=settings or {})
+
+    def start(self) -> None:
+        self._cluster.start(wait=False)
+
+    @property
+    def bootstrap(self) -> str:
+        return self._cluster.bootstrap
+
+    def pids(self) -> dict[int, int]:
+        return self._cluster.pids()
+
+    def kill(self, node_id: int) -> None:
+        self._cluster.kill(node_id)
+
+    def stop(self) -> None:
+        self._cluster.stop()
+        shutil.rmtree(self._root, ignore_errors=True)
+
+
+class KafkaCluster:
+    """Apache Kafka from its Maven artifacts, three combined nodes, its default of no sync before the ack."""
+
+    name = f"kafka {KAFKA_VERSION}"
+
+    def __init__(self) -> None:
+        self._jars = kafka_jars()
+        self._root = Path(tempfile.mkdtemp(prefix="kafka-bench-"))
+        self._ports = {node: free_port() for node in (1, 2, 3)}
+        self._controller_ports = {node: free_port() for node in (1, 2, 3)}
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        (self._root / "log4j2.properties").write_text(
+            "status=off\nname=x\nappenders=c\nappender.c.type=Console\nappender.c.name=c\n"
+            "appender.c.layout.type=PatternLayout\nrootLogger.level=warn\nrootLogger.appenderRefs=c\n"
+            "rootLogger.appenderRef.c.ref=c\n"
+        )
+        for node in self._ports:
+            self._write_properties(node)
+            subprocess.run(
+                self._java("kafka.tools.StorageTool", "format", "-t", KAFKA_CLUSTER_ID, "-c", self._properties(node)),
+                check=True,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+
+    def _properties(self, node: int) -> str:
+        return str(self._root / f"n{node}.properties")
+
+    def _write_properties(self, node: int) -> None:
+        voters = ",".join(f"{n}@127.0.0.1:{port}" for n, port in self._controller_ports.items())
+        Path(self._properties(node)).write_text(
+            f"process.roles=broker,controller\nnode.id={node}\ncontroller.quorum.voters={voters}\n"
+            f"listeners=PLAINTEXT://127.0.0.1:{self._ports[node]},CONTROLLER://127.0.0.1:{self._controller_ports[node]}\n"
+            f"advertised.listeners=PLAINTEXT://127.0.0.1:{self._ports[node]}\n"
+            "controller.listener.names=CONTROLLER\ninter.broker.listener.name=PLAINTEXT\n"
+            f"log.dirs={self._root}/d{node}\ndefault.replication.factor=3\nmin.insync.replicas=2\n"
+            "offsets.topic.replication.factor=3\noffsets.topic.num.partitions=3\n"
+            "transaction.state.log.replication.factor=3\ntransaction.state.log.min.isr=2\n"
+            "group.initial.rebalance.delay.ms=0\n"
+        )
+
+    def _java(self, *arguments: str) -> list[str]:
+        logging = f"-Dlog4j2.configurationFile={self._root}/log4j2.properties"
+        return ["java", *KAFKA_HEAP, "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", logging, "-cp", self._jars, *arguments]
+
+    def start(self) -> None:
+        for node in self._ports:
+            with (self._root / f"n{node}.out").open("wb") as output:
+                self._processes[node] = subprocess.Popen(
+                    self._java("kafka.Kafka", self._properties(node)),
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
+
+    def pids(self) -> dict[int, int]:
+        return {node: process.pid for node, process in self._processes.items() if process.poll() is None}
+
+    def kill(self, node_id: int) -> None:
+        self._processes[node_id].send_signal(signal.SIGKILL)
+        self._processes[node_id].wait()
+
+    def stop(self) -> None:
+        for process in self._processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            process.wait()
+        shutil.rmtree(self._root, ignore_errors=True)
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def kafka_jars() -> str:
+    """The class path of Apache Kafka, fetched by Maven once into the user's cache.
+
+    Raises:
+        Unavailable: no Java, no Maven, or Maven Central is not reached.
+    """
+    for program in ("java", "mvn"):
+        if shutil.which(program) is None:
+            raise Unavailable(f"Apache Kafka needs {program}, which is not installed")
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "strandline-bench" / KAFKA_VERSION
+    done = cache / "complete"
+    if not done.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        (cache / "pom.xml").write_text(
+            '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+            "<groupId>bench</groupId><artifactId>bench</artifactId><version>1</version><dependencies>"
+            f"<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>"
+            f"<version>{KAFKA_VERSION}</version></dependency>"
+            "<dependency><groupId>org.slf4j</groupId><artifactId>slf4j-nop</artifactId><version>2.0.16</version>"
+            "</dependency></dependencies></project>"
+        )
+        fetched = subprocess.run(
+            [
+                "mvn",
+                "-q",
+                "-B",
+                "-f",
+                str(cache / "pom.xml"),
+                "dependency:copy-dependencies",
+                f"-DoutputDirectory={cache}",
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+            timeout=600,
+        )
+        if fetched.returncode:
+            raise Unavailable("Apache Kafka's artifacts could not be fetched from Maven Central")
+        done.touch()
+    return f"{cache}/*"
+
+
+def rss_mb(pids: dict[int, int]) -> float:
+    """Mean resident memory of the processes, in MB (10^6 bytes)."""
+    sizes = [psutil.Process(pid).memory_info().rss for pid in pids.values()]
+    return sum(sizes) / len(sizes) / 1e6
+
+
+def cpu_seconds(pids: dict[int, int]) -> float:
+    """User and system time of the processes so far, from the process table."""
+    total = 0.0
+    for pid in pids.values():
+        times = psutil.Process(pid).cpu_times()
+        total += times.user + times.system
+    return total
+
+
+def wait_ready(bootstrap: str, timeout_s: float = 60) -> None:
+    """Return when three brokers are seen.
+
+    Raises:
+        TimeoutError: not within the time.
+    """
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    deadline = time.monotonic() + timeout_s
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 50})
+    while time.monotonic() < deadline:
+        with contextlib.suppress(KafkaException):
+            if len(admin.list_topics(timeout=1).brokers) == 3:
+                return
+        time.sleep(0.02)
+    raise TimeoutError(f"no three brokers at {bootstrap} within {timeout_s} s")

@@ -1,0 +1,164 @@
+"""What a user may say about where a read starts and ends, in the JSON and words of Spark's own Kafka source.
+
+    startingOffsets / endingOffsets                            "earliest", "latest", {"topic": {"0": 23, "1": -2}}
+    startingTimestamp / endingTimestamp                        milliseconds, for every partition
+    startingOffsetsByTimestamp / endingOffsetsByTimestamp      {"topic": {"0": 1000}}
+
+In the JSON, -2 means earliest and -1 latest. Where several are given, a timestamp for all partitions wins over
+timestamps per partition, and those over offsets, as in Spark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from strandline.proto.errors import ConfigError
+from strandline.proto.ids import TopicPartition
+
+EARLIEST = -2
+LATEST = -1
+
+
+@dataclass(frozen=True)
+class Earliest:
+    """The first offset that still exists (the log start offset)."""
+
+
+@dataclass(frozen=True)
+class Latest:
+    """The high watermark at planning: no record past it is ever read."""
+
+
+@dataclass(frozen=True)
+class SpecificOffsets:
+    """An offset for each partition; EARLIEST (-2) and LATEST (-1) are allowed where the side allows them."""
+
+    offsets: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True)
+class GlobalTimestamp:
+    """The first offset whose timestamp is at or after this one (milliseconds), in every partition."""
+
+    timestamp_ms: int
+
+
+@dataclass(frozen=True)
+class SpecificTimestamps:
+    """As GlobalTimestamp, each partition with its own."""
+
+    timestamps_ms: Mapping[TopicPartition, int]
+
+
+Bound = Earliest | Latest | SpecificOffsets | GlobalTimestamp | SpecificTimestamps
+
+
+def parse_partition_numbers(key: str, text: str) -> dict[TopicPartition, int]:
+    """Read {"topic": {"0": 23}}.
+
+    Raises:
+        ConfigError: not such a JSON document; says the key, the value and the form that is allowed.
+    """
+    allowed = 'JSON such as {"topic": {"0": 23, "1": -2}}'
+    try:
+        document = json.loads(text)
+    except ValueError:
+        raise ConfigError(key, text, allowed) from None
+    if not isinstance(document, dict):
+        raise ConfigError(key, text, allowed)
+    numbers: dict[TopicPartition, int] = {}
+    for topic, partitions in document.items():
+        if not isinstance(partitions, dict):
+            raise ConfigError(key, text, allowed)
+        for partition, number in partitions.items():
+            if not partition.isdecimal() or not isinstance(number, int) or isinstance(number, bool):
+                raise ConfigError(key, text, allowed)
+            numbers[TopicPartition(topic, int(partition))] = number
+    return numbers
+
+
+def parse_assignment(key: str, text: str) -> list[TopicPartition]:
+    """Read {"topic": [0, 1]}.
+
+    Raises:
+        ConfigError: not such a JSON document, or it names no partition.
+    """
+    allowed = 'JSON such as {"topic": [0, 1]}, naming at least one partition'
+    try:
+        document = json.loads(text)
+    except ValueError:
+        raise ConfigError(key, text, allowed) from None
+    if not isinstance(document, dict):
+        raise ConfigError(key, text, allowed)
+    assigned: list[TopicPartition] = []
+    for topic, partitions in document.items():
+        if not isinstance(partitions, list):
+            raise ConfigError(key, text, allowed)
+        for partition in partitions:
+            if not isinstance(partition, int) or isinstance(partition, bool) or partition < 0:
+                raise ConfigError(key, text, allowed)
+            assigned.append(TopicPartition(topic, partition))
+    if not assigned:
+        raise ConfigError(key, text, allowed)
+    return sorted(set(assigned))
+
+
+def parse_timestamp(key: str, text: str) -> int:
+    """Milliseconds since the epoch, not negative."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise ConfigError(key, text, "a number of milliseconds since 1970, 0 or more")
+    return value
+
+
+def parse_start(options: Mapping[str, str]) -> Bound:
+    """Where a batch read starts; earliest unless said otherwise. Keys of `options` are in lower case."""
+    if (text := options.get("startingtimestamp")) is not None:
+        return GlobalTimestamp(parse_timestamp("startingTimestamp", text))
+    if (text := options.get("startingoffsetsbytimestamp")) is not None:
+        return _timestamps("startingOffsetsByTimestamp", text)
+    text = options.get("startingoffsets", "earliest").strip()
+    if text.lower() == "earliest":
+        return Earliest()
+    if text.lower() == "latest":
+        raise ConfigError(
+            "startingOffsets", text, "a batch read may start at 'earliest' or at offsets, not at 'latest'"
+        )
+    numbers = parse_partition_numbers("startingOffsets", text)
+    for partition, number in numbers.items():
+        if number < EARLIEST:
+            raise ConfigError("startingOffsets", number, f"an offset from 0, or -2 for earliest ({partition})")
+        if number == LATEST:
+            raise ConfigError("startingOffsets", text, f"a batch read may not start at latest (-1) ({partition})")
+    return SpecificOffsets(numbers)
+
+
+def parse_end(options: Mapping[str, str]) -> Bound:
+    """Where a batch read ends; latest unless said otherwise. Keys of `options` are in lower case."""
+    if (text := options.get("endingtimestamp")) is not None:
+        return GlobalTimestamp(parse_timestamp("endingTimestamp", text))
+    if (text := options.get("endingoffsetsbytimestamp")) is not None:
+        return _timestamps("endingOffsetsByTimestamp", text)
+    text = options.get("endingoffsets", "latest").strip()
+    if text.lower() == "latest":
+        return Latest()
+    if text.lower() == "earliest":
+        raise ConfigError("endingOffsets", text, "a batch read may end at 'latest' or at offsets, not at 'earliest'")
+    numbers = parse_partition_numbers("endingOffsets", text)
+    for partition, number in numbers.items():
+        if number < LATEST:
+            raise ConfigError("endingOffsets", number, f"an offset from 0, or -1 for latest ({partition})")
+    return SpecificOffsets(numbers)
+
+
+def _timestamps(key: str, text: str) -> SpecificTimestamps:
+    numbers = parse_partition_numbers(key, text)
+    for partition, number in numbers.items():
+        if number < 0:
+            raise ConfigError(key, number, f"milliseconds since 1970, 0 or more ({partition})")
+    return SpecificTimestamps(numbers)

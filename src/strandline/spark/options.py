@@ -1,0 +1,137 @@
+"""The options of a read, under the names that Spark's own Kafka source has.
+
+What Spark accepts and this source has no use for in a batch read (limits of a trigger, poll timeouts) is accepted and
+has no effect, as in Spark. A word that neither knows is refused with the nearest one that exists: a mistyped
+`startingOffset` would otherwise read the whole topic without a word.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from strandline.proto.errors import ConfigError
+from strandline.proto.ids import TopicPartition
+from strandline.spark.offsets import Bound, parse_assignment, parse_end, parse_start
+
+OPTIONS: dict[str, str] = {
+    "assign": 'The partitions to read, as JSON: {"orders": [0, 1]}.',
+    "subscribe": "Topics to read, separated by commas.",
+    "subscribePattern": "A regular expression; every topic whose whole name it matches is read.",
+    "startingOffsets": 'Where to start: "earliest" (default), or JSON with an offset a partition (-2: earliest).',
+    "startingTimestamp": "Start every partition at the first record of this time or later (ms since 1970).",
+    "startingOffsetsByTimestamp": 'The same for each partition: {"orders": {"0": 1700000000000}}.',
+    "startingOffsetsByTimestampStrategy": 'A starting time past the last record: "error" (default) or "latest".',
+    "endingOffsets": 'Where to end, exclusive: "latest" (default), or JSON with an offset a partition (-1: latest).',
+    "endingTimestamp": "End every partition before the first record of this time or later (ms since 1970).",
+    "endingOffsetsByTimestamp": 'The same for each partition: {"orders": {"0": 1700000000000}}.',
+    "minPartitions": "At least this many Spark tasks: large ranges are split.",
+    "maxRecordsPerPartition": "At most this many records a Spark task: larger ranges are split.",
+    "includeHeaders": "Whether rows have the column `headers` (default false).",
+    "failOnDataLoss": "Whether records that no longer exist fail the read (default true) or are left out.",
+    "maxOffsetsPerTrigger": "Of streaming reads; no effect here.",
+    "minOffsetsPerTrigger": "Of streaming reads; no effect here.",
+    "maxTriggerDelay": "Of streaming reads; no effect here.",
+    "groupIdPrefix": "This source joins no group; no effect.",
+    "kafkaConsumer.pollTimeoutMs": "This source waits by request.timeout.ms; no effect.",
+    "fetchOffset.numRetries": "Offsets are asked for until default.api.timeout.ms; no effect.",
+    "fetchOffset.retryIntervalMs": "Set kafka.retry.backoff.ms instead; no effect.",
+}
+"""Every option with its sentence, but `kafka.*`: any setting of the consumer, above all `kafka.bootstrap.servers`."""
+
+_BY_LOWER_NAME = {name.lower(): name for name in OPTIONS}
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """A batch read, as the user asked for it."""
+
+    bootstrap: str
+    start: Bound
+    end: Bound
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    assignment: tuple[TopicPartition, ...] = ()
+    late_start_is_latest: bool = False
+    """A starting timestamp after the last record: start at the end instead of failing."""
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    include_headers: bool = False
+    fail_on_data_loss: bool = True
+    client_settings: Mapping[str, str] = field(default_factory=dict)
+    """The `kafka.*` options without their prefix."""
+
+
+def parse_options(options: Mapping[str, str]) -> SourceOptions:
+    """Check the options of a batch read.
+
+    Raises:
+        ConfigError: an unknown option, a value that is not allowed, no or several of subscribe, subscribePattern,
+            assign, or no `kafka.bootstrap.servers`.
+    """
+    lower = {key.lower(): str(value) for key, value in options.items()}
+    client_settings = {key[len("kafka.") :]: value for key, value in lower.items() if key.startswith("kafka.")}
+    for key, value in lower.items():
+        if not key.startswith("kafka.") and key not in _BY_LOWER_NAME:
+            near = difflib.get_close_matches(key, list(_BY_LOWER_NAME), n=1)
+            hint = (
+                f"did you mean {_BY_LOWER_NAME[near[0]]}?" if near else "one of " + ", ".join(OPTIONS) + " or kafka.*"
+            )
+            raise ConfigError(key, value, f"there is no such option; {hint}")
+    bootstrap = client_settings.pop("bootstrap.servers", "").strip()
+    if not bootstrap:
+        raise ConfigError("kafka.bootstrap.servers", bootstrap, "the address of a node, such as 127.0.0.1:9092")
+    topics, pattern, assignment = _parse_strategy(lower)
+    return SourceOptions(
+        bootstrap=bootstrap,
+        start=parse_start(lower),
+        end=parse_end(lower),
+        topics=topics,
+        pattern=pattern,
+        assignment=assignment,
+        late_start_is_latest=_choice(lower, "startingOffsetsByTimestampStrategy", "error", ("error", "latest"))
+        == "latest",
+        min_partitions=_positive(lower, "minPartitions"),
+        max_records_per_partition=_positive(lower, "maxRecordsPerPartition"),
+        include_headers=_choice(lower, "includeHeaders", "false", ("true", "false")) == "true",
+        fail_on_data_loss=_choice(lower, "failOnDataLoss", "true", ("true", "false")) == "true",
+        client_settings=client_settings,
+    )
+
+
+def _parse_strategy(lower: Mapping[str, str]) -> tuple[tuple[str, ...], str | None, tuple[TopicPartition, ...]]:
+    given = [name for name in ("subscribe", "subscribePattern", "assign") if name.lower() in lower]
+    if len(given) != 1:
+        said = " and ".join(given) or "none"
+        raise ConfigError("subscribe", said, "give exactly one of subscribe, subscribePattern and assign")
+    text = lower[given[0].lower()]
+    if given[0] == "assign":
+        return (), None, tuple(parse_assignment("assign", text))
+    if given[0] == "subscribe":
+        topics = tuple(sorted({topic.strip() for topic in text.split(",") if topic.strip()}))
+        if not topics:
+            raise ConfigError("subscribe", text, "at least one topic")
+        return topics, None, ()
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ConfigError("subscribePattern", text, f"a regular expression ({error})") from None
+    return (), text, ()
+
+
+def _positive(lower: Mapping[str, str], name: str) -> int | None:
+    text = lower.get(name.lower())
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) == 0:
+        raise ConfigError(name, text, "a whole number from 1")
+    return int(text)
+
+
+def _choice(lower: Mapping[str, str], name: str, default: str, allowed: tuple[str, ...]) -> str:
+    text = lower.get(name.lower(), default).strip().lower()
+    if text not in allowed:
+        raise ConfigError(name, text, " or ".join(allowed))
+    return text

@@ -1,0 +1,218 @@
+"""From options to ranges of offsets: which partitions, from where to where, split into how many tasks.
+
+The end is fixed here, once, at the high watermark: a task reads committed data only, and two runs over one plan read
+the same records. A partition's start and end are half open, [start, end).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from strandline.proto.errors import ConfigError, StrandlineError
+from strandline.proto.ids import TopicPartition
+from strandline.spark.offsets import (
+    EARLIEST,
+    LATEST,
+    Bound,
+    Earliest,
+    GlobalTimestamp,
+    Latest,
+    SpecificOffsets,
+    SpecificTimestamps,
+)
+from strandline.spark.options import SourceOptions
+
+
+class DataLossError(StrandlineError):
+    """Records that the read asked for no longer exist. `failOnDataLoss=false` reads what is left instead."""
+
+    def __init__(self, partition: TopicPartition, wanted: int, earliest: int, latest: int) -> None:
+        self.partition = partition
+        self.wanted = wanted
+        self.earliest = earliest
+        self.latest = latest
+        super().__init__(
+            f"{partition}: offset {wanted} was asked for, but the partition holds [{earliest}, {latest}). Records have "
+            f"been deleted, or the topic was deleted and created anew. Set failOnDataLoss=false to read what is left."
+        )
+
+
+@dataclass(frozen=True)
+class OffsetRange:
+    """Records [start, end) of a partition, for one task."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """Offsets in the range: an upper bound of its records."""
+        return self.end - self.start
+
+
+class OffsetLookup(Protocol):
+    """What the planner asks the cluster."""
+
+    def partition_counts(self) -> Mapping[str, int]:
+        """Every topic with its number of partitions."""
+
+    def earliest(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Log start offsets."""
+
+    def latest(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """High watermarks."""
+
+    def for_timestamps(self, timestamps_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
+        """The first offset at or after the time; None where no record is as late."""
+
+
+def plan(options: SourceOptions, lookup: OffsetLookup) -> list[OffsetRange]:
+    """The ranges that the tasks of one batch read will read; none for a partition without records.
+
+    Raises:
+        ConfigError: a topic or partition that does not exist, or offsets for other partitions than are read.
+        DataLossError: with failOnDataLoss, a start or end that the partition does not hold.
+    """
+    partitions = select_partitions(options, lookup)
+    # Earliest before latest: a partition that grows in between yields a longer range, never a start past its end.
+    earliest = lookup.earliest(partitions)
+    latest = lookup.latest(partitions)
+    starts = _resolve_start(options, partitions, earliest, latest, lookup)
+    ends = _resolve_end(options.end, partitions, latest, lookup)
+    ranges = []
+    for partition in partitions:
+        start, end = starts[partition], ends[partition]
+        for wanted in (start, end):
+            held = earliest[partition] <= wanted <= latest[partition]
+            if not held and options.fail_on_data_loss:
+                raise DataLossError(partition, wanted, earliest[partition], latest[partition])
+        start = max(start, earliest[partition])
+        end = min(end, latest[partition])
+        if start < end:
+            ranges.append(OffsetRange(partition, start, end))
+    return split(ranges, options.min_partitions, options.max_records_per_partition)
+
+
+def select_partitions(options: SourceOptions, lookup: OffsetLookup) -> list[TopicPartition]:
+    """The partitions named by subscribe, subscribePattern or assign, sorted."""
+    counts = lookup.partition_counts()
+    if options.assignment:
+        for partition in options.assignment:
+            if partition.partition >= counts.get(partition.topic, 0):
+                held = f"it has {counts[partition.topic]}" if partition.topic in counts else "there is no such topic"
+                raise ConfigError("assign", str(partition), f"partitions that exist: {held}")
+        return list(options.assignment)
+    if options.pattern is not None:
+        pattern = re.compile(options.pattern)
+        topics: Iterable[str] = sorted(topic for topic in counts if pattern.fullmatch(topic))
+    else:
+        missing = [topic for topic in options.topics if topic not in counts]
+        if missing:
+            create = f"create it with: strandline topic create {missing[0]}"
+            raise ConfigError("subscribe", ",".join(missing), f"topics that exist; {create}")
+        topics = options.topics
+    return [TopicPartition(topic, index) for topic in topics for index in range(counts[topic])]
+
+
+def split(
+    ranges: Sequence[OffsetRange], min_partitions: int | None, max_records_per_partition: int | None
+) -> list[OffsetRange]:
+    """Split ranges so that no task has more than the maximum and there are about `min_partitions` tasks.
+
+    As Spark's KafkaOffsetRangeCalculator: each range gets tasks in proportion to its size, at least one.
+    """
+    parts = list(ranges)
+    if max_records_per_partition is not None:
+        parts = [piece for part in parts for piece in _cut(part, -(-part.size // max_records_per_partition))]
+    if min_partitions is not None and parts and len(parts) < min_partitions:
+        total = sum(part.size for part in parts)
+        parts = [piece for part in parts for piece in _cut(part, max(1, round(part.size / total * min_partitions)))]
+    return parts
+
+
+def _cut(part: OffsetRange, pieces: int) -> list[OffsetRange]:
+    pieces = min(pieces, part.size)
+    edges = [part.start + part.size * index // pieces for index in range(pieces + 1)]
+    return [OffsetRange(part.partition, low, high) for low, high in itertools.pairwise(edges)]
+
+
+def _resolve_start(
+    options: SourceOptions,
+    partitions: Sequence[TopicPartition],
+    earliest: Mapping[TopicPartition, int],
+    latest: Mapping[TopicPartition, int],
+    lookup: OffsetLookup,
+) -> Mapping[TopicPartition, int]:
+    bound = options.start
+    if isinstance(bound, Earliest):
+        return earliest
+    if isinstance(bound, SpecificOffsets):
+        _check_same_partitions("startingOffsets", bound.offsets, partitions)
+        return {
+            partition: earliest[partition] if bound.offsets[partition] == EARLIEST else bound.offsets[partition]
+            for partition in partitions
+        }
+    found = _by_timestamp("startingOffsetsByTimestamp", bound, partitions, lookup)
+    starts = {}
+    for partition in partitions:
+        offset = found[partition]
+        if offset is None:
+            if not options.late_start_is_latest:
+                raise ConfigError(
+                    "startingOffsetsByTimestamp",
+                    str(partition),
+                    "a time at or before the last record; startingOffsetsByTimestampStrategy=latest starts at the end",
+                )
+            offset = latest[partition]
+        # A record may be appended between the two look-ups; the range must not begin past its fixed end.
+        starts[partition] = min(offset, latest[partition])
+    return starts
+
+
+def _resolve_end(
+    bound: Bound,
+    partitions: Sequence[TopicPartition],
+    latest: Mapping[TopicPartition, int],
+    lookup: OffsetLookup,
+) -> Mapping[TopicPartition, int]:
+    if isinstance(bound, Latest):
+        return latest
+    if isinstance(bound, SpecificOffsets):
+        _check_same_partitions("endingOffsets", bound.offsets, partitions)
+        return {
+            partition: latest[partition] if bound.offsets[partition] == LATEST else bound.offsets[partition]
+            for partition in partitions
+        }
+    found = _by_timestamp("endingOffsetsByTimestamp", bound, partitions, lookup)
+    ends = {}
+    for partition in partitions:
+        offset = found[partition]
+        ends[partition] = latest[partition] if offset is None else min(offset, latest[partition])
+    return ends
+
+
+def _by_timestamp(
+    key: str, bound: Bound, partitions: Sequence[TopicPartition], lookup: OffsetLookup
+) -> Mapping[TopicPartition, int | None]:
+    if isinstance(bound, GlobalTimestamp):
+        return lookup.for_timestamps(dict.fromkeys(partitions, bound.timestamp_ms))
+    assert isinstance(bound, SpecificTimestamps), bound
+    _check_same_partitions(key, bound.timestamps_ms, partitions)
+    return lookup.for_timestamps(bound.timestamps_ms)
+
+
+def _check_same_partitions(key: str, given: Mapping[TopicPartition, int], partitions: Sequence[TopicPartition]) -> None:
+    """Spark's rule: the JSON names exactly the partitions that are read."""
+    missing = sorted(set(partitions) - set(given))
+    surplus = sorted(set(given) - set(partitions))
+    if missing or surplus:
+        words = [f"add {', '.join(map(str, missing))}"] if missing else []
+        words += [f"leave out {', '.join(map(str, surplus))}"] if surplus else []
+        raise ConfigError(
+            key, {str(k): v for k, v in given.items()}, "every partition that is read: " + "; ".join(words)
+        )

@@ -1,0 +1,169 @@
+"""Options and plans of a Spark read, without Spark: the words of Spark's Kafka source, and what each must do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strandline.proto.errors import ConfigError
+from strandline.proto.ids import TopicPartition
+from strandline.spark.options import OPTIONS, SourceOptions, parse_options
+from strandline.spark.planner import DataLossError, OffsetRange, plan, split
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+
+
+class FixedOffsets:
+    """A cluster at rest: a [10, 110), a [0, 50), b empty at 7. Timestamps equal offsets."""
+
+    earliest_offsets = {A0: 10, A1: 0, B0: 7}  # noqa: RUF012
+    latest_offsets = {A0: 110, A1: 50, B0: 7}  # noqa: RUF012
+
+    def partition_counts(self) -> Mapping[str, int]:
+        return {"a": 2, "b": 1}
+
+    def earliest(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return {p: self.earliest_offsets[p] for p in partitions}
+
+    def latest(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return {p: self.latest_offsets[p] for p in partitions}
+
+    def for_timestamps(self, timestamps_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
+        return {
+            p: max(time, self.earliest_offsets[p]) if time < self.latest_offsets[p] else None
+            for p, time in timestamps_ms.items()
+        }
+
+
+def options(**given_options: object) -> SourceOptions:
+    base: dict[str, object] = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
+    if not {"subscribe", "assign", "subscribePattern"} & given_options.keys():
+        base["subscribe"] = "a"
+    return parse_options({key: str(value) for key, value in (base | given_options).items()})
+
+
+def planned(**given_options: object) -> list[OffsetRange]:
+    return plan(options(**given_options), FixedOffsets())
+
+
+def test_default_is_everything_committed() -> None:
+    assert planned() == [OffsetRange(A0, 10, 110), OffsetRange(A1, 0, 50)]
+
+
+def test_empty_partitions_cost_no_task() -> None:
+    assert planned(subscribe="b, a,a") == [OffsetRange(A0, 10, 110), OffsetRange(A1, 0, 50)]
+
+
+def test_pattern_matches_whole_names() -> None:
+    assert [r.partition for r in planned(subscribePattern="a|b.+")] == [A0, A1]
+
+
+def test_assign() -> None:
+    assert planned(assign='{"a": [1]}') == [OffsetRange(A1, 0, 50)]
+
+
+def test_offsets_by_json_with_earliest_and_latest() -> None:
+    start, end = json.dumps({"a": {"0": 20, "1": -2}}), json.dumps({"a": {"0": -1, "1": 30}})
+    assert planned(startingOffsets=start, endingOffsets=end) == [OffsetRange(A0, 20, 110), OffsetRange(A1, 0, 30)]
+
+
+def test_one_timestamp_for_all_wins_over_the_others() -> None:
+    assert planned(startingTimestamp=40, startingOffsets="earliest", endingTimestamp=45) == [
+        OffsetRange(A0, 40, 45),
+        OffsetRange(A1, 40, 45),
+    ]
+
+
+def test_timestamps_by_partition() -> None:
+    start = json.dumps({"a": {"0": 0, "1": 5}})
+    end = json.dumps({"a": {"0": 60, "1": 5000}})
+    assert planned(startingOffsetsByTimestamp=start, endingOffsetsByTimestamp=end) == [
+        OffsetRange(A0, 10, 60),
+        OffsetRange(A1, 5, 50),
+    ]
+
+
+def test_start_after_the_last_record_is_an_error_or_the_end() -> None:
+    with pytest.raises(ConfigError, match="startingOffsetsByTimestampStrategy"):
+        planned(startingTimestamp=70)
+    assert planned(startingTimestamp=70, startingOffsetsByTimestampStrategy="latest") == [OffsetRange(A0, 70, 110)]
+
+
+@pytest.mark.parametrize("side", ["startingOffsets", "endingOffsets"])
+@pytest.mark.parametrize("offset", [5, 200])
+def test_what_no_longer_exists_fails_unless_loss_is_accepted(side: str, offset: int) -> None:
+    text = json.dumps({"a": {"0": offset}})
+    with pytest.raises(DataLossError, match="failOnDataLoss") as caught:
+        planned(assign='{"a": [0]}', **{side: text})
+    assert (caught.value.wanted, caught.value.earliest, caught.value.latest) == (offset, 10, 110)
+    for part in planned(assign='{"a": [0]}', failOnDataLoss="false", **{side: text}):
+        assert 10 <= part.start < part.end <= 110
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("startingOffset", "earliest", "did you mean startingOffsets"),
+        ("startingOffsets", "latest", "not at 'latest'"),
+        ("startingOffsets", '{"a": {"0": -1, "1": 0}}', "may not start at latest"),
+        ("startingOffsets", '{"a": {"0": 1}}', "add a-1"),
+        ("startingOffsets", '{"a": {"0": 1, "1": 1, "2": 1}}', "leave out a-2"),
+        ("startingOffsets", "{", "JSON such as"),
+        ("startingOffsets", '{"a": {"x": 1}}', "JSON such as"),
+        ("endingOffsets", "earliest", "not at 'earliest'"),
+        ("endingOffsets", '{"a": {"0": -2, "1": 0}}', "-1 for latest"),
+        ("startingTimestamp", "soon", "milliseconds"),
+        ("subscribe", " , ", "at least one topic"),
+        ("subscribe", "nosuch", "strandline topic create nosuch"),
+        ("subscribePattern", "(", "regular expression"),
+        ("assign", '{"a": [7]}', "it has 2"),
+        ("assign", "{}", "at least one partition"),
+        ("minPartitions", "0", "whole number from 1"),
+        ("includeHeaders", "yes", "true or false"),
+        ("startingOffsetsByTimestampStrategy", "first", "error or latest"),
+    ],
+)
+def test_wrong_values_say_key_value_and_what_is_allowed(key: str, value: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says.replace("(", r"\(")) as caught:
+        planned(**{key: value})
+    assert caught.value.key == key or caught.value.key == key.lower()
+
+
+def test_bootstrap_and_one_strategy_are_required() -> None:
+    with pytest.raises(ConfigError, match=r"127\.0\.0\.1:9092"):
+        parse_options({"subscribe": "a"})
+    with pytest.raises(ConfigError, match="exactly one"):
+        parse_options({"kafka.bootstrap.servers": "x:1"})
+    with pytest.raises(ConfigError, match="exactly one"):
+        options(subscribe="a", assign='{"a": [0]}')
+
+
+def test_every_option_has_a_sentence() -> None:
+    assert all(sentence.endswith(".") for sentence in OPTIONS.values())
+
+
+sizes = st.lists(st.integers(1, 10_000), min_size=1, max_size=6)
+
+
+@given(sizes, st.integers(1, 40) | st.none(), st.integers(1, 5000) | st.none())
+def test_splitting_covers_every_offset_once(
+    lengths: list[int], min_partitions: int | None, max_records: int | None
+) -> None:
+    ranges = [OffsetRange(TopicPartition("t", i), 3, 3 + length) for i, length in enumerate(lengths)]
+    parts = split(ranges, min_partitions, max_records)
+    for whole in ranges:
+        pieces = [part for part in parts if part.partition == whole.partition]
+        assert [pieces[0].start, *(p.end for p in pieces)] == [*(p.start for p in pieces), whole.end]
+        assert pieces[0].start == whole.start
+    assert all(part.size > 0 for part in parts)
+    if max_records is not None:
+        assert max(part.size for part in parts) <= max_records
+
+
+def test_min_partitions_splits_in_proportion() -> None:
+    parts = planned(minPartitions=6)
+    assert [part.partition for part in parts] == [A0] * 4 + [A1] * 2
