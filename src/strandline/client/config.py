@@ -1,0 +1,307 @@
+"""The clients' settings: Kafka's names, Kafka's defaults, one sentence each.
+
+A setting is given as ``linger_ms=20`` or ``**{"linger.ms": 20}``; text is converted (``"20"``), so that values from a
+command line or a file work as they are. An unknown key is an error that names the nearest one. docs/client.md holds a
+table generated from here (`settings_table`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, ClassVar, Self, TypeVar
+
+from strandline.proto.errors import ConfigError
+from strandline.proto.ids import Endpoint
+
+Partitioner = Callable[[str, bytes | None, bytes | None, int], int]
+"""A partitioner of one's own: (topic, key, value, number of partitions) -> partition."""
+
+_UNLIMITED = 2**31 - 1
+
+
+def _setting(
+    default: object, sentence: str, *, low: float | None = None, high: float | None = None, choices: Sequence[str] = ()
+) -> Any:
+    return field(default=default, metadata={"sentence": sentence, "low": low, "high": high, "choices": tuple(choices)})
+
+
+def kafka_name(python_name: str) -> str:
+    """`linger_ms` -> `linger.ms`."""
+    return python_name.replace("_", ".")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonConfig:
+    """Settings of every client."""
+
+    title: ClassVar[str] = "every client"
+
+    client_id: str = _setting("", "Name of this client in the brokers' logs and quotas.")
+    security_protocol: str = _setting(
+        "PLAINTEXT", "How to talk to the brokers; encrypted listeners are not served yet.", choices=("PLAINTEXT",)
+    )
+    request_timeout_ms: int = _setting(
+        30_000, "How long a request waits for its answer before it counts as failed.", low=1
+    )
+    retry_backoff_ms: int = _setting(100, "Wait before the first retry; doubles with each further one.", low=0)
+    retry_backoff_max_ms: int = _setting(1_000, "Longest wait between retries.", low=0)
+    reconnect_backoff_ms: int = _setting(
+        50, "Wait before connecting again to an address that failed; doubles each time.", low=0
+    )
+    reconnect_backoff_max_ms: int = _setting(1_000, "Longest wait between attempts to connect to one address.", low=0)
+    socket_connection_setup_timeout_ms: int = _setting(10_000, "How long a TCP connection may take to come up.", low=1)
+    metadata_max_age_ms: int = _setting(
+        300_000, "Metadata older than this is fetched anew, so that new brokers and partitions are found.", low=1
+    )
+
+    @classmethod
+    def of(cls, settings: Mapping[str, object]) -> Self:
+        """Build from Kafka's or Python's names.
+
+        Raises:
+            ConfigError: an unknown key (names the nearest), a value that does not parse or lies out of range, or
+                settings that exclude one another.
+        """
+        known = {item.name: item for item in fields(cls)}
+        values: dict[str, Any] = {}
+        for key, value in settings.items():
+            name = key.replace(".", "_")
+            item = known.get(name)
+            if item is None:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {kafka_name(near[0])}?" if near else f"see the settings of {cls.title}"
+                raise ConfigError(key, value, f"there is no such setting of {cls.title}; {hint}")
+            if name in values:
+                raise ConfigError(key, value, "it is given twice, under Kafka's and under Python's name")
+            values[name] = _parse(item, value)
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig(CommonConfig):
+    """Settings of a producer."""
+
+    title: ClassVar[str] = "a producer"
+
+    acks: str = _setting(
+        "all", "Who must have a record before it is acknowledged: 0 nobody, 1 the leader, all every in-sync replica.",
+        choices=("all", "-1", "0", "1"),
+    )  # fmt: skip
+    batch_size: int = _setting(16_384, "Bytes of records, before compression, that close a partition's batch.", low=0)
+    linger_ms: float = _setting(5.0, "How long a batch waits for company, unless batch.size is met first.", low=0)
+    buffer_memory: int = _setting(
+        33_554_432, "Bytes of records that may wait or be under way; above it send blocks.", low=1
+    )
+    max_block_ms: int = _setting(60_000, "How long send blocks for metadata or memory before it raises.", low=0)
+    max_in_flight_requests_per_connection: int = _setting(
+        5, "Produce requests out at once per broker; at most 5 with idempotence, which keeps order.", low=1
+    )
+    max_request_size: int = _setting(1_048_576, "Largest record, and largest produce request, in bytes.", low=1)
+    delivery_timeout_ms: int = _setting(
+        120_000, "From send to acknowledgement, retries included; then the record fails with DeliveryTimeout.", low=1
+    )
+    retries: int = _setting(_UNLIMITED, "Attempts after the first one; delivery.timeout.ms is the better limit.", low=0)
+    enable_idempotence: bool | None = _setting(
+        None, "Each record once and in order in spite of retries; on unless acks is 0 or 1.",
+    )  # fmt: skip
+    compression_type: str = _setting(
+        "none", "Codec of whole batches.", choices=("none", "gzip", "snappy", "lz4", "zstd")
+    )
+    metadata_max_idle_ms: int = _setting(
+        300_000, "A topic not sent to for this long is dropped from the metadata.", low=1
+    )
+    partitioner: Partitioner | None = _setting(
+        None,
+        "Own function (topic, key, value, number of partitions) -> partition; without one: murmur2 of the key as in "
+        "Kafka's Java client, and sticky batches spread evenly for records without a key.",
+    )
+
+    @property
+    def acks_number(self) -> int:
+        """`acks` as it stands on the wire."""
+        return -1 if self.acks in ("all", "-1") else int(self.acks)
+
+    @property
+    def idempotent(self) -> bool:
+        """Whether sequences are sent: the default follows `acks`, as in Kafka."""
+        return self.acks_number == -1 if self.enable_idempotence is None else self.enable_idempotence
+
+    def __post_init__(self) -> None:
+        if self.enable_idempotence and self.acks_number != -1:
+            raise ConfigError("acks", self.acks, "enable.idempotence needs acks=all")
+        in_flight = self.max_in_flight_requests_per_connection
+        if self.idempotent and in_flight > 5:
+            raise ConfigError(
+                "max.in.flight.requests.per.connection", in_flight,
+                "at most 5 with enable.idempotence, for brokers remember 5 batches per producer; "
+                "set enable.idempotence=false to have more, and duplicates and reordering with it",
+            )  # fmt: skip
+        if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
+            raise ConfigError(
+                "delivery.timeout.ms", self.delivery_timeout_ms,
+                f"at least linger.ms + request.timeout.ms = {self.linger_ms + self.request_timeout_ms:g}",
+            )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig(CommonConfig):
+    """Settings of a consumer."""
+
+    title: ClassVar[str] = "a consumer"
+
+    group_id: str | None = _setting(None, "Consumer groups are not served yet: setting it is an error.")
+    auto_offset_reset: str = _setting(
+        "latest",
+        "Where to start without a position, or from one outside the log: earliest, latest, none (raise), or "
+        "by_duration:PT1H (that long ago).",
+    )
+    max_poll_records: int = _setting(500, "Most records one poll returns.", low=1)
+    fetch_min_bytes: int = _setting(1, "A broker answers a fetch as soon as it has this many bytes.", low=0)
+    fetch_max_wait_ms: int = _setting(
+        500, "Longest a broker holds a fetch that found less than fetch.min.bytes.", low=0
+    )
+    fetch_max_bytes: int = _setting(
+        52_428_800, "Most bytes of one fetch response, and of records waiting in this client for a poll.", low=1
+    )
+    max_partition_fetch_bytes: int = _setting(1_048_576, "Most bytes a fetch returns per partition.", low=1)
+    check_crcs: bool = _setting(True, "Verify each batch's CRC-32C.")
+    isolation_level: str = _setting(
+        "read_uncommitted", "read_committed hides records of aborted and open transactions.",
+        choices=("read_uncommitted", "read_committed"),
+    )  # fmt: skip
+    client_rack: str = _setting("", "This client's rack; a broker may then name a nearer replica to read from.")
+
+    def __post_init__(self) -> None:
+        if self.group_id is not None:
+            raise ConfigError(
+                "group.id", self.group_id,
+                "consumer groups are not served yet; name the partitions with Consumer.assign() and keep the offsets "
+                "yourself",
+            )  # fmt: skip
+        if self.auto_offset_reset not in ("earliest", "latest", "none"):
+            duration_ms(self.auto_offset_reset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminConfig(CommonConfig):
+    """Settings of an admin client."""
+
+    title: ClassVar[str] = "an admin client"
+
+    default_api_timeout_ms: int = _setting(
+        60_000, "How long a call goes on retrying before it raises ClientTimeout.", low=1
+    )
+
+
+_DURATION = re.compile(r"by_duration:P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE)
+
+
+def duration_ms(text: str) -> int:
+    """Milliseconds of ``by_duration:P1DT2H3M4S`` (ISO 8601, KIP-1106).
+
+    Raises:
+        ConfigError: it is not of that form, or no unit is given.
+    """
+    match = _DURATION.fullmatch(text)
+    if match is None or not any(match.groups()):
+        raise ConfigError("auto.offset.reset", text, "one of earliest, latest, none, or by_duration:PT1H and the like")
+    days, hours, minutes, seconds = (float(group or 0) for group in match.groups())
+    return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
+
+
+def _parse(item: Field[Any], value: object) -> Any:
+    name = kafka_name(item.name)
+    kind = str(item.type)
+    if value is None and "None" in kind:
+        return None
+    parsed: Any
+    if kind.startswith("bool"):
+        parsed = _parse_bool(name, value)
+    elif kind in ("int", "float"):
+        parsed = _parse_number(name, value, int if kind == "int" else float)
+        low, high = item.metadata["low"], item.metadata["high"]
+        if (low is not None and parsed < low) or (high is not None and parsed > high):
+            allowed = f"at least {low:g}" if high is None else f"from {low:g} to {high:g}"
+            raise ConfigError(name, value, allowed)
+    elif kind.startswith("Partitioner"):
+        if not callable(value):
+            raise ConfigError(name, value, "a function (topic, key, value, number of partitions) -> partition")
+        parsed = value
+    else:
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise ConfigError(name, value, "text")
+        parsed = str(value)
+        choices = item.metadata["choices"]
+        if choices and parsed not in choices:
+            raise ConfigError(name, value, "one of " + ", ".join(choices))
+    return parsed
+
+
+def _parse_bool(name: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    raise ConfigError(name, value, "true or false")
+
+
+_Number = TypeVar("_Number", int, float)
+
+
+def _parse_number(name: str, value: object, kind: type[_Number]) -> _Number:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ConfigError(name, value, "a number")
+    try:
+        number = kind(value)
+    except (ValueError, OverflowError):
+        raise ConfigError(name, value, "a whole number" if kind is int else "a number") from None
+    if number != number or (not isinstance(value, str) and number != value):
+        raise ConfigError(name, value, "a whole number" if kind is int else "a number")
+    return number
+
+
+def parse_bootstrap(bootstrap: str | Sequence[str]) -> tuple[Endpoint, ...]:
+    """``"host:port,host:port"`` or a sequence of them; a port left out is 9092; ``[::1]:9092`` for IPv6.
+
+    Raises:
+        ConfigError: no address, or one that does not parse.
+    """
+    parts = bootstrap.split(",") if isinstance(bootstrap, str) else list(bootstrap)
+    endpoints = []
+    for text in (part.strip() for part in parts):
+        if not text:
+            continue
+        match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^:\[\]\s/]+))(?::(\d{1,5}))?", text)
+        if match is None or not 0 < int(match.group(3) or 9092) < 65536:
+            raise ConfigError("bootstrap.servers", text, "host:port, several of them separated by commas")
+        endpoints.append(Endpoint(match.group(1) or match.group(2), int(match.group(3) or 9092)))
+    if not endpoints:
+        raise ConfigError("bootstrap.servers", bootstrap, "at least one host:port")
+    return tuple(endpoints)
+
+
+def settings_table() -> str:
+    """The Markdown tables of docs/client.md: one a kind of client, each setting under Kafka's name."""
+    chapters = []
+    common = {item.name for item in fields(CommonConfig)}
+    for kind in (CommonConfig, ProducerConfig, ConsumerConfig, AdminConfig):
+        rows = [f"Settings of {kind.title}:", "", "| setting | default | meaning |", "|---|---|---|"]
+        for item in fields(kind):
+            if kind is CommonConfig or item.name not in common:
+                rows.append(f"| `{kafka_name(item.name)}` | {_shown(item)} | {item.metadata['sentence']} |")
+        chapters.append("\n".join(rows))
+    return "\n\n".join(chapters) + "\n"
+
+
+def _shown(item: Field[Any]) -> str:
+    value = item.default
+    if value is None:
+        return {"enable_idempotence": "true with acks=all"}.get(item.name, "-")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value == "":
+        return "(empty)"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,135 @@
+"""Errors that only a client meets, below the one tree of `strandline.proto.errors`.
+
+StrandlineError
+├── KafkaError                        the broker's answer, by Kafka's name and number
+│   └── UnknownTopic                  UNKNOWN_TOPIC_OR_PARTITION, with the command that creates the topic
+├── ConfigError                       a setting that cannot stand
+└── ClientError
+    ├── ClientTimeout                 nothing came in time; `last_error` says what was met on the way
+    │   ├── BufferExhausted           `buffer.memory` stayed full for `max.block.ms`: nothing was queued
+    │   └── DeliveryTimeout           `delivery.timeout.ms` passed: whether the record is in the log is unknown
+    ├── BrokerUnreachable             an address did not answer; names the address and where it came from
+    ├── Disconnected                  the connection broke while a request was out
+    ├── ClosedError                   the client was closed, or belongs to the parent of a fork
+    ├── NoOffsetForPartition          no position, and `auto.offset.reset=none`
+    ├── OffsetOutOfRange              the position is outside the log; carries requested, log start and end
+    ├── LogTruncated                  records that were read have been cut off the log (leader epoch check)
+    └── ManyErrors                    several names were asked for and some failed: `results` and `errors`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError, StrandlineError
+
+
+class ClientError(StrandlineError):
+    """Something went wrong on this side of the wire, or on it."""
+
+
+class ClientTimeout(ClientError, TimeoutError):
+    """Nothing came in time. `last_error` is the last failure met meanwhile, if any."""
+
+    def __init__(self, message: str, last_error: BaseException | None = None) -> None:
+        self.last_error = last_error
+        super().__init__(message if last_error is None else f"{message}; last error: {last_error}")
+
+
+class BufferExhausted(ClientTimeout):
+    """`buffer.memory` stayed full for `max.block.ms`; the record was not queued and may be sent again."""
+
+
+class DeliveryTimeout(ClientTimeout):
+    """No acknowledgement within `delivery.timeout.ms`. The record may or may not be in the log."""
+
+
+class BrokerUnreachable(ClientError):
+    """Nobody answers at an address. `endpoint` is the address, `advertised_by` how we came to it."""
+
+    def __init__(self, endpoint: str, reason: str, advertised_by: str | None = None) -> None:
+        self.endpoint = endpoint
+        self.reason = reason
+        self.advertised_by = advertised_by
+        text = f"cannot connect to {endpoint}: {reason}"
+        if advertised_by is not None:
+            text += f". {advertised_by}"
+        super().__init__(text)
+
+
+class Disconnected(ClientError):
+    """The connection broke while a request was out: whether the broker carried it out is unknown."""
+
+
+class ClosedError(ClientError):
+    """The client was closed, or the call belongs to the process that forked this one."""
+
+
+class NoOffsetForPartition(ClientError):
+    """A partition has no position and `auto.offset.reset` is none."""
+
+
+class OffsetOutOfRange(ClientError):
+    """A position outside the log. `requested`, `log_start` and `log_end` are offsets (-1: not known)."""
+
+    def __init__(self, topic: str, partition: int, requested: int, log_start: int, log_end: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.requested = requested
+        self.log_start = log_start
+        self.log_end = log_end
+        super().__init__(
+            f"offset {requested} of {topic}-{partition} is out of range: the log holds {log_start} up to, not "
+            f"including, {log_end}"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.topic, self.partition, self.requested, self.log_start, self.log_end))
+
+
+class LogTruncated(ClientError):
+    """Records up to `position` had been read, and the new leader's log ends that epoch at `diverged_at`.
+
+    Raised under ``auto.offset.reset=none``; any other policy moves the position to `diverged_at` (KIP-320).
+    """
+
+    def __init__(self, topic: str, partition: int, position: int, diverged_at: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.position = position
+        self.diverged_at = diverged_at
+        super().__init__(
+            f"the log of {topic}-{partition} was cut: records were read up to {position}, the leader's log now "
+            f"differs from {diverged_at} on; seek to where you want to go on"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.topic, self.partition, self.position, self.diverged_at))
+
+
+class UnknownTopic(KafkaError):
+    """The broker knows no such topic; the message holds the command that creates it."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        super().__init__(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"there is no topic {topic!r}; create it with: strandline topic create {topic} --partitions 3",
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.topic,))
+
+
+class ManyErrors(ClientError):
+    """Some of several requests failed. `results` holds what succeeded, `errors` what did not, both by name."""
+
+    def __init__(self, results: Mapping[Any, Any], errors: Mapping[Any, Exception]) -> None:
+        self.results = dict(results)
+        self.errors = dict(errors)
+        super().__init__("; ".join(f"{name}: {error}" for name, error in self.errors.items()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.results, self.errors))

@@ -1,0 +1,199 @@
+"""The plain values that the client takes and gives. All are immutable, pickle, and compare by value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from uuid import UUID
+
+Header = tuple[str, bytes | None]
+"""One record header: name and value; a name may repeat and the order is kept."""
+
+
+class Ack(NamedTuple):
+    """The broker's word that it has a record.
+
+    `offset` is -1 under acks=0, where nobody answers, and where the broker only said that it already had the record
+    (DUPLICATE_SEQUENCE_NUMBER). `timestamp_ms` is the one the log keeps: the broker's own where the topic says
+    ``message.timestamp.type=LogAppendTime``. `replicas` names the nodes that had synced the record when the ack was
+    given: the leader alone under acks=1, nobody under acks=0, None where the broker does not say (Apache Kafka).
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    replicas: tuple[int, ...] | None
+
+
+class ConsumerRecord(NamedTuple):
+    """A record as read. (topic, partition, offset) is its identity.
+
+    `timestamp_type` is 0 for the producer's time, 1 for the broker's append time; `leader_epoch` is the epoch of the
+    leader that appended it, -1 where unknown.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+    leader_epoch: int
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """Answer of a look-up by time: the first record at or after it. `leader_epoch` is -1 where unknown."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """A broker as it advertises itself to clients."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+    fenced: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.node_id} ({self.host}:{self.port})"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """One partition's place in the cluster. `leader` is None while there is none (an election is due or impossible).
+
+    `eligible_leader_replicas` and `last_known_elr` (KIP-966) are None where the broker does not tell them.
+    """
+
+    partition: int
+    leader: int | None
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline_replicas: tuple[int, ...] = ()
+    eligible_leader_replicas: tuple[int, ...] | None = None
+    last_known_elr: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic and where its partitions live. `topic_id` is None from brokers older than Kafka 2.8."""
+
+    name: str
+    topic_id: UUID | None
+    is_internal: bool
+    partitions: tuple[PartitionDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create. -1 leaves the choice to the broker's `num.partitions` and `default.replication.factor`.
+
+    `replica_assignment` (partition -> broker ids, first is the preferred leader) excludes the two counts.
+    """
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] = field(default_factory=dict)
+    replica_assignment: Mapping[int, Sequence[int]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTopic:
+    """What the broker made, or would make under `validate_only`. -1 and None where the broker does not tell."""
+
+    name: str
+    topic_id: UUID | None
+    partitions: int
+    replication_factor: int
+    configs: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """The brokers that take clients. `controller_id` is None where none is known."""
+
+    cluster_id: str | None
+    controller_id: int | None
+    nodes: tuple[NodeInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumReplica:
+    """A member of the metadata quorum. Times are -1 where unknown; they are the leader's wall clock."""
+
+    node_id: int
+    directory_id: UUID | None
+    log_end_offset: int
+    last_fetch_timestamp_ms: int
+    last_caught_up_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumDescription:
+    """The metadata quorum as its leader sees it."""
+
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    voters: tuple[QuorumReplica, ...]
+    observers: tuple[QuorumReplica, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One setting of a topic or broker. `value` is None where it is secret. `source` is Kafka's name of where it came from."""
+
+    name: str
+    value: str | None
+    source: str
+    read_only: bool
+    sensitive: bool
+    documentation: str | None = None
+
+    @property
+    def is_default(self) -> bool:
+        """Nobody has set it."""
+        return self.source == "DEFAULT_CONFIG"
+
+
+class ConfigResource(NamedTuple):
+    """What a setting belongs to: `kind` is "topic", "broker" or "group"; a broker's empty name means every broker."""
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """One step of an incremental alteration (KIP-339): `operation` is "set", "delete", "append" or "subtract"."""
+
+    name: str
+    value: str | None = None
+    operation: str = "set"
+
+
+class ListedOffset(NamedTuple):
+    """Answer to one `Admin.list_offsets` question. Offset -1: no record that new. `leader_epoch` -1: unknown."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+
+
+EARLIEST = -2
+"""`list_offsets`: the first offset the log still has."""
+LATEST = -1
+"""`list_offsets`: the offset the next record will get, as consumers may see it (the high watermark)."""
+MAX_TIMESTAMP = -3
+"""`list_offsets`: the record with the greatest timestamp (KIP-734)."""
