@@ -1,0 +1,153 @@
+"""What the quorum offers to the rest of a node: values, errors, and the listener that replays the metadata log.
+
+The consumers (the active controller, the image publisher of each broker) see committed batches in order, each exactly
+once between two snapshot loads, and never an uncommitted one. Record bytes are opaque to the quorum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import Endpoint, NodeId
+
+
+class LeaderAndEpoch(NamedTuple):
+    """Who leads the metadata quorum. `leader_id` is None while an election runs; the epoch never goes back."""
+
+    leader_id: NodeId | None
+    epoch: int
+
+
+class NotLeader(KafkaError):
+    """This node does not lead the quorum in the epoch that the caller named; nothing was appended."""
+
+    def __init__(self, leader_and_epoch: LeaderAndEpoch, *, wanted_epoch: int) -> None:
+        self.leader_and_epoch = leader_and_epoch
+        self.wanted_epoch = wanted_epoch
+        super().__init__(
+            ErrorCode.NOT_CONTROLLER,
+            "this node does not lead the metadata quorum",
+            leader_id=leader_and_epoch.leader_id,
+            epoch=leader_and_epoch.epoch,
+            wanted_epoch=wanted_epoch,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Voter:
+    """A member of the quorum, as written when the cluster was formatted.
+
+    A `directory_id` of None matches any (Kafka's static quorums); with an id, a wiped and newly formatted disk is not
+    this voter (correctness rule A11, D-26). `endpoint` is the node's internal listener.
+    """
+
+    node_id: NodeId
+    directory_id: UUID | None
+    endpoint: Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumConfig:
+    """Timing and sizes of the quorum; Kafka's names where Kafka has the setting."""
+
+    quorum_election_timeout_ms: int = 1000
+    """How long an election, or a voter that knows no leader, waits; each wait is drawn from [1, 2) times this."""
+
+    quorum_fetch_timeout_ms: int = 2000
+    """A voter without a successful fetch for this long asks for an election. The leader resigns after 1.5 times this
+    without fetches of a majority (rule A5)."""
+
+    quorum_request_timeout_ms: int = 1000
+    """One call between quorum nodes; must exceed `quorum_fetch_max_wait_ms`."""
+
+    quorum_retry_backoff_ms: int = 20
+    """Wait before a failed call is repeated."""
+
+    quorum_election_backoff_max_ms: int = 1000
+    """Ceiling of the exponential, jittered wait after a lost election."""
+
+    quorum_suspicion_ms: int = 60
+    """A voter whose connection to the leader broke asks for an election after one to two times this, plus its place
+    in the order of succession times twice this, unless a retried fetch succeeds first."""
+
+    quorum_fetch_max_wait_ms: int = 500
+    """How long the leader parks a fetch that it has nothing new for (long poll)."""
+
+    quorum_fetch_max_bytes: int = 8 * 1024 * 1024
+    """At most this many bytes of the log in one fetch answer, save that one batch always fits."""
+
+    quorum_snapshot_chunk_bytes: int = 1024 * 1024
+    """At most this many bytes of a snapshot in one FetchSnapshot answer."""
+
+    snapshot_max_new_record_bytes: int = 20 * 1024 * 1024
+    """A snapshot is taken once this many committed bytes were appended since the last one (Kafka:
+    metadata.log.max.record.bytes.between.snapshots)."""
+
+    max_batch_bytes: int = 8 * 1024 * 1024
+    """The largest batch that `Quorum.append` accepts."""
+
+    log_segment_bytes: int = 64 * 1024 * 1024
+    """Size at which the metadata log rolls to a new segment."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedBatch:
+    """Records that a majority holds. All of them were appended by one `Quorum.append`: atomic."""
+
+    base_offset: int
+    last_offset: int
+    epoch: int
+    timestamp_ms: int
+    records: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaDescription:
+    """One replica of the metadata log as the leader knows it; -1 where it does not (yet) know."""
+
+    node_id: NodeId
+    directory_id: UUID | None
+    log_end_offset: int
+    last_fetch_timestamp_ms: int
+    """Wall-clock time of its last fetch; the leader's own is now."""
+    last_caught_up_timestamp_ms: int
+    """Wall-clock time when it last had all that the leader had."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumDescription:
+    """The quorum as this node knows it; a node that does not lead knows no replica's progress but its own."""
+
+    leader_id: NodeId | None
+    epoch: int
+    high_watermark: int
+    voters: list[ReplicaDescription]
+    observers: list[ReplicaDescription]
+
+
+class QuorumListener(Protocol):
+    """Replays the metadata log. Called on the event loop, synchronously and in order; must not block.
+
+    An exception out of a listener is fatal to the node: its state could no longer be trusted.
+    """
+
+    def handle_commit(self, batch: CommittedBatch) -> None:
+        """The next committed batch. Batches of the quorum's own control records are left out, so offsets may jump."""
+
+    def handle_load_snapshot(self, end_offset: int, epoch: int, records: Iterable[bytes]) -> None:
+        """Drop all state and load this; the next batch has a base offset >= `end_offset`."""
+
+    def handle_leader_change(self, leader_and_epoch: LeaderAndEpoch) -> None:
+        """Leadership moved. On the new leader itself this comes only once everything up to its epoch's start was handed
+        over, so it may act at once; on all others at once."""
+
+    def take_snapshot(self) -> tuple[int, int, list[bytes]] | None:
+        """The state as (end offset, epoch of the last applied batch, records), or None to decline (not this listener).
+
+        The end offset must be a batch boundary at or below what was handed over.
+        """
