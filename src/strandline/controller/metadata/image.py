@@ -1,8 +1,8 @@
 """The metadata image: what the committed records add up to, at one offset.
 
 An image never changes: a `MetadataDelta` (`strandline.controller.metadata.delta`) makes the next one and shares with
-the old all that did not change. So an image may be kept, compared and read at leisure, and the active controller can run
-ahead of what is committed on an image of its own and drop it when it loses its leadership (rule A-13).
+the old all that did not change. So an image may be kept, compared and read at leisure, and the active controller can
+run ahead of what is committed on an image of its own and drop it when it loses its leadership (rule A-13).
 """
 
 from __future__ import annotations
