@@ -1,9 +1,9 @@
 """What brokers and the service layer ask of the active controller, and what it answers.
 
-Frozen dataclasses; `strandline.controller.wire` gives their form on the wire. `ControllerChannel` (over the network) and
-`Controller` (in the process that leads) offer the same operations with these types. An operation that concerns many
-things (topics, partitions, resources) answers one outcome for each, in the order asked; an error that concerns the call
-as a whole (NOT_CONTROLLER, STALE_BROKER_EPOCH, ...) is raised as KafkaError.
+Frozen dataclasses; `strandline.controller.wire` gives their form on the wire. `ControllerChannel` (over the network)
+and `Controller` (in the process that leads) offer the same operations with these types. An operation that concerns many
+things (topics, partitions, resources) answers one outcome for each, in the order asked; an error that concerns the
+call as a whole (NOT_CONTROLLER, STALE_BROKER_EPOCH, ...) is raised as KafkaError.
 
 `dry_run` validates and answers exactly as the real call would, and changes nothing.
 """
@@ -31,6 +31,9 @@ from strandline.proto.ids import (
     ProducerId,
     TopicId,
 )
+
+NO_OFFSET = Offset(-1)
+NO_PARTITION_EPOCH = PartitionEpoch(-1)
 
 PING_METHOD = "/strandline.v1.Node/Ping"
 SESSION_METHOD = "/strandline.v1.Controller/Session"
@@ -122,7 +125,7 @@ class HeartbeatReply:
     fenced: bool
     in_controlled_shutdown: bool
     should_shut_down: bool
-    report_at_offset: Offset = Offset(-1)
+    report_at_offset: Offset = NO_OFFSET
 
 
 # ISR changes
@@ -173,7 +176,7 @@ class AlterPartitionOutcome:
     message: str = ""
     leader: NodeId = NO_NODE
     leader_epoch: LeaderEpoch = NO_EPOCH
-    partition_epoch: PartitionEpoch = PartitionEpoch(-1)
+    partition_epoch: PartitionEpoch = NO_PARTITION_EPOCH
     isr: tuple[NodeId, ...] = ()
     recovering: bool = False
     min_insync_replicas: int = 0

@@ -1,0 +1,75 @@
+"""Replays the committed metadata log into the node's image and tells subscribers what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from strandline.controller.metadata.delta import MetadataDelta, diff
+from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.records import decode_record, encode_records
+from strandline.controller.metadata.snapshot import image_records, load_image
+from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch
+from strandline.proto.errors import FatalError
+
+MetadataSubscriber = Callable[[MetadataDelta, MetadataImage], None]
+"""Called as `on_metadata(delta, image)` after each committed batch or snapshot; the image before is `delta.base`."""
+
+
+class ImagePublisher:
+    """A `QuorumListener` that holds the committed image of this node (rule A-13: nothing uncommitted is ever in it).
+
+    Subscribers are called synchronously, in the order of subscription, once per committed batch or snapshot load, and
+    must not block. A subscriber that joins late is called at once with everything that is there.
+    """
+
+    def __init__(self, cluster_id: str) -> None:
+        self.image = MetadataImage(cluster_id)
+        self._subscribers: list[MetadataSubscriber] = []
+
+    def subscribe(self, subscriber: MetadataSubscriber) -> None:
+        """Call `subscriber` for what is there now (unless that is nothing) and for every change to come."""
+        self._subscribers.append(subscriber)
+        if self.image.offset >= 0:
+            subscriber(diff(MetadataImage(self.image.cluster_id), self.image), self.image)
+
+    def unsubscribe(self, subscriber: MetadataSubscriber) -> None:
+        """Never call it again. Unknown subscribers are fine."""
+        if subscriber in self._subscribers:
+            self._subscribers.remove(subscriber)
+
+    # QuorumListener
+
+    def handle_commit(self, batch: CommittedBatch) -> None:
+        """Apply one committed batch. Raises FatalError for records that cannot be replayed."""
+        if batch.base_offset <= self.image.offset:
+            raise FatalError(
+                f"The quorum committed offset {batch.base_offset} after {self.image.offset} had been applied already."
+            )
+        delta = MetadataDelta(self.image)
+        for data in batch.records:
+            delta.apply(decode_record(data))
+        self._publish(delta, delta.image(batch.last_offset, batch.epoch, batch.timestamp_ms))
+
+    def handle_load_snapshot(self, end_offset: int, epoch: int, records: Iterable[bytes]) -> None:
+        """Replace the image. Raises FatalError for a snapshot that is damaged or older than what was applied."""
+        if end_offset <= self.image.offset:
+            raise FatalError(
+                f"A metadata snapshot that ends at {end_offset} was loaded after {self.image.offset} had been applied."
+            )
+        image = load_image(self.image.cluster_id, map(decode_record, records), end_offset, epoch)
+        self._publish(diff(self.image, image), image)
+
+    def handle_leader_change(self, leader_and_epoch: LeaderAndEpoch) -> None:
+        """Of no matter to the image: committed stays committed, whoever leads."""
+
+    def take_snapshot(self) -> tuple[int, int, list[bytes]] | None:
+        """The committed image as a snapshot: (end offset, epoch, records); None while there is nothing in it."""
+        image = self.image
+        if image.metadata_version == 0:
+            return None
+        return image.offset + 1, image.epoch, encode_records(image_records(image))
+
+    def _publish(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        self.image = image
+        for subscriber in list(self._subscribers):
+            subscriber(delta, image)
