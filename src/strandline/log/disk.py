@@ -80,14 +80,22 @@ class Disk(Protocol):
     def sync_dir(self, path: str) -> None:
         """Make the directory's entries durable, blocking."""
 
-    async def sync(self, files: Sequence[File]) -> None:
-        """Group sync off the event loop: what was written to `files` before this call began is durable when it returns.
+    async def sync(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
+        """Group sync off the event loop: what was written to `files`, and every entry made in or removed from
+        `directories`, before this call began is durable when it returns.
 
-        Few files are synced one by one, many at once (syncfs). Raises DiskError: nothing of it may be relied on.
+        Few are synced one by one, many at once (syncfs). Raises DiskError: nothing of it may be relied on.
         """
 
     async def pread_cold(self, file: File, size: int, position: int) -> bytes:
         """`pread` off the event loop, for bytes that `pread_nowait` did not find in memory."""
+
+    def boot_id(self) -> str:
+        """Names the time since the machine last lost its memory; empty where that is not known.
+
+        While it is equal, every completed write is still there, synced or not: only the process died. After a power cut
+        (another id) writes that were not synced may be gone in any order. Recovery judges damage by it (rule E).
+        """
 
     async def unlink_slowly(self, path: str) -> None:
         """Delete a large file without stalling syncs of others (truncates in steps, off the event loop)."""
