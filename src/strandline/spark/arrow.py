@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from strandline.client.fetching import FetchedRecord
+    from strandline.client import ConsumerRecord
 
-COLUMNS = (
-    "key BINARY, value BINARY, topic STRING, partition INT, offset LONG, timestamp TIMESTAMP, timestampType INT"
-)
+COLUMNS = "key BINARY, value BINARY, topic STRING, partition INT, offset LONG, timestamp TIMESTAMP, timestampType INT"
 HEADERS_COLUMN = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
 
@@ -24,7 +22,7 @@ def read_schema(include_headers: bool) -> str:
 def to_arrow(
     topic: str,
     partition: int,
-    records: Sequence[FetchedRecord],
+    records: Sequence[ConsumerRecord],
     schema: pa.Schema,
 ) -> pa.RecordBatch:
     """One Arrow batch of records of one partition.
