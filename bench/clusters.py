@@ -223,7 +223,8 @@ def wait_ready(bootstrap: str, timeout_s: float = 60) -> None:
     from confluent_kafka.admin import AdminClient
 
     deadline = time.monotonic() + timeout_s
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 50})
+    backoff = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 50}
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, **backoff})
     while time.monotonic() < deadline:
         with contextlib.suppress(KafkaException):
             if len(admin.list_topics(timeout=1).brokers) == 3:
