@@ -1,0 +1,159 @@
+"""Changes of topics and configs. Every one goes to the active controller; each item succeeds or fails alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from strandline.cluster.service.authorizer import CLUSTER, Action, Operation, topic
+from strandline.cluster.service.base import Base
+from strandline.cluster.service.context import RequestContext
+from strandline.cluster.service.topics import find_topic
+from strandline.controller.api import (
+    AlterConfigsRequest,
+    CreatableTopic,
+    CreatedTopic,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    PartitionsToAdd,
+    ResourceAlteration,
+    ResourceOutcome,
+    TopicOutcome,
+    TopicRef,
+)
+from strandline.controller.metadata.image import ResourceType
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import ZERO_UUID
+
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
+
+
+class Admin(Base):
+    """The operations that change topics and configs.
+
+    A timeout answers REQUEST_TIMED_OUT for every item: the change may still be carried out.
+    """
+
+    async def create_topics(
+        self, context: RequestContext, topics: Sequence[CreatableTopic], *, dry_run: bool, timeout_ms: float
+    ) -> list[CreatedTopic]:
+        """One outcome a topic, in order; a name that stands twice is INVALID_REQUEST both times."""
+
+        def refuse(item: CreatableTopic, error: ErrorCode, message: str) -> CreatedTopic:
+            return CreatedTopic(name=item.name, error=error, message=message)
+
+        async def ask(items: tuple[CreatableTopic, ...]) -> Sequence[CreatedTopic]:
+            return (await self.controller.create_topics(CreateTopicsRequest(topics=items, dry_run=dry_run))).topics
+
+        refusals = self._twice([item.name for item in topics])
+        if not self.authorizer.authorize(context, ((Operation.CREATE, CLUSTER),))[0]:
+            self._deny(context, refusals, [(Operation.CREATE, topic(item.name)) for item in topics])
+        return await self._each(topics, refusals, refuse, ask, timeout_ms)
+
+    async def delete_topics(
+        self, context: RequestContext, topics: Sequence[TopicRef], *, timeout_ms: float
+    ) -> list[TopicOutcome]:
+        """One outcome a topic, in order, with name and id as far as they are known."""
+        image = self.image()
+        known: list[TopicRef] = []
+        for ref in topics:
+            found = find_topic(image, ref.name or None, ref.topic_id)
+            known.append(ref if isinstance(found, ErrorCode) else TopicRef(found.name, found.topic_id))
+
+        def refuse(item: TopicRef, error: ErrorCode, message: str) -> TopicOutcome:
+            return TopicOutcome(item.name, item.topic_id, error, message)
+
+        async def ask(items: tuple[TopicRef, ...]) -> Sequence[TopicOutcome]:
+            return (await self.controller.delete_topics(DeleteTopicsRequest(topics=items))).topics
+
+        refusals = self._twice([(ref.name, ref.topic_id) for ref in known])
+        for index, ref in enumerate(topics):
+            if ref.name and ref.topic_id != ZERO_UUID:
+                refusals[index] = (ErrorCode.INVALID_REQUEST, "a topic is named by its name or by its id, not by both")
+        self._deny(context, refusals, [(Operation.DELETE, topic(ref.name)) for ref in known])
+        return await self._each(known, refusals, refuse, ask, timeout_ms)
+
+    async def create_partitions(
+        self, context: RequestContext, topics: Sequence[PartitionsToAdd], *, dry_run: bool, timeout_ms: float
+    ) -> list[TopicOutcome]:
+        """One outcome a topic, in order."""
+
+        def refuse(item: PartitionsToAdd, error: ErrorCode, message: str) -> TopicOutcome:
+            return TopicOutcome(item.name, ZERO_UUID, error, message)
+
+        async def ask(items: tuple[PartitionsToAdd, ...]) -> Sequence[TopicOutcome]:
+            request = CreatePartitionsRequest(topics=items, dry_run=dry_run)
+            return (await self.controller.create_partitions(request)).topics
+
+        refusals = self._twice([item.name for item in topics])
+        self._deny(context, refusals, [(Operation.ALTER, topic(item.name)) for item in topics])
+        return await self._each(topics, refusals, refuse, ask, timeout_ms)
+
+    async def incremental_alter_configs(
+        self, context: RequestContext, resources: Sequence[ResourceAlteration], *, dry_run: bool
+    ) -> list[ResourceOutcome]:
+        """One outcome a resource, in order; the changes of one resource all succeed or none does."""
+
+        def refuse(item: ResourceAlteration, error: ErrorCode, message: str) -> ResourceOutcome:
+            return ResourceOutcome(item.resource_type, item.resource_name, error, message)
+
+        async def ask(items: tuple[ResourceAlteration, ...]) -> Sequence[ResourceOutcome]:
+            request = AlterConfigsRequest(resources=items, dry_run=dry_run)
+            return (await self.controller.incremental_alter_configs(request)).resources
+
+        refusals = self._twice([(item.resource_type, item.resource_name) for item in resources])
+        self._deny(context, refusals, [_alter_action(item) for item in resources])
+        return await self._each(resources, refusals, refuse, ask, self.config.request_timeout_ms)
+
+    def _twice(self, keys: Sequence[object]) -> list[tuple[ErrorCode, str] | None]:
+        """A refusal for each item whose key stands more than once."""
+        seen: dict[object, int] = {}
+        for key in keys:
+            seen[key] = seen.get(key, 0) + 1
+        fault = (ErrorCode.INVALID_REQUEST, "stands more than once in the request")
+        return [fault if seen[key] > 1 else None for key in keys]
+
+    def _deny(
+        self, context: RequestContext, refusals: list[tuple[ErrorCode, str] | None], actions: Sequence[Action]
+    ) -> None:
+        for index, answer in enumerate(self.authorizer.authorize(context, actions)):
+            if not answer:
+                cluster = actions[index][1] == CLUSTER
+                code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED if cluster else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                refusals[index] = (code, "")
+
+    async def _each(
+        self,
+        items: Sequence[Item],
+        refusals: Sequence[tuple[ErrorCode, str] | None],
+        refuse: Callable[[Item, ErrorCode, str], Outcome],
+        ask: Callable[[tuple[Item, ...]], Awaitable[Sequence[Outcome]]],
+        timeout_ms: float,
+    ) -> list[Outcome]:
+        """Ask the controller about the items that nothing speaks against; one outcome an item, in order."""
+        asked = tuple(item for item, refusal in zip(items, refusals, strict=True) if refusal is None)
+        answers: list[Outcome] = []
+        if asked:
+            try:
+                async with asyncio.timeout(max(timeout_ms, 0) / 1000):
+                    answers = list(await ask(asked))
+            except TimeoutError:
+                code, message = ErrorCode.REQUEST_TIMED_OUT, "the controller has not answered in time"
+                answers = [refuse(item, code, message) for item in asked]
+            except KafkaError as error:
+                answers = [refuse(item, error.code, error.message) for item in asked]
+        following = iter(answers)
+        return [
+            next(following) if refusal is None else refuse(item, *refusal)
+            for item, refusal in zip(items, refusals, strict=True)
+        ]
+
+
+def _alter_action(item: ResourceAlteration) -> Action:
+    if item.resource_type is ResourceType.TOPIC:
+        return Operation.ALTER_CONFIGS, topic(item.resource_name)
+    return Operation.ALTER_CONFIGS, CLUSTER

@@ -1,0 +1,244 @@
+"""Produce: batches to the leaders of their partitions, one answer when all of them have ended.
+
+No task and no timer a request: each partition's append calls back when its offset is committed (acks=all) or at once,
+the last one builds the answer, and a request that takes longer than it may is ended by a shared deadline wheel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from strandline.cluster.service.authorizer import Operation, topic
+from strandline.cluster.service.base import NO_TRANSACTIONS, Base
+from strandline.cluster.service.context import RequestContext
+from strandline.cluster.service.deadlines import Ticket
+from strandline.cluster.service.ports import AppendOutcome, PendingAppend
+from strandline.cluster.service.topics import create_command, find_topic, topic_name_fault
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import NodeId, TopicId, TopicPartition
+
+ACKS = (-1, 0, 1)
+"""What a producer may ask for; -1 is acks=all."""
+
+BATCH_HEADER_BYTES = 61
+MAGIC_POSITION = 16
+MAGIC = 2
+ATTRIBUTES_LOW_POSITION = 22
+CODEC_MASK = 0x07
+ZSTD = 4
+ZSTD_VERSION_MIN = 7
+"""KIP-110: an older producer cannot mean zstd."""
+
+NO_TIME = -1
+
+
+class ProduceTopic(NamedTuple):
+    """Batches for one topic, which is named by `name` or, from version 13 on, by `topic_id`."""
+
+    name: str | None
+    topic_id: TopicId | None
+    partitions: list[tuple[int, memoryview | None]]
+
+
+class ProduceRequest(NamedTuple):
+    """`acks` is -1 (all), 0 or 1, and other values are refused; `timeout_ms` bounds the wait for acks=all;
+    `transactional_id` is None, for transactions are not served.
+    """
+
+    acks: int
+    timeout_ms: int
+    transactional_id: str | None
+    topics: list[ProduceTopic]
+
+
+class PartitionResult:
+    """How the append to one partition ended. `base_offset` is -1 after an error."""
+
+    __slots__ = (
+        "base_offset",
+        "error",
+        "index",
+        "leader_epoch",
+        "leader_id",
+        "log_append_time_ms",
+        "log_start_offset",
+        "message",
+        "synced_replicas",
+    )
+
+    def __init__(self, index: int, error: ErrorCode = ErrorCode.NONE, message: str = "") -> None:
+        self.index = index
+        self.error = error
+        self.message = message
+        self.base_offset = -1
+        self.log_append_time_ms = NO_TIME
+        self.log_start_offset = -1
+        self.synced_replicas: tuple[NodeId, ...] = ()
+        self.leader_id = -1
+        self.leader_epoch = -1
+
+
+class ProduceResult(NamedTuple):
+    """The answer: results in the order of the request. `failed` if any partition has an error."""
+
+    topics: list[tuple[ProduceTopic, list[PartitionResult]]]
+    failed: bool
+
+
+Done = Callable[[ProduceResult], None]
+
+
+class _Pending:
+    """A produce request whose appends have not all ended. `left` counts them, and one more while it is being built."""
+
+    __slots__ = ("_done", "_service", "appends", "failed", "left", "result", "ticket")
+
+    def __init__(self, service: Producing, done: Done) -> None:
+        self._service = service
+        self._done = done
+        self.left = 1
+        self.failed = False
+        self.result: list[tuple[ProduceTopic, list[PartitionResult]]] = []
+        self.appends: list[PendingAppend] = []
+        self.ticket: Ticket | None = None
+
+    def one_ended(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            if self.ticket is not None:
+                self.ticket.cancel()
+            self.appends.clear()
+            self._done(ProduceResult(self.result, self.failed))
+
+    def expire(self) -> None:
+        """The request's time is over: what has not ended ends now; the batches may be committed all the same."""
+        for append in list(self.appends):
+            append.cancel(ErrorCode.REQUEST_TIMED_OUT)
+
+
+class _PartitionAppend:
+    """Takes the outcome of one partition's append into its place in the answer."""
+
+    __slots__ = ("_pending", "_result", "_service", "_tp")
+
+    def __init__(self, service: Producing, pending: _Pending, result: PartitionResult, tp: TopicPartition) -> None:
+        self._service = service
+        self._pending = pending
+        self._result = result
+        self._tp = tp
+
+    def __call__(self, outcome: AppendOutcome) -> None:
+        result = self._result
+        error = result.error = outcome.error
+        if error is ErrorCode.NONE:
+            result.base_offset = outcome.base_offset
+            result.log_append_time_ms = outcome.log_append_time_ms
+            result.log_start_offset = outcome.log_start_offset
+            result.synced_replicas = outcome.synced_replicas
+        else:
+            self._pending.failed = True
+            result.message = outcome.message
+            self._service.point_to_leader(result, self._tp)
+        self._pending.one_ended()
+
+
+class Producing(Base):
+    """The produce operation of the service."""
+
+    def produce(self, context: RequestContext, request: ProduceRequest, done: Done) -> None:
+        """Append what the request holds; `done` is called exactly once, perhaps before this returns.
+
+        The views in the request are not looked at after this returns.
+
+        Each partition succeeds or fails alone. Errors of a partition: INVALID_REQUIRED_ACKS,
+        UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED, INVALID_RECORD, REQUEST_TIMED_OUT
+        (indeterminate: the batch may be committed), and whatever the replica answers (rule B: acks).
+        """
+        pending = _Pending(self, done)
+        refusal = self._refusal(request)
+        for wanted in request.topics:
+            results: list[PartitionResult] = []
+            pending.result.append((wanted, results))
+            name, error, message = self._writable_topic(context, wanted) if refusal is None else ("", *refusal)
+            for index, records in wanted.partitions:
+                result = PartitionResult(index, error, message)
+                results.append(result)
+                if error is not ErrorCode.NONE or not self._acceptable(records, context.version, result):
+                    pending.failed = True
+                    continue
+                assert records is not None  # _acceptable says so
+                tp = TopicPartition(name, index)
+                pending.left += 1
+                append = self.replicas.append(tp, records, request.acks, _PartitionAppend(self, pending, result, tp))
+                if append is not None:
+                    pending.appends.append(append)
+        if pending.left > 1 and pending.appends:
+            pending.ticket = self.produce_deadlines.add(max(request.timeout_ms, 0), pending)
+        pending.one_ended()
+
+    def point_to_leader(self, result: PartitionResult, tp: TopicPartition) -> None:
+        """KIP-951: beside NOT_LEADER_OR_FOLLOWER stands who leads, so that the client need not ask for metadata."""
+        if result.error is not ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            return
+        partition = self.image().partition(tp.topic, tp.partition)
+        if partition is not None:
+            result.leader_id = partition.leader
+            result.leader_epoch = partition.leader_epoch
+
+    def _refusal(self, request: ProduceRequest) -> tuple[ErrorCode, str] | None:
+        """Why no partition of the request may be written, if so."""
+        if request.acks not in ACKS:
+            return ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}: -1 (all), 0 and 1 are possible"
+        if request.transactional_id is not None:
+            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS
+        return None
+
+    def _writable_topic(self, context: RequestContext, wanted: ProduceTopic) -> tuple[str, ErrorCode, str]:
+        """(name, NONE, "") of a topic that may be written, or ("", error, sentence)."""
+        found = find_topic(self.image(), wanted.name, wanted.topic_id)
+        name = wanted.name if isinstance(found, ErrorCode) else found.name
+        if name is not None and not self.authorizer.authorize(context, ((Operation.WRITE, topic(name)),))[0]:
+            return "", ErrorCode.TOPIC_AUTHORIZATION_FAILED, ""
+        if not isinstance(found, ErrorCode):
+            return found.name, ErrorCode.NONE, ""
+        if wanted.name is None:
+            return "", found, "no topic has this id"
+        if topic_name_fault(wanted.name):
+            return "", ErrorCode.INVALID_TOPIC_EXCEPTION, topic_name_fault(wanted.name)
+        return "", found, f"topic {wanted.name!r} does not exist; to create it: {create_command(wanted.name)}"
+
+    def _acceptable(self, records: memoryview | None, version: int, result: PartitionResult) -> bool:
+        """Version 3 and later: exactly one batch, of format 2. The log checks the batch itself."""
+        fault = batch_fault(records, version)
+        if fault is not None:
+            result.error, result.message = fault
+            return False
+        return True
+
+
+def batch_fault(records: memoryview | None, version: int) -> tuple[ErrorCode, str] | None:
+    """What Kafka's `ProduceRequest.validateRecords` objects to, or None."""
+    if records is None or len(records) == 0:
+        return ErrorCode.INVALID_RECORD, "a produce request must have exactly one record batch for each partition"
+    size = len(records)
+    if size > MAGIC_POSITION and records[MAGIC_POSITION] != MAGIC:
+        return (
+            ErrorCode.INVALID_RECORD,
+            f"record batches of format {records[MAGIC_POSITION]} are not accepted, only of format {MAGIC}",
+        )
+    if size < BATCH_HEADER_BYTES:
+        return ErrorCode.CORRUPT_MESSAGE, f"{size} bytes are no record batch: its header alone has {BATCH_HEADER_BYTES}"
+    length = int.from_bytes(records[8:12], "big", signed=True) + 12
+    if length > size:
+        return ErrorCode.CORRUPT_MESSAGE, f"the record batch claims {length} bytes, {size} were sent"
+    if length < BATCH_HEADER_BYTES:
+        return (
+            ErrorCode.CORRUPT_MESSAGE,
+            f"the record batch claims {length} bytes, its header alone has {BATCH_HEADER_BYTES}",
+        )
+    if length < size:
+        return ErrorCode.INVALID_RECORD, "a produce request must have exactly one record batch for each partition"
+    if records[ATTRIBUTES_LOW_POSITION] & CODEC_MASK == ZSTD and version < ZSTD_VERSION_MIN:
+        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs version {ZSTD_VERSION_MIN} of Produce (KIP-110)"
+    return None

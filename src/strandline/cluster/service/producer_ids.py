@@ -1,0 +1,67 @@
+"""InitProducerId: ids of idempotent producers, from blocks that the controller gives out once and for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from strandline.cluster.service.authorizer import CLUSTER, Operation, allowed
+from strandline.cluster.service.base import NO_TRANSACTIONS, Base
+from strandline.cluster.service.context import RequestContext
+from strandline.controller.api import AllocateProducerIdsRequest, ProducerIdBlock
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import ProducerId
+
+
+class InitProducerIdRequest(NamedTuple):
+    """`producer_id` and `producer_epoch` are what the producer had before, or -1 (KIP-360)."""
+
+    transactional_id: str | None
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+
+class ProducerIdentity(NamedTuple):
+    producer_id: ProducerId
+    producer_epoch: int
+
+
+class ProducerIds(Base):
+    """The producer-id operation of the service."""
+
+    async def init_producer_id(self, context: RequestContext, request: InitProducerIdRequest) -> ProducerIdentity:
+        """A fresh id with epoch 0; idempotent producers never get an old one again.
+
+        Raises:
+            KafkaError: TRANSACTIONAL_ID_AUTHORIZATION_FAILED with a transactional id (the error on which every client
+                gives up at once), CLUSTER_AUTHORIZATION_FAILED, or COORDINATOR_NOT_AVAILABLE while no controller
+                answers: clients try again.
+        """
+        if request.transactional_id is not None:
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
+        if not allowed(self.authorizer, context, Operation.IDEMPOTENT_WRITE, CLUSTER):
+            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        while self._producer_ids_left.count == 0:
+            await self._lease_block()
+        producer_id = self._producer_ids_left.first_producer_id
+        self._producer_ids_left = ProducerIdBlock(ProducerId(producer_id + 1), self._producer_ids_left.count - 1)
+        return ProducerIdentity(producer_id, 0)
+
+    async def _lease_block(self) -> None:
+        """One request to the controller, however many producers wait for it."""
+        if self._lease is None:
+            self._lease = asyncio.ensure_future(self._ask_for_block())
+        await asyncio.shield(self._lease)
+
+    async def _ask_for_block(self) -> None:
+        try:
+            self._producer_ids_left = await self.controller.allocate_producer_ids(
+                AllocateProducerIdsRequest(node_id=self.node_id, broker_epoch=self.broker_epoch())
+            )
+        except KafkaError as error:
+            raise KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"no block of producer ids from the controller: {error}"
+            ) from error
+        finally:
+            self._lease = None
