@@ -1,0 +1,493 @@
+"""The quorum core: messages, ticks and flush reports in, an ordered `Ready` out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strandline.controller.raft.candidate import Candidate
+from strandline.controller.raft.config import RaftConfig
+from strandline.controller.raft.election import election_backoff_ms, election_timeout_ms
+from strandline.controller.raft.follower import Follower
+from strandline.controller.raft.leader import Leader
+from strandline.controller.raft.log_summary import LogSummary
+from strandline.controller.raft.messages import (
+    Batch,
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
+    EndQuorumEpochRequest,
+    EndQuorumEpochResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    Inbound,
+    OffsetAndEpoch,
+    Outbound,
+    ReadRange,
+    ReadSnapshot,
+    ReplicaKey,
+    Reply,
+    Request,
+    RequestFailed,
+    RequestReceived,
+    Response,
+    ResponseReceived,
+    SendRequest,
+    VoteRequest,
+    VoteResponse,
+)
+from strandline.controller.raft.observer import Observer
+from strandline.controller.raft.prospective import Prospective
+from strandline.controller.raft.ready import Append, ElectionState, LogAction, Ready, TruncateTo
+from strandline.controller.raft.resigned import Resigned
+from strandline.controller.raft.state import LEGAL, Role
+from strandline.controller.raft.unattached import Unattached
+from strandline.controller.raft.voters import VoterSet
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import FatalError
+from strandline.proto.ids import NodeId
+from strandline.proto.ports import Rng
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    request: SendRequest
+    role: Role
+
+
+class RaftCore:
+    """One node of the quorum.
+
+    Usage: after any of `step`, `tick`, `append`, `flushed`, `suspect`, `resign` and the `snapshot_*` reports, carry out
+    `ready()`; call `tick` at `deadline_ms()`.
+
+    Invariants:
+    - the epoch never goes back (Kafka's MonotonicEpoch), nor does the high watermark (MonotonicHighWatermark);
+    - one leader a epoch, as far as this node can see;
+    - no record at or above the high watermark is handed to the state machine, none below it is truncated.
+    """
+
+    def __init__(
+        self,
+        *,
+        key: ReplicaKey,
+        cluster_id: str,
+        voters: VoterSet,
+        config: RaftConfig,
+        rng: Rng,
+        log: LogSummary,
+        saved: ElectionState | None,
+        now_ms: float,
+    ) -> None:
+        """`saved` is the quorum-state file's content, None if there is none; `log` is what recovery found."""
+        self.key = key
+        self.cluster_id = cluster_id
+        self.voters = voters
+        self.config = config
+        self.rng = rng
+        self.log = log
+        self.rounds_lost = 0
+        self.high_watermark = log.snapshot.offset if log.snapshot is not None else 0
+        self._now_ms = now_ms
+        self._saved = saved
+        self._persist: ElectionState | None = None
+        self._log_actions: list[LogAction] = []
+        self._flush = False
+        self._send: list[Outbound] = []
+        self._watermark_moved = self.high_watermark > 0
+        self._next_request_id = 0
+        self._in_flight: dict[int, _Sent] = {}
+        self.role: Role = self._initial_role(saved or ElectionState(0), now_ms)
+        self._remember(self.role.election())
+        self.role.entered(now_ms)
+
+    # --- what it is --------------------------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch."""
+        return self.role.epoch
+
+    @property
+    def leader_id(self) -> NodeId | None:
+        """The known leader of the current epoch."""
+        return self.role.leader_id
+
+    @property
+    def is_voter(self) -> bool:
+        """Whether this very replica, directory id included, is in the voter set."""
+        return self.voters.is_voter(self.key)
+
+    @property
+    def leading(self) -> Leader | None:
+        """The leader's role while this node leads."""
+        return self.role if isinstance(self.role, Leader) else None
+
+    def deadline_ms(self) -> float:
+        """When `tick` is due; infinity for never."""
+        return self.role.deadline_ms()
+
+    # --- inputs ------------------------------------------------------------------------------------------------------
+
+    def step(self, message: Inbound, now_ms: float) -> None:
+        """Take in one message."""
+        self._now_ms = now_ms
+        if isinstance(message, RequestReceived):
+            self._on_request(message.token, message.request, now_ms)
+        elif isinstance(message, ResponseReceived):
+            self._on_response(message, now_ms)
+        else:
+            self._on_failure(message, now_ms)
+
+    def tick(self, now_ms: float) -> None:
+        """Time passed; harmless when early."""
+        self._now_ms = now_ms
+        self.role.tick(now_ms)
+
+    def append(self, batch: Batch, now_ms: float) -> None:
+        """The leader appends. The batch must continue the log, in the current epoch."""
+        self._now_ms = now_ms
+        assert self.leading is not None
+        assert batch.epoch == self.epoch
+        self.append_own(batch)
+
+    def flushed(self, offset: int, now_ms: float) -> None:
+        """A sync of the log ended that covers everything before `offset`."""
+        self._now_ms = now_ms
+        self.log.flushed(offset)
+        if isinstance(self.role, Leader):
+            self.role.update_high_watermark()
+
+    def append_failed(self, end_offset: int, now_ms: float) -> None:
+        """Writing ordered batches failed; the log really ends at `end_offset`. A leader steps down: it must not write
+        something else at an (offset, epoch) that others may hold (D-24). A fetcher tries again."""
+        self._now_ms = now_ms
+        self.log.truncate_to(end_offset)
+        self.high_watermark = min(self.high_watermark, end_offset)
+        if isinstance(self.role, Leader):
+            self.resign(now_ms)
+        elif isinstance(self.role, Follower | Observer):
+            self.role.fetching.failed(now_ms)
+
+    def suspect(self, node_id: NodeId, now_ms: float) -> None:
+        """Someone lost the connection to `node_id`: if that is the leader, find out soon whether it lives."""
+        self._now_ms = now_ms
+        if isinstance(self.role, Follower | Observer) and self.role.leader_id == node_id:
+            self.role.fetching.probe()
+            self.role.suspect(now_ms)
+
+    def resign(self, now_ms: float) -> None:
+        """Give up leading; nothing happens if this node does not lead."""
+        self._now_ms = now_ms
+        if isinstance(self.role, Leader):
+            successors = self.role.successors()
+            deadline_ms = now_ms + election_timeout_ms(self) if successors else now_ms
+            self._move(Resigned(self, self.epoch, successors=successors, election_deadline_ms=deadline_ms), now_ms)
+
+    def snapshot_taken(self, snapshot: OffsetAndEpoch, start: OffsetAndEpoch) -> None:
+        """A local snapshot is durable, and the log below `start` (the end of a kept snapshot) was deleted."""
+        assert snapshot.offset <= self.high_watermark, "a snapshot holds committed records alone (rule A10)"
+        self.log.snapshot_taken(snapshot)
+        self.log.advance_start(start)
+
+    def snapshot_installed(self, snapshot: OffsetAndEpoch, now_ms: float) -> None:
+        """The fetched snapshot is durable, has replaced the log, and is about to be loaded."""
+        self._now_ms = now_ms
+        self.log.reset_to(snapshot)
+        self.advance_high_watermark(snapshot.offset)
+        if isinstance(self.role, Follower | Observer):
+            self.role.fetching.snapshot_installed()
+
+    def snapshot_refused(self, now_ms: float) -> None:
+        """The fetched snapshot is damaged and was dropped."""
+        self._now_ms = now_ms
+        if isinstance(self.role, Follower | Observer):
+            self.role.fetching.snapshot_refused(now_ms)
+
+    def ready(self) -> Ready:
+        """Drain the outputs."""
+        self.role.pump(self._now_ms)
+        self.log.check()
+        self.role.check()
+        ready = Ready(
+            persist=self._persist,
+            log=tuple(self._log_actions),
+            flush=self._flush,
+            send=tuple(self._send),
+            high_watermark=self.high_watermark if self._watermark_moved else None,
+        )
+        self._persist = None
+        self._log_actions.clear()
+        self._flush = False
+        self._send.clear()
+        self._watermark_moved = False
+        return ready
+
+    # --- requests of peers -------------------------------------------------------------------------------------------
+
+    def _on_request(self, token: int, request: Request, now_ms: float) -> None:
+        if isinstance(request, VoteRequest):
+            error, granted = self._on_vote(request, now_ms)
+            self.reply(token, VoteResponse(error, self.epoch, self.leader_id, granted))
+        elif isinstance(request, BeginQuorumEpochRequest):
+            error = self._on_begin(request, now_ms)
+            self.reply(token, BeginQuorumEpochResponse(error, self.epoch, self.leader_id))
+        elif isinstance(request, EndQuorumEpochRequest):
+            error = self._on_end(request, now_ms)
+            self.reply(token, EndQuorumEpochResponse(error, self.epoch, self.leader_id))
+        elif isinstance(request, FetchRequest):
+            error = self._judge_fetch(request)
+            if error is ErrorCode.NONE:
+                self.role.on_fetch(token, request, now_ms)
+            else:
+                self.reply(token, FetchResponse(error, self.epoch, self.leader_id))
+        else:
+            error = self._judge_fetch(request)
+            if error is ErrorCode.NONE:
+                self.role.on_fetch_snapshot(token, request, now_ms)
+            else:
+                self.reply(token, FetchSnapshotResponse(error, self.epoch, self.leader_id, request.snapshot))
+
+    def _judge_fetch(self, request: FetchRequest | FetchSnapshotRequest) -> ErrorCode:
+        if request.cluster_id != self.cluster_id:
+            return ErrorCode.INCONSISTENT_CLUSTER_ID
+        if request.epoch < self.epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if request.epoch > self.epoch:
+            return ErrorCode.UNKNOWN_LEADER_EPOCH
+        return ErrorCode.NONE
+
+    def _on_vote(self, request: VoteRequest, now_ms: float) -> tuple[ErrorCode, bool]:
+        """Rules A3, A4 and A11."""
+        if request.cluster_id != self.cluster_id:
+            return ErrorCode.INCONSISTENT_CLUSTER_ID, False
+        if request.candidate_epoch < self.epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH, False
+        last_epoch_max = request.candidate_epoch if request.pre_vote else request.candidate_epoch - 1
+        if request.candidate.node_id == self.key.node_id or request.last.epoch > last_epoch_max:
+            return ErrorCode.INVALID_REQUEST, False
+        recorded = self.voters.recorded(request.candidate.node_id)
+        if not request.voter.admits(self.key) or (recorded is not None and not recorded.admits(request.candidate)):
+            return ErrorCode.INVALID_VOTER_KEY, False
+        if request.candidate_epoch > self.epoch:
+            self.become_unattached(request.candidate_epoch, now_ms)
+        granted = self.role.may_grant(request, request.last.at_least(self.log.end))
+        if granted and not request.pre_vote and self.role.voted_for != request.candidate:
+            self._vote_for(request.candidate, now_ms)
+        return ErrorCode.NONE, granted
+
+    def _on_begin(self, request: BeginQuorumEpochRequest, now_ms: float) -> ErrorCode:
+        if request.cluster_id != self.cluster_id:
+            return ErrorCode.INCONSISTENT_CLUSTER_ID
+        if request.epoch < self.epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if not request.voter.admits(self.key):
+            return ErrorCode.INVALID_VOTER_KEY
+        if request.leader_id == self.key.node_id or not self.voters.contains_id(request.leader_id):
+            return ErrorCode.INVALID_REQUEST
+        if request.epoch == self.epoch and isinstance(self.role, Leader | Resigned):
+            return ErrorCode.INVALID_REQUEST
+        self._learn(request.epoch, request.leader_id, now_ms)
+        return ErrorCode.NONE
+
+    def _on_end(self, request: EndQuorumEpochRequest, now_ms: float) -> ErrorCode:
+        if request.cluster_id != self.cluster_id:
+            return ErrorCode.INCONSISTENT_CLUSTER_ID
+        if request.epoch < self.epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if request.leader_id == self.key.node_id:
+            return ErrorCode.INVALID_REQUEST
+        if request.epoch == self.epoch and isinstance(self.role, Leader | Resigned):
+            return ErrorCode.INVALID_REQUEST
+        self._learn(request.epoch, request.leader_id, now_ms)
+        if self.role.leader_id == request.leader_id:
+            self.role.on_leader_resigned(request, now_ms)
+        return ErrorCode.NONE
+
+    # --- answers of peers --------------------------------------------------------------------------------------------
+
+    def _on_response(self, message: ResponseReceived, now_ms: float) -> None:
+        sent = self._in_flight.pop(message.request_id, None)
+        if sent is None:
+            return
+        response = message.response
+        before = self.role
+        if response.error is not ErrorCode.INCONSISTENT_CLUSTER_ID:
+            self._learn(response.epoch, response.leader_id, now_ms)
+        if self.role is not before or sent.role is not before:
+            return
+        if response.epoch == self.epoch or isinstance(response, VoteResponse):
+            self.role.on_response(sent.request, response, now_ms)
+        else:
+            self.role.on_failure(sent.request, broken=False, now_ms=now_ms)
+
+    def _on_failure(self, message: RequestFailed, now_ms: float) -> None:
+        sent = self._in_flight.pop(message.request_id, None)
+        if sent is not None and sent.role is self.role:
+            self.role.on_failure(sent.request, message.broken, now_ms)
+
+    def _learn(self, epoch: int, leader_id: NodeId | None, now_ms: float) -> None:
+        """Take over a higher epoch, or the leader of this one, from what a peer says."""
+        if leader_id is not None and (leader_id == self.key.node_id or not self.voters.contains_id(leader_id)):
+            leader_id = None
+        if epoch > self.epoch:
+            if leader_id is not None:
+                self.follow(epoch, leader_id, now_ms)
+            else:
+                self.become_unattached(epoch, now_ms)
+        elif epoch == self.epoch and leader_id is not None and not isinstance(self.role, Resigned):
+            if self.leader_id is None:
+                self.follow(epoch, leader_id, now_ms)
+            elif self.leader_id != leader_id:
+                raise FatalError(
+                    f"two leaders in epoch {epoch} of the metadata quorum: {self.leader_id} and {leader_id}; "
+                    "a voter has forgotten its vote"
+                )
+
+    # --- transitions (called by roles too) ---------------------------------------------------------------------------
+
+    def become_unattached(self, epoch: int, now_ms: float, *, election_deadline_ms: float | None = None) -> None:
+        """A higher epoch without a known leader. A running election timer goes on (rule A3)."""
+        assert epoch > self.epoch
+        if not self.is_voter:
+            self._move(Observer(self, epoch), now_ms)
+            return
+        if election_deadline_ms is None:
+            election_deadline_ms = self.role.election_deadline_ms()
+        if election_deadline_ms is None:
+            election_deadline_ms = now_ms + election_timeout_ms(self)
+        self._move(Unattached(self, epoch, election_deadline_ms=election_deadline_ms), now_ms)
+
+    def follow(self, epoch: int, leader_id: NodeId, now_ms: float) -> None:
+        """A leader became known."""
+        if self.is_voter:
+            self._move(Follower(self, epoch, leader_id, now_ms=now_ms), now_ms)
+        else:
+            self._move(Observer(self, epoch, leader_id=leader_id), now_ms)
+
+    def become_prospective(self, now_ms: float) -> None:
+        """Ask whether an election would be won."""
+        leader_id = self.leader_id
+        voted_for = self.role.voted_for if leader_id is None else None
+        self._move(Prospective(self, self.epoch, leader_id=leader_id, voted_for=voted_for, now_ms=now_ms), now_ms)
+
+    def lost_pre_vote(self, leader_id: NodeId | None, voted_for: ReplicaKey | None, now_ms: float) -> None:
+        """An election would not be won now: try the known leader again, or wait."""
+        self.rounds_lost += 1
+        if leader_id is not None:
+            self.follow(self.epoch, leader_id, now_ms)
+        else:
+            deadline_ms = now_ms + election_backoff_ms(self)
+            role = Unattached(self, self.epoch, election_deadline_ms=deadline_ms, voted_for=voted_for)
+            self._move(role, now_ms)
+
+    def become_candidate(self, now_ms: float) -> None:
+        """Open a new epoch and vote for oneself in it."""
+        self._move(Candidate(self, self.epoch + 1, now_ms=now_ms), now_ms)
+
+    def become_leader(self, granting: tuple[NodeId, ...], now_ms: float) -> None:
+        """A majority voted for this node."""
+        assert len(granting) >= self.voters.majority
+        self._move(Leader(self, self.epoch, granting, now_ms=now_ms), now_ms)
+
+    def _vote_for(self, candidate: ReplicaKey, now_ms: float) -> None:
+        """Granting resets the election timer: the candidate is at least as good as this node."""
+        role: Role
+        if self.is_voter:
+            deadline_ms = now_ms + election_timeout_ms(self)
+            role = Unattached(self, self.epoch, election_deadline_ms=deadline_ms, voted_for=candidate)
+        else:
+            role = Observer(self, self.epoch, voted_for=candidate)
+        self._move(role, now_ms)
+
+    def _move(self, role: Role, now_ms: float) -> None:
+        move = LEGAL.get((self.role.kind, role.kind))
+        if move is None:
+            raise FatalError(f"a quorum node may not go from {self.role.kind.value} to {role.kind.value}")
+        assert role.epoch >= self.epoch, "MonotonicEpoch"
+        before, self.role = self.role, role
+        if move.durable:
+            self._remember(role.election())
+        before.left(now_ms)
+        role.entered(now_ms)
+
+    def _remember(self, election: ElectionState) -> None:
+        if election != self._saved:
+            self._saved = self._persist = election
+
+    def _initial_role(self, saved: ElectionState, now_ms: float) -> Role:
+        """Rule A2. The first wait of a starting node is short: a pre-vote disturbs nobody, and finds a leader."""
+        soon_ms = now_ms + self.config.election_timeout_ms * (0.05 + 0.2 * self.rng.random())
+        if len(self.voters) == 1:
+            soon_ms = now_ms
+        if not self.is_voter:
+            return self._initial_observer(saved)
+        if saved.epoch < self.log.last_epoch:
+            return Unattached(self, self.log.last_epoch, election_deadline_ms=soon_ms)
+        if saved.leader_id == self.key.node_id:
+            successors = self.voters.others(self.key.node_id)
+            return Resigned(self, saved.epoch, successors=successors, election_deadline_ms=soon_ms)
+        if saved.voted_for == self.key:
+            return Candidate(self, saved.epoch, now_ms=now_ms)
+        if saved.leader_id is not None and self.voters.contains_id(saved.leader_id):
+            return Follower(self, saved.epoch, saved.leader_id, now_ms=now_ms)
+        return Unattached(
+            self,
+            saved.epoch,
+            election_deadline_ms=soon_ms,
+            voted_for=saved.voted_for,
+            unreachable_leader=saved.leader_id,
+        )
+
+    def _initial_observer(self, saved: ElectionState) -> Observer:
+        if saved.epoch < self.log.last_epoch:
+            return Observer(self, self.log.last_epoch)
+        if saved.leader_id == self.key.node_id:
+            return Observer(self, saved.epoch, voted_for=self.key)
+        known = saved.leader_id is not None and self.voters.contains_id(saved.leader_id)
+        return Observer(self, saved.epoch, leader_id=saved.leader_id if known else None, voted_for=saved.voted_for)
+
+    # --- outputs (called by roles) -----------------------------------------------------------------------------------
+
+    def send(self, to: NodeId, request: Request) -> int:
+        """Order a call to a peer; returns its id."""
+        self._next_request_id += 1
+        sent = SendRequest(self._next_request_id, to, request)
+        self._in_flight[sent.request_id] = _Sent(sent, self.role)
+        self._send.append(sent)
+        return sent.request_id
+
+    def reply(self, token: int, response: Response, read: ReadRange | ReadSnapshot | None = None) -> None:
+        """Order the answer to a peer's request."""
+        self._send.append(Reply(token, response, read))
+
+    def order(self, action: LogAction) -> None:
+        """Order a change of the log or of a snapshot being fetched."""
+        self._log_actions.append(action)
+
+    def append_own(self, batch: Batch) -> None:
+        """Append as leader."""
+        assert isinstance(self.role, Leader)
+        self.log.append(batch)
+        self.order(Append(batch))
+        self._flush = True
+        self.role.appended()
+
+    def append_fetched(self, batch: Batch) -> None:
+        """Append what the leader sent."""
+        self.log.append(batch)
+        self.order(Append(batch))
+        self._flush = True
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop a diverging tail, never below the high watermark (rule A8)."""
+        assert offset >= self.high_watermark
+        self.log.truncate_to(offset)
+        self.order(TruncateTo(offset))
+
+    def advance_high_watermark(self, offset: int) -> None:
+        """Everything below `offset` is committed; a lower value is ignored (rule A6)."""
+        if offset > self.high_watermark:
+            assert offset <= self.log.end_offset
+            self.high_watermark = offset
+            self._watermark_moved = True

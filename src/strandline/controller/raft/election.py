@@ -1,0 +1,108 @@
+"""One round of asking the voters, for a pre-vote or a vote; and how long to wait after a lost one."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from strandline.controller.raft.config import RETRY_BACKOFF_MAX_MS
+from strandline.controller.raft.messages import SendRequest, VoteRequest, VoteResponse
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import NodeId
+
+if TYPE_CHECKING:
+    from strandline.controller.raft.core import RaftCore
+
+
+class VoteRound:
+    """The votes of one round; the node's own is granted from the start.
+
+    Invariants:
+    - a voter is in at most one of granted, rejected and failed;
+    - won and lost exclude each other.
+    """
+
+    def __init__(self, core: RaftCore, epoch: int, *, pre_vote: bool) -> None:
+        self._core = core
+        self._epoch = epoch
+        self._pre_vote = pre_vote
+        self.granted: dict[NodeId, None] = {core.key.node_id: None}
+        self._rejected: dict[NodeId, None] = {}
+        self._failed: dict[NodeId, int] = {}
+        self._in_flight: dict[NodeId, None] = {}
+        self._retry_at: dict[NodeId, float] = {}
+
+    @property
+    def won(self) -> bool:
+        """A majority granted."""
+        return len(self.granted) >= self._core.voters.majority
+
+    @property
+    def lost(self) -> bool:
+        """No majority can be reached among those that have not refused and could be called."""
+        return len(self._core.voters) - len(self._rejected) - len(self._failed) < self._core.voters.majority
+
+    def pump(self, now_ms: float) -> None:
+        """Ask everyone who has not answered and is not being asked."""
+        core = self._core
+        for voter in core.voters.others(core.key.node_id):
+            node = voter.node_id
+            if node in self.granted or node in self._rejected or node in self._in_flight:
+                continue
+            if now_ms < self._retry_at.get(node, -math.inf):
+                continue
+            self._in_flight[node] = None
+            self._retry_at.pop(node, None)
+            request = VoteRequest(core.cluster_id, core.key, self._epoch, voter, core.log.end, self._pre_vote)
+            core.send(node, request)
+
+    def deadline_ms(self) -> float:
+        """When a failed call is to be repeated."""
+        return min(self._retry_at.values(), default=math.inf)
+
+    def record(self, sent: SendRequest, response: VoteResponse) -> None:
+        """Count an answer. An error is a refusal: it would be the same if asked again in this epoch."""
+        self._in_flight.pop(sent.to, None)
+        self._failed.pop(sent.to, None)
+        self._retry_at.pop(sent.to, None)
+        if response.error is ErrorCode.NONE and response.granted and response.epoch == self._epoch:
+            self.granted[sent.to] = None
+        else:
+            self._rejected[sent.to] = None
+        self.check()
+
+    def record_failure(self, sent: SendRequest, now_ms: float) -> None:
+        """The call failed; it is repeated after a doubling wait, but does not hold back the judgement `lost`."""
+        self._in_flight.pop(sent.to, None)
+        times = self._failed[sent.to] = self._failed.get(sent.to, 0) + 1
+        wait_ms = min(self._core.config.retry_backoff_ms * 2**times, RETRY_BACKOFF_MAX_MS)
+        self._retry_at[sent.to] = now_ms + wait_ms
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        assert not self.granted.keys() & self._rejected.keys()
+        assert not self.granted.keys() & self._failed.keys()
+        assert not self.won or not self.lost
+
+
+def election_timeout_ms(core: RaftCore) -> float:
+    """Drawn from [1, 2) times the setting, so that voters seldom ask at the same instant."""
+    return core.config.election_timeout_ms * (1.0 + core.rng.random())
+
+
+def election_backoff_ms(core: RaftCore) -> float:
+    """Wait after a lost round: doubling with the rounds lost in a row, jittered over [0.5, 1) of itself."""
+    ceiling: float = min(core.config.election_backoff_max_ms, 50 << min(core.rounds_lost, 10))
+    return ceiling * (0.5 + 0.5 * core.rng.random())
+
+
+def suspicion_delay_ms(core: RaftCore, leader_id: NodeId) -> float:
+    """How long a follower goes on trying a leader whose connection broke, before it asks for an election.
+
+    The first successor in the ring of voters waits one to two suspicion times, each later one two more, so that a
+    killed leader costs one undisputed election. Rounds lost in a row double it up to the fetch timeout.
+    """
+    place = core.voters.succession(leader_id, core.key.node_id)
+    base = core.config.suspicion_ms
+    delay_ms = base * (1.0 + core.rng.random()) + 2.0 * base * place
+    return min(delay_ms * (1 << min(core.rounds_lost, 10)), float(core.config.fetch_timeout_ms))

@@ -1,0 +1,185 @@
+"""The fetch loop of followers and observers: one request in flight, records or a snapshot."""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from strandline.controller.raft.config import RETRY_BACKOFF_MAX_MS
+from strandline.controller.raft.messages import (
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    OffsetAndEpoch,
+    Request,
+    Response,
+    SendRequest,
+)
+from strandline.controller.raft.ready import InstallSnapshot, StoreSnapshotChunk
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import FatalError
+from strandline.proto.ids import NodeId
+
+if TYPE_CHECKING:
+    from strandline.controller.raft.core import RaftCore
+
+
+class Outcome(Enum):
+    """What an answer was worth."""
+
+    PROGRESS = "the leader of this epoch served us"
+    REFUSED = "an error: not the leader, or it cannot serve this"
+    STALE = "not the answer to what is wanted now"
+
+
+class FetchLoop:
+    """Fetches from `target` as soon as the gate opens, and applies the answers to the core's log.
+
+    Invariants:
+    - one request in flight at most;
+    - with `after_flush` (voters) none is sent while the log has unflushed records: a fetch is an acknowledgement
+      (rule A8);
+    - a snapshot is installed only when every byte of it has been stored.
+    """
+
+    def __init__(self, core: RaftCore, epoch: int, *, after_flush: bool) -> None:
+        self._core = core
+        self._epoch = epoch
+        self._after_flush = after_flush
+        self._in_flight: int | None = None
+        self._retry_at_ms = -math.inf
+        self._failures = 0
+        self._snapshot: OffsetAndEpoch | None = None
+        self._position = 0
+        self._installing = False
+
+    def deadline_ms(self) -> float:
+        """When a backoff ends."""
+        return math.inf if self._in_flight is not None or not self._gate_open() else self._retry_at_ms
+
+    def pump(self, target: NodeId, now_ms: float) -> None:
+        """Send the next fetch if none is in flight and nothing holds it back."""
+        if self._in_flight is None and now_ms >= self._retry_at_ms and self._gate_open():
+            self._in_flight = self._core.send(target, self._next_request())
+
+    def probe(self) -> None:
+        """Forget what is in flight and the backoff: the next pump asks at once."""
+        self._in_flight = None
+        self._retry_at_ms = -math.inf
+
+    def is_current(self, sent: SendRequest) -> bool:
+        """Whether this is the request in flight (an older one was given up by `probe`)."""
+        return sent.request_id == self._in_flight
+
+    def failed(self, now_ms: float) -> None:
+        """The request in flight came to nothing: wait, doubling with each failure in a row."""
+        self._in_flight = None
+        wait_ms = min(self._core.config.retry_backoff_ms * 2**self._failures, RETRY_BACKOFF_MAX_MS)
+        self._failures = min(self._failures + 1, 10)
+        self._retry_at_ms = now_ms + wait_ms
+
+    def on_response(self, sent: SendRequest, response: Response, now_ms: float) -> Outcome:
+        """Apply an answer."""
+        self._in_flight = None
+        if isinstance(response, FetchSnapshotResponse):
+            outcome = self._on_snapshot_bytes(response)
+        else:
+            assert isinstance(response, FetchResponse)
+            assert isinstance(sent.request, FetchRequest)
+            outcome = self._on_records(sent.request, response)
+        if outcome is Outcome.PROGRESS:
+            self._failures = 0
+        elif outcome is Outcome.REFUSED:
+            self.failed(now_ms)
+        return outcome
+
+    def snapshot_installed(self) -> None:
+        """The log now begins at the snapshot's end: go on with records."""
+        self._snapshot = None
+        self._installing = False
+
+    def snapshot_refused(self, now_ms: float) -> None:
+        """What was stored is damaged: fetch it anew after a backoff."""
+        self._snapshot = None
+        self._installing = False
+        self.failed(now_ms)
+
+    def _gate_open(self) -> bool:
+        if self._installing:
+            return False
+        log = self._core.log
+        return not self._after_flush or log.durable_offset == log.end_offset
+
+    def _next_request(self) -> Request:
+        core = self._core
+        if self._snapshot is not None:
+            return FetchSnapshotRequest(
+                core.cluster_id,
+                core.key,
+                self._epoch,
+                self._snapshot,
+                self._position,
+                core.config.snapshot_chunk_bytes,
+            )
+        return FetchRequest(
+            core.cluster_id,
+            core.key,
+            self._epoch,
+            core.log.end_offset,
+            core.log.last_epoch,
+            core.high_watermark,
+            core.config.fetch_max_wait_ms,
+            core.config.fetch_max_bytes,
+        )
+
+    def _on_records(self, request: FetchRequest, response: FetchResponse) -> Outcome:
+        core = self._core
+        if response.error is not ErrorCode.NONE:
+            return Outcome.REFUSED
+        if request.fetch_offset != core.log.end_offset or request.last_fetched_epoch != core.log.last_epoch:
+            return Outcome.STALE
+        if response.diverging is not None:
+            point = core.log.truncation_point(response.diverging)
+            if point < core.high_watermark:
+                raise FatalError(
+                    f"the leader of epoch {self._epoch} would truncate the metadata log to {point}, below the high "
+                    f"watermark {core.high_watermark}: committed records would be lost (KAFKA-12460)"
+                )
+            if point == core.log.end_offset:
+                return Outcome.REFUSED
+            core.truncate_to(point)
+            return Outcome.PROGRESS
+        if response.snapshot is not None:
+            if response.snapshot.offset < core.high_watermark:
+                return Outcome.REFUSED
+            self._snapshot, self._position = response.snapshot, 0
+            return Outcome.PROGRESS
+        for batch in response.batches:
+            fits = core.log.last_epoch <= batch.epoch <= self._epoch
+            if batch.base_offset != core.log.end_offset or batch.next_offset <= batch.base_offset or not fits:
+                return Outcome.REFUSED
+            core.append_fetched(batch)
+        if response.high_watermark >= 0:
+            core.advance_high_watermark(min(core.log.end_offset, response.high_watermark))
+        return Outcome.PROGRESS
+
+    def _on_snapshot_bytes(self, response: FetchSnapshotResponse) -> Outcome:
+        if response.snapshot != self._snapshot:
+            return Outcome.STALE
+        if response.error is ErrorCode.SNAPSHOT_NOT_FOUND:
+            self._snapshot = None
+            return Outcome.REFUSED
+        if response.error is not ErrorCode.NONE or response.position != self._position:
+            self._snapshot = None
+            return Outcome.REFUSED
+        end = self._position + len(response.data)
+        if end > response.size or (not response.data and end < response.size):
+            return Outcome.REFUSED
+        self._core.order(StoreSnapshotChunk(response.snapshot, self._position, response.data))
+        self._position = end
+        if end == response.size:
+            self._installing = True
+            self._core.order(InstallSnapshot(response.snapshot))
+        return Outcome.PROGRESS

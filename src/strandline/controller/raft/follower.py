@@ -1,0 +1,96 @@
+"""The role of a voter that has a leader."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from strandline.controller.raft.election import suspicion_delay_ms
+from strandline.controller.raft.fetching import FetchLoop, Outcome
+from strandline.controller.raft.messages import EndQuorumEpochRequest, Response, SendRequest, VoteRequest
+from strandline.controller.raft.state import Role, RoleKind
+from strandline.proto.ids import NodeId
+
+if TYPE_CHECKING:
+    from strandline.controller.raft.core import RaftCore
+
+
+class Follower(Role):
+    """Fetches from the leader; each fetch acknowledges all before its offset.
+
+    Entered: when a leader of this epoch became known; at a restart if it was.
+    Left: to Prospective without a successful fetch for the fetch timeout, or for the shorter suspicion time after the
+    connection broke, the leader denied leading, or it said that it resigned; to Unattached or Follower on news of a
+    higher epoch.
+
+    Invariants:
+    - the leader is another voter, and stays the same for the whole epoch;
+    - no fetch while own records are unflushed (rule A8).
+    """
+
+    kind = RoleKind.FOLLOWER
+
+    def __init__(self, core: RaftCore, epoch: int, leader_id: NodeId, *, now_ms: float) -> None:
+        super().__init__(core, epoch)
+        self._leader_id = leader_id
+        self._fetch_deadline_ms = now_ms + core.config.fetch_timeout_ms
+        self._has_fetched = False
+        self._suspects = False
+        self.fetching = FetchLoop(core, epoch, after_flush=True)
+
+    @property
+    def leader_id(self) -> NodeId | None:
+        return self._leader_id
+
+    def deadline_ms(self) -> float:
+        return min(self._fetch_deadline_ms, self.fetching.deadline_ms())
+
+    def tick(self, now_ms: float) -> None:
+        if now_ms >= self._fetch_deadline_ms:
+            self.core.become_prospective(now_ms)
+
+    def pump(self, now_ms: float) -> None:
+        self.fetching.pump(self._leader_id, now_ms)
+
+    def may_grant(self, request: VoteRequest, up_to_date: bool) -> bool:
+        """Only a pre-vote, and only while this node has no working leader itself (rule A4). One that has never fetched
+        has none: were it to refuse, a Prospective and a Follower could keep each other from electing anyone."""
+        return request.pre_vote and up_to_date and (self._suspects or not self._has_fetched)
+
+    def suspect(self, now_ms: float) -> None:
+        """The leader may be gone: retry at once, and ask for an election soon unless that succeeds."""
+        if not self._suspects:
+            self._suspects = True
+            delay_ms = suspicion_delay_ms(self.core, self._leader_id)
+            self._fetch_deadline_ms = min(self._fetch_deadline_ms, now_ms + delay_ms)
+
+    def on_leader_resigned(self, request: EndQuorumEpochRequest, now_ms: float) -> None:
+        self._suspects = True
+        place = len(request.preferred_candidates)
+        for index, candidate in enumerate(request.preferred_candidates):
+            if candidate.admits(self.core.key):
+                place = index
+        jitter_ms = self.core.config.suspicion_ms * self.core.rng.random() if place else 0.0
+        delay_ms = 2.0 * self.core.config.suspicion_ms * place + jitter_ms
+        self._fetch_deadline_ms = min(self._fetch_deadline_ms, now_ms + delay_ms)
+
+    def on_response(self, sent: SendRequest, response: Response, now_ms: float) -> None:
+        if not self.fetching.is_current(sent):
+            return
+        outcome = self.fetching.on_response(sent, response, now_ms)
+        if outcome is Outcome.PROGRESS:
+            self._has_fetched = True
+            self._suspects = False
+            self._fetch_deadline_ms = now_ms + self.core.config.fetch_timeout_ms
+            self.core.rounds_lost = 0
+        elif outcome is Outcome.REFUSED and response.leader_id is None:
+            self.suspect(now_ms)
+
+    def on_failure(self, sent: SendRequest, broken: bool, now_ms: float) -> None:
+        if self.fetching.is_current(sent):
+            self.fetching.failed(now_ms)
+            if broken:
+                self.suspect(now_ms)
+
+    def check(self) -> None:
+        assert self._leader_id != self.core.key.node_id
+        assert self.core.voters.contains_id(self._leader_id)

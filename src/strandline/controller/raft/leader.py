@@ -1,0 +1,283 @@
+"""The role of the leader: appends, answers fetches, and counts what a majority holds durably."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strandline.controller.raft.config import CHECK_QUORUM_FACTOR, OBSERVER_SESSION_MS, RETRY_BACKOFF_MAX_MS
+from strandline.controller.raft.messages import (
+    Batch,
+    BeginQuorumEpochRequest,
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    LeaderChange,
+    OffsetAndEpoch,
+    ReadRange,
+    ReadSnapshot,
+    ReplicaKey,
+    Response,
+    SendRequest,
+    VoteRequest,
+)
+from strandline.controller.raft.state import Role, RoleKind
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import NodeId
+
+if TYPE_CHECKING:
+    from strandline.controller.raft.core import RaftCore
+
+
+@dataclass(slots=True)
+class ReplicaProgress:
+    """What the leader knows of one other replica. Times are this node's monotonic milliseconds; -inf for never."""
+
+    key: ReplicaKey
+    end_offset: int = -1
+    """The offset of its last valid fetch: it holds all before, durably if it is a voter."""
+    last_fetch_ms: float = -math.inf
+    last_caught_up_ms: float = -math.inf
+    leader_end_at_last_fetch: int = -1
+    begin_in_flight: bool = False
+    begin_at_ms: float = -math.inf
+    """When BeginQuorumEpoch is due, unless it fetches before."""
+    begin_failures: int = 0
+
+    def fetched(self, offset: int, leader_end: int, now_ms: float) -> None:
+        """Record a valid fetch."""
+        if offset >= leader_end:
+            self.last_caught_up_ms = now_ms
+        elif 0 <= self.leader_end_at_last_fetch <= offset:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, self.last_fetch_ms)
+        self.leader_end_at_last_fetch = leader_end
+        self.end_offset = offset
+        self.last_fetch_ms = now_ms
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedFetch:
+    """A fetch that waits for records or for a higher high watermark."""
+
+    token: int
+    request: FetchRequest
+    deadline_ms: float
+    on_timeout: FetchResponse
+    """What it was worth when it came; returned as it was when the wait ends (KAFKA-15100)."""
+
+
+class Leader(Role):
+    """Leads one epoch.
+
+    Entered: from Candidate with a majority of votes, its leadership being durable before it acts.
+    Left: to Resigned when asked, when no majority fetched for 1.5 fetch timeouts (rule A5, D-27), or when its own write
+    failed (D-24); to Unattached or Follower on news of a higher epoch.
+
+    Invariants:
+    - the first record of the epoch is its LeaderChange (rule A6);
+    - the epoch's high watermark is unknown, or above the epoch's start and never decreasing, so that no record of an
+      older epoch commits by count (D-22);
+    - the own end counts only as far as it is flushed (rule A9);
+    - one parked fetch a replica at most.
+    """
+
+    kind = RoleKind.LEADER
+
+    def __init__(self, core: RaftCore, epoch: int, granting: tuple[NodeId, ...], *, now_ms: float) -> None:
+        super().__init__(core, epoch)
+        self._granting = granting
+        self.epoch_start_offset = core.log.end_offset
+        self.epoch_high_watermark: int | None = None
+        self.voters: dict[NodeId, ReplicaProgress] = {
+            key.node_id: ReplicaProgress(key) for key in core.voters.others(core.key.node_id)
+        }
+        self.observers: dict[ReplicaKey, ReplicaProgress] = {}
+        self._parked: dict[ReplicaKey, ParkedFetch] = {}
+        self._news = False
+        self._fetched_voters: dict[NodeId, None] = {}
+        self._check_quorum_ms = core.config.fetch_timeout_ms * CHECK_QUORUM_FACTOR
+        self._check_quorum_deadline_ms = now_ms + self._check_quorum_ms if self.voters else math.inf
+
+    @property
+    def leader_id(self) -> NodeId | None:
+        return self.core.key.node_id
+
+    # --- entering, leaving, time -------------------------------------------------------------------------------------
+
+    def entered(self, now_ms: float) -> None:
+        core = self.core
+        granting = tuple(key for key in core.voters if key.node_id in self._granting)
+        change = LeaderChange(core.key.node_id, core.voters.keys, granting)
+        base = core.log.end_offset
+        core.append_own(Batch(base, base + 1, self.epoch, change))
+
+    def left(self, now_ms: float) -> None:
+        """Every parked fetch learns at once that this node leads no more."""
+        successor = self.core.role
+        for parked in self._parked.values():
+            self.core.reply(
+                parked.token,
+                FetchResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, successor.epoch, successor.leader_id),
+            )
+        self._parked.clear()
+
+    def deadline_ms(self) -> float:
+        begin = (voter.begin_at_ms for voter in self.voters.values() if not voter.begin_in_flight)
+        parked = (fetch.deadline_ms for fetch in self._parked.values())
+        return min(self._check_quorum_deadline_ms, min(begin, default=math.inf), min(parked, default=math.inf))
+
+    def tick(self, now_ms: float) -> None:
+        for key in [key for key, parked in self._parked.items() if now_ms >= parked.deadline_ms]:
+            parked = self._parked.pop(key)
+            self.core.reply(parked.token, parked.on_timeout)
+        if now_ms >= self._check_quorum_deadline_ms:
+            self.core.resign(now_ms)
+
+    def pump(self, now_ms: float) -> None:
+        if self._news:
+            self._news = False
+            for key in [key for key, parked in self._parked.items() if self._has_news(parked.request)]:
+                parked = self._parked.pop(key)
+                self._serve(parked.token, parked.request)
+        for voter in self.voters.values():
+            if not voter.begin_in_flight and now_ms >= voter.begin_at_ms:
+                voter.begin_in_flight = True
+                core = self.core
+                core.send(
+                    voter.key.node_id,
+                    BeginQuorumEpochRequest(core.cluster_id, core.key.node_id, self.epoch, voter.key),
+                )
+
+    def may_grant(self, request: VoteRequest, up_to_date: bool) -> bool:
+        return False
+
+    # --- the log and what is committed -------------------------------------------------------------------------------
+
+    def appended(self) -> None:
+        """The own log grew: parked fetches have something to read."""
+        self._news = True
+
+    def update_high_watermark(self) -> None:
+        """Recompute after a flush of the own log or a valid fetch of a voter (rules A6, A9)."""
+        ends = [voter.end_offset for voter in self.voters.values()]
+        ends.append(self.core.log.durable_offset)
+        ends.sort(reverse=True)
+        majority_end = ends[self.core.voters.majority - 1]
+        if majority_end <= self.epoch_start_offset:
+            return
+        if self.epoch_high_watermark is None or majority_end > self.epoch_high_watermark:
+            self.epoch_high_watermark = majority_end
+            self.core.advance_high_watermark(majority_end)
+            self.core.rounds_lost = 0
+            self._news = True
+
+    def successors(self) -> tuple[ReplicaKey, ...]:
+        """The other voters, the furthest first."""
+        ranked = sorted(self.voters.values(), key=lambda voter: (-voter.end_offset, voter.key.node_id))
+        return tuple(voter.key for voter in ranked)
+
+    # --- fetches -----------------------------------------------------------------------------------------------------
+
+    def on_fetch(self, token: int, request: FetchRequest, now_ms: float) -> None:
+        log = self.core.log
+        if request.replica.node_id == self.core.key.node_id and self.core.key.admits(request.replica):
+            self.core.reply(token, self._answer(ErrorCode.INVALID_REQUEST))
+            return
+        replaced = self._parked.pop(request.replica, None)
+        if replaced is not None:
+            self.core.reply(replaced.token, replaced.on_timeout)
+        if log.needs_snapshot(request.fetch_offset, request.last_fetched_epoch):
+            self.core.reply(token, self._answer(snapshot=log.snapshot))
+            return
+        diverging = log.diverges(request.fetch_offset, request.last_fetched_epoch)
+        if diverging is not None:
+            self.core.reply(token, self._answer(diverging=diverging))
+            return
+        progress = self._progress(request.replica)
+        progress.fetched(request.fetch_offset, log.end_offset, now_ms)
+        self._heard_from(progress, now_ms)
+        if progress.key.node_id in self.voters and self.voters[progress.key.node_id] is progress:
+            self.update_high_watermark()
+        if request.max_wait_ms <= 0 or self._has_news(request):
+            self._serve(token, request)
+        else:
+            deadline_ms = now_ms + min(request.max_wait_ms, self.core.config.fetch_max_wait_ms)
+            self._parked[request.replica] = ParkedFetch(token, request, deadline_ms, self._answer())
+
+    def on_fetch_snapshot(self, token: int, request: FetchSnapshotRequest, now_ms: float) -> None:
+        """Serve bytes of a snapshot. It shows that the replica follows (rule A10), but acknowledges nothing."""
+        progress = self._progress(request.replica)
+        progress.last_fetch_ms = now_ms
+        self._heard_from(progress, now_ms)
+        response = FetchSnapshotResponse(ErrorCode.NONE, self.epoch, self.leader_id, request.snapshot)
+        self.core.reply(token, response, ReadSnapshot(request.snapshot, request.position, request.max_bytes))
+
+    def _has_news(self, request: FetchRequest) -> bool:
+        if self.core.log.end_offset > request.fetch_offset:
+            return True
+        known = -1 if self.epoch_high_watermark is None else self.epoch_high_watermark
+        return min(known, request.fetch_offset) > request.high_watermark
+
+    def _serve(self, token: int, request: FetchRequest) -> None:
+        limit = min(request.max_bytes, self.core.config.fetch_max_bytes)
+        read = ReadRange(request.fetch_offset, limit) if self.core.log.end_offset > request.fetch_offset else None
+        self.core.reply(token, self._answer(), read)
+
+    def _answer(
+        self,
+        error: ErrorCode = ErrorCode.NONE,
+        *,
+        diverging: OffsetAndEpoch | None = None,
+        snapshot: OffsetAndEpoch | None = None,
+    ) -> FetchResponse:
+        known = -1 if self.epoch_high_watermark is None else self.epoch_high_watermark
+        start = self.core.log.start.offset
+        return FetchResponse(error, self.epoch, self.leader_id, known, start, diverging=diverging, snapshot=snapshot)
+
+    def _progress(self, replica: ReplicaKey) -> ReplicaProgress:
+        voter = self.voters.get(replica.node_id)
+        if voter is not None and voter.key.admits(replica):
+            return voter
+        return self.observers.setdefault(replica, ReplicaProgress(replica))
+
+    def _heard_from(self, progress: ReplicaProgress, now_ms: float) -> None:
+        """A voter that fetches counts for check-quorum, and needs no BeginQuorumEpoch for a while."""
+        node = progress.key.node_id
+        if self.voters.get(node) is not progress:
+            return
+        progress.begin_at_ms = now_ms + self.core.config.fetch_timeout_ms / 2
+        progress.begin_failures = 0
+        self._fetched_voters[node] = None
+        if len(self._fetched_voters) >= self.core.voters.majority - 1:
+            self._fetched_voters.clear()
+            self._check_quorum_deadline_ms = now_ms + self._check_quorum_ms
+
+    # --- BeginQuorumEpoch --------------------------------------------------------------------------------------------
+
+    def on_response(self, sent: SendRequest, response: Response, now_ms: float) -> None:
+        voter = self.voters[sent.to]
+        voter.begin_in_flight = False
+        voter.begin_failures = 0
+        voter.begin_at_ms = now_ms + self.core.config.fetch_timeout_ms / 2
+
+    def on_failure(self, sent: SendRequest, broken: bool, now_ms: float) -> None:
+        voter = self.voters[sent.to]
+        voter.begin_in_flight = False
+        wait_ms = min(self.core.config.retry_backoff_ms * 2**voter.begin_failures, RETRY_BACKOFF_MAX_MS)
+        voter.begin_failures = min(voter.begin_failures + 1, 10)
+        voter.begin_at_ms = max(voter.begin_at_ms, now_ms + wait_ms)
+
+    def described_observers(self, now_ms: float) -> list[ReplicaProgress]:
+        """Observers that fetched within the last five minutes, by node id; older ones are forgotten."""
+        for key in [key for key, seen in self.observers.items() if now_ms - seen.last_fetch_ms > OBSERVER_SESSION_MS]:
+            del self.observers[key]
+        return sorted(self.observers.values(), key=lambda progress: (progress.key.node_id, str(progress.key)))
+
+    def check(self) -> None:
+        assert self.core.log.last_epoch == self.epoch
+        assert self.core.log.durable_offset <= self.core.log.end_offset
+        assert self.epoch_high_watermark is None or (
+            self.epoch_start_offset < self.epoch_high_watermark <= self.core.log.end_offset
+        )

@@ -1,0 +1,148 @@
+"""What the core must know of the log: its bounds, where each epoch starts, and the latest snapshot."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import pairwise
+
+from strandline.controller.raft.messages import Batch, OffsetAndEpoch
+
+EMPTY = OffsetAndEpoch(0, 0)
+"""End of an empty log. Epochs of records start at 1."""
+
+
+class LogSummary:
+    """A mirror of the log's shape, moved by the core itself as it orders appends and truncations.
+
+    Invariants:
+    - start_offset <= end_offset, durable_offset <= end_offset;
+    - epochs and their start offsets both strictly increase, and lie in [start.offset, end_offset);
+    - `start` is EMPTY or the end of a snapshot (Kafka's SnapshotAtLogStart), and the latest snapshot is not below it.
+    """
+
+    __slots__ = ("_epochs", "_starts", "durable_offset", "end_offset", "snapshot", "start")
+
+    def __init__(
+        self,
+        *,
+        start: OffsetAndEpoch = EMPTY,
+        end_offset: int = 0,
+        epochs: tuple[tuple[int, int], ...] = (),
+        snapshot: OffsetAndEpoch | None = None,
+    ) -> None:
+        """`epochs` are (epoch, start offset) pairs. All that a node finds at its start counts as durable."""
+        self.start = start
+        self.end_offset = end_offset
+        self.durable_offset = end_offset
+        self.snapshot = snapshot
+        self._epochs = [epoch for epoch, _ in epochs]
+        self._starts = [offset for _, offset in epochs]
+        self.check()
+
+    @property
+    def last_epoch(self) -> int:
+        """Epoch of the last record; of the snapshot at the log's start if there is no record; 0 for an empty log."""
+        return self._epochs[-1] if self._epochs else self.start.epoch
+
+    @property
+    def end(self) -> OffsetAndEpoch:
+        """End offset and last epoch, by which logs are compared."""
+        return OffsetAndEpoch(self.end_offset, self.last_epoch)
+
+    def append(self, batch: Batch) -> None:
+        """Extend the log by one batch, which must fit."""
+        assert batch.base_offset == self.end_offset < batch.next_offset, f"a gap: {batch} at {self.end_offset}"
+        assert batch.epoch >= self.last_epoch, f"an epoch that goes back: {batch} after {self.last_epoch}"
+        if batch.epoch > self.last_epoch or not self._epochs:
+            self._epochs.append(batch.epoch)
+            self._starts.append(batch.base_offset)
+        self.end_offset = batch.next_offset
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop all records at or after `offset`."""
+        assert self.start.offset <= offset <= self.end_offset
+        while self._starts and self._starts[-1] >= offset:
+            self._starts.pop()
+            self._epochs.pop()
+        self.end_offset = offset
+        self.durable_offset = min(self.durable_offset, offset)
+
+    def reset_to(self, snapshot: OffsetAndEpoch) -> None:
+        """Replace everything by a snapshot (rule A10)."""
+        self.start = self.snapshot = snapshot
+        self.end_offset = self.durable_offset = snapshot.offset
+        self._epochs.clear()
+        self._starts.clear()
+
+    def flushed(self, offset: int) -> None:
+        """A sync ended that had begun when the log ended at `offset`."""
+        self.durable_offset = max(self.durable_offset, min(offset, self.end_offset))
+
+    def snapshot_taken(self, snapshot: OffsetAndEpoch) -> None:
+        """A local snapshot of committed records is durable."""
+        assert self.snapshot is None or self.snapshot.offset <= snapshot.offset <= self.end_offset
+        self.snapshot = snapshot
+
+    def advance_start(self, start: OffsetAndEpoch) -> None:
+        """The log below a snapshot's end was deleted; never past the latest snapshot (KAFKA-14238)."""
+        assert self.snapshot is not None
+        assert self.start.offset <= start.offset <= self.snapshot.offset
+        self.start = start
+        if self.end_offset == start.offset:
+            self._epochs.clear()
+            self._starts.clear()
+            return
+        keep = max(0, bisect_right(self._starts, start.offset) - 1)
+        del self._epochs[:keep], self._starts[:keep]
+        if self._starts:
+            self._starts[0] = max(self._starts[0], start.offset)
+
+    def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
+        """The largest epoch <= the requested one that the log has, and where it ends.
+
+        Below all of the log's epochs that is the epoch of the snapshot at its start (or 0), which ends at the start.
+        """
+        index = bisect_right(self._epochs, epoch)
+        if index == 0:
+            return self.start
+        end = self._starts[index] if index < len(self._starts) else self.end_offset
+        return OffsetAndEpoch(end, self._epochs[index - 1])
+
+    def epoch_before(self, offset: int) -> int:
+        """Epoch of the record just before `offset`."""
+        index = bisect_right(self._starts, offset - 1)
+        return self._epochs[index - 1] if index else self.start.epoch
+
+    def needs_snapshot(self, fetch_offset: int, last_fetched_epoch: int) -> bool:
+        """Whether a fetcher at this point cannot be served, nor judged, from the log (KIP-630)."""
+        if self.start == EMPTY or self.snapshot is None:
+            return False
+        return (
+            fetch_offset < self.start.offset
+            or (fetch_offset == self.start.offset and last_fetched_epoch != self.start.epoch)
+            or last_fetched_epoch < self.start.epoch
+        )
+
+    def diverges(self, fetch_offset: int, last_fetched_epoch: int) -> OffsetAndEpoch | None:
+        """None if a log that ends at (fetch_offset, last_fetched_epoch) is a prefix of this one, else how far back the
+        fetcher must go: this log's largest epoch not above the fetcher's, and its end (rule A7)."""
+        ours = self.end_offset_for_epoch(last_fetched_epoch)
+        if ours.epoch != last_fetched_epoch or ours.offset < fetch_offset:
+            return ours
+        return None
+
+    def truncation_point(self, diverging: OffsetAndEpoch) -> int:
+        """Where a follower must cut its log after a diverging answer (rule A8)."""
+        ours = self.end_offset_for_epoch(diverging.epoch)
+        if ours.epoch == diverging.epoch:
+            return min(ours.offset, diverging.offset)
+        return ours.offset
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        assert self.start.offset <= self.end_offset
+        assert self.durable_offset <= self.end_offset
+        pairs = list(zip(self._epochs, self._starts, strict=True))
+        assert all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(pairs)), pairs
+        assert not pairs or (pairs[0][1] >= self.start.offset and pairs[-1][1] < self.end_offset), pairs
+        assert self.start == EMPTY or (self.snapshot is not None and self.snapshot.offset >= self.start.offset)

@@ -1,0 +1,268 @@
+"""What quorum nodes say to each other, and the envelopes in which it enters and leaves the core.
+
+The requests are Kafka's Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch and FetchSnapshot, reduced to the one metadata
+partition. Every response carries the responder's epoch and the leader it knows, so that any answer can teach.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
+
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import NodeId
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class ReplicaKey(NamedTuple):
+    """A replica: its node id and the id of the directory that holds its log (KIP-853).
+
+    A directory id of None in a *recorded* key (a voter set) matches any; in a *presented* key it means "not told".
+    """
+
+    node_id: NodeId
+    directory_id: UUID | None
+
+    def admits(self, presented: ReplicaKey) -> bool:
+        """Whether `presented` is the replica recorded here: a wiped disk has another directory id (rule A11, D-26)."""
+        if self.node_id != presented.node_id:
+            return False
+        return self.directory_id is None or self.directory_id == presented.directory_id
+
+
+class OffsetAndEpoch(NamedTuple):
+    """End of a log, an epoch or a snapshot: `offset` is exclusive, `epoch` is that of the record before it."""
+
+    offset: int
+    epoch: int
+
+    def at_least(self, other: OffsetAndEpoch) -> bool:
+        """Raft's comparison of logs: by epoch first, then by length."""
+        return (self.epoch, self.offset) >= (other.epoch, other.offset)
+
+    def __str__(self) -> str:
+        return f"{self.offset}@{self.epoch}"
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderChange:
+    """The control record that opens every epoch (Kafka's LeaderChangeMessage). Rule A6."""
+
+    leader_id: NodeId
+    voters: tuple[ReplicaKey, ...]
+    granting_voters: tuple[ReplicaKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Records appended together. `data` is opaque to the core, save that it makes LeaderChange itself."""
+
+    base_offset: int
+    next_offset: int
+    """One past the last record's offset."""
+    epoch: int
+    data: Buffer | LeaderChange
+
+
+# --- requests and responses ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class VoteRequest:
+    """A candidate asks for a vote; a prospective node asks whether it would get one (`pre_vote`, KIP-996)."""
+
+    cluster_id: str
+    candidate: ReplicaKey
+    candidate_epoch: int
+    """The epoch to be led; for a pre-vote the asker's current epoch, not bumped."""
+    voter: ReplicaKey
+    """Whom the candidate believes to be asking: a wiped voter must refuse."""
+    last: OffsetAndEpoch
+    """End of the candidate's log."""
+    pre_vote: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VoteResponse:
+    """Answer to a Vote; `granted` means something only with error NONE and the asked epoch."""
+
+    error: ErrorCode
+    epoch: int
+    leader_id: NodeId | None
+    granted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BeginQuorumEpochRequest:
+    """A new leader makes itself known to a voter, which will then fetch from it."""
+
+    cluster_id: str
+    leader_id: NodeId
+    epoch: int
+    voter: ReplicaKey
+
+
+@dataclass(frozen=True, slots=True)
+class BeginQuorumEpochResponse:
+    """Answer to BeginQuorumEpoch; NONE acknowledges the leader."""
+
+    error: ErrorCode
+    epoch: int
+    leader_id: NodeId | None
+
+
+@dataclass(frozen=True, slots=True)
+class EndQuorumEpochRequest:
+    """A leader has resigned: the first of `preferred_candidates` may ask for an election at once, later ones wait."""
+
+    cluster_id: str
+    leader_id: NodeId
+    epoch: int
+    preferred_candidates: tuple[ReplicaKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EndQuorumEpochResponse:
+    """Answer to EndQuorumEpoch."""
+
+    error: ErrorCode
+    epoch: int
+    leader_id: NodeId | None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """Asks for records from `fetch_offset`; from a voter it also says: all before it I hold, durably (rule A7, A8)."""
+
+    cluster_id: str
+    replica: ReplicaKey
+    epoch: int
+    """The leader epoch the fetcher believes in."""
+    fetch_offset: int
+    last_fetched_epoch: int
+    """Epoch of the record before `fetch_offset`; 0 for an empty log."""
+    high_watermark: int
+    """What the fetcher knows; the leader answers at once when it knows more."""
+    max_wait_ms: int
+    """How long the leader may park the fetch while it has nothing new."""
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchResponse:
+    """Answer to a Fetch: exactly one of records (maybe none), `diverging` and `snapshot`, or an error."""
+
+    error: ErrorCode
+    epoch: int
+    leader_id: NodeId | None
+    high_watermark: int = -1
+    """The leader's, -1 while it is unknown in this epoch (rule A6)."""
+    log_start_offset: int = -1
+    diverging: OffsetAndEpoch | None = None
+    """The leader's largest epoch not above the fetcher's, and its end: truncate and ask again."""
+    snapshot: OffsetAndEpoch | None = None
+    """What the fetcher asks for is no longer in the log: load this snapshot first (KIP-630)."""
+    batches: tuple[Batch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSnapshotRequest:
+    """Asks for bytes of a snapshot from `position`; resumable (rule A10)."""
+
+    cluster_id: str
+    replica: ReplicaKey
+    epoch: int
+    snapshot: OffsetAndEpoch
+    position: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSnapshotResponse:
+    """Answer to FetchSnapshot. `size` is that of the entire snapshot, in bytes."""
+
+    error: ErrorCode
+    epoch: int
+    leader_id: NodeId | None
+    snapshot: OffsetAndEpoch
+    size: int = 0
+    position: int = 0
+    data: bytes = b""
+
+
+Request = VoteRequest | BeginQuorumEpochRequest | EndQuorumEpochRequest | FetchRequest | FetchSnapshotRequest
+Response = VoteResponse | BeginQuorumEpochResponse | EndQuorumEpochResponse | FetchResponse | FetchSnapshotResponse
+
+
+# --- into the core ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RequestReceived:
+    """A peer's request; the core answers it once by a `Reply` with the same `token`, perhaps much later."""
+
+    token: int
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseReceived:
+    """The answer to the `SendRequest` of this id."""
+
+    request_id: int
+    response: Response
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFailed:
+    """The `SendRequest` of this id got no answer. `broken`: refused, or the connection broke (not merely slow)."""
+
+    request_id: int
+    broken: bool
+
+
+Inbound = RequestReceived | ResponseReceived | RequestFailed
+
+
+# --- out of the core -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SendRequest:
+    """Call a peer. Every one must come back as exactly one ResponseReceived or RequestFailed."""
+
+    request_id: int
+    to: NodeId
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRange:
+    """Fill the reply with whole batches of the log from `offset`, one at least, up to `max_bytes`."""
+
+    offset: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSnapshot:
+    """Fill the reply with bytes of the snapshot, or answer SNAPSHOT_NOT_FOUND or POSITION_OUT_OF_RANGE."""
+
+    snapshot: OffsetAndEpoch
+    position: int
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answer the request of `token`, after filling in what `read` names."""
+
+    token: int
+    response: Response
+    read: ReadRange | ReadSnapshot | None = None
+
+
+Outbound = SendRequest | Reply

@@ -1,0 +1,94 @@
+"""The role of a node that is no voter: a broker, or a voter whose disk was wiped (rules A11, A12)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from strandline.controller.raft.fetching import FetchLoop, Outcome
+from strandline.controller.raft.messages import ReplicaKey, Response, SendRequest, VoteRequest
+from strandline.controller.raft.ready import ElectionState
+from strandline.controller.raft.state import Role, RoleKind
+from strandline.proto.ids import NodeId
+
+if TYPE_CHECKING:
+    from strandline.controller.raft.core import RaftCore
+
+
+class Observer(Role):
+    """Fetches the log from the leader, which it finds by fetching from any voter; never asks for an election.
+
+    It answers Votes addressed to its very key, because the asker may know a newer voter set than it does (rule A3).
+
+    Entered: at the start. Left: never, except to Observer.
+
+    Invariants:
+    - this replica is not in its voter set;
+    - a vote and a known leader exclude each other.
+    """
+
+    kind = RoleKind.OBSERVER
+
+    def __init__(
+        self, core: RaftCore, epoch: int, *, leader_id: NodeId | None = None, voted_for: ReplicaKey | None = None
+    ) -> None:
+        super().__init__(core, epoch)
+        self._leader_id = leader_id
+        self._voted_for = voted_for
+        self._target = leader_id if leader_id is not None else self._any_voter(None)
+        self.fetching = FetchLoop(core, epoch, after_flush=False)
+
+    @property
+    def leader_id(self) -> NodeId | None:
+        return self._leader_id
+
+    @property
+    def voted_for(self) -> ReplicaKey | None:
+        return self._voted_for
+
+    def election(self) -> ElectionState:
+        return ElectionState(self.epoch, leader_id=self._leader_id, voted_for=self._voted_for)
+
+    def deadline_ms(self) -> float:
+        return self.fetching.deadline_ms()
+
+    def pump(self, now_ms: float) -> None:
+        self.fetching.pump(self._target, now_ms)
+
+    def may_grant(self, request: VoteRequest, up_to_date: bool) -> bool:
+        if not up_to_date or self._leader_id is not None:
+            return False
+        return request.pre_vote or self._voted_for is None or self._voted_for == request.candidate
+
+    def suspect(self, now_ms: float) -> None:
+        """The leader may be gone: ask another voter for news."""
+        self._target = self._any_voter(self._target)
+
+    def on_response(self, sent: SendRequest, response: Response, now_ms: float) -> None:
+        if not self.fetching.is_current(sent):
+            return
+        if self.fetching.on_response(sent, response, now_ms) is Outcome.REFUSED:
+            self._retarget(sent.to)
+
+    def on_failure(self, sent: SendRequest, broken: bool, now_ms: float) -> None:
+        if self.fetching.is_current(sent):
+            self.fetching.failed(now_ms)
+            self._retarget(sent.to)
+
+    def _retarget(self, failed: NodeId) -> None:
+        """Alternate between the known leader and the other voters: one of them will know."""
+        if self._leader_id is not None and failed != self._leader_id:
+            self._target = self._leader_id
+        else:
+            self._target = self._any_voter(failed)
+
+    def _any_voter(self, besides: NodeId | None) -> NodeId:
+        """A voter at random, another than `besides` if there is one, never this node's own id (a wiped disk)."""
+        own = self.core.key.node_id
+        choice = [key.node_id for key in self.core.voters if key.node_id not in (besides, own)]
+        if not choice:
+            choice = [key.node_id for key in self.core.voters if key.node_id != own] or [own]
+        return self.core.rng.choice(choice)
+
+    def check(self) -> None:
+        assert not self.core.voters.is_voter(self.core.key)
+        assert self._leader_id is None or self._voted_for is None

@@ -1,0 +1,78 @@
+"""What the core wants done, in the order in which it must be done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strandline.controller.raft.messages import Batch, OffsetAndEpoch, Outbound, ReplicaKey
+from strandline.proto.ids import NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionState:
+    """What a node must never forget (Kafka's quorum-state file). At most one of leader and vote is set."""
+
+    epoch: int
+    leader_id: NodeId | None = None
+    voted_for: ReplicaKey | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Write this batch at the end of the log."""
+
+    batch: Batch
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateTo:
+    """Drop every record at or after `offset`; never below the high watermark."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSnapshotChunk:
+    """Write `data` at `position` of the snapshot that is being fetched; position 0 starts it anew."""
+
+    snapshot: OffsetAndEpoch
+    position: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class InstallSnapshot:
+    """All chunks are there: check them, make the snapshot durable, replace the whole log by it, reload the state.
+
+    Answer by `RaftCore.snapshot_installed` or, if it is damaged, `RaftCore.snapshot_refused`.
+    """
+
+    snapshot: OffsetAndEpoch
+
+
+LogAction = Append | TruncateTo | StoreSnapshotChunk | InstallSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """One drain of the core's outputs. Carry them out in the order of the fields.
+
+    Nothing in `send` may leave before `persist` is durable (rule A1), nor before `log` is written. Nothing in it has to
+    wait for `flush`: what must wait for a flush, the core sends only after `RaftCore.flushed` (rules A8, A9).
+    """
+
+    persist: ElectionState | None
+    """Make this durable first: temp file, sync, rename, sync of the directory."""
+    log: tuple[LogAction, ...]
+    """Then write these, in order."""
+    flush: bool
+    """Then start a sync of the log; tell its end by `RaftCore.flushed`. Later syncs may cover earlier requests."""
+    send: tuple[Outbound, ...]
+    """Then send these, in order."""
+    high_watermark: int | None
+    """Last, hand everything below this to the state machine; None if it did not move."""
+
+    @property
+    def empty(self) -> bool:
+        """Nothing to do."""
+        return not (self.persist or self.log or self.flush or self.send) and self.high_watermark is None

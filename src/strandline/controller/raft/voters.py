@@ -1,0 +1,58 @@
+"""The voter set, fixed while the cluster runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from strandline.controller.raft.messages import ReplicaKey
+from strandline.proto.ids import NodeId
+
+
+class VoterSet:
+    """Voters in the order of their node ids.
+
+    Invariants:
+    - no node id occurs twice; there is at least one voter.
+    """
+
+    __slots__ = ("_by_id", "keys")
+
+    def __init__(self, keys: Iterable[ReplicaKey]) -> None:
+        self.keys: tuple[ReplicaKey, ...] = tuple(sorted(keys, key=lambda key: key.node_id))
+        self._by_id = {key.node_id: key for key in self.keys}
+        if not self.keys or len(self._by_id) != len(self.keys):
+            raise ValueError(f"a voter set needs voters with distinct node ids, not {self.keys}")
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __iter__(self) -> Iterator[ReplicaKey]:
+        return iter(self.keys)
+
+    @property
+    def majority(self) -> int:
+        """How many voters decide: 1 of 1, 2 of 2 and 3, 3 of 4 and 5."""
+        return len(self.keys) // 2 + 1
+
+    def contains_id(self, node_id: NodeId) -> bool:
+        """Whether some directory of this node is a voter."""
+        return node_id in self._by_id
+
+    def recorded(self, node_id: NodeId) -> ReplicaKey | None:
+        """The key recorded for this node id."""
+        return self._by_id.get(node_id)
+
+    def is_voter(self, presented: ReplicaKey) -> bool:
+        """Whether this very replica is a voter; a wiped disk under a voter's node id is not (D-26)."""
+        recorded = self._by_id.get(presented.node_id)
+        return recorded is not None and recorded.admits(presented)
+
+    def others(self, node_id: NodeId) -> tuple[ReplicaKey, ...]:
+        """All voters but this node."""
+        return tuple(key for key in self.keys if key.node_id != node_id)
+
+    def succession(self, leader_id: NodeId, node_id: NodeId) -> int:
+        """Place of `node_id` in the ring of voters after `leader_id`: 0 is the first to ask for an election."""
+        after = [key.node_id for key in self.keys if key.node_id > leader_id]
+        before = [key.node_id for key in self.keys if key.node_id < leader_id]
+        return [*after, *before].index(node_id)
