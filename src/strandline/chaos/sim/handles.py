@@ -1,0 +1,105 @@
+"""What the simulator's loop schedules: handles that know their process, and tasks and futures with a stable hash."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from strandline.chaos.sim.loop import SimLoop
+    from strandline.chaos.sim.process import Process
+
+OWNER: contextvars.ContextVar[Process | None] = contextvars.ContextVar("simulated process", default=None)
+"""The process incarnation in whose name the current callback runs; None is the world itself (network, scenario)."""
+
+
+class ProcessKilled(BaseException):
+    """Raised out of a port of a process that has just been killed in the middle of a callback.
+
+    A BaseException, so that no `except Exception` of the code under test survives its own death. `finally` blocks on
+    the way up may run, and reach nothing: every port of the incarnation refuses already.
+    """
+
+
+class SimHandle(asyncio.TimerHandle):
+    """A scheduled callback, its owner, and its number in the order of creation (it breaks ties of equal deadlines)."""
+
+    __slots__ = ("is_step", "number", "owner")
+
+    _callback: Callable[..., Any] | None
+    _context: contextvars.Context
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., Any],
+        args: tuple[Any, ...],
+        *,
+        loop: SimLoop,
+        context: contextvars.Context | None,
+        number: int,
+    ) -> None:
+        # Not super().__init__(): it takes stack traces and copies the context again, half a microsecond a handle.
+        if context is None:
+            context = contextvars.copy_context()
+        self._when = when
+        self._callback = callback
+        self._args = args
+        self._loop = loop
+        self._context = context
+        self._cancelled = False
+        self._scheduled = False
+        self._repr = None
+        self._source_traceback = None
+        self.owner: Process | None = context.get(OWNER)
+        self.is_step = isinstance(getattr(callback, "__self__", None), asyncio.Task)
+        self.number = number
+
+    def cancel(self) -> None:
+        """The callback will not run."""
+        self._cancelled = True
+        self._callback = None
+        self._args = ()
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def when(self) -> float:
+        """The deadline on the owner's own loop clock, seconds."""
+        return self._when
+
+    def __hash__(self) -> int:
+        return self.number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class SimTask(asyncio.Task[Any]):
+    """A task whose hash is its number: `TaskGroup` and `asyncio.wait` keep tasks in sets, ordered by hash."""
+
+    def __init__(self, coro: Coroutine[Any, Any, Any], *, loop: SimLoop, **keywords: Any) -> None:
+        self._number = loop.next_number()
+        super().__init__(coro, loop=loop, **keywords)
+
+    def __hash__(self) -> int:
+        return self._number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class SimFuture(asyncio.Future[Any]):
+    """A future whose hash is its number."""
+
+    def __init__(self, *, loop: SimLoop) -> None:
+        self._number = loop.next_number()
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self._number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other

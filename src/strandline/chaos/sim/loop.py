@@ -1,0 +1,260 @@
+"""The deterministic event loop: virtual time, FIFO timers, seeded interleaving of task steps, executors inline.
+
+Ordinary asyncio code runs on it unmodified. What it fixes (correctness rule E, "What breaks determinism in Python"):
+timers of one instant run in the order they were made; tasks and futures hash by number; time passes only when nothing
+is ready; "threads" are callbacks at a later virtual instant. What it varies, by its seed: which of the ready *task
+steps* runs first. Plain callbacks keep their places, because protocol code may rely on their order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+import itertools
+import random
+import socket
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from strandline.chaos.sim.handles import OWNER, ProcessKilled, SimFuture, SimHandle, SimTask
+
+if TYPE_CHECKING:
+    from strandline.chaos.sim.network import Network
+
+T = TypeVar("T")
+
+_TRACE_MULTIPLIER = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: spreads small numbers over all bits
+_TRACE_MASK = (1 << 64) - 1
+_STEPS_AT_ONE_INSTANT_MAX = 400_000
+"""More callbacks than this without time moving is a busy loop of the code under test, not work."""
+
+
+class Deadlock(RuntimeError):
+    """Nothing is ready and no timer is set: every process waits for another."""
+
+
+class BusyLoop(RuntimeError):
+    """Callbacks follow each other without end while virtual time stands still."""
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """An event loop in virtual time.
+
+    `now_us` is the world's time in whole microseconds from 0. `time()` answers on the clock of the process that asks,
+    so that timers and `Clock.monotonic_ms` of one machine agree, however skewed it is.
+    """
+
+    def __init__(self, rng: random.Random, *, permute: bool = True) -> None:
+        super().__init__()
+        self.set_debug(False)
+        self.now_us = 0
+        self.events = 0
+        self.trace = 0
+        self.trace_sink: Callable[[str], None] | None = None
+        self.network: Network | None = None
+        self.unhandled: list[dict[str, Any]] = []
+        self.observe: Callable[[], None] | None = None
+        self.observe_every = 64
+        self._observed = 0
+        self._rng = rng
+        self._permute = permute
+        self._numbers = itertools.count(1)
+        self._queue: list[SimHandle] = []
+        self._timers: list[tuple[int, int, SimHandle]] = []
+        self._steps_at_instant = 0
+        self.set_task_factory(_make_task)  # type: ignore[arg-type]
+        self.set_exception_handler(_record_unhandled)
+
+    # --- numbers, trace ---
+
+    def next_number(self) -> int:
+        """The next number in the order of creation of handles, tasks and futures."""
+        return next(self._numbers)
+
+    def mix(self, value: int) -> None:
+        """Fold a fact about the run (a checksum of bytes sent, a size written) into the trace hash."""
+        self.trace = ((self.trace ^ value) * _TRACE_MULTIPLIER) & _TRACE_MASK
+        if self.trace_sink is not None:
+            self.trace_sink(f"{self.now_us} mix {value}")
+
+    # --- time ---
+
+    def time(self) -> float:
+        owner = OWNER.get()
+        return self.now_us / 1e6 if owner is None else owner.machine.clock.loop_time_s(self.now_us)
+
+    # --- scheduling ---
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> SimHandle:
+        handle = SimHandle(0.0, callback, args, loop=self, context=context, number=next(self._numbers))
+        self._queue.append(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> SimHandle:
+        number = next(self._numbers)
+        handle = SimHandle(when, callback, args, loop=self, context=context, number=number)
+        owner = handle.owner
+        due_us = int(when * 1e6) + 1 if owner is None else owner.machine.clock.due_us(when)
+        heapq.heappush(self._timers, (max(due_us, self.now_us), number, handle))
+        return handle
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> SimHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at_us(
+        self, due_us: int, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
+    ) -> SimHandle:
+        """Call at a world instant, whatever clock the owner of `context` has: for the network and the disks."""
+        number = next(self._numbers)
+        handle = SimHandle(due_us / 1e6, callback, args, loop=self, context=context, number=number)
+        heapq.heappush(self._timers, (max(due_us, self.now_us), number, handle))
+        return handle
+
+    def requeue(self, handles: list[SimHandle]) -> None:
+        """Put deferred handles of a resumed process back, in their order."""
+        self._queue.extend(handles)
+
+    def create_future(self) -> SimFuture:
+        return SimFuture(loop=self)
+
+    # --- the turn ---
+
+    def _run_once(self) -> None:
+        self._advance()
+        batch, self._queue = self._queue, []
+        if self._permute and len(batch) > 1:
+            self._permute_steps(batch)
+        self._steps_at_instant += len(batch)
+        if self._steps_at_instant > _STEPS_AT_ONE_INSTANT_MAX:
+            raise BusyLoop(f"{self._steps_at_instant} callbacks at {self.now_us} us; the last: {batch[-1]!r}")
+        for handle in batch:
+            if not handle._cancelled:
+                self._run(handle)
+        if self.observe is not None and self.events - self._observed >= self.observe_every:
+            self._observed = self.events
+            self.observe()
+
+    def _advance(self) -> None:
+        """Move time to the next timer if nothing is ready, and queue every timer that is due."""
+        timers = self._timers
+        if not self._queue:
+            while timers and timers[0][2]._cancelled:
+                heapq.heappop(timers)
+            if not timers:
+                raise Deadlock(f"nothing ready and no timer at {self.now_us} us")
+            if timers[0][0] > self.now_us:
+                self.now_us = timers[0][0]
+                self._steps_at_instant = 0
+        while timers and timers[0][0] <= self.now_us:
+            handle = heapq.heappop(timers)[2]
+            if not handle._cancelled:
+                self._queue.append(handle)
+
+    def _permute_steps(self, batch: list[SimHandle]) -> None:
+        places = [index for index, handle in enumerate(batch) if handle.is_step]
+        if len(places) > 1:
+            steps = [batch[index] for index in places]
+            self._rng.shuffle(steps)
+            for index, step in zip(places, steps, strict=True):
+                batch[index] = step
+
+    def _run(self, handle: SimHandle) -> None:
+        owner = handle.owner
+        if owner is not None:
+            if owner.holds(handle):
+                return
+            owner.wakeups += 1
+        self.events += 1
+        self.trace = ((self.trace ^ handle.number) * _TRACE_MULTIPLIER + self.now_us) & _TRACE_MASK
+        if self.trace_sink is not None:
+            self.trace_sink(f"{self.now_us} run {handle.number} {owner} {_name(handle)}")
+        try:
+            handle._context.run(handle._callback, *handle._args)  # type: ignore[arg-type]
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except ProcessKilled:
+            pass  # the process died in this callback, as it was told to
+        except BaseException as error:
+            self.call_exception_handler({"message": f"in a callback of {owner}", "exception": error, "handle": handle})
+
+    # --- the rest of a loop's duties ---
+
+    def _process_events(self, event_list: object) -> None:
+        """There is no selector."""
+
+    def _write_to_self(self) -> None:
+        """There is no other thread to be woken from."""
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: object, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        """Run `func` inline at a later virtual instant: a thread without its races."""
+        future: asyncio.Future[T] = self.create_future()
+
+        def work() -> None:
+            if future.cancelled():
+                return
+            try:
+                future.set_result(func(*args))
+            except Exception as error:
+                future.set_exception(error)
+
+        self.call_at_us(self.now_us + self._rng.randint(50, 2000), work)
+        return future
+
+    async def getaddrinfo(self, host: Any, port: Any, **keywords: Any) -> list[Any]:
+        """Names are addresses here."""
+        return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port))]
+
+    async def create_server(  # type: ignore[override]
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: Any = None, port: Any = None, **keywords: Any
+    ) -> asyncio.AbstractServer:
+        from strandline.chaos.sim.transport import listen
+
+        return listen(self._network(), protocol_factory, host, port)
+
+    async def create_connection(  # type: ignore[override]
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: Any = None, port: Any = None, **keywords: Any
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+        from strandline.chaos.sim.transport import connect
+
+        return await connect(self._network(), protocol_factory, host, port)
+
+    def _network(self) -> Network:
+        if self.network is None:
+            raise RuntimeError("this loop has no network")
+        return self.network
+
+    def close(self) -> None:
+        super().close()
+        self._queue.clear()
+        self._timers.clear()
+
+
+def _make_task(loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **keywords: Any) -> asyncio.Task[Any]:
+    assert isinstance(loop, SimLoop)
+    return SimTask(coro, loop=loop, **keywords)
+
+
+def _record_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    assert isinstance(loop, SimLoop)
+    context["owner"] = OWNER.get()
+    context["at_us"] = loop.now_us
+    loop.unhandled.append(context)
+
+
+def _name(handle: SimHandle) -> str:
+    """What the handle calls, without addresses: equal in every process."""
+    bound = getattr(handle._callback, "__self__", None)
+    if isinstance(bound, asyncio.Task):
+        return f"task {getattr(bound.get_coro(), '__qualname__', '?')}"
+    return str(getattr(handle._callback, "__qualname__", type(handle._callback).__name__))

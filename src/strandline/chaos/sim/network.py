@@ -1,0 +1,500 @@
+"""Connections between machines: latency, loss as delay, partitions, breaks, refused and black-holed connects.
+
+A connection is a pair of `Socket`s; what travels over it are items with a size, in order: pieces of a byte stream for
+`transport`, frames for `rpc`. The model is TCP's:
+
+- a blocked link (one direction) holds what arrives and delivers it, in order, some time after it heals; a sender whose
+  data is held too long gives the connection up (ETIMEDOUT), while its peer knows nothing until it sends itself,
+- a killed process' machine answers for it: its peers get end-of-stream or a reset, new connects are refused,
+- a machine without power answers nothing: peers notice when what they send is not acknowledged, connects vanish,
+- a window bounds what is on the way, so that a reader who stops stalls the writer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from strandline.chaos.sim.handles import OWNER
+from strandline.chaos.sim.process import ProcessState
+
+if TYPE_CHECKING:
+    from strandline.chaos.sim.loop import SimLoop
+    from strandline.chaos.sim.process import Machine, Process
+
+LOCAL_NAMES = frozenset({"", "0.0.0.0", "127.0.0.1", "::", "::1", "localhost"})
+
+
+@dataclass
+class NetworkConfig:
+    """How a healthy network of this run behaves. Times in microseconds of world time."""
+
+    latency_min_us: int = 100
+    latency_max_us: int = 1_000
+    loss_probability: float = 0.0
+    """Of a chunk: it arrives a retransmission later."""
+    retransmit_us: int = 200_000
+    give_up_us: int = 8_000_000
+    """A sender whose data stays unacknowledged this long breaks the connection."""
+    connect_timeout_us: int = 10_000_000
+    window_bytes: int = 256 * 1024
+    fragment_probability: float = 0.2
+    coalesce_probability: float = 0.2
+
+
+@dataclass
+class Link:
+    """One direction between two machines."""
+
+    source: str
+    target: str
+    blocked: bool = False
+    extra_latency_us: int = 0
+    loss_probability: float = 0.0
+
+
+class Receiver(Protocol):
+    """The upper side of a socket. All methods are called in the context of the process that owns the socket."""
+
+    def on_item(self, item: Any, size: int) -> None:
+        """One item arrived. The receiver calls `socket.consumed(size)` when it has taken it in."""
+
+    def on_end(self) -> None:
+        """The peer sent all it will send."""
+
+    def on_broken(self, error: Exception | None) -> None:
+        """The connection is gone; nothing else will be called."""
+
+    def on_writable(self) -> None:
+        """Buffered items have left: there may be room again."""
+
+
+class Listener(Protocol):
+    """Whoever accepts connections at a port."""
+
+    process: Process
+
+    def accept(self, socket: Socket) -> None:
+        """Take the server's end; called in the context of the listening process."""
+
+
+_END = object()
+
+_WORLD = contextvars.Context()
+"""The context of what the network does by itself: no process owns it."""
+
+
+class Socket:
+    """One end of a connection, owned by a process.
+
+    `send` never blocks: items over the window wait in `buffer`, whose size the upper side watches.
+    """
+
+    def __init__(self, network: Network, process: Process, local: tuple[str, int], remote: tuple[str, int]) -> None:
+        self.network = network
+        self.process = process
+        self.local = local
+        self.remote = remote
+        self.peer: Socket | None = None
+        self.receiver: Receiver | None = None
+        self.number = network.loop.next_number()
+        self.closed = False
+        self.orphaned = False
+        self.doomed = False
+        self.end_sent = False
+        self.buffer: deque[tuple[Any, int]] = deque()
+        self.buffer_bytes = 0
+        self.in_flight_bytes = 0
+        self.last_arrival_us = 0
+        self.held: deque[tuple[Any, int]] = deque()
+        self.early: list[tuple[Any, int]] = []
+        network.sockets[self] = None
+
+    def __hash__(self) -> int:
+        return self.number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def attach(self, receiver: Receiver) -> None:
+        """Connect the upper side; what arrived before it is handed over now."""
+        self.receiver = receiver
+        early, self.early = self.early, []
+        for item, size in early:
+            self._deliver(receiver, item, size)
+
+    # --- the sender's side ---
+
+    def send(self, item: Any, size: int) -> None:
+        """Queue one item for the peer. On a closed socket it goes nowhere, as with asyncio's transports."""
+        if self.closed or self.end_sent:
+            return
+        self.buffer.append((item, size))
+        self.buffer_bytes += size
+        if self.orphaned:
+            self.network.answer_orphan(self)
+        else:
+            self._pump()
+
+    def finish(self) -> None:
+        """Send end-of-stream after all that is buffered."""
+        if not self.end_sent and not self.closed:
+            self.buffer.append((_END, 0))
+            self._pump()
+            self.end_sent = True
+
+    def close(self, *, reset: bool = False) -> None:
+        """Give the socket up. What is buffered is dropped when `reset`, else it still leaves, with an end behind it."""
+        if self.closed:
+            return
+        if reset or self.orphaned:
+            self.network.reset_peer(self)
+        else:
+            self.finish()
+        self.closed = True
+        if reset:
+            self.buffer.clear()
+            self.buffer_bytes = 0
+        self.network.forget(self)
+
+    def _pump(self) -> None:
+        if not self.process.alive:
+            self.buffer.clear()
+            return
+        window = self.network.config.window_bytes
+        while self.buffer and self.in_flight_bytes < window:
+            item, size = self.buffer.popleft()
+            self.buffer_bytes -= size
+            self.in_flight_bytes += size
+            self.network.transmit(self, item, size)
+
+    def consumed(self, size: int) -> None:
+        """Called on the receiving end: the window of the sender opens by `size`."""
+        sender = self.peer
+        if sender is None:
+            return
+        sender.in_flight_bytes -= size
+        if sender.buffer:
+            sender._pump()
+            if not sender.closed and sender.receiver is not None:
+                self.network.loop.call_soon(sender._writable, context=sender.process.context)
+
+    def _writable(self) -> None:
+        if not self.closed and self.receiver is not None:
+            self.receiver.on_writable()
+
+    # --- the receiver's side; runs in the owner's context ---
+
+    def arrive(self, item: Any, size: int) -> None:
+        sender = self.peer
+        if sender is not None and (sender.held or self.network.link(sender.local[0], self.local[0]).blocked):
+            self.network.hold(sender, item, size)
+            return
+        if self.closed:
+            if not self.orphaned:
+                self.network.reset_peer(self)
+            return
+        if self.receiver is None:
+            self.early.append((item, size))
+        else:
+            self._deliver(self.receiver, item, size)
+
+    def _deliver(self, receiver: Receiver, item: Any, size: int) -> None:
+        if item is _END:
+            receiver.on_end()
+        else:
+            self.network.delivered_bytes += size
+            receiver.on_item(item, size)
+
+    def break_off(self, error: Exception | None) -> None:
+        """The connection failed under the owner."""
+        if self.closed:
+            return
+        self.closed = True
+        self.buffer.clear()
+        self.buffer_bytes = 0
+        self.network.forget(self)
+        if self.receiver is not None:
+            self.receiver.on_broken(error)
+
+
+@dataclass
+class Network:
+    """All machines, links, listeners and open sockets."""
+
+    loop: SimLoop
+    rng: random.Random
+    config: NetworkConfig
+    machines: dict[str, Machine] = field(default_factory=dict)
+    links: dict[tuple[str, str], Link] = field(default_factory=dict)
+    listeners: dict[tuple[str, int], Listener] = field(default_factory=dict)
+    sockets: dict[Socket, None] = field(default_factory=dict)
+    holding: dict[Socket, None] = field(default_factory=dict)
+    """Senders with items that a blocked link keeps back."""
+    delivered_bytes: int = 0
+
+    def link(self, source: str, target: str) -> Link:
+        key = (source, target)
+        found = self.links.get(key)
+        if found is None:
+            found = self.links[key] = Link(source, target)
+        return found
+
+    # --- addresses ---
+
+    def bind(self, process: Process, host: str | None, port: int, listener: Listener) -> tuple[str, int]:
+        """Listen at `port` of the process' machine (0: the next free one), whatever local name `host` is.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        process.require_alive()
+        machine = process.machine
+        if not port:
+            while (machine.name, machine.next_port) in self.listeners:
+                machine.next_port += 1
+            port = machine.next_port
+            machine.next_port += 1
+        address = (machine.name, port)
+        if address in self.listeners:
+            raise OSError(98, f"Address already in use: {host}:{port}")
+        self.listeners[address] = listener
+        return address
+
+    def unbind(self, address: tuple[str, int], listener: Listener) -> None:
+        if self.listeners.get(address) is listener:
+            del self.listeners[address]
+
+    # --- connecting ---
+
+    async def connect(self, host: str, port: int) -> Socket:
+        """A connection from the current process to a listener.
+
+        Raises:
+            ConnectionRefusedError: the machine is up and nobody listens there.
+            TimeoutError: no answer within the connect timeout (blocked, or without power).
+            OSError: no such machine.
+        """
+        process = OWNER.get()
+        if process is None:
+            raise RuntimeError("only a simulated process can connect")
+        process.require_alive()
+        source = process.machine.name
+        target = source if host in LOCAL_NAMES else host
+        if target not in self.machines:
+            raise OSError(-2, f"Name or service not known: {host}")
+        there, back = self.link(source, target), self.link(target, source)
+        deadline_us = self.loop.now_us + self.config.connect_timeout_us
+        retry_us = 1_000_000
+        while True:
+            await self._travel(there)
+            if not there.blocked and self.machines[target].powered and not self._lost(there):
+                listener = self.listeners.get((target, port))
+                if listener is None or not listener.process.alive:
+                    if not back.blocked:
+                        await self._travel(back)
+                        raise ConnectionRefusedError(111, f"Connection refused: {host}:{port}")
+                elif not back.blocked:
+                    socket = self._pair(process, listener, (target, port))
+                    try:
+                        await self._travel(back)
+                    except asyncio.CancelledError:
+                        socket.close(reset=True)
+                        raise
+                    if socket.closed:
+                        raise ConnectionResetError(104, f"Connection reset by peer: {host}:{port}")
+                    return socket
+            if self.loop.now_us + retry_us >= deadline_us:
+                await self._until(max(deadline_us, self.loop.now_us))
+                raise TimeoutError(110, f"Connection timed out: {host}:{port}")
+            await self._until(self.loop.now_us + retry_us)
+            retry_us *= 2
+
+    def _pair(self, process: Process, listener: Listener, address: tuple[str, int]) -> Socket:
+        machine = process.machine
+        local = (machine.name, machine.next_port)
+        machine.next_port += 1
+        client = Socket(self, process, local, address)
+        server = Socket(self, listener.process, address, local)
+        client.peer, server.peer = server, client
+        self.loop.call_soon(_accept, listener, server, context=listener.process.context)
+        return client
+
+    async def _travel(self, link: Link) -> None:
+        await self._until(self.loop.now_us + self._latency(link))
+
+    async def _until(self, due_us: int) -> None:
+        future = self.loop.create_future()
+        self.loop.call_at_us(due_us, _wake, future)
+        await future
+
+    # --- transmission ---
+
+    def _latency(self, link: Link) -> int:
+        config = self.config
+        spread = config.latency_max_us - config.latency_min_us
+        return config.latency_min_us + int(self.rng.random() * spread) + link.extra_latency_us
+
+    def _lost(self, link: Link) -> bool:
+        probability = max(self.config.loss_probability, link.loss_probability)
+        return probability > 0 and self.rng.random() < probability
+
+    def transmit(self, sender: Socket, item: Any, size: int) -> None:
+        """Put one item on the wire to the peer; it arrives in order."""
+        receiver = sender.peer
+        assert receiver is not None
+        link = self.link(sender.local[0], receiver.local[0])
+        arrival_us = self.loop.now_us + self._latency(link)
+        if self._lost(link):
+            arrival_us += self.config.retransmit_us + int(self.rng.random() * self.config.retransmit_us)
+        arrival_us = max(arrival_us, sender.last_arrival_us)
+        sender.last_arrival_us = arrival_us
+        self.loop.call_at_us(arrival_us, receiver.arrive, item, size, context=receiver.process.context)
+
+    def hold(self, sender: Socket, item: Any, size: int) -> None:
+        """The link is blocked: keep the item until it heals, and give up when that takes too long."""
+        if not sender.held:
+            self.loop.call_at_us(self.loop.now_us + self.config.give_up_us, self._give_up, sender, context=_WORLD)
+            self.holding[sender] = None
+        sender.held.append((item, size))
+
+    def _give_up(self, sender: Socket) -> None:
+        if not sender.held:
+            return
+        sender.held.clear()
+        self.holding.pop(sender, None)
+        if sender.peer is not None:
+            sender.peer.orphaned = True
+        self._break(sender, TimeoutError(110, "Connection timed out"))
+
+    # --- endings ---
+
+    def forget(self, socket: Socket) -> None:
+        self.sockets.pop(socket, None)
+
+    def reset_peer(self, socket: Socket) -> None:
+        """Send a reset to the other end: it arrives unless the link is blocked; then the peer stays ignorant."""
+        peer = socket.peer
+        if peer is None or peer.closed:
+            return
+        link = self.link(socket.local[0], peer.local[0])
+        if link.blocked:
+            peer.orphaned = True
+            return
+        due_us = self.loop.now_us + self._latency(link)
+        error = ConnectionResetError(104, "Connection reset by peer")
+        self.loop.call_at_us(due_us, peer.break_off, error, context=peer.process.context)
+
+    def _break(self, socket: Socket, error: Exception | None) -> None:
+        self.loop.call_soon(socket.break_off, error, context=socket.process.context)
+
+    def answer_orphan(self, socket: Socket) -> None:
+        """`socket` sent to a peer that is gone: a living machine answers with a reset, a dead one not at all."""
+        if socket.doomed:
+            return
+        socket.doomed = True
+        target = self.machines[socket.remote[0]]
+        reachable = (
+            target.powered
+            and not self.link(socket.local[0], target.name).blocked
+            and not self.link(target.name, socket.local[0]).blocked
+        )
+        if reachable:
+            error: OSError = ConnectionResetError(104, "Connection reset by peer")
+            due_us = self.loop.now_us + 2 * self.config.latency_max_us
+        else:
+            error = TimeoutError(110, "Connection timed out")
+            due_us = self.loop.now_us + self.config.give_up_us
+        self.loop.call_at_us(due_us, socket.break_off, error, context=socket.process.context)
+
+    # --- faults ---
+
+    def block(self, source: str, target: str) -> None:
+        """Nothing gets from `source` to `target` any more; the other direction is untouched."""
+        self.link(source, target).blocked = True
+
+    def heal(self, source: str, target: str) -> None:
+        """Unblock, and deliver what was held a retransmission later."""
+        link = self.link(source, target)
+        if not link.blocked:
+            return
+        link.blocked = False
+        for sender in self.holding:
+            if sender.local[0] == source and sender.remote[0] == target:
+                due_us = self.loop.now_us + int(self.rng.random() * self.config.retransmit_us)
+                self.loop.call_at_us(due_us, self._release, sender, context=_WORLD)
+
+    def _release(self, sender: Socket) -> None:
+        receiver = sender.peer
+        assert receiver is not None
+        if self.link(sender.local[0], receiver.local[0]).blocked:
+            return
+        held, sender.held = sender.held, deque()
+        self.holding.pop(sender, None)
+        sender.last_arrival_us = max(sender.last_arrival_us, self.loop.now_us)
+        for item, size in held:
+            self.loop.call_at_us(self.loop.now_us, receiver.arrive, item, size, context=receiver.process.context)
+
+    def heal_all(self) -> None:
+        for link in list(self.links.values()):
+            link.extra_latency_us = 0
+            link.loss_probability = 0.0
+            self.heal(link.source, link.target)
+
+    def break_connections(self, first: str, second: str) -> int:
+        """Reset every connection between two machines, both ends at once. Returns how many."""
+        broken = 0
+        for socket in list(self.sockets):
+            if socket.local[0] == first and socket.remote[0] == second and not socket.closed:
+                self._break(socket, ConnectionResetError(104, "Connection reset by peer"))
+                if socket.peer is not None:
+                    self._break(socket.peer, ConnectionResetError(104, "Connection reset by peer"))
+                broken += 1
+        return broken
+
+    def process_died(self, process: Process, *, silent: bool) -> None:
+        """Close a dead process' listeners and sockets as its kernel would; `silent` when the machine lost power too."""
+        for address, listener in list(self.listeners.items()):
+            if listener.process is process:
+                del self.listeners[address]
+        for socket in list(self.sockets):
+            if socket.process is not process:
+                continue
+            socket.closed = True
+            self.forget(socket)
+            peer = socket.peer
+            if peer is None or peer.closed:
+                continue
+            socket.buffer.clear()
+            if silent:
+                socket.held.clear()
+                self.holding.pop(socket, None)
+                peer.orphaned = True
+                if peer.buffer or peer.in_flight_bytes:
+                    self.answer_orphan(peer)
+            elif self.rng.random() < 0.5 and not self.link(socket.local[0], peer.local[0]).blocked:
+                self.reset_peer(socket)
+            else:
+                self._end_of_the_dead(socket)
+
+    def _end_of_the_dead(self, socket: Socket) -> None:
+        """What the kernel had already sent arrives, then a plain end of stream: the politest death there is."""
+        peer = socket.peer
+        assert peer is not None
+        peer.orphaned = True
+        self.transmit(socket, _END, 0)
+
+
+def _accept(listener: Listener, socket: Socket) -> None:
+    if listener.process.state is ProcessState.DEAD:
+        return
+    listener.accept(socket)
+
+
+def _wake(future: Any) -> None:
+    if not future.done():
+        future.set_result(None)

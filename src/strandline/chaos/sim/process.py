@@ -1,0 +1,127 @@
+"""Machines and the processes on them. A process is one incarnation: after its death the next one is another object."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import enum
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from strandline.chaos.sim.handles import OWNER, ProcessKilled, SimHandle
+
+if TYPE_CHECKING:
+    from strandline.chaos.sim.clock import SimClock
+    from strandline.chaos.sim.disk import DiskPort, SimDisk
+    from strandline.chaos.sim.loop import SimLoop
+    from strandline.chaos.sim.rpc import SimRpc
+
+
+class ProcessState(enum.Enum):
+    RUNNING = "running"
+    PAUSED = "paused"
+    DEAD = "dead"
+
+
+@dataclass
+class Ports:
+    """What a process is given of the world."""
+
+    clock: SimClock
+    disk: DiskPort
+    rpc: SimRpc
+    rng: random.Random
+
+
+@dataclass
+class Machine:
+    """A host: its disk and its clocks outlive its processes."""
+
+    name: str
+    disk: SimDisk
+    clock: SimClock
+    powered: bool = True
+    process: Process | None = None
+    incarnations: int = 0
+    next_port: int = 32768
+
+
+class Process:
+    """One incarnation of a program on a machine.
+
+    - While it runs, every callback in whose context `OWNER` is this object runs in its name.
+    - Paused, its callbacks queue up and run in order when it resumes.
+    - Dead, they are kept, and never run: nothing is cancelled, no `finally` executes, no coroutine is collected.
+    """
+
+    def __init__(self, machine: Machine, loop: SimLoop) -> None:
+        machine.incarnations += 1
+        self.machine = machine
+        self.incarnation = machine.incarnations
+        self.state = ProcessState.RUNNING
+        self.wakeups = 0
+        self.context = contextvars.Context()
+        self.context.run(OWNER.set, self)
+        self.main: asyncio.Task[Any] | None = None
+        self.on_death: list[Callable[[], None]] = []
+        self._loop = loop
+        self._pauses = 0
+        self._deferred: list[SimHandle] = []
+        self._graves: list[object] = []
+
+    def __str__(self) -> str:
+        return f"{self.machine.name}#{self.incarnation}"
+
+    @property
+    def alive(self) -> bool:
+        return self.state is not ProcessState.DEAD
+
+    def require_alive(self) -> None:
+        """Called by every port before it does anything.
+
+        Raises:
+            ProcessKilled: this incarnation is dead; only code that was on the stack when it died can get here.
+        """
+        if self.state is ProcessState.DEAD:
+            raise ProcessKilled(str(self))
+
+    def holds(self, handle: SimHandle) -> bool:
+        """Whether the loop must not run `handle` now; it is kept here instead."""
+        if self.state is ProcessState.RUNNING:
+            return False
+        (self._deferred if self.state is ProcessState.PAUSED else self._graves).append(handle)
+        return True
+
+    def pause(self) -> None:
+        """Stop running callbacks until as many calls of `resume`."""
+        if self.alive:
+            self._pauses += 1
+            self.state = ProcessState.PAUSED
+
+    def resume(self) -> None:
+        """Undo one `pause`; the deferred callbacks run in their order."""
+        if self.state is not ProcessState.PAUSED:
+            return
+        self._pauses -= 1
+        if not self._pauses:
+            self.state = ProcessState.RUNNING
+            deferred, self._deferred = self._deferred, []
+            self._loop.requeue(deferred)
+
+    def stall(self, duration_us: int) -> None:
+        """A blocking call took that long: everything after the current callback waits."""
+        if duration_us > 0 and self.alive:
+            self.pause()
+            self._loop.call_at_us(self._loop.now_us + duration_us, self.resume, context=contextvars.Context())
+
+    def die(self) -> None:
+        """Stop for good. The world closes its connections; see `World.kill`."""
+        if self.state is ProcessState.DEAD:
+            return
+        self.state = ProcessState.DEAD
+        self._graves.extend(self._deferred)
+        callbacks, self.on_death = self.on_death, []
+        for callback in callbacks:
+            callback()
