@@ -1,0 +1,269 @@
+"""Where records wait to be sent: per partition a queue of batches, over all of them one bound of memory.
+
+`append` may be called from any thread; everything else runs on the sender's loop. One lock guards the queues, held for
+microseconds and never across I/O.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from strandline.client.batches import NO_SEQUENCE, ProducerBatch
+from strandline.client.config import ProducerConfig
+from strandline.client.futures import FutureKind
+from strandline.log.compression import Codec
+from strandline.log.records import RECORD_OVERHEAD_BYTES
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import TopicPartition
+from strandline.proto.ports import Clock
+
+
+class PartitionQueue:
+    """The batches of one partition, oldest first, and its place in the producer's sequences.
+
+    Invariants:
+    - Only the last batch of `waiting` is open for records, and only while it has no sequence and was never sent.
+    - `unresolved` holds the batches that have a sequence and no final answer, in the order of their sequences; those of
+      them that are not on the wire stand at the head of `waiting`, in the same order.
+    - `gap`: a batch with a sequence ended without being known to be in the log. Nothing new is numbered until the later
+      ones are resolved and the epoch is bumped, or their answers show that nothing is missing.
+    - The epoch is bumped only while nothing is on the wire.
+    """
+
+    __slots__ = (
+        "bump_needed", "gap", "new_id_needed", "next_sequence", "on_wire", "partition", "producer_epoch", "producer_id",
+        "unresolved", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+        self.waiting: deque[ProducerBatch] = deque()
+        self.unresolved: list[ProducerBatch] = []
+        self.on_wire: list[ProducerBatch] = []
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self.next_sequence = 0
+        self.gap = False
+        self.bump_needed = False
+        self.new_id_needed = False
+
+    def requeue(self, batch: ProducerBatch) -> None:
+        """Put a batch back, in the order in which its records were sent."""
+        place = 0
+        for item in self.waiting:
+            if item.order > batch.order:
+                break
+            place += 1
+        self.waiting.insert(place, batch)
+
+
+class Accumulator:
+    """Every record that was sent and has no acknowledgement yet. Invariant: `used_bytes` <= `buffer.memory`."""
+
+    def __init__(self, config: ProducerConfig, kind: FutureKind, clock: Clock, wake: Callable[[], None]) -> None:
+        self.codec = Codec[config.compression_type.upper()]
+        self.queues: dict[TopicPartition, PartitionQueue] = {}
+        self.used_bytes = 0
+        self.lock = threading.Lock()
+        self.closed: Exception | None = None
+        self._batch_size = config.batch_size
+        self._buffer_memory = config.buffer_memory
+        self._max_record = min(config.max_request_size, config.buffer_memory)
+        self._kind = kind
+        self._clock = clock
+        self._wake = wake
+        self._memory_waiters: deque[Callable[[], None]] = deque()
+        self._last_number = 0
+        self._incomplete: dict[int, int] = {}
+        self._flushes: list[tuple[int, Callable[[], None]]] = []
+        self._flush_up_to = 0
+
+    # -- any thread -------------------------------------------------------------------------------------------------
+
+    def record_size(self, key: bytes | None, value: bytes | None, headers: Any) -> int:
+        """Upper bound of a record's bytes, as it counts towards `buffer.memory`.
+
+        Raises:
+            KafkaError: MESSAGE_TOO_LARGE above `max.request.size` or `buffer.memory`.
+        """
+        size = RECORD_OVERHEAD_BYTES
+        if key is not None:
+            size += len(key)
+        if value is not None:
+            size += len(value)
+        if headers:
+            for name, content in headers:
+                size += len(name) * 4 + 10 + (0 if content is None else len(content))
+        if size > self._max_record:
+            raise KafkaError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                "the record is larger than max.request.size or buffer.memory allows",
+                record_bytes=size,
+                allowed_bytes=self._max_record,
+            )
+        return size
+
+    def append(
+        self,
+        partition: TopicPartition | Callable[[], TopicPartition],
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Any,
+        size: int,
+    ) -> Any | None:
+        """Queue one record; its future, or None while the memory is full (see `when_memory`).
+
+        `partition` may be a function, which is then called under the lock.
+        """
+        with self.lock:
+            if self.closed is not None:
+                raise self.closed
+            if self.used_bytes + size > self._buffer_memory:
+                return None
+            if not isinstance(partition, tuple):
+                partition = partition()
+            queue = self.queues.get(partition)
+            if queue is None:
+                queue = self.queues[partition] = PartitionQueue(partition)
+            waiting = queue.waiting
+            batch = waiting[-1] if waiting else None
+            wake = False
+            if (
+                batch is None
+                or batch.base_sequence != NO_SEQUENCE
+                or batch.attempts
+                or (batch.builder.size_bytes + size > self._batch_size and batch.builder.count)
+            ):
+                self._last_number = number = self._last_number + 1
+                batch = ProducerBatch((number,), partition, self.codec, self._kind, self._clock.monotonic_ms())
+                waiting.append(batch)
+                self._incomplete[number] = 1
+                wake = True
+            future = batch.append(timestamp_ms, key, value, headers, size)
+            self.used_bytes += size
+            wake = wake or batch.builder.size_bytes >= self._batch_size
+        if wake:
+            self._wake()
+        return future
+
+    def when_memory(self, notify: Callable[[], None]) -> None:
+        """Call `notify` once, when memory was given back or the producer closed; from the sender's thread."""
+        with self.lock:
+            if self.closed is None and self.used_bytes:
+                self._memory_waiters.append(notify)
+                notify_now = False
+            else:
+                notify_now = True
+        self._wake()
+        if notify_now:
+            notify()
+
+    def start_flush(self, done: Callable[[], None]) -> None:
+        """Send everything queued so far without lingering; call `done` once all of it has its answer."""
+        with self.lock:
+            self._flush_up_to = self._last_number
+            if self._oldest_incomplete() <= self._last_number:
+                self._flushes.append((self._last_number, done))
+                done_now = False
+            else:
+                done_now = True
+        if done_now:
+            done()
+        else:
+            self._wake()
+
+    # -- the sender's loop ------------------------------------------------------------------------------------------
+
+    def is_due(self, queue: PartitionQueue, linger_ms: float, now_ms: float) -> float:
+        """Milliseconds until the oldest batch of a queue should go; 0 when it is full, flushed or old enough.
+
+        Nothing lingers while somebody waits for memory: that would only make it worse.
+        """
+        batch = queue.waiting[0]
+        if batch.attempts:
+            return max(0.0, batch.retry_at_ms - now_ms)
+        if (
+            len(queue.waiting) > 1
+            or batch.builder.size_bytes >= self._batch_size
+            or batch.id <= self._flush_up_to
+            or self._memory_waiters
+            or self.closed is not None
+        ):
+            return 0.0
+        return max(0.0, batch.created_ms + linger_ms - now_ms)
+
+    def take(self, queue: PartitionQueue) -> ProducerBatch:
+        """Take the oldest batch off a queue; nothing is appended to it from now on."""
+        with self.lock:
+            return queue.waiting.popleft()
+
+    def put_back(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """Queue a batch again, for a retry."""
+        with self.lock:
+            queue.requeue(batch)
+
+    def replace_by_halves(self, queue: PartitionQueue, batch: ProducerBatch, halves: list[ProducerBatch]) -> None:
+        """Queue the halves of a batch in its place."""
+        with self.lock:
+            if batch in queue.unresolved:
+                place = queue.unresolved.index(batch)
+                queue.unresolved[place : place + 1] = halves
+            self._incomplete[batch.id] += len(halves) - 1
+            for half in halves:
+                queue.requeue(half)
+
+    def release(self, batch: ProducerBatch) -> None:
+        """A batch has its answer: give its memory back and wake those who wait for memory or a flush."""
+        with self.lock:
+            self.used_bytes -= batch.reserved_bytes
+            left = self._incomplete[batch.id] - 1
+            if left:
+                self._incomplete[batch.id] = left
+            else:
+                del self._incomplete[batch.id]
+            waiters, self._memory_waiters = self._memory_waiters, deque()
+            oldest = self._oldest_incomplete() if self._flushes else 0
+            finished = [done for upto, done in self._flushes if oldest > upto]
+            if finished:
+                self._flushes = [item for item in self._flushes if oldest <= item[0]]
+        for notify in waiters:
+            notify()
+        for done in finished:
+            done()
+
+    def busy_queues(self) -> list[PartitionQueue]:
+        """The queues that hold something to send."""
+        with self.lock:
+            return [queue for queue in self.queues.values() if queue.waiting]
+
+    def all_batches(self) -> list[tuple[PartitionQueue, ProducerBatch]]:
+        """Every batch without an answer, queued or on the wire."""
+        with self.lock:
+            return [
+                (queue, batch)
+                for queue in self.queues.values()
+                for batch in (*queue.on_wire, *queue.waiting)
+                if not batch.done
+            ]
+
+    def drop(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """Take a batch that has failed out of the queue, wherever it stands."""
+        with self.lock:
+            if batch in queue.waiting:
+                queue.waiting.remove(batch)
+
+    def close(self, error: Exception) -> None:
+        """Take nothing more: `append` raises `error` from now on. Waiters for memory are woken."""
+        with self.lock:
+            self.closed = error
+            waiters, self._memory_waiters = self._memory_waiters, deque()
+        for notify in waiters:
+            notify()
+
+    def _oldest_incomplete(self) -> int:
+        return next(iter(self._incomplete), self._last_number + 1)

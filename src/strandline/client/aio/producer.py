@@ -1,0 +1,144 @@
+"""The producer for coroutines. Runs on the loop that first uses it, whatever loop that is; makes no thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from strandline.client.clock import SystemClock, system_rng
+from strandline.client.config import ProducerConfig, parse_bootstrap
+from strandline.client.errors import ClientTimeout, ClosedError
+from strandline.client.futures import LoopFutures
+from strandline.client.metadata import TopicView
+from strandline.client.producer_core import Headers, Payload, ProducerCore
+from strandline.client.types import Ack
+from strandline.proto.ports import Clock, Rng
+
+
+class Producer:
+    """The asynchronous twin of `strandline.client.Producer`; `send` is awaited until the record is queued.
+
+    Args:
+        bootstrap: ``"host:port,..."`` or a sequence of them.
+        clock, rng: the world; the machine's own when left out.
+        settings: see docs/client.md.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str] = "127.0.0.1:9092",
+        *,
+        clock: Clock | None = None,
+        rng: Rng | None = None,
+        **settings: object,
+    ) -> None:
+        self._config = ProducerConfig.of(settings)
+        self._bootstrap = parse_bootstrap(bootstrap)
+        self._clock = clock or SystemClock()
+        self._rng = rng or system_rng()
+        self._core: ProducerCore | None = None
+        self._closed = False
+
+    async def send(
+        self,
+        topic: str,
+        value: Payload | None = None,
+        *,
+        key: Payload | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> asyncio.Future[Ack]:
+        """Queue one record; the returned future gives its `Ack`. Waits and raises as the blocking producer's `send`."""
+        core = self._started()
+        view = await self._view(core, topic, partition)
+        future: asyncio.Future[Ack] | None = core.try_send(view, value, key, headers, partition, timestamp_ms)
+        if future is None:
+            deadline_ms = self._clock.monotonic_ms() + self._config.max_block_ms
+            while future is None:
+                await self._wait_for_room(core, deadline_ms)
+                future = core.try_send(view, value, key, headers, partition, timestamp_ms)
+        return future
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: Payload | None = None,
+        *,
+        key: Payload | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Ack:
+        """Send one record and return its acknowledgement."""
+        return await (
+            await self.send(topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms)
+        )
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Return once everything sent before is acknowledged or has failed. Raises ClientTimeout."""
+        core = self._core
+        if core is None:
+            return
+        done = asyncio.Event()
+        core.accumulator.start_flush(done.set)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await done.wait()
+        except TimeoutError:
+            trouble = core.sender.current_trouble()
+            raise ClientTimeout(f"not everything was acknowledged within {timeout_s} s", trouble) from None
+
+    async def partitions_for(self, topic: str) -> int:
+        """How many partitions a topic has. Raises as `send` does."""
+        return (await self._view(self._started(), topic, None)).partition_count
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Flush, at most `timeout_s`, then close; the rest fails with ClosedError. Idempotent. Raises ClientTimeout."""
+        already, self._closed = self._closed, True
+        core = self._core
+        if already or core is None:
+            return
+        try:
+            await self.flush(timeout_s)
+        finally:
+            await core.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _started(self) -> ProducerCore:
+        if self._closed:
+            raise ClosedError("the producer is closed")
+        if self._core is None:
+            self._core = ProducerCore(
+                self._bootstrap, self._config, self._clock, self._rng, LoopFutures(), threaded=False
+            )
+        return self._core
+
+    async def _view(self, core: ProducerCore, topic: str, partition: int | None) -> TopicView:
+        view = core.metadata.topics.get(topic)
+        if view is not None and view.partitions:
+            if partition is None or partition in view.partitions:
+                return view
+            await core.metadata.update(self._config.max_block_ms)
+        return await core.metadata.wait_for_topic(topic, self._config.max_block_ms)
+
+    async def _wait_for_room(self, core: ProducerCore, deadline_ms: float) -> None:
+        room = asyncio.Event()
+        core.accumulator.when_memory(room.set)
+        left_ms = deadline_ms - self._clock.monotonic_ms()
+        try:
+            async with asyncio.timeout(max(left_ms, 0.0) / 1000):
+                await room.wait()
+        except TimeoutError:
+            raise core.exhausted() from None

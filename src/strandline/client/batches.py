@@ -1,0 +1,124 @@
+"""One batch of a producer: records of one partition that travel, are retried and are acknowledged together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strandline.client.futures import FutureKind
+from strandline.client.types import Ack
+from strandline.log.compression import Codec
+from strandline.log.records import RecordBatchBuilder, decode_records
+from strandline.proto.ids import TopicPartition
+
+NO_SEQUENCE = -1
+
+
+class ProducerBatch:
+    """Records with their futures, and where they stand on the way.
+
+    Invariants:
+    - The sequence range, once given, stays with the records through retries, under one (producer id, epoch); only a
+      bump of the epoch gives them another (KIP-360).
+    - The futures complete exactly once.
+    """
+
+    __slots__ = (
+        "attempts", "base_sequence", "builder", "created_ms", "done", "encoded", "futures", "kind", "last_error", "order",
+        "partition", "producer_epoch", "producer_id", "reserved_bytes", "retry_at_ms", "shared", "timestamps",
+    )  # fmt: skip
+
+    def __init__(
+        self, order: tuple[int, ...], partition: TopicPartition, codec: Codec, kind: FutureKind, now_ms: float
+    ) -> None:
+        self.order = order
+        self.partition = partition
+        self.builder = RecordBatchBuilder(codec)
+        self.kind = kind
+        self.shared: Any = kind.shared()
+        self.futures: list[Any] = []
+        self.timestamps: list[int] = []
+        self.created_ms = now_ms
+        self.reserved_bytes = 0
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self.base_sequence = NO_SEQUENCE
+        self.attempts = 0
+        self.retry_at_ms = 0.0
+        self.done = False
+        self.encoded: bytearray | None = None
+        self.last_error: Exception | None = None
+
+    @property
+    def id(self) -> int:
+        """The number of the batch as it was first made: the halves of a split batch share it."""
+        return self.order[0]
+
+    @property
+    def count(self) -> int:
+        """Records inside."""
+        return self.builder.count
+
+    def append(self, timestamp_ms: int, key: bytes | None, value: bytes | None, headers: Any, size: int) -> Any:
+        """Add a record; its future."""
+        self.builder.append(timestamp_ms, key, value, headers)
+        self.reserved_bytes += size
+        future = self.kind.new(self.shared)
+        self.futures.append(future)
+        self.timestamps.append(timestamp_ms)
+        return future
+
+    def give_sequence(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+        """Number the records for the broker's check against duplicates and gaps."""
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.base_sequence = base_sequence
+        self.encoded = None
+
+    def encode(self) -> bytearray:
+        """The batch's bytes; built once, and anew after another sequence was given."""
+        if self.encoded is None:
+            self.encoded = self.builder.build(
+                producer_id=self.producer_id, producer_epoch=self.producer_epoch, base_sequence=self.base_sequence
+            )
+        return self.encoded
+
+    def finish(self, base_offset: int, log_append_time_ms: int, replicas: tuple[int, ...] | None) -> None:
+        """Acknowledge every record. -1 as base offset: the broker has them and does not say where."""
+        self.done = True
+        topic, partition = self.partition
+        step = 0 if base_offset < 0 else 1
+        new = tuple.__new__
+        offset = base_offset
+        acks = []
+        for timestamp in self.timestamps:
+            time_ms = timestamp if log_append_time_ms < 0 else log_append_time_ms
+            acks.append(new(Ack, (topic, partition, offset, time_ms, replicas)))
+            offset += step
+        self.kind.finish(self.shared, self.futures, acks)
+
+    def fail(self, error: Exception) -> None:
+        """End every record's future with `error`."""
+        self.done = True
+        self.kind.fail(self.shared, self.futures, error)
+
+    def split(self, codec: Codec) -> list[ProducerBatch]:
+        """Two halves of a batch that the broker found too large, with the sequences and the futures they had."""
+        records = decode_records(self.encode())
+        middle = len(records) // 2
+        halves = []
+        for place, (start, end) in enumerate(((0, middle), (middle, len(records)))):
+            half = ProducerBatch((*self.order, place), self.partition, codec, self.kind, self.created_ms)
+            half.shared = self.shared
+            for record in records[start:end]:
+                half.builder.append(record.timestamp_ms, record.key, record.value, record.headers)
+            half.futures = self.futures[start:end]
+            half.timestamps = self.timestamps[start:end]
+            half.reserved_bytes = self.reserved_bytes * (end - start) // len(records)
+            half.attempts = self.attempts
+            half.last_error = self.last_error
+            if self.base_sequence != NO_SEQUENCE:
+                sequence = (self.base_sequence + start) & 0x7FFFFFFF
+                half.give_sequence(self.producer_id, self.producer_epoch, sequence)
+            halves.append(half)
+        halves[0].reserved_bytes = self.reserved_bytes - halves[1].reserved_bytes
+        return halves

@@ -1,0 +1,160 @@
+"""Sequences of the idempotent producer (KIP-98, KIP-360): each record once and in order, in spite of retries.
+
+A broker knows the last five batches of (producer id, epoch) per partition. It answers a batch that it already has with
+the old offset, takes the one that comes next, and refuses any other with OUT_OF_ORDER_SEQUENCE_NUMBER. So a retry keeps its
+sequence, and of several retries only the first in line may be out.
+
+A batch that ended without being known to be in the log leaves a gap. The batches behind it are sent on under their old
+numbers: if the broker takes them, nothing is missing; if it refuses the first in line, none of them was written, and all
+get new numbers from 0 under the next epoch. The epoch is bumped per partition, for brokers keep this state per partition;
+a bump fences requests of the old epoch that are still under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from strandline.client.accumulator import PartitionQueue
+from strandline.client.batches import NO_SEQUENCE, ProducerBatch
+from strandline.client.config import ProducerConfig
+from strandline.client.metadata import Metadata
+from strandline.client.network import Network, backoff_ms
+from strandline.client.wire.apis import Api
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError, StrandlineError
+from strandline.proto.ports import Rng
+
+EPOCH_MAX = 32_767
+SEQUENCE_MASK = 0x7FFFFFFF
+"""Sequences wrap to 0 after 2^31 - 1."""
+
+
+class Sequencer:
+    """Gives batches their numbers. Invariant: a number is given once per (producer id, epoch, partition)."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        network: Network,
+        metadata: Metadata,
+        rng: Rng,
+        wake: Callable[[], None],
+        on_fatal: Callable[[StrandlineError], None],
+    ) -> None:
+        self.producer_id = -1
+        self.last_error: StrandlineError | None = None
+        self._config = config
+        self._network = network
+        self._metadata = metadata
+        self._rng = rng
+        self._wake = wake
+        self._on_fatal = on_fatal
+        self._fetching: asyncio.Task[None] | None = None
+        self._limit = config.max_in_flight_requests_per_connection
+
+    def may_send(self, queue: PartitionQueue) -> bool:
+        """Whether the batch at the head may go out now; bumps the epoch where that is due and possible."""
+        if queue.gap and not queue.unresolved:
+            queue.bump_needed = True
+        if queue.bump_needed and (queue.on_wire or not self._bump(queue)):
+            return False
+        if queue.producer_id < 0:
+            if self.producer_id < 0:
+                self._fetch_producer_id()
+                return False
+            queue.producer_id, queue.producer_epoch = self.producer_id, 0
+        head = queue.waiting[0]
+        if head.base_sequence != NO_SEQUENCE:
+            return queue.unresolved[0] is head
+        return not queue.gap and len(queue.unresolved) < self._limit
+
+    def number(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """Give a batch that is about to be sent its sequence, unless it has one."""
+        if batch.base_sequence == NO_SEQUENCE:
+            batch.give_sequence(queue.producer_id, queue.producer_epoch, queue.next_sequence)
+            queue.next_sequence = (queue.next_sequence + batch.count) & SEQUENCE_MASK
+            queue.unresolved.append(batch)
+
+    def resolve(self, queue: PartitionQueue, batch: ProducerBatch, *, written: bool) -> None:
+        """A batch has its final answer; `written` is false unless it is known to be in the log."""
+        if batch in queue.unresolved:
+            queue.unresolved.remove(batch)
+            if not written:
+                queue.gap = True
+
+    def refused(self, queue: PartitionQueue, batch: ProducerBatch, code: ErrorCode) -> bool:
+        """Take note of an error about sequences; true when `code` is one (the batch is then to be sent again)."""
+        if batch.base_sequence == NO_SEQUENCE:
+            return False
+        if code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID):
+            if queue.unresolved and queue.unresolved[0] is batch:
+                queue.bump_needed = True
+            return True
+        if code in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING):
+            queue.bump_needed = True
+            queue.new_id_needed = True
+            return True
+        return False
+
+    async def close(self) -> None:
+        """Stop asking for a producer id."""
+        if self._fetching is not None:
+            self._fetching.cancel()
+            await asyncio.wait([self._fetching])
+
+    def _bump(self, queue: PartitionQueue) -> bool:
+        """Next epoch, or a new producer id where epochs are used up or refused; false while that id is on its way."""
+        if queue.new_id_needed or queue.producer_epoch >= EPOCH_MAX:
+            if self.producer_id == queue.producer_id:
+                self.producer_id = -1
+            if self.producer_id < 0:
+                self._fetch_producer_id()
+                return False
+            queue.producer_id, queue.producer_epoch = self.producer_id, 0
+        else:
+            queue.producer_epoch += 1
+        sequence = 0
+        for batch in queue.unresolved:
+            batch.give_sequence(queue.producer_id, queue.producer_epoch, sequence)
+            sequence += batch.count
+        queue.next_sequence = sequence
+        queue.gap = queue.bump_needed = queue.new_id_needed = False
+        return True
+
+    def _fetch_producer_id(self) -> None:
+        if self._fetching is None:
+            self._fetching = asyncio.get_running_loop().create_task(self._fetch())
+
+    async def _fetch(self) -> None:
+        failures = 0
+        values = {
+            "transactional_id": None,
+            "transaction_timeout": 0x7FFFFFFF,
+            "producer_id": -1,
+            "producer_epoch": -1,
+        }
+        config = self._config
+        try:
+            while True:
+                try:
+                    connection = await self._network.to_any(list(self._metadata.nodes.values()))
+                    answer = await connection.call(Api.INIT_PRODUCER_ID, values, config.request_timeout_ms)
+                    if answer.error_code is not ErrorCode.NONE:
+                        raise KafkaError(answer.error_code, f"{connection.endpoint} gave no producer id")
+                    self.producer_id = answer.producer_id
+                    self.last_error = None
+                    self._wake()
+                    return
+                except KafkaError as error:
+                    self.last_error = error
+                    if not error.retriable:
+                        self._on_fatal(error)
+                        return
+                except StrandlineError as error:
+                    self.last_error = error
+                failures += 1
+                wait = backoff_ms(failures, config.retry_backoff_ms, config.retry_backoff_max_ms, self._rng)
+                await asyncio.sleep(wait / 1000)
+        finally:
+            self._fetching = None

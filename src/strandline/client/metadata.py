@@ -1,0 +1,333 @@
+"""What this client knows of the cluster: brokers, topics, leaders. Fetched when needed, when stale and when proved wrong.
+
+Views are immutable and replaced whole, so that another thread may read them. A partition's leader is only replaced by
+one of an equal or higher leader epoch (KIP-320): brokers learn of an election at different times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+from strandline.client.config import CommonConfig
+from strandline.client.errors import ClientTimeout, ClosedError, UnknownTopic
+from strandline.client.network import Network, backoff_ms
+from strandline.client.types import NodeInfo
+from strandline.client.wire.apis import Api
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError, StrandlineError
+from strandline.proto.ids import TopicPartition
+from strandline.proto.ports import Clock, Rng
+
+UNKNOWN_TOPIC_GRACE_MS = 3_000
+"""How long an unknown topic is asked for again before it counts as missing: a new one takes moments to reach every broker.
+
+Kafka's clients wait max.block.ms (60 s) and then report a timeout, which tells nobody that the name was wrong.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """A partition's leader (None: none known now) and its epoch (-1: the broker does not tell)."""
+
+    leader: int | None
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """A topic's partitions by number; `partition_count` is what a partitioner divides by."""
+
+    name: str
+    topic_id: UUID | None
+    is_internal: bool
+    partitions: Mapping[int, PartitionView]
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions there are, leaderless ones included."""
+        return len(self.partitions)
+
+
+class Metadata:
+    """Keeps the topics in use up to date. Runs on one event loop; `topics` and `nodes` may be read from any thread."""
+
+    def __init__(
+        self, network: Network, config: CommonConfig, clock: Clock, rng: Rng, *, allow_auto_create: bool = False
+    ) -> None:
+        self.topics: dict[str, TopicView] = {}
+        self.nodes: dict[int, NodeInfo] = {}
+        self.cluster_id: str | None = None
+        self.controller_id: int | None = None
+        self.errors: dict[str, ErrorCode] = {}
+        self.unknown_since_ms: dict[str, float] = {}
+        self.last_error: StrandlineError | None = None
+        self._network = network
+        self._config = config
+        self._clock = clock
+        self._rng = rng
+        self._allow_auto_create = allow_auto_create
+        self._wanted: dict[str, float] = {}
+        self._idle_after_ms: float | None = None
+        self._listeners: list[Callable[[], None]] = []
+        self._running: asyncio.Task[None] | None = None
+        self._again = False
+        self._age_timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    # -- what is known ----------------------------------------------------------------------------------------------
+
+    def leader_of(self, partition: TopicPartition) -> tuple[NodeInfo, int] | None:
+        """The leader's node and epoch, or None while unknown."""
+        topic = self.topics.get(partition.topic)
+        view = None if topic is None else topic.partitions.get(partition.partition)
+        if view is None or view.leader is None:
+            return None
+        node = self.nodes.get(view.leader)
+        return None if node is None else (node, view.leader_epoch)
+
+    def topic_name(self, topic: str | UUID) -> str | None:
+        """The name of a topic that an answer names by id."""
+        if isinstance(topic, str):
+            return topic
+        return next((view.name for view in self.topics.values() if view.topic_id == topic), None)
+
+    def subscribe(self, listener: Callable[[], None]) -> None:
+        """Call `listener` after every update, successful or not."""
+        self._listeners.append(listener)
+
+    def drop_idle_topics_after(self, idle_ms: float) -> None:
+        """Forget topics that `want` was not called for in this long (`metadata.max.idle.ms`)."""
+        self._idle_after_ms = idle_ms
+
+    def want(self, topics: Iterable[str]) -> None:
+        """Keep these topics up to date from the next update on."""
+        now = self._clock.monotonic_ms()
+        for topic in topics:
+            self._wanted[topic] = now
+
+    def set_wanted(self, topics: Iterable[str]) -> None:
+        """Keep these topics up to date, and no others."""
+        self._wanted.clear()
+        self.want(topics)
+
+    def apply_leader(self, partition: TopicPartition, leader: int, epoch: int) -> bool:
+        """Take over the leader that a broker named in an answer (KIP-951); true when it is news and the node is known."""
+        topic = self.topics.get(partition.topic)
+        view = None if topic is None else topic.partitions.get(partition.partition)
+        if topic is None or view is None or epoch <= view.leader_epoch or leader not in self.nodes:
+            return False
+        changed = {**topic.partitions, partition.partition: replace(view, leader=leader, leader_epoch=epoch)}
+        self.topics[partition.topic] = replace(topic, partitions=changed)
+        return True
+
+    # -- updates ----------------------------------------------------------------------------------------------------
+
+    def request_update(self) -> None:
+        """Fetch anew in the background, now; failures are retried with back-off. Requests while one runs make one more."""
+        if self._closed:
+            return
+        if self._running is not None:
+            self._again = True
+            return
+        self._running = asyncio.get_running_loop().create_task(self._update())
+
+    async def update(self, timeout_ms: float) -> None:
+        """Return after the next update that began after this call, whatever it found.
+
+        Raises:
+            ClientTimeout: no broker answered in time.
+        """
+        done = asyncio.get_running_loop().create_future()
+        rounds = 2 if self._running is not None else 1
+
+        def after() -> None:
+            nonlocal rounds
+            rounds -= 1
+            if (rounds <= 0 or self._closed) and not done.done():
+                done.set_result(None)
+
+        self._listeners.append(after)
+        try:
+            self.request_update()
+            if not self._closed:
+                async with asyncio.timeout(timeout_ms / 1000):
+                    await done
+        except TimeoutError:
+            raise ClientTimeout(f"no metadata within {timeout_ms:g} ms", self.last_error) from None
+        finally:
+            self._listeners.remove(after)
+        if self._closed:
+            raise ClosedError("the client is closed")
+
+    async def wait_for_topic(self, name: str, timeout_ms: float) -> TopicView:
+        """The topic's view, fetched if need be.
+
+        Raises:
+            UnknownTopic: it still does not exist after a grace period.
+            KafkaError: another error that a retry does not mend (TOPIC_AUTHORIZATION_FAILED, INVALID_TOPIC_EXCEPTION).
+            ClientTimeout: no broker answered in time.
+        """
+        start = self._clock.monotonic_ms()
+        failures = 0
+        while True:
+            self.want((name,))
+            view = self.topics.get(name)
+            if view is not None and view.partitions:
+                return view
+            left = timeout_ms - (self._clock.monotonic_ms() - start)
+            if left <= 0:
+                raise ClientTimeout(f"no metadata of topic {name!r} within {timeout_ms:g} ms", self.last_error)
+            await self.update(left)
+            view = self.topics.get(name)
+            if view is not None and view.partitions:
+                return view
+            error = self.errors.get(name)
+            waited = self._clock.monotonic_ms() - start
+            if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                if waited >= min(timeout_ms, UNKNOWN_TOPIC_GRACE_MS):
+                    raise UnknownTopic(name)
+            elif error is not None and not error.retriable:
+                raise KafkaError(error, f"metadata of topic {name!r}")
+            failures += 1
+            config = self._config
+            wait = backoff_ms(failures, config.retry_backoff_ms, config.retry_backoff_max_ms, self._rng)
+            await asyncio.sleep(min(wait, max(timeout_ms - waited, 1.0)) / 1000)
+
+    async def close(self) -> None:
+        """Stop updating."""
+        self._closed = True
+        if self._age_timer is not None:
+            self._age_timer.cancel()
+        running = self._running
+        if running is not None:
+            running.cancel()
+            await asyncio.wait([running])
+        self._notify()
+
+    async def _update(self) -> None:
+        failures = 0
+        try:
+            while True:
+                self._again = False
+                try:
+                    await self._fetch()
+                except StrandlineError as error:
+                    self.last_error = error
+                    failures += 1
+                    self._notify()
+                    config = self._config
+                    wait = backoff_ms(failures, config.retry_backoff_ms, config.retry_backoff_max_ms, self._rng)
+                    await asyncio.sleep(wait / 1000)
+                    continue
+                failures = 0
+                self.last_error = None
+                self._notify()
+                if not self._again:
+                    return
+                await asyncio.sleep(self._config.retry_backoff_ms / 1000)
+        finally:
+            self._running = None
+            self._set_age_timer()
+
+    def _notify(self) -> None:
+        for listener in list(self._listeners):
+            listener()
+
+    def _set_age_timer(self) -> None:
+        if self._age_timer is not None:
+            self._age_timer.cancel()
+        if not self._closed:
+            age_s = self._config.metadata_max_age_ms / 1000
+            self._age_timer = asyncio.get_running_loop().call_later(age_s, self.request_update)
+
+    async def _fetch(self) -> None:
+        if self._idle_after_ms is not None:
+            limit = self._clock.monotonic_ms() - self._idle_after_ms
+            self._wanted = {name: used for name, used in self._wanted.items() if used >= limit}
+        wanted = list(self._wanted)
+        answer = await self.ask(wanted, self._config.request_timeout_ms)
+        self._apply(answer, wanted)
+
+    async def ask(self, topics: list[str] | None, timeout_ms: float) -> Any:
+        """One Metadata request to any broker; None asks for every topic. The view is left as it is.
+
+        Raises:
+            BrokerUnreachable, Disconnected, ClientTimeout, KafkaError, ProtocolError.
+        """
+        connection = await self._network.to_any(list(self.nodes.values()))
+        values = {
+            "topics": None if topics is None else [{"name": name, "topic_id": None} for name in topics],
+            "allow_auto_topic_creation": self._allow_auto_create,
+            "include_cluster_authorized_operations": False,
+            "include_topic_authorized_operations": False,
+        }
+        answer = await connection.call(Api.METADATA, values, timeout_ms)
+        code = getattr(answer, "error_code", ErrorCode.NONE)
+        if code is not ErrorCode.NONE:
+            raise KafkaError(code, f"{connection.endpoint} gave no metadata")
+        self.nodes = nodes_of(answer)
+        return answer
+
+    def _apply(self, answer: Any, wanted: list[str]) -> None:
+        self.cluster_id = getattr(answer, "cluster_id", None)
+        self.controller_id = None if answer.controller_id < 0 else answer.controller_id
+        errors: dict[str, ErrorCode] = {}
+        topics: dict[str, TopicView] = {}
+        for told in answer.topics:
+            if told.error_code is ErrorCode.NONE:
+                topics[told.name] = _merged(self.topics.get(told.name), topic_view(told))
+            elif told.name is not None:
+                errors[told.name] = told.error_code
+                previous = self.topics.get(told.name)
+                if previous is not None and told.error_code.retriable:
+                    topics[told.name] = previous
+        now = self._clock.monotonic_ms()
+        self.unknown_since_ms = {
+            name: self.unknown_since_ms.get(name, now)
+            for name, code in errors.items()
+            if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        }
+        for name, view in self.topics.items():
+            if name not in topics and name in self._wanted and name not in wanted:
+                topics[name] = view
+        self.topics = topics
+        self.errors = errors
+
+
+def nodes_of(answer: Any) -> dict[int, NodeInfo]:
+    """The brokers of a Metadata answer."""
+    return {node.node_id: NodeInfo(node.node_id, node.host, node.port, node.rack) for node in answer.brokers}
+
+
+def topic_view(told: Any) -> TopicView:
+    """One topic of a Metadata answer."""
+    partitions = {
+        item.partition_index: PartitionView(
+            leader=None if item.leader_id < 0 else item.leader_id,
+            leader_epoch=getattr(item, "leader_epoch", -1),
+            replicas=item.replica_nodes,
+            isr=item.isr_nodes,
+            offline=getattr(item, "offline_replicas", ()),
+        )
+        for item in sorted(told.partitions, key=lambda item: int(item.partition_index))
+    }
+    return TopicView(told.name, getattr(told, "topic_id", None), told.is_internal, partitions)
+
+
+def _merged(old: TopicView | None, new: TopicView) -> TopicView:
+    """`new`, but where `old` knows of a later election of the same topic, that stays."""
+    if old is None or old.topic_id != new.topic_id:
+        return new
+    partitions = dict(new.partitions)
+    for number, view in old.partitions.items():
+        told = partitions.get(number)
+        if told is not None and told.leader_epoch < view.leader_epoch:
+            partitions[number] = view
+    return replace(new, partitions=partitions)

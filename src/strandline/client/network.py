@@ -1,0 +1,158 @@
+"""The connections of one client: one per broker and purpose, opened when needed, with back-off where it fails.
+
+Produce and Fetch go over a broker's *data* connection; everything else over its *control* connection, so that a look-up
+never waits behind a fetch that a broker holds for half a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from strandline.client.config import CommonConfig
+from strandline.client.errors import BrokerUnreachable, ClosedError
+from strandline.client.types import NodeInfo
+from strandline.client.wire.connection import Connection, connect
+from strandline.proto.errors import StrandlineError
+from strandline.proto.ids import Endpoint
+from strandline.proto.ports import Clock, Rng
+
+DATA = "data"
+CONTROL = "control"
+
+
+class _Key(NamedTuple):
+    endpoint: Endpoint
+    purpose: str
+
+
+@dataclass(slots=True)
+class _Backoff:
+    failures: int
+    until_ms: float
+    error: StrandlineError
+
+
+class Network:
+    """Opens, shares and forgets connections. Runs on one event loop."""
+
+    def __init__(self, bootstrap: tuple[Endpoint, ...], config: CommonConfig, clock: Clock, rng: Rng) -> None:
+        self.bootstrap = bootstrap
+        self._config = config
+        self._clock = clock
+        self._rng = rng
+        self._open: dict[_Key, Connection] = {}
+        self._opening: dict[_Key, asyncio.Task[Connection]] = {}
+        self._backoffs: dict[Endpoint, _Backoff] = {}
+        self._closed = False
+
+    def ready(self, node: NodeInfo, purpose: str) -> Connection | None:
+        """The open connection to a broker, if there is one."""
+        return self._open.get(_Key(Endpoint(node.host, node.port), purpose))
+
+    async def to_node(self, node: NodeInfo, purpose: str) -> Connection:
+        """A connection to a broker, opened if need be.
+
+        Raises:
+            BrokerUnreachable: with the advertised address; also while its back-off lasts.
+        """
+        source = (
+            f"That is the address broker {node.node_id} advertises (advertised.listeners): can this machine reach it?"
+        )
+        return await self._get(Endpoint(node.host, node.port), purpose, source)
+
+    async def to_any(self, nodes: list[NodeInfo]) -> Connection:
+        """A control connection to whichever broker answers: an open one first, then `nodes`, then the bootstrap list.
+
+        Raises:
+            BrokerUnreachable: none of them answers; the message holds every address with its reason.
+        """
+        for node in nodes:
+            connection = self.ready(node, CONTROL)
+            if connection is not None:
+                return connection
+        advertised = {Endpoint(node.host, node.port): node for node in nodes}
+        candidates = list(advertised)
+        self._rng.shuffle(candidates)
+        candidates += [endpoint for endpoint in self.bootstrap if endpoint not in advertised]
+        errors: list[str] = []
+        for endpoint in candidates:
+            try:
+                return await self._get(endpoint, CONTROL, None)
+            except StrandlineError as error:
+                if isinstance(error, ClosedError):
+                    raise
+                errors.append(str(error))
+        names = ", ".join(str(endpoint) for endpoint in candidates)
+        raise BrokerUnreachable(names, "; ".join(errors), "Is the cluster running, and is this its client listener?")
+
+    def backoff_ms(self, node: NodeInfo) -> float:
+        """How long no new connection to a broker is tried; 0 when one may be."""
+        backoff = self._backoffs.get(Endpoint(node.host, node.port))
+        return 0.0 if backoff is None else max(0.0, backoff.until_ms - self._clock.monotonic_ms())
+
+    async def close(self) -> None:
+        """Close everything; requests that are out fail with Disconnected."""
+        self._closed = True
+        for connection in list(self._open.values()):
+            connection.close()
+        opening = list(self._opening.values())
+        for task in opening:
+            task.cancel()
+        if opening:
+            await asyncio.wait(opening)
+
+    async def _get(self, endpoint: Endpoint, purpose: str, advertised_by: str | None) -> Connection:
+        if self._closed:
+            raise ClosedError("the client is closed")
+        key = _Key(endpoint, purpose)
+        connection = self._open.get(key)
+        if connection is not None:
+            return connection
+        task = self._opening.get(key)
+        if task is None:
+            backoff = self._backoffs.get(endpoint)
+            if backoff is not None and self._clock.monotonic_ms() < backoff.until_ms:
+                raise backoff.error.with_traceback(None)
+            task = asyncio.get_running_loop().create_task(self._open_new(key, advertised_by))
+            self._opening[key] = task
+        # Many callers wait for one attempt: one that is cancelled must not end it for the others.
+        return await asyncio.shield(task)
+
+    async def _open_new(self, key: _Key, advertised_by: str | None) -> Connection:
+        config = self._config
+        try:
+            connection = await connect(
+                key.endpoint,
+                config.client_id,
+                setup_timeout_ms=config.socket_connection_setup_timeout_ms,
+                request_timeout_ms=config.request_timeout_ms,
+                advertised_by=advertised_by,
+                on_lost=lambda lost: self._forget(key, lost),
+            )
+        except StrandlineError as error:
+            self._back_off(key.endpoint, error)
+            raise
+        else:
+            self._backoffs.pop(key.endpoint, None)
+            self._open[key] = connection
+            return connection
+        finally:
+            self._opening.pop(key, None)
+
+    def _back_off(self, endpoint: Endpoint, error: StrandlineError) -> None:
+        previous = self._backoffs.get(endpoint)
+        failures = 1 if previous is None else previous.failures + 1
+        wait = backoff_ms(failures, self._config.reconnect_backoff_ms, self._config.reconnect_backoff_max_ms, self._rng)
+        self._backoffs[endpoint] = _Backoff(failures, self._clock.monotonic_ms() + wait, error)
+
+    def _forget(self, key: _Key, connection: Connection) -> None:
+        if self._open.get(key) is connection:
+            del self._open[key]
+
+
+def backoff_ms(failures: int, first_ms: float, most_ms: float, rng: Rng) -> float:
+    """Exponential with a fifth of jitter, as Kafka's clients have it (KIP-580)."""
+    wait = min(first_ms * 2.0 ** min(failures - 1, 30), most_ms)
+    return wait * rng.uniform(0.8, 1.2)

@@ -1,0 +1,202 @@
+"""The blocking producer: shared by threads, safe across `fork`."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Self
+
+from strandline.client.clock import SystemClock, system_rng
+from strandline.client.config import ProducerConfig, parse_bootstrap
+from strandline.client.errors import BufferExhausted, ClientTimeout, ClosedError
+from strandline.client.futures import ThreadFutures
+from strandline.client.loop_thread import LoopThread
+from strandline.client.metadata import TopicView
+from strandline.client.producer_core import Headers, Payload, ProducerCore
+from strandline.client.types import Ack
+
+
+class _Running:
+    """The thread and the core of a producer in use."""
+
+    def __init__(self, bootstrap: Sequence[str] | str, config: ProducerConfig) -> None:
+        endpoints = parse_bootstrap(bootstrap)
+        self.thread = LoopThread("strandline-producer")
+        clock, rng = SystemClock(), system_rng()
+        self.core = self.thread.call(
+            lambda: ProducerCore(endpoints, config, clock, rng, ThreadFutures(), threaded=True)
+        )
+
+
+class Producer:
+    """Sends records; `send` returns at once with a future. Share one among threads: each thread's order is kept.
+
+    After `fork` the child starts anew on its first send, with connections and a producer id of its own; records that the
+    parent had not sent yet stay the parent's, and their futures end in the child with ClosedError.
+
+    Raises at construction:
+        ConfigError: an unknown setting, a value that cannot stand, or settings that exclude one another.
+    """
+
+    def __init__(self, bootstrap: str | Sequence[str] = "127.0.0.1:9092", **settings: object) -> None:
+        self._config = ProducerConfig.of(settings)
+        self._bootstrap = bootstrap
+        parse_bootstrap(bootstrap)
+        self._start_lock = threading.Lock()
+        self._running: _Running | None = None
+        self._closed = False
+        _producers.add(self)
+
+    def send(
+        self,
+        topic: str,
+        value: Payload | None = None,
+        *,
+        key: Payload | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Future[Ack]:
+        """Queue one record and return at once; the future gives its `Ack`.
+
+        Blocks up to `max.block.ms` only for the first metadata of a topic, or while the buffer is full.
+
+        Raises:
+            BufferExhausted: the buffer stayed full for `max.block.ms`.
+            ClientTimeout: no metadata within `max.block.ms`.
+            UnknownTopic: there is no such topic.
+            KafkaError: MESSAGE_TOO_LARGE, or a partition that the topic does not have.
+            ClosedError: the producer was closed.
+            TypeError: key, value or a header is not bytes.
+        """
+        running = self._running or self._start()
+        core = running.core
+        view = core.metadata.topics.get(topic)
+        if view is None or not view.partitions or partition is not None:
+            view = self._view(running, topic, partition)
+        future: Future[Ack] | None = core.try_send(view, value, key, headers, partition, timestamp_ms)
+        if future is None:
+            return self._send_when_room(running, view, value, key, headers, partition, timestamp_ms)
+        return future
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Return once everything sent before this call is acknowledged or has failed; nothing lingers meanwhile.
+
+        Raises:
+            ClientTimeout: it takes longer than `timeout_s`.
+        """
+        running = self._running
+        if running is None:
+            return
+        done = threading.Event()
+        running.core.accumulator.start_flush(done.set)
+        if not done.wait(timeout_s):
+            raise ClientTimeout(
+                f"not everything was acknowledged within {timeout_s} s", running.core.sender.current_trouble()
+            )
+
+    def partitions_for(self, topic: str) -> int:
+        """How many partitions a topic has. Raises as `send` does."""
+        return self._view(self._running or self._start(), topic, None).partition_count
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Flush, at most `timeout_s`, then close. What is not acknowledged by then fails with ClosedError. Idempotent.
+
+        Raises:
+            ClientTimeout: the flush took longer than `timeout_s`; the producer is closed all the same.
+        """
+        with self._start_lock:
+            already, self._closed = self._closed, True
+        running = self._running
+        if already or running is None:
+            return
+        try:
+            self.flush(timeout_s)
+        finally:
+            running.thread.stop(running.core.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _start(self) -> _Running:
+        with self._start_lock:
+            if self._closed:
+                raise ClosedError("the producer is closed")
+            if self._running is None:
+                self._running = _Running(self._bootstrap, self._config)
+            return self._running
+
+    def _view(self, running: _Running, topic: str, partition: int | None) -> TopicView:
+        """The topic's partitions; asks the cluster for a topic, or a partition, that is not known yet."""
+        core = running.core
+        view = core.metadata.topics.get(topic)
+        known = view is not None and bool(view.partitions)
+        if view is not None and known and (partition is None or partition in view.partitions):
+            return view
+        if running.thread.is_current:
+            raise ClientTimeout(
+                f"topic {topic!r} is not known yet, and a callback of the producer must not wait for it"
+            )
+        max_block_ms = core.config.max_block_ms
+        if known:
+            running.thread.wait(core.metadata.update(max_block_ms))
+        return running.thread.wait(core.metadata.wait_for_topic(topic, max_block_ms))
+
+    def _send_when_room(
+        self,
+        running: _Running,
+        view: TopicView,
+        value: Payload | None,
+        key: Payload | None,
+        headers: Headers,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> Future[Ack]:
+        core = running.core
+        if running.thread.is_current:
+            raise BufferExhausted("buffer.memory is full, and a callback of the producer must not wait for room")
+        deadline_ms = core.clock.monotonic_ms() + core.config.max_block_ms
+        while True:
+            room = threading.Event()
+            core.accumulator.when_memory(room.set)
+            left_ms = deadline_ms - core.clock.monotonic_ms()
+            if left_ms <= 0 or not room.wait(left_ms / 1000):
+                raise core.exhausted()
+            future: Future[Ack] | None = core.try_send(view, value, key, headers, partition, timestamp_ms)
+            if future is not None:
+                return future
+
+    def _forget_parent(self) -> None:
+        """In the child of a fork: the parent's thread, sockets and locks are not ours."""
+        self._start_lock = threading.Lock()
+        running, self._running = self._running, None
+        if running is not None:
+            error = ClosedError("the record was sent by the parent of this process, and its acknowledgement goes there")
+            for queue in running.core.accumulator.queues.values():
+                for batch in (*queue.on_wire, *queue.waiting):
+                    ThreadFutures.disown(batch.futures, error)
+            _of_parents.append(running)
+
+
+_producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+_of_parents: list[_Running] = []
+"""Kept for ever: collecting a parent's loop in the child would close what both share."""
+
+
+def _after_fork() -> None:
+    for producer in list(_producers):
+        producer._forget_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)

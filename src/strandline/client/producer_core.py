@@ -1,0 +1,151 @@
+"""What the blocking and the asynchronous producer share: everything but the waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from strandline.client.accumulator import Accumulator
+from strandline.client.config import ProducerConfig
+from strandline.client.errors import BufferExhausted
+from strandline.client.futures import FutureKind
+from strandline.client.metadata import Metadata, TopicView
+from strandline.client.network import Network
+from strandline.client.partitioner import StickyPartitioner, partition_of_key
+from strandline.client.sender import Sender
+from strandline.client.types import Header
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import ConfigError, KafkaError
+from strandline.proto.ids import Endpoint, TopicPartition
+from strandline.proto.ports import Clock, Rng
+
+Payload = bytes | bytearray | memoryview
+Headers = Sequence[Header] | Mapping[str, bytes | None]
+
+
+class ProducerCore:
+    """Metadata, partitioning, accumulator and sender of one producer. Made on, and bound to, one event loop."""
+
+    def __init__(
+        self,
+        bootstrap: tuple[Endpoint, ...],
+        config: ProducerConfig,
+        clock: Clock,
+        rng: Rng,
+        kind: FutureKind,
+        *,
+        threaded: bool,
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.network = Network(bootstrap, config, clock, rng)
+        self.metadata = Metadata(self.network, config, clock, rng, allow_auto_create=True)
+        self.metadata.drop_idle_topics_after(config.metadata_max_idle_ms)
+        loop = asyncio.get_running_loop()
+        self._call_soon: Callable[..., Any] = loop.call_soon
+        self._call_soon_from_append: Callable[..., Any] = loop.call_soon_threadsafe if threaded else loop.call_soon
+        self._wake_pending = False
+        self.accumulator = Accumulator(config, kind, clock, self._wake_from_append)
+        self.sender = Sender(config, self.accumulator, self.network, self.metadata, clock, rng, self._wake)
+        self._rng = rng
+        self._sticky: dict[str, StickyPartitioner] = {}
+
+    def try_send(
+        self,
+        view: TopicView,
+        value: Payload | None,
+        key: Payload | None,
+        headers: Headers,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> Any | None:
+        """Queue a record; its future, or None while the memory is full.
+
+        Raises:
+            KafkaError: MESSAGE_TOO_LARGE; UNKNOWN_TOPIC_OR_PARTITION for a partition that the topic does not have.
+            TypeError: a key, value or header that is not bytes.
+            ClosedError: the producer was closed.
+        """
+        if value is not None and type(value) is not bytes:
+            value = _as_bytes("value", value)
+        if key is not None and type(key) is not bytes:
+            key = _as_bytes("key", key)
+        if headers:
+            headers = _as_headers(headers)
+        accumulator = self.accumulator
+        size = accumulator.record_size(key, value, headers)
+        target: TopicPartition | Callable[[], TopicPartition]
+        if partition is not None:
+            target = self._checked(view, partition, None)
+        elif self.config.partitioner is not None:
+            chosen = self.config.partitioner(view.name, key, value, view.partition_count)
+            target = self._checked(view, chosen, self.config.partitioner)
+        elif key is not None:
+            target = TopicPartition(view.name, partition_of_key(key, view.partition_count))
+        else:
+            sticky = self._sticky.get(view.name)
+            if sticky is None:
+                sticky = self._sticky.setdefault(view.name, StickyPartitioner(self.config.batch_size, self._rng))
+            chooser = sticky
+            target = lambda: TopicPartition(view.name, chooser.choose(view, size))  # noqa: E731
+        if timestamp_ms is None:
+            timestamp_ms = self.clock.wall_ms()
+        elif timestamp_ms < 0:
+            raise ConfigError("timestamp_ms", timestamp_ms, "milliseconds since 1970, not negative")
+        return accumulator.append(target, timestamp_ms, key, value, headers, size)
+
+    def exhausted(self) -> BufferExhausted:
+        """The error of a send that found no room in time."""
+        return BufferExhausted(
+            f"buffer.memory={self.config.buffer_memory} bytes stayed full for max.block.ms={self.config.max_block_ms}; "
+            "the record was not queued",
+            self.sender.current_trouble(),
+        )
+
+    async def close(self) -> None:
+        """Stop at once; what has no acknowledgement yet fails with ClosedError."""
+        await self.sender.close()
+        await self.metadata.close()
+        await self.network.close()
+
+    @staticmethod
+    def _checked(view: TopicView, partition: int, chosen_by: object) -> TopicPartition:
+        if partition not in view.partitions:
+            who = "" if chosen_by is None else f"the partitioner {chosen_by!r} chose it: "
+            raise KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                f"{who}topic {view.name!r} has partitions 0 to {view.partition_count - 1}",
+                partition=partition,
+            )
+        return TopicPartition(view.name, partition)
+
+    def _wake(self) -> None:
+        if not self._wake_pending:
+            self._wake_pending = True
+            self._call_soon(self._run)
+
+    def _wake_from_append(self) -> None:
+        if not self._wake_pending:
+            self._wake_pending = True
+            self._call_soon_from_append(self._run)
+
+    def _run(self) -> None:
+        self._wake_pending = False
+        self.sender.run()
+
+
+def _as_bytes(what: str, given: Any) -> bytes:
+    if isinstance(given, bytes | bytearray | memoryview):
+        return bytes(given)
+    raise TypeError(f"{what} must be bytes or None, not {type(given).__name__}; encode text with .encode()")
+
+
+def _as_headers(headers: Headers) -> tuple[Header, ...]:
+    pairs: Iterable[tuple[str, Any]] = headers.items() if isinstance(headers, Mapping) else headers
+    checked = []
+    for name, content in pairs:
+        if not isinstance(name, str):
+            raise TypeError(f"a header's name must be str, not {type(name).__name__}")
+        checked.append((name, None if content is None else _as_bytes(f"header {name!r}", content)))
+    return tuple(checked)

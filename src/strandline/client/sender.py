@@ -1,0 +1,360 @@
+"""Sends the batches of one producer: to whom, when, how many at once, and what becomes of each answer.
+
+Driven by `run`, which the loop calls when something may have changed (a batch is full, an answer came, a timer rang) and
+which does all there is to do. No task, timer or lock per partition or request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from uuid import UUID
+
+from strandline.client.accumulator import Accumulator, PartitionQueue
+from strandline.client.batches import ProducerBatch
+from strandline.client.config import ProducerConfig
+from strandline.client.errors import ClosedError, DeliveryTimeout, Disconnected, UnknownTopic
+from strandline.client.idempotence import Sequencer
+from strandline.client.metadata import UNKNOWN_TOPIC_GRACE_MS, Metadata
+from strandline.client.network import DATA, Network, backoff_ms
+from strandline.client.types import NodeInfo
+from strandline.client.wire.apis import Api
+from strandline.client.wire.connection import Connection
+from strandline.client.wire.produce import ProducedPartition, ProduceTopic, decode_produce, encode_produce
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError, ProtocolError, StrandlineError
+from strandline.proto.ports import Clock, Rng
+
+Sent = list[tuple[PartitionQueue, ProducerBatch]]
+
+_SWEEP_MS_MAX = 1_000.0
+"""Expired batches are looked for at least this often while any is open."""
+
+
+class Sender:
+    """The producer's engine. Runs on one event loop."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        accumulator: Accumulator,
+        network: Network,
+        metadata: Metadata,
+        clock: Clock,
+        rng: Rng,
+        wake: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._accumulator = accumulator
+        self._network = network
+        self._metadata = metadata
+        self._clock = clock
+        self._rng = rng
+        self._wake = wake
+        self._acks = config.acks_number
+        self._sequencer = (
+            Sequencer(config, network, metadata, rng, wake, self.fail_everything) if config.idempotent else None
+        )
+        self._connecting: dict[int, asyncio.Task[None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._next_sweep_ms = 0.0
+        self._last_error: StrandlineError | None = None
+        metadata.subscribe(wake)
+
+    # -- the engine -------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Send what is due and set the timer for what is not."""
+        now = self._clock.monotonic_ms()
+        self._sweep(now)
+        accumulator = self._accumulator
+        linger_ms = self._config.linger_ms
+        wait = float("inf")
+        by_leader: dict[int, list[PartitionQueue]] = {}
+        nodes: dict[int, NodeInfo] = {}
+        busy = accumulator.busy_queues()
+        for queue in busy:
+            delay = accumulator.is_due(queue, linger_ms, now)
+            if delay > 0:
+                wait = min(wait, delay)
+                continue
+            leader = self._metadata.leader_of(queue.partition)
+            if leader is None:
+                self._metadata.want((queue.partition.topic,))
+                self._metadata.request_update()
+                wait = min(wait, self._config.retry_backoff_ms + 1.0)
+                continue
+            node = leader[0]
+            nodes[node.node_id] = node
+            by_leader.setdefault(node.node_id, []).append(queue)
+        for node_id, queues in by_leader.items():
+            queues.sort(key=lambda queue: queue.waiting[0].order)
+            wait = min(wait, self._send_to(nodes[node_id], queues, now))
+        if accumulator.used_bytes:
+            wait = min(wait, max(self._next_sweep_ms - now, 0.0) + 1.0)
+        self._set_timer(wait)
+
+    def _send_to(self, node: NodeInfo, queues: list[PartitionQueue], now: float) -> float:
+        """Fill a broker's connection up to the requests it may have; milliseconds until another look is due."""
+        connection = self._network.ready(node, DATA)
+        if connection is None:
+            return self._connect(node)
+        limit = self._config.max_in_flight_requests_per_connection
+        while connection.in_flight < limit:
+            if self._acks == 0 and not connection.writable:
+                connection.on_writable = self._wake
+                break
+            sent = self._take_due(queues, now)
+            if not sent:
+                break
+            self._send(node, connection, sent)
+        return float("inf")
+
+    def _take_due(self, queues: list[PartitionQueue], now: float) -> Sent:
+        """One batch per partition (a rule of Produce), as many as fit into `max.request.size`."""
+        accumulator, sequencer = self._accumulator, self._sequencer
+        sent: Sent = []
+        size = 0
+        for queue in queues:
+            if not queue.waiting or accumulator.is_due(queue, self._config.linger_ms, now) > 0:
+                continue
+            if sequencer is not None and not sequencer.may_send(queue):
+                continue
+            needed = queue.waiting[0].builder.size_bytes
+            if sent and size + needed > self._config.max_request_size:
+                break
+            batch = accumulator.take(queue)
+            if sequencer is not None:
+                sequencer.number(queue, batch)
+            size += needed
+            sent.append((queue, batch))
+        return sent
+
+    def _send(self, node: NodeInfo, connection: Connection, sent: Sent) -> None:
+        topics: dict[str, list[tuple[int, bytes | bytearray]]] = {}
+        for queue, batch in sent:
+            batch.attempts += 1
+            queue.on_wire.append(batch)
+            topics.setdefault(queue.partition.topic, []).append((queue.partition.partition, batch.encode()))
+        ids = {name: view.topic_id for name in topics if (view := self._metadata.topics.get(name)) is not None}
+        all_named = all(ids.get(name) is not None for name in topics)
+        try:
+            version = connection.version(Api.PRODUCE, None if all_named else 12)
+        except KafkaError as error:
+            self._undo(sent, error)
+            return
+        body = encode_produce(
+            version,
+            self._acks,
+            self._config.request_timeout_ms,
+            [ProduceTopic(name, ids.get(name), batches) for name, batches in topics.items()],
+        )
+        answer = connection.send(Api.PRODUCE, version, body, self._config.request_timeout_ms, self._acks != 0)
+        if self._acks == 0:
+            self._finish_unanswered(sent, answer)
+        else:
+            answer.add_done_callback(partial(self._answered, node, version, sent))
+
+    def _undo(self, sent: Sent, error: KafkaError) -> None:
+        for queue, batch in sent:
+            queue.on_wire.remove(batch)
+            self._fail(queue, batch, error)
+
+    def _finish_unanswered(self, sent: Sent, answer: asyncio.Future[memoryview]) -> None:
+        error = answer.exception()
+        for queue, batch in sent:
+            queue.on_wire.remove(batch)
+            if isinstance(error, StrandlineError):
+                self._fail(queue, batch, error)
+            else:
+                self._accumulator.release(batch)
+                batch.finish(-1, -1, ())
+
+    def _connect(self, node: NodeInfo) -> float:
+        if node.node_id not in self._connecting:
+            wait = self._network.backoff_ms(node)
+            if wait > 0:
+                return wait
+            task = asyncio.get_running_loop().create_task(self._open(node))
+            self._connecting[node.node_id] = task
+        return float("inf")
+
+    async def _open(self, node: NodeInfo) -> None:
+        try:
+            await self._network.to_node(node, DATA)
+            self._last_error = None
+        except StrandlineError as error:
+            self._last_error = error
+            self._metadata.request_update()
+        finally:
+            self._connecting.pop(node.node_id, None)
+            self._wake()
+
+    def _set_timer(self, wait_ms: float) -> None:
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if wait_ms != float("inf"):
+            self._timer = loop.call_later(wait_ms / 1000, self._wake)
+
+    # -- answers ----------------------------------------------------------------------------------------------------
+
+    def _answered(self, node: NodeInfo, version: int, sent: Sent, answer: asyncio.Future[memoryview]) -> None:
+        for queue, batch in sent:
+            queue.on_wire.remove(batch)
+        error = Disconnected("the producer was closed") if answer.cancelled() else answer.exception()
+        told: dict[tuple[str | UUID, int], ProducedPartition] = {}
+        if error is None:
+            try:
+                told = {(item.topic, item.partition): item for item in decode_produce(version, answer.result())}
+            except ProtocolError as broken:
+                error = broken
+        now = self._clock.monotonic_ms()
+        retries: list[tuple[PartitionQueue, ProducerBatch]] = []
+        for queue, batch in sent:
+            if error is not None:
+                again = self._retry_or_fail(queue, batch, error, now)
+            else:
+                again = self._settle(queue, batch, self._find(told, queue), node, now)
+            if again:
+                retries.append((queue, batch))
+        for queue, batch in reversed(retries):
+            self._accumulator.put_back(queue, batch)
+        if error is not None:
+            self._metadata.request_update()
+        self._wake()
+
+    def _find(
+        self, told: dict[tuple[str | UUID, int], ProducedPartition], queue: PartitionQueue
+    ) -> ProducedPartition | None:
+        name, number = queue.partition
+        found = told.get((name, number))
+        if found is None:
+            view = self._metadata.topics.get(name)
+            if view is not None and view.topic_id is not None:
+                found = told.get((view.topic_id, number))
+        return found
+
+    def _settle(
+        self, queue: PartitionQueue, batch: ProducerBatch, told: ProducedPartition | None, node: NodeInfo, now: float
+    ) -> bool:
+        """Judge one partition's answer; true when the batch is to be sent again."""
+        if told is None:
+            lost = Disconnected(f"broker {node} did not answer for {queue.partition}")
+            return self._retry_or_fail(queue, batch, lost, now)
+        code = told.error
+        if code is ErrorCode.NONE or code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            replicas = told.replicas
+            if replicas is None and self._acks == 1:
+                replicas = (node.node_id,)
+            self._finish(queue, batch, told.base_offset if code is ErrorCode.NONE else -1, told, replicas)
+            return False
+        error = KafkaError(code, told.message or "", partition=str(queue.partition), broker=node.node_id)
+        if batch.done:
+            return False
+        if code is ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1:
+            self._accumulator.replace_by_halves(queue, batch, batch.split(self._accumulator.codec))
+            return False
+        if self._sequencer is not None and self._sequencer.refused(queue, batch, code):
+            return self._retry_or_fail(queue, batch, error, now)
+        if not code.retriable:
+            self._fail(queue, batch, error)
+            return False
+        moved = told.current_leader is not None and self._metadata.apply_leader(queue.partition, *told.current_leader)
+        if code.refresh_metadata and not moved:
+            self._metadata.request_update()
+        return self._retry_or_fail(queue, batch, error, now, at_once=moved)
+
+    def _finish(
+        self,
+        queue: PartitionQueue,
+        batch: ProducerBatch,
+        base_offset: int,
+        told: ProducedPartition,
+        replicas: tuple[int, ...] | None,
+    ) -> None:
+        if self._sequencer is not None:
+            self._sequencer.resolve(queue, batch, written=True)
+        if not batch.done:
+            self._accumulator.release(batch)
+            batch.finish(base_offset, told.log_append_time_ms, replicas)
+
+    def _retry_or_fail(
+        self, queue: PartitionQueue, batch: ProducerBatch, error: BaseException, now: float, *, at_once: bool = False
+    ) -> bool:
+        if batch.done:
+            return False
+        failure = error if isinstance(error, StrandlineError) else Disconnected(str(error))
+        batch.last_error = failure
+        if batch.attempts > self._config.retries:
+            self._fail(queue, batch, failure)
+            return False
+        config = self._config
+        wait = (
+            0.0
+            if at_once
+            else backoff_ms(batch.attempts, config.retry_backoff_ms, config.retry_backoff_max_ms, self._rng)
+        )
+        batch.retry_at_ms = now + wait
+        return True
+
+    def _fail(self, queue: PartitionQueue, batch: ProducerBatch, error: Exception) -> None:
+        if self._sequencer is not None:
+            self._sequencer.resolve(queue, batch, written=False)
+        self._accumulator.drop(queue, batch)
+        self._accumulator.release(batch)
+        batch.fail(error)
+
+    # -- ends -------------------------------------------------------------------------------------------------------
+
+    def _sweep(self, now: float) -> None:
+        """Fail batches that are older than `delivery.timeout.ms`, and those of topics that are gone."""
+        if now < self._next_sweep_ms:
+            return
+        timeout_ms = self._config.delivery_timeout_ms
+        next_ms = now + _SWEEP_MS_MAX
+        unknown = self._metadata.unknown_since_ms
+        for queue, batch in self._accumulator.all_batches():
+            topic = queue.partition.topic
+            if now - batch.created_ms >= timeout_ms:
+                text = (
+                    f"{batch.count} records of {queue.partition} had no acknowledgement within "
+                    f"delivery.timeout.ms={timeout_ms}; whether they are in the log is unknown"
+                )
+                if not batch.attempts:
+                    text = (
+                        f"{batch.count} records of {queue.partition} could not be sent within "
+                        f"delivery.timeout.ms={timeout_ms}; they are not in the log"
+                    )
+                self._fail(queue, batch, DeliveryTimeout(text, batch.last_error or self.current_trouble()))
+            elif topic in unknown and now - unknown[topic] >= UNKNOWN_TOPIC_GRACE_MS and batch not in queue.on_wire:
+                self._fail(queue, batch, UnknownTopic(topic))
+            else:
+                next_ms = min(next_ms, batch.created_ms + timeout_ms)
+        self._next_sweep_ms = next_ms
+
+    def current_trouble(self) -> StrandlineError | None:
+        """The last failure on the way to the brokers, if the trouble lasts."""
+        waiting_for_id = None if self._sequencer is None else self._sequencer.last_error
+        return self._last_error or self._metadata.last_error or waiting_for_id
+
+    def fail_everything(self, error: StrandlineError) -> None:
+        """End every record with `error` and take no more."""
+        self._accumulator.close(error)
+        for queue, batch in self._accumulator.all_batches():
+            self._fail(queue, batch, error)
+
+    async def close(self) -> None:
+        """Stop sending; what has no answer yet fails with ClosedError."""
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = list(self._connecting.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        if self._sequencer is not None:
+            await self._sequencer.close()
+        self.fail_everything(ClosedError("the producer was closed before the record was acknowledged"))

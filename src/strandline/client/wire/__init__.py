@@ -1,0 +1,1 @@
+"""Kafka's wire protocol, the client's half: frames, versions, connections."""

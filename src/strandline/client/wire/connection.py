@@ -1,0 +1,300 @@
+"""One TCP connection to a broker: pipelined requests, answers in order, versions settled once at the start.
+
+Invariants:
+- Answers arrive in the order of their requests (Kafka's rule); any other correlation id breaks the connection.
+- A request's future ends exactly once: with the body, or with the error that ended the connection.
+- After an error nothing more is sent or read: the owner opens a new connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import strandline
+from strandline.client.errors import BrokerUnreachable, ClientTimeout, Disconnected
+from strandline.client.wire.apis import FIRST_FLEXIBLE, SUPPORTED, Api, VersionRange, choose_version
+from strandline.client.wire.produce import skip_tags
+from strandline.client.wire.schema import decode_response, encode_request
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError, ProtocolError, StrandlineError
+from strandline.proto.ids import Endpoint
+
+SOFTWARE_NAME = "strandline-python"
+"""How brokers know this client (KIP-511); Strandline's tell it who had synced a batch."""
+
+RESPONSE_BYTES_MAX = 256 << 20
+"""No response may be longer. Kafka's clients have no limit and die of memory when a port speaks something else."""
+
+_SCRATCH_BYTES = 64 << 10
+_HEADER = struct.Struct(">ihhi")
+
+
+class _Pending(NamedTuple):
+    correlation_id: int
+    api: Api
+    flexible: bool
+    deadline: float
+    timeout_ms: float
+    answer: asyncio.Future[memoryview]
+
+
+class Connection(asyncio.BufferedProtocol):
+    """A connection that has settled its versions. Make one with `connect`."""
+
+    def __init__(self, endpoint: Endpoint, client_id: str, on_lost: Callable[[Connection], None] | None) -> None:
+        self.endpoint = endpoint
+        self.versions: dict[int, VersionRange] = {}
+        self.closed = False
+        self.writable = True
+        self.on_writable: Callable[[], None] | None = None
+        self._client_id = client_id.encode()
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._next_correlation_id = 0
+        self._pending: deque[_Pending] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._scratch = bytearray(_SCRATCH_BYTES)
+        self._have = 0
+        self._frame: bytearray | None = None
+        self._filled = 0
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    def version(self, api: Api, at_most: int | None = None) -> int:
+        """The version of `api` on this connection.
+
+        Raises:
+            KafkaError: UNSUPPORTED_VERSION.
+        """
+        return choose_version(api, self.versions.get(api), str(self.endpoint), at_most)
+
+    async def call(self, api: Api, values: Mapping[str, Any], timeout_ms: float, at_most: int | None = None) -> Any:
+        """Send one of the small APIs' requests and decode its answer.
+
+        Raises:
+            Disconnected, ClientTimeout, KafkaError (UNSUPPORTED_VERSION), ProtocolError.
+        """
+        version = self.version(api, at_most)
+        body = await self.send(api, version, [encode_request(api, version, values)], timeout_ms)
+        return decode_response(api, version, bytes(body))
+
+    def send(
+        self, api: Api, version: int, pieces: Sequence[bytes | bytearray], timeout_ms: float, answered: bool = True
+    ) -> asyncio.Future[memoryview]:
+        """Write one request; the future gives the body of its answer (at once empty when `answered` is false).
+
+        No answer within `timeout_ms` ends the connection, as nothing behind it could be answered either.
+        """
+        answer: asyncio.Future[memoryview] = self._loop.create_future()
+        if self.closed or self._transport is None:
+            answer.set_exception(Disconnected(f"the connection to {self.endpoint} is closed"))
+            return answer
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
+        flexible = version >= FIRST_FLEXIBLE[api]
+        tags = b"\x00" if flexible else b""
+        client_id = struct.pack(">h", len(self._client_id)) + self._client_id
+        size = 8 + len(client_id) + len(tags) + sum(map(len, pieces))
+        if answered:
+            deadline = self._loop.time() + timeout_ms / 1000
+            header_flexible = flexible and api is not Api.API_VERSIONS
+            self._pending.append(_Pending(correlation_id, api, header_flexible, deadline, timeout_ms, answer))
+            if self._timer is None:
+                self._timer = self._loop.call_at(deadline, self._check_deadlines)
+        else:
+            answer.set_result(memoryview(b""))
+        self._transport.write(b"".join((_HEADER.pack(size, api, version, correlation_id), client_id, tags, *pieces)))
+        return answer
+
+    def close(self) -> None:
+        """Close now; what is out fails with Disconnected."""
+        self._end(Disconnected(f"the connection to {self.endpoint} was closed here"))
+
+    @property
+    def in_flight(self) -> int:
+        """Requests without an answer."""
+        return len(self._pending)
+
+    async def settle_versions(self, timeout_ms: float) -> None:
+        """ApiVersions (KIP-35, KIP-511): a broker that does not know our version says in version 0 what it knows."""
+        version = SUPPORTED[Api.API_VERSIONS].high
+        while True:
+            values = {"client_software_name": SOFTWARE_NAME, "client_software_version": strandline.__version__}
+            body = bytes(
+                await self.send(
+                    Api.API_VERSIONS, version, [encode_request(Api.API_VERSIONS, version, values)], timeout_ms
+                )
+            )
+            if len(body) >= 2 and int.from_bytes(body[:2], "big", signed=True) == ErrorCode.UNSUPPORTED_VERSION:
+                answer = decode_response(Api.API_VERSIONS, 0, body)
+                known = [key.max_version for key in answer.api_keys if key.api_key == Api.API_VERSIONS]
+                lower = min(version - 1, known[0] if known else 0)
+                if lower < 0:
+                    raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{self.endpoint} refuses every ApiVersions")
+                version = lower
+                continue
+            answer = decode_response(Api.API_VERSIONS, version, body)
+            if answer.error_code != ErrorCode.NONE:
+                raise KafkaError(answer.error_code, f"{self.endpoint} answered ApiVersions so")
+            self.versions = {key.api_key: VersionRange(key.min_version, key.max_version) for key in answer.api_keys}
+            return
+
+    # -- asyncio.BufferedProtocol -----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The TCP connection is up."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go: straight into a long answer, else into the scratch buffer."""
+        if self._frame is not None:
+            return memoryview(self._frame)[self._filled :]
+        return memoryview(self._scratch)[self._have :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes have arrived: hand over every answer that is whole."""
+        if self._frame is not None:
+            self._filled += nbytes
+            if self._filled == len(self._frame):
+                frame, self._frame = self._frame, None
+                self._deliver(memoryview(frame))
+            return
+        scratch = self._scratch
+        have = self._have + nbytes
+        pos = 0
+        while have - pos >= 4 and not self.closed:
+            size = int.from_bytes(scratch[pos : pos + 4], "big", signed=True)
+            if not 4 <= size <= RESPONSE_BYTES_MAX:
+                self._end(_not_kafka(self.endpoint, bytes(scratch[pos : pos + 5]), size))
+                return
+            start = pos + 4
+            if have - start >= size:
+                self._deliver(memoryview(bytes(scratch[start : start + size])))
+                pos = start + size
+            elif size + 4 > _SCRATCH_BYTES:
+                self._frame = bytearray(size)
+                self._filled = have - start
+                self._frame[: self._filled] = scratch[start:have]
+                pos = have
+            else:
+                break
+        self._have = have - pos
+        if pos and self._have:
+            scratch[: self._have] = scratch[pos:have]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The peer closed, or the network did."""
+        reason = "the broker closed the connection" if exc is None else str(exc)
+        self._end(Disconnected(f"lost the connection to {self.endpoint}: {reason}"))
+
+    def pause_writing(self) -> None:
+        """The transport holds more than it likes: the peer reads slowly."""
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        """The transport takes more again."""
+        self.writable = True
+        if self.on_writable is not None:
+            notify, self.on_writable = self.on_writable, None
+            notify()
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _deliver(self, frame: memoryview) -> None:
+        correlation_id = int.from_bytes(frame[:4], "big", signed=True)
+        if not self._pending or self._pending[0].correlation_id != correlation_id:
+            self._end(ProtocolError(f"{self.endpoint} answered request {correlation_id}, which is not the next one"))
+            return
+        pending = self._pending.popleft()
+        start = 4
+        if pending.flexible:
+            try:
+                start = skip_tags(frame, 4)
+            except IndexError as error:
+                self._fail(pending, ProtocolError(f"{self.endpoint} sent a broken response header: {error}"))
+                return
+        if not pending.answer.done():
+            pending.answer.set_result(frame[start:])
+
+    def _check_deadlines(self) -> None:
+        self._timer = None
+        if not self._pending:
+            return
+        now = self._loop.time()
+        late = next((item for item in self._pending if item.deadline <= now), None)
+        if late is None:
+            self._timer = self._loop.call_at(min(item.deadline for item in self._pending), self._check_deadlines)
+            return
+        self._end(ClientTimeout(f"{self.endpoint} did not answer {late.api.name} within {late.timeout_ms:g} ms"))
+
+    def _end(self, error: StrandlineError) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._transport is not None:
+            self._transport.abort()
+        pending, self._pending = self._pending, deque()
+        for item in pending:
+            self._fail(item, error)
+        if self._on_lost is not None:
+            self._on_lost(self)
+
+    @staticmethod
+    def _fail(pending: _Pending, error: StrandlineError) -> None:
+        if not pending.answer.done():
+            pending.answer.set_exception(error)
+            # Whoever sent the request may be gone by now; the error then concerns nobody.
+            pending.answer.exception()
+
+
+def _not_kafka(endpoint: Endpoint, start: bytes, size: int) -> ProtocolError:
+    if start[:2] in (b"\x15\x03", b"\x16\x03"):
+        return ProtocolError(f"{endpoint} speaks TLS; this client connects in plaintext: use its PLAINTEXT listener")
+    if start[:4] == b"HTTP":
+        return ProtocolError(f"{endpoint} speaks HTTP, not Kafka's protocol: use the client listener's port")
+    return ProtocolError(f"{endpoint} announced a response of {size} bytes: it does not speak Kafka's protocol")
+
+
+async def connect(
+    endpoint: Endpoint,
+    client_id: str,
+    *,
+    setup_timeout_ms: float,
+    request_timeout_ms: float,
+    advertised_by: str | None = None,
+    on_lost: Callable[[Connection], None] | None = None,
+) -> Connection:
+    """Open a connection and settle its versions. `advertised_by` tells in an error where the address came from.
+
+    Raises:
+        BrokerUnreachable: nobody answers there, or the connection breaks while versions are settled.
+        ProtocolError: something else than a Kafka broker listens there.
+        KafkaError: UNSUPPORTED_VERSION.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(setup_timeout_ms / 1000):
+            _, connection = await loop.create_connection(
+                lambda: Connection(endpoint, client_id, on_lost), endpoint.host, endpoint.port
+            )
+    except TimeoutError:
+        raise BrokerUnreachable(str(endpoint), f"no connection within {setup_timeout_ms:g} ms", advertised_by) from None
+    except OSError as error:
+        raise BrokerUnreachable(str(endpoint), error.strerror or str(error) or repr(error), advertised_by) from error
+    try:
+        await connection.settle_versions(min(request_timeout_ms, setup_timeout_ms))
+    except (Disconnected, ClientTimeout) as error:
+        raise BrokerUnreachable(str(endpoint), str(error), advertised_by) from error
+    finally:
+        if not connection.versions:
+            connection.close()
+    return connection
