@@ -1,0 +1,349 @@
+"""The leader of one partition in one leader epoch (rule B, in full).
+
+Nothing here writes, sends or reads a clock. The caller tells what happened (an append, a finished sync, a follower's
+fetch or acknowledgement, metadata, a controller's answer, the passing of time); every such call returns whether the
+high watermark rose, and may leave a proposal in `pending` that is not `sent` yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, NodeId
+from strandline.replica.core.isr import Judgement, PendingIsr, judge_answer
+from strandline.replica.core.progress import FollowerProgress
+from strandline.replica.states import (
+    ACKS_ALL,
+    AlterPartitionItem,
+    AlterPartitionOutcome,
+    BrokerState,
+    FollowerStatus,
+    IsrMember,
+    PartitionState,
+)
+
+PROPOSAL_BACKOFF_MS = 200.0
+"""After the controller refused a proposal it makes no sense to repeat it with the next acknowledgement: what it knows
+better (a fencing, a restart) reaches this broker as metadata within tens of milliseconds."""
+
+
+class LeaderCore:
+    """Leadership of one partition from its election on; a new leader epoch gets a new object.
+
+    Triggers: `appended`, `synced`, `fetched`, `acked`, `metadata_changed`, `brokers_changed`, `answered`, `sweep`.
+
+    Invariants:
+    - the high watermark never falls, and never passes the leader's counted offset;
+    - it does not move while |ISR| < min(min.insync.replicas, replication factor): this holds back acks=1 data too,
+      and makes ELR safe (KIP-966);
+    - it does not pass any member of the maximal ISR, nor a replica that has caught up and may join;
+    - at most one ISR change is pending.
+    """
+
+    __slots__ = (
+        "_brokers",
+        "_followers",
+        "_lag_time_max_ms",
+        "_me",
+        "_min_isr",
+        "_propose_after_ms",
+        "_state",
+        "_sync_before_ack",
+        "durable_offset",
+        "epoch_start_offset",
+        "followers",
+        "high_watermark",
+        "isr",
+        "leader_epoch",
+        "log_end_offset",
+        "maximal_isr",
+        "partition_epoch",
+        "pending",
+        "recovering",
+    )
+
+    def __init__(
+        self,
+        me: NodeId,
+        state: PartitionState,
+        brokers: Mapping[NodeId, BrokerState],
+        *,
+        log_end_offset: int,
+        durable_offset: int,
+        high_watermark: int,
+        sync_before_ack: bool,
+        lag_time_max_ms: float,
+        now_ms: float,
+    ) -> None:
+        """Become leader. The caller persists (leader epoch, `epoch_start_offset`) in the log (D-3), and looks at
+        `high_watermark`, which is judged at once (a lone replica needs nobody's fetch)."""
+        self._me = me
+        self._state = state
+        self._brokers = brokers
+        self._sync_before_ack = sync_before_ack
+        self._lag_time_max_ms = lag_time_max_ms
+        self._propose_after_ms = float("-inf")
+        self.leader_epoch = state.leader_epoch
+        self.partition_epoch = state.partition_epoch
+        self.epoch_start_offset = log_end_offset
+        self.log_end_offset = log_end_offset
+        self.durable_offset = durable_offset
+        self.high_watermark = min(high_watermark, log_end_offset)
+        self.isr = state.isr
+        self.maximal_isr = state.isr
+        self.recovering = state.recovering
+        self.pending: PendingIsr | None = None
+        self._min_isr = state.effective_min_isr
+        self.followers: dict[NodeId, FollowerProgress] = {}
+        self._followers: tuple[FollowerProgress, ...] = ()
+        self._adopt_replicas(now_ms)
+        self._advance(now_ms)
+
+    # What happened
+
+    def appended(self, next_offset: int, now_ms: float) -> bool:
+        """The log now ends at `next_offset`. Who was at the end until now was caught up until now."""
+        end = self.log_end_offset
+        for follower in self._followers:
+            if follower.fetch_offset == end:
+                follower.last_caught_up_ms = now_ms
+        self.log_end_offset = next_offset
+        return not self._sync_before_ack and self._advance(now_ms)
+
+    def synced(self, durable_offset: int, now_ms: float) -> bool:
+        """Everything below `durable_offset` is on this broker's disk: an end captured before the sync began (A-9)."""
+        if durable_offset <= self.durable_offset:
+            return False
+        self.durable_offset = durable_offset
+        return self._sync_before_ack and self._advance(now_ms)
+
+    def fetched(
+        self,
+        node_id: NodeId,
+        broker_epoch: BrokerEpoch,
+        *,
+        fetch_offset: int,
+        durable_offset: int,
+        log_start_offset: int,
+        now_ms: float,
+    ) -> bool:
+        """A fetch of a replica was found VALID. Never call it for a diverging one (KAFKA-13141, D-6)."""
+        follower = self.followers[node_id]
+        if follower.broker_epoch != broker_epoch:
+            follower.forget()
+            follower.broker_epoch = broker_epoch
+        follower.log_start_offset = log_start_offset
+        return self.acked(follower, fetch_offset, durable_offset, now_ms)
+
+    def acked(self, follower: FollowerProgress, fetch_offset: int, durable_offset: int, now_ms: float) -> bool:
+        """A follower that fetched validly in this epoch got further (or fell back, if it had to truncate)."""
+        counted = durable_offset if self._sync_before_ack else fetch_offset
+        follower.advance(fetch_offset, durable_offset, counted, self.log_end_offset, now_ms)
+        if not follower.in_isr and self.pending is None and self._may_join(follower):
+            self._propose_expand(follower, now_ms)
+        return self._advance(now_ms)
+
+    def disconnected(self, node_id: NodeId, now_ms: float) -> bool:
+        """A follower's stream ended. What it acknowledged still counts; but who is not in the ISR is not waited for."""
+        follower = self.followers.get(node_id)
+        if follower is None or follower.in_isr:
+            return False
+        follower.last_caught_up_ms = float("-inf")
+        return self._advance(now_ms)
+
+    def metadata_changed(self, state: PartitionState, now_ms: float) -> bool:
+        """The metadata of this partition changed within this leader epoch.
+
+        A newer partition epoch settles what was pending: the controller commits no proposal made under an older one.
+        The same partition epoch says nothing new about the ISR (only configs changed), and a pending change stays.
+        """
+        if state.partition_epoch < self.partition_epoch:
+            return False
+        newer = state.partition_epoch > self.partition_epoch
+        isr = state.isr if newer else self.isr
+        self._state = state
+        self._min_isr = state.effective_min_isr
+        if newer:
+            self.pending = None
+            self._commit(isr, state.partition_epoch, state.recovering)
+        self._adopt_replicas(now_ms)
+        self._propose(now_ms)
+        return self._advance(now_ms)
+
+    def brokers_changed(self, brokers: Mapping[NodeId, BrokerState], now_ms: float) -> bool:
+        """Registrations, fencing or shutdowns changed: who may join did too, and whom the high watermark waits for
+        (a caught-up stopping replica no longer, KAFKA-15021, D-15)."""
+        self._brokers = brokers
+        self._propose(now_ms)
+        return self._advance(now_ms)
+
+    def answered(self, pending: PendingIsr, outcome: AlterPartitionOutcome, now_ms: float) -> bool:
+        """The controller answered a proposal. An answer to one that metadata have settled meanwhile is ignored."""
+        if self.pending is not pending:
+            return False
+        judgement = judge_answer(outcome.error)
+        if judgement is Judgement.COMMITTED:
+            if outcome.leader_epoch != self.leader_epoch or outcome.partition_epoch < self.partition_epoch:
+                return False
+            self.pending = None
+            self._commit(outcome.isr, outcome.partition_epoch, outcome.recovering)
+            self._propose(now_ms)
+        elif judgement is Judgement.ROLLED_BACK:
+            self.pending = None
+            self._set_maximal(self.isr)
+            self._propose_after_ms = now_ms + PROPOSAL_BACKOFF_MS
+        elif judgement is Judgement.RETRY:
+            pending.sent = False
+        return self._advance(now_ms)
+
+    def sweep(self, now_ms: float) -> bool:
+        """Time passed: drop who lags, propose who may join, and stop waiting for who no longer comes."""
+        self._propose(now_ms)
+        return self._advance(now_ms)
+
+    # Judgements
+
+    @property
+    def min_isr(self) -> int:
+        """min(min.insync.replicas, replication factor)."""
+        return self._min_isr
+
+    @property
+    def under_min_isr(self) -> bool:
+        """Fewer in-sync replicas than `min_isr`: nothing becomes committed."""
+        return len(self.isr) < self._min_isr
+
+    @property
+    def replicas(self) -> tuple[NodeId, ...]:
+        """The assignment."""
+        return self._state.replicas
+
+    @property
+    def knows_committed_end(self) -> bool:
+        """The high watermark has reached the start of this epoch. Before that it may lag the true one, and "the latest
+        offset" has no answer (OFFSET_NOT_AVAILABLE; rule B: stale HW)."""
+        return self.high_watermark >= self.epoch_start_offset
+
+    def admit(self, acks: int) -> ErrorCode:
+        """Whether a batch may be written: NOT_ENOUGH_REPLICAS if acks=all could not be kept, and nothing is written."""
+        if acks == ACKS_ALL and len(self.isr) < self._min_isr:
+            return ErrorCode.NOT_ENOUGH_REPLICAS
+        return ErrorCode.NONE
+
+    def judge_committed(self) -> ErrorCode:
+        """The answer for acks=all once the high watermark passed the batch: NOT_ENOUGH_REPLICAS_AFTER_APPEND if the
+        maximal ISR has become too small meanwhile."""
+        if len(self.maximal_isr) < self._min_isr:
+            return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        return ErrorCode.NONE
+
+    def synced_replicas(self, offset: int) -> tuple[NodeId, ...]:
+        """Who is known to have synced everything below `offset`; this broker first."""
+        nodes = [follower.node_id for follower in self._followers if follower.durable_offset >= offset]
+        return (self._me, *nodes) if self.durable_offset >= offset else tuple(nodes)
+
+    def follower_statuses(self, now_ms: float) -> tuple[FollowerStatus, ...]:
+        """The followers, in order of assignment."""
+        return tuple(
+            FollowerStatus(f.node_id, f.fetch_offset, f.durable_offset, f.in_isr, now_ms - f.last_caught_up_ms)
+            for f in self._followers
+        )
+
+    # Rules
+
+    def _advance(self, now_ms: float) -> bool:
+        """Rule B: HW = min over the leader, the maximal ISR, and replicas caught up and eligible to join."""
+        if len(self.isr) < self._min_isr:
+            return False
+        offset = self.durable_offset if self._sync_before_ack else self.log_end_offset
+        for follower in self._followers:
+            if follower.counted_offset < offset and (follower.in_maximal_isr or self._about_to_join(follower, now_ms)):
+                offset = follower.counted_offset
+        if offset <= self.high_watermark:
+            return False
+        self.high_watermark = offset
+        return True
+
+    def _about_to_join(self, follower: FollowerProgress, now_ms: float) -> bool:
+        """Caught up and eligible, but not in the ISR yet: without waiting for it, it could never get in."""
+        return follower.caught_up(self.log_end_offset, self._lag_time_max_ms, now_ms) and self._eligible(follower)
+
+    def _may_join(self, follower: FollowerProgress) -> bool:
+        """All conditions of rule B, on one snapshot of the replica: a fetch in this leader epoch, what counts of it
+        reaches the high watermark and the start of the epoch, unfenced, staying, and the very process that fetched."""
+        counted = follower.counted_offset
+        return (
+            counted >= 0
+            and counted >= self.high_watermark
+            and counted >= self.epoch_start_offset
+            and self._eligible(follower)
+        )
+
+    def _eligible(self, follower: FollowerProgress) -> bool:
+        broker = self._brokers.get(follower.node_id)
+        return broker is not None and broker.eligible and broker.broker_epoch == follower.broker_epoch
+
+    def _propose(self, now_ms: float) -> None:
+        """Propose a change of the ISR if one is due and none is pending: who lags leaves first."""
+        if self.pending is not None or now_ms < self._propose_after_ms:
+            return
+        lagging = [
+            f.node_id
+            for f in self._followers
+            if f.in_isr and not f.caught_up(self.log_end_offset, self._lag_time_max_ms, now_ms)
+        ]
+        if lagging:
+            self.pending = self._proposal(tuple(node for node in self.isr if node not in lagging), expanding=False)
+            return
+        for follower in self._followers:
+            if not follower.in_isr and self._may_join(follower):
+                self._propose_expand(follower, now_ms)
+                return
+
+    def _propose_expand(self, follower: FollowerProgress, now_ms: float) -> None:
+        if now_ms < self._propose_after_ms:
+            return
+        self.pending = self._proposal((*self.isr, follower.node_id), expanding=True)
+        self._set_maximal(self.pending.isr)
+
+    def _proposal(self, isr: tuple[NodeId, ...], *, expanding: bool) -> PendingIsr:
+        item = AlterPartitionItem(
+            topic_id=self._state.topic_id,
+            partition=self._state.partition,
+            leader_epoch=self.leader_epoch,
+            partition_epoch=self.partition_epoch,
+            new_isr=tuple(IsrMember(node, self._broker_epoch(node)) for node in isr),
+        )
+        return PendingIsr(item, expanding=expanding)
+
+    def _broker_epoch(self, node_id: NodeId) -> BrokerEpoch:
+        """The process that is meant: for a follower the one that fetched, never what the metadata say (KAFKA-15221)."""
+        follower = self.followers.get(node_id)
+        if follower is not None:
+            return follower.broker_epoch
+        broker = self._brokers.get(node_id)
+        return broker.broker_epoch if broker is not None else NO_BROKER_EPOCH
+
+    def _commit(self, isr: tuple[NodeId, ...], partition_epoch: int, recovering: bool) -> None:
+        self.partition_epoch = type(self.partition_epoch)(partition_epoch)
+        self.recovering = recovering
+        self.isr = isr
+        self._set_maximal(isr)
+
+    def _set_maximal(self, maximal_isr: tuple[NodeId, ...]) -> None:
+        self.maximal_isr = maximal_isr
+        for follower in self._followers:
+            follower.in_isr = follower.node_id in self.isr
+            follower.in_maximal_isr = follower.node_id in maximal_isr
+
+    def _adopt_replicas(self, now_ms: float) -> None:
+        """Followers are the other replicas; who was one already keeps what is known of it."""
+        known = self.followers
+        self.followers = {
+            node: known.get(node) or FollowerProgress(node, in_isr=node in self.isr, now_ms=now_ms)
+            for node in self._state.replicas
+            if node != self._me
+        }
+        self._followers = tuple(self.followers.values())
+        self._set_maximal(self.maximal_isr)

@@ -1,0 +1,301 @@
+"""The values that the replica manager takes and gives: metadata in, outcomes out.
+
+They carry no behaviour beyond what their fields imply, import nothing of the network, and may be built by any layer
+above (the node maps the controller's image and replies to them).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from strandline.log.config import LogConfig
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import (
+    NO_EPOCH,
+    NO_NODE,
+    BrokerEpoch,
+    Endpoint,
+    LeaderEpoch,
+    NodeId,
+    Offset,
+    PartitionEpoch,
+    TopicId,
+    TopicIdPartition,
+    TopicPartition,
+)
+
+NO_OFFSET = Offset(-1)
+"""An offset that is not known."""
+
+NO_PARTITION_EPOCH = PartitionEpoch(-1)
+"""A partition epoch that is not known."""
+
+ACKS_ALL = -1
+"""Kafka's acks=all: answer when every in-sync replica has the batch."""
+
+LATEST_TIMESTAMP = -1
+EARLIEST_TIMESTAMP = -2
+MAX_TIMESTAMP = -3
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerState:
+    """What replication must know of a broker, from the metadata.
+
+    Attributes:
+        endpoint: its internal listener, where replication streams are opened.
+        broker_epoch: names its process lifetime (its latest registration).
+        fenced, in_controlled_shutdown: either makes it ineligible to join an ISR.
+    """
+
+    node_id: NodeId
+    endpoint: Endpoint
+    broker_epoch: BrokerEpoch
+    fenced: bool = False
+    in_controlled_shutdown: bool = False
+
+    @property
+    def eligible(self) -> bool:
+        """May join an ISR as far as its registration goes."""
+        return not self.fenced and not self.in_controlled_shutdown
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """One partition as the committed metadata have it.
+
+    Attributes:
+        leader: NO_NODE while there is none.
+        leader_epoch: bumped at each election; partition_epoch: bumped at each change of the partition (rule B: the
+            four epochs are never conflated).
+        recovering: the leader was elected uncleanly, so followers may have to give up records they thought committed.
+        min_insync_replicas: as configured; the effective value is min(this, number of replicas).
+        log_config: the topic's log settings.
+        unclean_leader_election: whether the topic allows unclean elections; like `recovering` it lets a follower
+            truncate below its high watermark.
+    """
+
+    topic: str
+    topic_id: TopicId
+    partition: int
+    replicas: tuple[NodeId, ...]
+    isr: tuple[NodeId, ...]
+    leader: NodeId
+    leader_epoch: LeaderEpoch
+    partition_epoch: PartitionEpoch
+    recovering: bool = False
+    min_insync_replicas: int = 1
+    log_config: LogConfig = field(default_factory=LogConfig)
+    unclean_leader_election: bool = False
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition by its topic's name."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def topic_id_partition(self) -> TopicIdPartition:
+        """The partition by its topic's id."""
+        return TopicIdPartition(self.topic_id, self.partition)
+
+    @property
+    def effective_min_isr(self) -> int:
+        """min(min.insync.replicas, replication factor): below it nothing becomes committed."""
+        return min(self.min_insync_replicas, len(self.replicas))
+
+
+# ISR changes
+
+
+@dataclass(frozen=True, slots=True)
+class IsrMember:
+    """A proposed member of an ISR; broker epoch -1 skips the controller's check of its incarnation."""
+
+    node_id: NodeId
+    broker_epoch: BrokerEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPartitionItem:
+    """A leader proposes an ISR to the controller; `recovering` false says that its recovery is done."""
+
+    topic_id: TopicId
+    partition: int
+    leader_epoch: LeaderEpoch
+    partition_epoch: PartitionEpoch
+    new_isr: tuple[IsrMember, ...]
+    recovering: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPartitionOutcome:
+    """The controller's judgement on one proposal; after NONE the fields are the partition as committed."""
+
+    topic_id: TopicId
+    partition: int
+    error: ErrorCode
+    message: str = ""
+    leader: NodeId = NO_NODE
+    leader_epoch: LeaderEpoch = NO_EPOCH
+    partition_epoch: PartitionEpoch = NO_PARTITION_EPOCH
+    isr: tuple[NodeId, ...] = ()
+    recovering: bool = False
+
+
+# Outcomes of the data path (NamedTuples: one is made for each request)
+
+
+class AppendOutcome(NamedTuple):
+    """What became of an append.
+
+    Attributes:
+        error: NONE, or Kafka's code. NOT_ENOUGH_REPLICAS_AFTER_APPEND, NOT_LEADER_OR_FOLLOWER and REQUEST_TIMED_OUT
+            are indeterminate when the batch had been written; every other code means that nothing was written.
+        base_offset: offset of the first record; -1 unless written (or found as a duplicate).
+        log_append_time_ms: -1 unless the topic stamps records with the time of their append.
+        synced_replicas: the nodes known to have synced the batch when this outcome was made, leader first.
+    """
+
+    error: ErrorCode
+    message: str = ""
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    synced_replicas: tuple[NodeId, ...] = ()
+
+
+class ReadOutcome(NamedTuple):
+    """What a read found, under bounds that were taken once (rule D-17).
+
+    Attributes:
+        high_watermark: at the time of the read; with committed_only no record at or beyond it is in `data`.
+        last_stable_offset: the bound of read_committed; the high watermark as long as there are no transactions.
+        data: whole record batches from the one that holds the offset asked for; empty at the end.
+        next_offset: the offset after the last batch in `data` (the offset asked for when that is empty).
+    """
+
+    error: ErrorCode
+    message: str = ""
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    last_stable_offset: int = -1
+    data: bytes = b""
+    next_offset: int = -1
+
+
+class ListedOffset(NamedTuple):
+    """The answer to a question for an offset by time or position; offset and timestamp -1: there is none."""
+
+    error: ErrorCode
+    message: str = ""
+    offset: int = -1
+    timestamp_ms: int = -1
+    leader_epoch: int = -1
+
+
+class EpochEnd(NamedTuple):
+    """The largest leader epoch not above the one asked for, and where it ends; -1 and -1 when there is none."""
+
+    error: ErrorCode
+    message: str = ""
+    leader_epoch: int = -1
+    end_offset: int = -1
+
+
+# Status
+
+
+class Role(Enum):
+    """What this broker is for a partition; `strandline.replica.core.roles` has the legal transitions."""
+
+    IDLE = "idle"
+    """Hosted, but the metadata name no leader to follow (yet)."""
+    FOLLOWER = "follower"
+    LEADER = "leader"
+    OFFLINE = "offline"
+    """Its log is damaged or the disk failed under it; only a restart (or its deletion) ends this."""
+    DELETED = "deleted"
+
+
+class FollowerStatus(NamedTuple):
+    """A follower as its leader knows it; offsets -1 while it has not fetched in this leader epoch."""
+
+    node_id: NodeId
+    fetch_offset: int
+    durable_offset: int
+    in_isr: bool
+    caught_up_age_ms: float
+
+
+class ReplicaStatus(NamedTuple):
+    """One hosted partition, for metrics, heartbeats and describe.
+
+    Attributes:
+        last_epoch: leader epoch of the last record.
+        isr: as committed, known on the leader; from the metadata elsewhere.
+        maximal_isr: with a proposed newcomer (leader only, else as `isr`).
+        followers: leader only.
+        reason: why it is offline, else empty.
+    """
+
+    topic: str
+    topic_id: TopicId
+    partition: int
+    role: Role
+    leader: NodeId
+    leader_epoch: LeaderEpoch
+    partition_epoch: PartitionEpoch
+    high_watermark: int
+    log_start_offset: int
+    log_end_offset: int
+    durable_offset: int
+    last_epoch: int
+    size_bytes: int
+    replicas: tuple[NodeId, ...]
+    isr: tuple[NodeId, ...]
+    maximal_isr: tuple[NodeId, ...]
+    effective_min_isr: int
+    followers: tuple[FollowerStatus, ...] = ()
+    reason: str = ""
+
+
+# Settings
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaConfig:
+    """Settings of replication on one broker.
+
+    Attributes:
+        replica_lag_time_max_ms: Kafka's replica.lag.time.max.ms: a follower that has not caught up with the leader's
+            log end for this long leaves the ISR.
+        flush_policy: "ack": an offset counts towards the high watermark only once it is synced (the default);
+            "replicate": Kafka's rule, the memory of min.insync.replicas machines counts.
+        fetch_window_bytes: how many bytes a follower lets a leader send ahead of what it has appended.
+        fetch_chunk_bytes: the most a lagging partition gets in one turn of catching up.
+        high_watermark_checkpoint_interval_ms: Kafka's replica.high.watermark.checkpoint.interval.ms.
+        reconnect_backoff_ms, reconnect_backoff_max_ms: first and longest pause before a stream is opened again or a
+            refused subscription is asked for again; half of it is jitter.
+        watermark_delay_ms: how long a new high watermark may wait for data to travel with before it is sent alone.
+        stream_timeout_ms: a stream on which nothing arrived for this long is given up; each side sends a byte when
+            it has been silent for a third of it.
+        connect_timeout_ms: for opening a stream and for the first frame on it.
+    """
+
+    replica_lag_time_max_ms: int = 30_000
+    flush_policy: str = "ack"
+    fetch_window_bytes: int = 8 * 1024 * 1024
+    fetch_chunk_bytes: int = 1024 * 1024
+    high_watermark_checkpoint_interval_ms: int = 5_000
+    reconnect_backoff_ms: int = 20
+    reconnect_backoff_max_ms: int = 500
+    watermark_delay_ms: int = 50
+    stream_timeout_ms: int = 10_000
+    connect_timeout_ms: int = 5_000
+
+    @property
+    def sync_before_ack(self) -> bool:
+        """Whether the durable offset counts (flush.policy = ack)."""
+        return self.flush_policy == "ack"
