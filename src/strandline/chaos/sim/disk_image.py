@@ -159,7 +159,7 @@ class FileNode:
         for position in cuts[:kept]:
             cut_to = self.layers[position].cut_to
             assert cut_to is not None
-            for layer in self.layers[:position]:
+            for layer in self.layers[: position + 1]:
                 layer.pages = {index: _cut(index, content, cut_to) for index, content in layer.pages.items()}
                 layer.size = min(layer.size, cut_to)
             self.lost = {index: _cut(index, content, cut_to) for index, content in self.lost.items()}

@@ -17,16 +17,20 @@ import contextvars
 import random
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from strandline.chaos.sim.handles import OWNER
 from strandline.chaos.sim.process import ProcessState
+from strandline.chaos.sim.sockets import END, Listener, Socket
 
 if TYPE_CHECKING:
     from strandline.chaos.sim.loop import SimLoop
     from strandline.chaos.sim.process import Machine, Process
 
 LOCAL_NAMES = frozenset({"", "0.0.0.0", "127.0.0.1", "::", "::1", "localhost"})
+
+_WORLD = contextvars.Context()
+"""The context of what the network does by itself: no process owns it."""
 
 
 @dataclass
@@ -55,171 +59,6 @@ class Link:
     blocked: bool = False
     extra_latency_us: int = 0
     loss_probability: float = 0.0
-
-
-class Receiver(Protocol):
-    """The upper side of a socket. All methods are called in the context of the process that owns the socket."""
-
-    def on_item(self, item: Any, size: int) -> None:
-        """One item arrived. The receiver calls `socket.consumed(size)` when it has taken it in."""
-
-    def on_end(self) -> None:
-        """The peer sent all it will send."""
-
-    def on_broken(self, error: Exception | None) -> None:
-        """The connection is gone; nothing else will be called."""
-
-    def on_writable(self) -> None:
-        """Buffered items have left: there may be room again."""
-
-
-class Listener(Protocol):
-    """Whoever accepts connections at a port."""
-
-    process: Process
-
-    def accept(self, socket: Socket) -> None:
-        """Take the server's end; called in the context of the listening process."""
-
-
-_END = object()
-
-_WORLD = contextvars.Context()
-"""The context of what the network does by itself: no process owns it."""
-
-
-class Socket:
-    """One end of a connection, owned by a process.
-
-    `send` never blocks: items over the window wait in `buffer`, whose size the upper side watches.
-    """
-
-    def __init__(self, network: Network, process: Process, local: tuple[str, int], remote: tuple[str, int]) -> None:
-        self.network = network
-        self.process = process
-        self.local = local
-        self.remote = remote
-        self.peer: Socket | None = None
-        self.receiver: Receiver | None = None
-        self.number = network.loop.next_number()
-        self.closed = False
-        self.orphaned = False
-        self.doomed = False
-        self.end_sent = False
-        self.buffer: deque[tuple[Any, int]] = deque()
-        self.buffer_bytes = 0
-        self.in_flight_bytes = 0
-        self.last_arrival_us = 0
-        self.held: deque[tuple[Any, int]] = deque()
-        self.early: list[tuple[Any, int]] = []
-        network.sockets[self] = None
-
-    def __hash__(self) -> int:
-        return self.number
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def attach(self, receiver: Receiver) -> None:
-        """Connect the upper side; what arrived before it is handed over now."""
-        self.receiver = receiver
-        early, self.early = self.early, []
-        for item, size in early:
-            self._deliver(receiver, item, size)
-
-    # --- the sender's side ---
-
-    def send(self, item: Any, size: int) -> None:
-        """Queue one item for the peer. On a closed socket it goes nowhere, as with asyncio's transports."""
-        if self.closed or self.end_sent:
-            return
-        self.buffer.append((item, size))
-        self.buffer_bytes += size
-        if self.orphaned:
-            self.network.answer_orphan(self)
-        else:
-            self._pump()
-
-    def finish(self) -> None:
-        """Send end-of-stream after all that is buffered."""
-        if not self.end_sent and not self.closed:
-            self.buffer.append((_END, 0))
-            self._pump()
-            self.end_sent = True
-
-    def close(self, *, reset: bool = False) -> None:
-        """Give the socket up. What is buffered is dropped when `reset`, else it still leaves, with an end behind it."""
-        if self.closed:
-            return
-        if reset or self.orphaned:
-            self.network.reset_peer(self)
-        else:
-            self.finish()
-        self.closed = True
-        if reset:
-            self.buffer.clear()
-            self.buffer_bytes = 0
-        self.network.forget(self)
-
-    def _pump(self) -> None:
-        if not self.process.alive:
-            self.buffer.clear()
-            return
-        window = self.network.config.window_bytes
-        while self.buffer and self.in_flight_bytes < window:
-            item, size = self.buffer.popleft()
-            self.buffer_bytes -= size
-            self.in_flight_bytes += size
-            self.network.transmit(self, item, size)
-
-    def consumed(self, size: int) -> None:
-        """Called on the receiving end: the window of the sender opens by `size`."""
-        sender = self.peer
-        if sender is None:
-            return
-        sender.in_flight_bytes -= size
-        if sender.buffer:
-            sender._pump()
-            if not sender.closed and sender.receiver is not None:
-                self.network.loop.call_soon(sender._writable, context=sender.process.context)
-
-    def _writable(self) -> None:
-        if not self.closed and self.receiver is not None:
-            self.receiver.on_writable()
-
-    # --- the receiver's side; runs in the owner's context ---
-
-    def arrive(self, item: Any, size: int) -> None:
-        sender = self.peer
-        if sender is not None and (sender.held or self.network.link(sender.local[0], self.local[0]).blocked):
-            self.network.hold(sender, item, size)
-            return
-        if self.closed:
-            if not self.orphaned:
-                self.network.reset_peer(self)
-            return
-        if self.receiver is None:
-            self.early.append((item, size))
-        else:
-            self._deliver(self.receiver, item, size)
-
-    def _deliver(self, receiver: Receiver, item: Any, size: int) -> None:
-        if item is _END:
-            receiver.on_end()
-        else:
-            self.network.delivered_bytes += size
-            receiver.on_item(item, size)
-
-    def break_off(self, error: Exception | None) -> None:
-        """The connection failed under the owner."""
-        if self.closed:
-            return
-        self.closed = True
-        self.buffer.clear()
-        self.buffer_bytes = 0
-        self.network.forget(self)
-        if self.receiver is not None:
-            self.receiver.on_broken(error)
 
 
 @dataclass
@@ -486,7 +325,7 @@ class Network:
         peer = socket.peer
         assert peer is not None
         peer.orphaned = True
-        self.transmit(socket, _END, 0)
+        self.transmit(socket, END, 0)
 
 
 def _accept(listener: Listener, socket: Socket) -> None:

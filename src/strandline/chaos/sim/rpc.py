@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from strandline.chaos.sim.network import Network, Socket
+from strandline.chaos.sim.network import Network
+from strandline.chaos.sim.sockets import Socket
 from strandline.proto.ids import Endpoint
 from strandline.proto.ports import RpcRejected, RpcTimeout, RpcUnavailable, StreamHandler, UnaryHandler
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from strandline.chaos.sim.handles import OWNER
-from strandline.chaos.sim.network import Network, Socket
+from strandline.chaos.sim.network import Network
+from strandline.chaos.sim.sockets import Socket
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

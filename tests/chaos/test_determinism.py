@@ -1,0 +1,43 @@
+"""The self-test of correctness E: one seed in 20 processes with other hash seeds and environments, one trace hash."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from strandline.chaos import selftest
+
+PROCESSES = 20
+
+
+def traces(arguments: list[str], processes: int = PROCESSES) -> set[str]:
+    """The outputs of `processes` runs of `python -m arguments`, four at a time, each in another environment."""
+    outputs: set[str] = set()
+    for first in range(0, processes, 4):
+        running = []
+        for number in range(first, min(first + 4, processes)):
+            environment = {
+                "PATH": os.environ["PATH"],
+                "PYTHONHASHSEED": str(number * 1_000_003 % 4_294_967_295),
+                "PADDING": "x" * (number * 517),  # another size of the environment moves addresses
+            }
+            command = [sys.executable, "-m", *arguments]
+            running.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+        for process in running:
+            output, _ = process.communicate(timeout=120)
+            assert process.returncode == 0
+            outputs.add(output)
+    return outputs
+
+
+def test_one_seed_gives_one_trace_in_twenty_processes() -> None:
+    """Neither string hashing, nor addresses, nor the environment reaches the run."""
+    seen = traces(["strandline.chaos.selftest", "11"])
+    assert len(seen) == 1, seen
+    assert seen == {selftest.trace(11) + "\n"}
+
+
+def test_other_seeds_give_other_traces() -> None:
+    """The trace hash does tell runs apart."""
+    assert len({selftest.trace(seed) for seed in range(5)}) == 5

@@ -1,0 +1,158 @@
+"""The Rpc port over the simulated network: what callers and handlers see when calls succeed, fail and break."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.world import World
+from strandline.proto.ids import Endpoint
+from strandline.proto.ports import RpcRejected, RpcTimeout, RpcUnavailable, Stream
+
+SERVER = Endpoint("server", 19092)
+
+
+def run(
+    client: Callable[[World, Ports], Awaitable[None]], *, seed: int = 1, log: list[object] | None = None
+) -> list[object]:
+    """A server with a few methods and a client that does `client`; returns what the server's handlers logged."""
+    world = World(seed)
+    for name in ("server", "client"):
+        world.add_machine(name)
+    seen: list[object] = [] if log is None else log
+
+    async def echo(request: bytes) -> bytes:
+        return request[::-1]
+
+    async def slow(request: bytes) -> bytes:
+        try:
+            await asyncio.sleep(10)
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+        return request
+
+    async def bad(request: bytes) -> bytes:
+        raise ValueError("no such thing")
+
+    async def shout(stream: Stream) -> None:
+        while (frame := await stream.read()) is not None:
+            await stream.write(frame.upper())
+        seen.append("stream ended")
+
+    async def flood(stream: Stream) -> None:
+        for number in range(100):
+            await stream.write(bytes(100_000))
+            seen.append(number)
+        await stream.read()
+
+    async def server(ports: Ports) -> None:
+        await ports.rpc.serve(SERVER, {"/Echo": echo, "/Slow": slow, "/Bad": bad}, {"/Shout": shout, "/Flood": flood})
+        await asyncio.get_running_loop().create_future()
+
+    async def scenario() -> None:
+        world.spawn("server", server)
+        await asyncio.sleep(0.01)
+        process = world.spawn("client", lambda ports: client(world, ports))  # type: ignore[arg-type,return-value]
+        assert process.main is not None
+        await process.main
+
+    world.run(scenario())
+    assert world.loop.unhandled == []
+    return seen
+
+
+def test_unary_calls() -> None:
+    """A handler's exception or an unknown method is RpcRejected; late is RpcTimeout and cancels the handler."""
+
+    async def client(world: World, ports: Ports) -> None:
+        assert await ports.rpc.call(SERVER, "/Echo", b"abc", timeout_ms=100) == b"cba"
+        with pytest.raises(RpcRejected, match="no such thing"):
+            await ports.rpc.call(SERVER, "/Bad", b"", timeout_ms=100)
+        with pytest.raises(RpcRejected, match="unknown method"):
+            await ports.rpc.call(SERVER, "/Nope", b"", timeout_ms=100)
+        with pytest.raises(RpcTimeout):
+            await ports.rpc.call(SERVER, "/Slow", b"", timeout_ms=100)
+        await asyncio.sleep(0.1)
+
+    assert run(client) == ["cancelled"]
+
+
+def test_refused_is_told_from_unreachable() -> None:
+    """`refused` only when the peer's machine says that nobody listens (a dead process), never for lost packets."""
+
+    async def client(world: World, ports: Ports) -> None:
+        world.partition("client", "server")
+        with pytest.raises(RpcTimeout):
+            await ports.rpc.call(SERVER, "/Echo", b"", timeout_ms=300)
+        world.heal()
+        assert await ports.rpc.call(SERVER, "/Echo", b"ab", timeout_ms=5000) == b"ba"
+        world.kill("server")
+        await asyncio.sleep(0.1)
+        with pytest.raises(RpcUnavailable) as caught:
+            await ports.rpc.call(SERVER, "/Echo", b"", timeout_ms=300)
+        assert caught.value.refused
+
+    run(client)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_broken_connection_fails_what_is_out(seed: int) -> None:
+    """Calls and streams that were out raise RpcUnavailable, not refused: whether they were carried out is unknown."""
+
+    async def client(world: World, ports: Ports) -> None:
+        stream = await ports.rpc.open_stream(SERVER, "/Shout", timeout_ms=100)
+        await stream.write(b"x")
+        assert await stream.read() == b"X"
+
+        async def late() -> None:
+            with pytest.raises(RpcUnavailable) as caught:
+                await ports.rpc.call(SERVER, "/Slow", b"", timeout_ms=5000)
+            assert not caught.value.refused
+
+        call = asyncio.get_running_loop().create_task(late())
+        await asyncio.sleep(0.05)
+        world.kill("server")
+        with pytest.raises(RpcUnavailable):
+            await stream.read()
+        with pytest.raises(RpcUnavailable):
+            await stream.write(b"more")
+        await call
+
+    run(client, seed=seed)
+
+
+def test_streams_both_ways_and_their_end() -> None:
+    """Frames arrive whole and in order; closing one side is the other's end."""
+
+    async def client(world: World, ports: Ports) -> None:
+        stream = await ports.rpc.open_stream(SERVER, "/Shout", timeout_ms=100)
+        for number in range(50):
+            await stream.write(b"frame %d" % number)
+        for number in range(50):
+            assert await stream.read() == b"FRAME %d" % number
+        stream.close()
+        assert await stream.read() is None
+        await asyncio.sleep(0.1)
+        with pytest.raises(RpcRejected):
+            await ports.rpc.open_stream(SERVER, "/Nope", timeout_ms=100)
+
+    assert run(client) == ["stream ended"]
+
+
+def test_a_stream_has_back_pressure() -> None:
+    """A writer waits once its peer has not read about a megabyte."""
+    log: list[object] = []
+
+    async def client(world: World, ports: Ports) -> None:
+        stream = await ports.rpc.open_stream(SERVER, "/Flood", timeout_ms=100)
+        await asyncio.sleep(5)
+        assert 5 < len(log) < 20
+        for _ in range(100):
+            assert await stream.read() == bytes(100_000)
+        assert len(log) == 100
+
+    run(client, log=log)
