@@ -14,6 +14,9 @@ from strandline.proto.errors import FatalError
 MetadataSubscriber = Callable[[MetadataDelta, MetadataImage], None]
 """Called as `on_metadata(delta, image)` after each committed batch or snapshot; the image before is `delta.base`."""
 
+LeaderSubscriber = Callable[[LeaderAndEpoch], None]
+"""Called with the quorum's leader and epoch when they change."""
+
 
 class ImagePublisher:
     """A `QuorumListener` that holds the committed image of this node (rule A-13: nothing uncommitted is ever in it).
@@ -25,6 +28,7 @@ class ImagePublisher:
     def __init__(self, cluster_id: str) -> None:
         self.image = MetadataImage(cluster_id)
         self._subscribers: list[MetadataSubscriber] = []
+        self._leader_subscribers: list[LeaderSubscriber] = []
 
     def subscribe(self, subscriber: MetadataSubscriber) -> None:
         """Call `subscriber` for what is there now (unless that is nothing) and for every change to come."""
@@ -36,6 +40,10 @@ class ImagePublisher:
         """Never call it again. Unknown subscribers are fine."""
         if subscriber in self._subscribers:
             self._subscribers.remove(subscriber)
+
+    def subscribe_leader(self, subscriber: LeaderSubscriber) -> None:
+        """Call `subscriber` at every change of the quorum's leader, so that whoever waits for one need not poll."""
+        self._leader_subscribers.append(subscriber)
 
     # QuorumListener
 
@@ -60,7 +68,9 @@ class ImagePublisher:
         self._publish(diff(self.image, image), image)
 
     def handle_leader_change(self, leader_and_epoch: LeaderAndEpoch) -> None:
-        """Of no matter to the image: committed stays committed, whoever leads."""
+        """Of no matter to the image, for what is committed stays so; those who wait for a controller are told."""
+        for subscriber in list(self._leader_subscribers):
+            subscriber(leader_and_epoch)
 
     def take_snapshot(self) -> tuple[int, int, list[bytes]] | None:
         """The committed image as a snapshot: (end offset, epoch, records); None while there is nothing in it."""

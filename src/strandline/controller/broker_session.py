@@ -1,0 +1,305 @@
+"""The broker's side of its life in the cluster: registration, heartbeats, unfencing, controlled shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from strandline.controller import wire
+from strandline.controller.api import (
+    SESSION_METHOD,
+    Heartbeat,
+    HeartbeatReply,
+    RegisterBrokerRequest,
+    ReplicaOffsets,
+)
+from strandline.controller.channel import ControllerChannel
+from strandline.controller.metadata.delta import MetadataDelta
+from strandline.controller.metadata.image import BrokerInfo, MetadataImage
+from strandline.controller.metadata.publisher import ImagePublisher
+from strandline.controller.quorum.api import LeaderAndEpoch
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import FatalError, KafkaError, ProtocolError
+from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint, NodeId, Offset, TopicIdPartition
+from strandline.proto.ports import Clock, Rpc, RpcError, Stream
+
+log = logging.getLogger(__name__)
+
+_FINAL = {
+    ErrorCode.INCONSISTENT_CLUSTER_ID,
+    ErrorCode.UNSUPPORTED_VERSION,
+    ErrorCode.INVALID_REGISTRATION,
+}
+"""Refusals of a registration that no retry changes."""
+
+RECONNECT_MS = (20.0, 160.0)
+"""First and longest pause before a session is tried anew; news of a leader end it at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSessionConfig:
+    """Milliseconds.
+
+    Attributes:
+        heartbeat_interval_ms: Kafka's broker.heartbeat.interval.ms; what must not wait is sent at once.
+        shutdown_interval_ms: between heartbeats while the broker waits to be let go.
+        registration_timeout_ms: Kafka's initial.broker.registration.timeout.ms: then the node gives up.
+        registration_retry_ms: while an earlier process of this node still holds its session.
+        connect_timeout_ms: for opening the session stream.
+    """
+
+    heartbeat_interval_ms: float = 2000.0
+    shutdown_interval_ms: float = 25.0
+    registration_timeout_ms: float = 60_000.0
+    registration_retry_ms: float = 50.0
+    connect_timeout_ms: float = 1000.0
+
+
+class BrokerSession:
+    """Registers the broker, holds its session with whoever is the active controller, and tells it where replicas stand.
+
+    The broker is unfenced once its metadata reach its own registration record and `ready()` is true (it has opened its
+    logs and its listeners serve); call `wake()` when that changes.
+
+    Callbacks: `collect_offsets()` gives the offsets of all hosted replicas, of which only the changed are sent;
+    `on_registered(epoch)` is called once; `on_fatal` when the broker must stop: a final refusal, or another process
+    registered under its node id.
+    """
+
+    def __init__(
+        self,
+        *,
+        registration: RegisterBrokerRequest,
+        channel: ControllerChannel,
+        publisher: ImagePublisher,
+        rpc: Rpc,
+        clock: Clock,
+        config: BrokerSessionConfig,
+        collect_offsets: Callable[[], Iterable[ReplicaOffsets]],
+        on_fatal: Callable[[FatalError], None],
+        ready: Callable[[], bool] = lambda: True,
+        on_registered: Callable[[BrokerEpoch], None] = lambda _: None,
+    ) -> None:
+        self._registration = registration
+        self._channel = channel
+        self._publisher = publisher
+        self._rpc = rpc
+        self._clock = clock
+        self._config = config
+        self._collect_offsets = collect_offsets
+        self._on_fatal = on_fatal
+        self._ready = ready
+        self._on_registered = on_registered
+        self._epoch = NO_BROKER_EPOCH
+        self._want_shutdown = False
+        self._may_stop = asyncio.Event()
+        self._unfenced = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._report_at = -1
+        self._sent_offset = -1
+        self._endpoint: Endpoint | None = None
+        self._stream: Stream | None = None
+        self._reported: dict[TopicIdPartition, ReplicaOffsets] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def node_id(self) -> NodeId:
+        """This broker's node id."""
+        return self._registration.node_id
+
+    @property
+    def broker_epoch(self) -> BrokerEpoch:
+        """The epoch of this process lifetime; -1 before the registration is committed."""
+        return self._epoch
+
+    @property
+    def fenced(self) -> bool:
+        """This broker is fenced, as far as its own image says; true before it has registered."""
+        broker = self._own(self._publisher.image)
+        return broker is None or broker.fenced
+
+    def start(self) -> None:
+        """Begin: register, then hold the session, until `close`."""
+        self._publisher.subscribe(self._on_metadata)
+        self._publisher.subscribe_leader(self._on_leader)
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"broker-session-{self.node_id}")
+
+    async def wait_unfenced(self) -> None:
+        """Return once this broker's own image has it unfenced."""
+        await self._unfenced.wait()
+
+    def wake(self) -> None:
+        """Send a heartbeat now: `ready()` has changed."""
+        self._wake.set()
+
+    async def controlled_shutdown(self, timeout_ms: float) -> bool:
+        """Ask to be let go; true once the controller has moved every leadership away and the others know.
+
+        False when that took longer than `timeout_ms`: the broker may stop all the same, at the price of an election.
+        """
+        self._want_shutdown = True
+        self._wake.set()
+        if self._epoch == NO_BROKER_EPOCH:
+            return True
+        try:
+            async with asyncio.timeout(timeout_ms / 1000.0):
+                await self._may_stop.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """End the session without asking."""
+        self._publisher.unsubscribe(self._on_metadata)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+
+    # Registration
+
+    async def _run(self) -> None:
+        try:
+            await self._register()
+            pause_ms = RECONNECT_MS[0]
+            while True:
+                held = await self._hold_session()
+                pause_ms = RECONNECT_MS[0] if held else min(pause_ms * 2, RECONNECT_MS[1])
+                await self._channel.wait_for_news(pause_ms)
+        except FatalError as error:
+            self._on_fatal(error)
+
+    async def _register(self) -> None:
+        deadline_ms = self._clock.monotonic_ms() + self._config.registration_timeout_ms
+        while True:
+            left_ms = deadline_ms - self._clock.monotonic_ms()
+            try:
+                reply = await self._channel.register_broker(self._registration, timeout_ms=max(left_ms, 1.0))
+            except KafkaError as error:
+                if error.code in _FINAL or left_ms <= 0:
+                    raise FatalError(f"Broker {self.node_id} cannot join the cluster: {error.message}") from error
+                log.info("broker %s is not registered yet: %s", self.node_id, error)
+                await asyncio.sleep(self._config.registration_retry_ms / 1000.0)
+                continue
+            self._epoch = reply.broker_epoch
+            self._on_registered(reply.broker_epoch)
+            return
+
+    # The session
+
+    async def _hold_session(self) -> bool:
+        """One stream to one controller, until it breaks or another node leads the quorum; false: none was opened."""
+        endpoint = self._channel.active_endpoint()
+        if endpoint is None:
+            return False
+        try:
+            stream = await self._rpc.open_stream(endpoint, SESSION_METHOD, timeout_ms=self._config.connect_timeout_ms)
+        except RpcError:
+            return False
+        self._stream, self._endpoint = stream, endpoint
+        self._reported = {}
+        reader = asyncio.get_running_loop().create_task(self._read(stream))
+        try:
+            await self._write(stream, reader)
+        except RpcError:
+            pass
+        finally:
+            self._stream = self._endpoint = None
+            stream.close()
+            reader.cancel()
+            await asyncio.wait([reader])
+        if not reader.cancelled():
+            error = reader.exception()
+            if error is not None:
+                raise error
+        return True
+
+    async def _write(self, stream: Stream, reader: asyncio.Task[None]) -> None:
+        """Heartbeats at their interval, and at once when there is a reason, while the reader lives."""
+        reader.add_done_callback(lambda _: self._wake.set())
+        while not reader.done():
+            self._wake.clear()
+            await stream.write(wire.encode(self._heartbeat()))
+            interval_ms = (
+                self._config.shutdown_interval_ms if self._want_shutdown else self._config.heartbeat_interval_ms
+            )
+            try:
+                async with asyncio.timeout(interval_ms / 1000.0):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    def _heartbeat(self) -> Heartbeat:
+        changed = []
+        for item in self._collect_offsets():
+            key = TopicIdPartition(item.topic_id, item.partition)
+            if self._reported.get(key) != item:
+                self._reported[key] = item
+                changed.append(item)
+        self._sent_offset = self._publisher.image.offset
+        return Heartbeat(
+            node_id=self.node_id,
+            broker_epoch=self._epoch,
+            metadata_offset=Offset(self._sent_offset),
+            want_fence=not self._ready(),
+            want_shutdown=self._want_shutdown,
+            offsets=tuple(changed),
+        )
+
+    async def _read(self, stream: Stream) -> None:
+        """Replies, until the stream ends or an answer says that it is over."""
+        while True:
+            try:
+                frame = await stream.read()
+            except RpcError:
+                return
+            if frame is None:
+                return
+            try:
+                reply = wire.decode_answer(HeartbeatReply, frame)
+            except KafkaError as error:
+                if error.code is ErrorCode.STALE_BROKER_EPOCH:
+                    raise FatalError(
+                        f"Broker {self.node_id} of epoch {self._epoch} is not registered any more: {error.message}"
+                    ) from error
+                return
+            except ProtocolError:
+                return
+            self._take(reply)
+
+    def _take(self, reply: HeartbeatReply) -> None:
+        if reply.should_shut_down:
+            self._may_stop.set()
+        self._report_at = reply.report_at_offset
+        if self._sent_offset < self._report_at <= self._publisher.image.offset:
+            self._wake.set()
+
+    # What calls for a heartbeat now
+
+    def _on_metadata(self, _: MetadataDelta, image: MetadataImage) -> None:
+        broker = self._own(image)
+        if broker is None:
+            return
+        if broker.fenced:
+            self._unfenced.clear()
+            # Registered and caught up, or fenced though alive: a heartbeat says so.
+            self._wake.set()
+        else:
+            self._unfenced.set()
+            if self._sent_offset < self._report_at <= image.offset:
+                self._wake.set()
+
+    def _on_leader(self, leader_and_epoch: LeaderAndEpoch) -> None:
+        """A session with a controller of the past is worth nothing: leave it for the new one's."""
+        self._channel.handle_leader_change(leader_and_epoch)
+        known = leader_and_epoch.leader_id is not None
+        if known and self._stream is not None and self._channel.active_endpoint() != self._endpoint:
+            self._stream.close()
+
+    def _own(self, image: MetadataImage) -> BrokerInfo | None:
+        broker = image.brokers.get(self.node_id)
+        if broker is None or broker.broker_epoch != self._epoch:
+            return None
+        return broker

@@ -1,0 +1,169 @@
+"""The broker's side of the controller's operations: find the active one, ask, retry until the deadline."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TypeVar
+from uuid import UUID
+
+from strandline.controller import api, wire
+from strandline.controller.ports import QuorumView
+from strandline.controller.quorum.api import LeaderAndEpoch
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import ZERO_UUID, Endpoint
+from strandline.proto.ports import Clock, Rng, Rpc, RpcTimeout, RpcUnavailable
+
+T = TypeVar("T")
+
+DEFAULT_TIMEOUT_MS = 30_000.0
+"""How long a call looks for an active controller and its answer (Kafka's request.timeout.ms)."""
+
+ATTEMPT_TIMEOUT_MS = 2_000.0
+"""One attempt at one controller: silent longer than this, it may have lost its leadership without our seeing it."""
+
+BACKOFF_MS = (10.0, 100.0)
+"""First and longest pause between attempts; a change of the quorum's leader ends a pause at once."""
+
+_BY_OPERATION = {method.operation: method for method in wire.METHODS}
+
+
+class ControllerChannel:
+    """Mirrors the operations of `Controller`, wherever the active one is.
+
+    NOT_CONTROLLER, a broken connection and silence are retried until `timeout_ms` is over; every other answer is final.
+    An attempt that broke may have been carried out: operations are built so that asking again is right (topics carry a
+    proposed id; ISR proposals carry epochs; a lost block of producer ids is wasted). What cannot be told apart
+    (deleting, adding partitions) answers as Kafka's controller would answer the retry.
+    """
+
+    def __init__(self, quorum: QuorumView, rpc: Rpc, clock: Clock, rng: Rng) -> None:
+        self._quorum = quorum
+        self._rpc = rpc
+        self._clock = clock
+        self._rng = rng
+        self._leader_moved: asyncio.Event | None = None
+
+    def handle_leader_change(self, leader_and_epoch: LeaderAndEpoch) -> None:
+        """Wake whoever waits for a controller (to be subscribed with the publisher)."""
+        if leader_and_epoch.leader_id is not None and self._leader_moved is not None:
+            self._leader_moved.set()
+            self._leader_moved = None
+
+    def active_endpoint(self) -> Endpoint | None:
+        """Where the active controller is, as far as this node knows."""
+        leader = self._quorum.leader_and_epoch.leader_id
+        return None if leader is None else self._quorum.endpoint_of(leader)
+
+    async def wait_for_news(self, pause_ms: float) -> None:
+        """Wait until the quorum's leader moves, at most `pause_ms`, shortened by chance so that nodes do not march."""
+        if self._leader_moved is None:
+            self._leader_moved = asyncio.Event()
+        moved = self._leader_moved
+        try:
+            async with asyncio.timeout(pause_ms * self._rng.uniform(0.5, 1.0) / 1000.0):
+                await moved.wait()
+        except TimeoutError:
+            pass
+
+    async def call(self, operation: str, request: object, kind: type[T], timeout_ms: float) -> T:
+        """Ask the active controller.
+
+        Raises:
+            KafkaError: its answer, or REQUEST_TIMED_OUT when none came in time.
+        """
+        method = _BY_OPERATION[operation]
+        data = wire.encode(request)
+        deadline_ms = self._clock.monotonic_ms() + timeout_ms
+        pause_ms = BACKOFF_MS[0]
+        last: Exception | None = None
+        while True:
+            left_ms = deadline_ms - self._clock.monotonic_ms()
+            if left_ms <= 0:
+                why = "no controller is known to lead" if last is None else str(last)
+                raise KafkaError(
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    f"The active controller gave no answer to {operation} within {timeout_ms:.0f} ms: {why}",
+                )
+            endpoint = self.active_endpoint()
+            if endpoint is not None:
+                attempt_ms = min(left_ms, ATTEMPT_TIMEOUT_MS)
+                try:
+                    return wire.decode_answer(
+                        kind, await self._rpc.call(endpoint, method.path, data, timeout_ms=attempt_ms)
+                    )
+                except KafkaError as error:
+                    if error.code is not ErrorCode.NOT_CONTROLLER:
+                        raise
+                    last = error
+                except (RpcUnavailable, RpcTimeout) as error:
+                    last = error
+            await self.wait_for_news(min(pause_ms, max(left_ms, 1.0)))
+            pause_ms = min(pause_ms * 2, BACKOFF_MS[1])
+
+    async def register_broker(
+        self, request: api.RegisterBrokerRequest, timeout_ms: float = DEFAULT_TIMEOUT_MS
+    ) -> api.RegisterBrokerReply:
+        """See `Controller.register_broker`."""
+        return await self.call("register_broker", request, api.RegisterBrokerReply, timeout_ms)
+
+    async def unregister_broker(
+        self, request: api.UnregisterBrokerRequest, timeout_ms: float = DEFAULT_TIMEOUT_MS
+    ) -> api.RegisterBrokerReply:
+        """See `Controller.unregister_broker`."""
+        return await self.call("unregister_broker", request, api.RegisterBrokerReply, timeout_ms)
+
+    async def alter_partition(
+        self, request: api.AlterPartitionRequest, timeout_ms: float = DEFAULT_TIMEOUT_MS
+    ) -> api.AlterPartitionReply:
+        """See `Controller.alter_partition`; an item may still answer NOT_CONTROLLER, for its leader to repeat."""
+        return await self.call("alter_partition", request, api.AlterPartitionReply, timeout_ms)
+
+    async def create_topics(
+        self, request: api.CreateTopicsRequest, timeout_ms: float = DEFAULT_TIMEOUT_MS
+    ) -> api.CreateTopicsReply:
+        """See `Controller.create_topics`. Proposes the topics' ids, so that a retry recognises its own work."""
+        topics = tuple(
+            replace(topic, topic_id=UUID(int=self._rng.getrandbits(128), version=4))
+            if topic.topic_id == ZERO_UUID
+            else topic
+            for topic in request.topics
+        )
+        return await self.call("create_topics", replace(request, topics=topics), api.CreateTopicsReply, timeout_ms)
+
+    async def delete_topics(
+        self, request: api.DeleteTopicsRequest, timeout_ms: float = DEFAULT_TIMEOUT_MS
+    ) -> api.TopicOutcomes:
+        """See `Controller.delete_topics`."""
+        return await self.call("delete_topics", request, api.TopicOutcomes, timeout_ms)
+
+    async def create_partitions(
+        self, request: api.CreatePartitionsRequest, timeout_ms: float = DEFAULT_TIMEOUT_MS
+    ) -> api.TopicOutcomes:
+        """See `Controller.create_partitions`."""
+        return await self.call("create_partitions", request, api.TopicOutcomes, timeout_ms)
+
+    async def incremental_alter_configs(
+        self, request: api.AlterConfigsRequest, timeout_ms: float = DEFAULT_TIMEOUT_MS
+    ) -> api.AlterConfigsReply:
+        """See `Controller.incremental_alter_configs`."""
+        return await self.call("incremental_alter_configs", request, api.AlterConfigsReply, timeout_ms)
+
+    async def allocate_producer_ids(
+        self, request: api.AllocateProducerIdsRequest, timeout_ms: float = DEFAULT_TIMEOUT_MS
+    ) -> api.ProducerIdBlock:
+        """See `Controller.allocate_producer_ids`."""
+        return await self.call("allocate_producer_ids", request, api.ProducerIdBlock, timeout_ms)
+
+    async def elect_leaders(
+        self, request: api.ElectLeadersRequest, timeout_ms: float = DEFAULT_TIMEOUT_MS
+    ) -> api.ElectLeadersReply:
+        """See `Controller.elect_leaders`."""
+        return await self.call("elect_leaders", request, api.ElectLeadersReply, timeout_ms)
+
+    async def describe_replicas(
+        self, request: api.DescribeReplicasRequest, timeout_ms: float = DEFAULT_TIMEOUT_MS
+    ) -> api.DescribeReplicasReply:
+        """See `Controller.describe_replicas`."""
+        return await self.call("describe_replicas", request, api.DescribeReplicasReply, timeout_ms)

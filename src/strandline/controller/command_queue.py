@@ -1,0 +1,206 @@
+"""Commands of the active controller: in order, many to one append, answered once they are committed (rule A-13)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from strandline.controller.machine.result import Result
+from strandline.controller.machine.state import MachineState
+from strandline.controller.metadata.records import encode_record
+from strandline.controller.ports import QuorumLog
+from strandline.controller.quorum.api import NotLeader
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import FatalError, KafkaError
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+MAX_BATCH_BYTES = 1024 * 1024
+"""Commands of one loop turn share a batch up to about this size; one command's records are never split."""
+
+_NOT_YET = 2**63
+"""Beyond every offset."""
+
+Operation = Callable[[MachineState, int], Result[T]]
+"""A command: (state, offset that its first record would have) -> result; raises KafkaError to refuse."""
+
+
+class _Deferred(Generic[T]):
+    """An answer that waits until `offset` is committed."""
+
+    __slots__ = ("error", "future", "offset", "reply")
+
+    def __init__(self, future: asyncio.Future[T]) -> None:
+        self.future = future
+        self.offset = _NOT_YET
+        self.reply: T | None = None
+        self.error: KafkaError | None = None
+
+    def resolve(self) -> None:
+        if self.future.done():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.reply)  # type: ignore[arg-type]
+
+
+def not_controller() -> KafkaError:
+    """The answer of a controller that is not, or no longer, the active one."""
+    return KafkaError(ErrorCode.NOT_CONTROLLER, "This node is not the active controller.")
+
+
+class CommandQueue:
+    """Runs commands on the working image, appends their records, and answers once these are committed.
+
+    Commands that arrive in one turn of the loop run in order of arrival in the next turn, and share one append. A
+    refusal, too, waits for what was appended before it: it may rest on records that are not committed yet.
+
+    `begin` gives it a state to work on (this node has become the active controller), `end` takes it away: whatever is
+    not answered by then fails with NOT_CONTROLLER, whether its records will be committed or not.
+    """
+
+    def __init__(self, quorum: QuorumLog, on_lost: Callable[[], None], on_fatal: Callable[[FatalError], None]) -> None:
+        self._quorum = quorum
+        self._on_lost = on_lost
+        self._on_fatal = on_fatal
+        self._state: MachineState | None = None
+        self._epoch = -1
+        self._committed = -1
+        self._commands: deque[tuple[Operation[Any], asyncio.Future[Any]]] = deque()
+        self._deferred: deque[_Deferred[Any]] = deque()
+        self._scheduled = False
+        self._batch: list[bytes] = []
+        self._batch_bytes = 0
+        self.before_turn: Callable[[], None] = lambda: None
+        self.after_turn: Callable[[], None] = lambda: None
+
+    @property
+    def state(self) -> MachineState | None:
+        """The state of the active controller; None on a standby."""
+        return self._state
+
+    def begin(self, state: MachineState, epoch: int) -> None:
+        """This node is the active controller of `epoch`; `state` stands on the committed image."""
+        self._state = state
+        self._epoch = epoch
+        self._committed = state.image.offset
+
+    def end(self) -> None:
+        """It no longer is: drop the state, fail what is unanswered."""
+        self._state = None
+        self._epoch = -1
+        commands, self._commands = self._commands, deque()
+        deferred, self._deferred = self._deferred, deque()
+        for _, future in commands:
+            _fail(future)
+        for answer in deferred:
+            _fail(answer.future)
+
+    def submit(self, operation: Operation[T]) -> asyncio.Future[T]:
+        """Queue a command; the future gives its reply, or KafkaError."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        if self._state is None:
+            future.set_exception(not_controller())
+        else:
+            self._commands.append((operation, future))
+            self.schedule()
+        return future
+
+    def schedule(self) -> None:
+        """Run a turn soon even if no command comes."""
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def committed(self, offset: int) -> None:
+        """Everything up to `offset` is committed: answer what waited for it."""
+        self._committed = offset
+        while self._deferred and self._deferred[0].offset <= offset:
+            self._deferred.popleft().resolve()
+
+    def run_now(self, operation: Operation[T]) -> T:
+        """Run a command of the controller's own inside a turn; nobody waits for its commit."""
+        assert self._state is not None
+        result = operation(self._state, self._next_offset())
+        self._take(result)
+        return result.reply
+
+    # A turn
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        if self._state is None:
+            return
+        self._batch, self._batch_bytes = [], 0
+        try:
+            self.before_turn()
+            while self._commands:
+                self._run(*self._commands.popleft())
+            self._flush()
+        except NotLeader:
+            self._on_lost()
+            return
+        except FatalError as error:
+            self._on_fatal(error)
+            self._on_lost()
+            return
+        self.committed(self._committed)
+        self.after_turn()
+
+    def _run(self, operation: Operation[Any], future: asyncio.Future[Any]) -> None:
+        state = self._state
+        assert state is not None
+        if future.done():
+            return
+        # Known to `end` before anything can go wrong, so that no caller is left without an answer.
+        answer: _Deferred[Any] = _Deferred(future)
+        self._deferred.append(answer)
+        try:
+            result = operation(state, self._next_offset())
+        except KafkaError as error:
+            answer.error = error
+        except Exception as error:
+            log.exception("a command of the controller failed")
+            answer.error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"The controller failed at this: {error!r}")
+        else:
+            answer.reply = result.reply
+            self._take(result)
+        answer.offset = state.image.offset
+
+    def _take(self, result: Result[Any]) -> None:
+        if not result.records:
+            return
+        state = self._state
+        assert state is not None
+        encoded = [encode_record(record) for record in result.records]
+        size = sum(map(len, encoded))
+        if self._batch and self._batch_bytes + size > MAX_BATCH_BYTES:
+            self._flush()
+        state.apply(result.records, self._next_offset() + len(encoded) - 1)
+        self._batch += encoded
+        self._batch_bytes += size
+
+    def _next_offset(self) -> int:
+        return self._quorum.log_end_offset + len(self._batch)
+
+    def _flush(self) -> None:
+        if not self._batch:
+            return
+        batch, self._batch, self._batch_bytes = self._batch, [], 0
+        expected = self._quorum.log_end_offset + len(batch) - 1
+        last = self._quorum.append(self._epoch, batch)
+        if last != expected:
+            raise FatalError(
+                f"The metadata log gave offset {last} to a record that was promised {expected}: "
+                "broker epochs would lie."
+            )
+
+
+def _fail(future: asyncio.Future[Any]) -> None:
+    if not future.done():
+        future.set_exception(not_controller())

@@ -1,0 +1,279 @@
+"""The active controller's shell: the pure machine on the quorum, with timers and the network around it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from uuid import UUID
+
+from strandline.controller import api, wire
+from strandline.controller.command_queue import CommandQueue, Operation
+from strandline.controller.machine import brokers, configs, elections, isr, producer_ids, topics
+from strandline.controller.machine.result import Result
+from strandline.controller.machine.state import MachineSettings, MachineState
+from strandline.controller.metadata.config_resolver import AGREED_KEYS, ConfigResolver
+from strandline.controller.metadata.image import CLUSTER_DEFAULT, METADATA_VERSION, MetadataImage
+from strandline.controller.metadata.publisher import ImagePublisher
+from strandline.controller.metadata.records import ConfigRecord, MetadataRecord, MetadataVersionRecord
+from strandline.controller.ports import QuorumLog
+from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch
+from strandline.controller.session_server import SessionServer
+from strandline.proto.errors import FatalError, KafkaError
+from strandline.proto.ids import NodeId
+from strandline.proto.ports import Clock, Rng, Rpc, StreamHandler, UnaryHandler
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerConfig:
+    """Settings of a controller.
+
+    Attributes:
+        static: the node's file, by broker config names; defaults of topics fall back on it.
+        auto_leader_rebalance_enable: give leaderships back to preferred leaders that are in sync again.
+        leader_imbalance_check_interval_ms: how often that is looked at (Kafka: 300 s; a move costs milliseconds here,
+            and after a rolling restart nobody should wait minutes for balance).
+    """
+
+    static: Mapping[str, str] = field(default_factory=dict)
+    machine: MachineSettings = field(default_factory=MachineSettings)
+    auto_leader_rebalance_enable: bool = True
+    leader_imbalance_check_interval_ms: float = 10_000.0
+
+
+class Controller:
+    """Runs on every controller node; acts while its node leads the quorum, and answers NOT_CONTROLLER otherwise.
+
+    Register it with the quorum *after* its publisher: the publisher's image is the committed state it begins on. Every
+    operation answers only after what it rests on is committed.
+
+    States and their triggers: STANDBY -> ACTIVE when the quorum names this node leader (by then everything committed
+    has been handed over); ACTIVE -> STANDBY when it names another, when an append finds the leadership gone, or at
+    `close`. Going to STANDBY fails every open command, drops the working image and ends all sessions.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        quorum: QuorumLog,
+        publisher: ImagePublisher,
+        rpc: Rpc,
+        clock: Clock,
+        rng: Rng,
+        config: ControllerConfig,
+        on_fatal: Callable[[FatalError], None],
+    ) -> None:
+        self._node_id = node_id
+        self._quorum = quorum
+        self._publisher = publisher
+        self._clock = clock
+        self._rng = rng
+        self._config = config
+        self._resolver = ConfigResolver(config.static)
+        self._on_fatal = on_fatal
+        self._queue = CommandQueue(quorum, self._lost, self._fatal)
+        self._queue.before_turn = self._fence_expired
+        self._queue.after_turn = self._after_turn
+        self._sessions = SessionServer(self._queue, rpc, clock, self._queue.schedule)
+        self._timer: asyncio.TimerHandle | None = None
+        self._next_balance_ms = 0.0
+        self._applied = -1
+
+    @property
+    def active(self) -> bool:
+        """This node is the active controller as far as it knows."""
+        return self._queue.state is not None
+
+    @property
+    def working_image(self) -> MetadataImage | None:
+        """The image with what is appended and not yet committed; None on a standby. For inspection alone."""
+        state = self._queue.state
+        return None if state is None else state.image
+
+    def close(self) -> None:
+        """Stop acting; open commands fail with NOT_CONTROLLER."""
+        self._deactivate()
+
+    # QuorumListener
+
+    def handle_commit(self, batch: CommittedBatch) -> None:
+        """Answer what waited for this batch."""
+        self._applied = batch.last_offset
+        if self.active:
+            self._queue.committed(batch.last_offset)
+
+    def handle_load_snapshot(self, end_offset: int, epoch: int, records: Iterable[bytes]) -> None:
+        """The publisher loads it; a leader never gets one (invariant LeaderNeverLoadSnapshot)."""
+        if self.active:
+            raise FatalError(f"A snapshot that ends at {end_offset} was loaded into the active controller.")
+        self._applied = end_offset - 1
+
+    def handle_leader_change(self, leader_and_epoch: LeaderAndEpoch) -> None:
+        """Become active, or stop being it."""
+        self._deactivate()
+        if leader_and_epoch.leader_id == self._node_id:
+            self._activate(leader_and_epoch.epoch)
+
+    def take_snapshot(self) -> None:
+        """The publisher's business."""
+        return
+
+    # Activation
+
+    def _activate(self, epoch: int) -> None:
+        image = self._publisher.image
+        if image.offset < self._applied:
+            raise FatalError(
+                f"The controller was handed offset {self._applied}, its publisher only {image.offset}: "
+                "register the publisher with the quorum first."
+            )
+        now_ms = self._clock.monotonic_ms()
+        state = MachineState(image, self._resolver, self._rng, self._config.machine, now_ms)
+        self._queue.begin(state, epoch)
+        self._next_balance_ms = now_ms + self._config.leader_imbalance_check_interval_ms
+        log.info("node %s is the active controller of epoch %s", self._node_id, epoch)
+        if image.metadata_version == 0:
+            future = self._queue.submit(self._bootstrap)
+            future.add_done_callback(_retrieve)
+        self._queue.schedule()
+
+    def _bootstrap(self, state: MachineState, next_offset: int) -> Result[None]:
+        """The first records of a cluster: the metadata.version, and the configs that all nodes must agree on."""
+        records: list[MetadataRecord] = [MetadataVersionRecord(METADATA_VERSION)]
+        kind, name = CLUSTER_DEFAULT
+        for key in sorted(AGREED_KEYS & self._config.static.keys()):
+            records.append(ConfigRecord(int(kind), name, key, self._config.static[key]))
+        return Result(None, records)
+
+    def _deactivate(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self.active:
+            log.info("node %s is no longer the active controller", self._node_id)
+            self._queue.end()
+            self._sessions.close_all()
+
+    def _lost(self) -> None:
+        self._deactivate()
+
+    def _fatal(self, error: FatalError) -> None:
+        self._quorum.resign()
+        self._on_fatal(error)
+
+    # Timers
+
+    def _fence_expired(self) -> None:
+        now_ms = self._clock.monotonic_ms()
+        while (node_id := self._queue.run_now(lambda state, _: brokers.fence_expired(state, now_ms))) is not None:
+            log.warning("broker %s is fenced: it is gone", node_id)
+        if now_ms >= self._next_balance_ms:
+            self._next_balance_ms = now_ms + self._config.leader_imbalance_check_interval_ms
+            if self._config.auto_leader_rebalance_enable:
+                moved = self._queue.run_now(lambda state, _: elections.balance_leaders(state))
+                if moved:
+                    log.info("%s leaderships go back to their preferred leaders", moved)
+
+    def _after_turn(self) -> None:
+        state = self._queue.state
+        if state is None:
+            return
+        self._sessions.probe_suspects()
+        self._sessions.ask_for_offsets()
+        due_ms = min(state.sessions.next_event_ms(), self._next_balance_ms)
+        delay_ms = max(0.0, due_ms - self._clock.monotonic_ms())
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000.0, self._queue.schedule)
+
+    # Operations
+
+    def _now_ms(self) -> float:
+        return self._clock.monotonic_ms()
+
+    async def _do(self, operation: Operation[T]) -> T:
+        return await self._queue.submit(operation)
+
+    async def register_broker(self, request: api.RegisterBrokerRequest) -> api.RegisterBrokerReply:
+        """Register a broker's process. Raises KafkaError, see `machine.brokers.register_broker`."""
+        return await self._do(lambda state, offset: brokers.register_broker(state, request, offset, self._now_ms()))
+
+    async def unregister_broker(self, request: api.UnregisterBrokerRequest) -> api.RegisterBrokerReply:
+        """Take a broker out for good; answers the epoch that ended. Raises KafkaError BROKER_ID_NOT_REGISTERED."""
+        return await self._do(lambda state, _: brokers.unregister_broker(state, request))
+
+    async def broker_heartbeat(self, request: api.Heartbeat) -> api.HeartbeatReply:
+        """A heartbeat outside of a session stream. Raises KafkaError STALE_BROKER_EPOCH."""
+        return await self._do(lambda state, offset: brokers.heartbeat(state, request, offset, self._now_ms()))
+
+    async def alter_partition(self, request: api.AlterPartitionRequest) -> api.AlterPartitionReply:
+        """Judge a leader's proposals. Raises KafkaError STALE_BROKER_EPOCH."""
+        return await self._do(lambda state, _: isr.alter_partition(state, request))
+
+    async def create_topics(self, request: api.CreateTopicsRequest) -> api.CreateTopicsReply:
+        """Create topics, or with `dry_run` say what would be created."""
+        return await self._do(lambda state, _: topics.create_topics(state, request))
+
+    async def delete_topics(self, request: api.DeleteTopicsRequest) -> api.TopicOutcomes:
+        """Delete topics."""
+        return await self._do(lambda state, _: topics.delete_topics(state, request))
+
+    async def create_partitions(self, request: api.CreatePartitionsRequest) -> api.TopicOutcomes:
+        """Add partitions to topics."""
+        return await self._do(lambda state, _: topics.create_partitions(state, request))
+
+    async def incremental_alter_configs(self, request: api.AlterConfigsRequest) -> api.AlterConfigsReply:
+        """Change configs."""
+        return await self._do(lambda state, _: configs.incremental_alter_configs(state, request))
+
+    async def allocate_producer_ids(self, request: api.AllocateProducerIdsRequest) -> api.ProducerIdBlock:
+        """A block of producer ids. Raises KafkaError STALE_BROKER_EPOCH."""
+        return await self._do(lambda state, _: producer_ids.allocate_producer_ids(state, request))
+
+    async def elect_leaders(self, request: api.ElectLeadersRequest) -> api.ElectLeadersReply:
+        """Elect leaders, or with `dry_run` preview it."""
+        return await self._do(lambda state, _: elections.elect_leaders(state, request, self._now_ms()))
+
+    async def describe_replicas(self, request: api.DescribeReplicasRequest) -> api.DescribeReplicasReply:
+        """The tracked offsets, with their age. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION."""
+        return await self._do(lambda state, _: elections.describe_replicas(state, request, self._now_ms()))
+
+    # The network
+
+    def rpc_handlers(self) -> tuple[dict[str, UnaryHandler], dict[str, StreamHandler]]:
+        """The methods of the Controller service, to be mounted on the node's internal listener."""
+        unary = {method.path: self._handler(method) for method in wire.METHODS}
+        return unary, {api.SESSION_METHOD: self._sessions.serve}
+
+    def _handler(self, method: wire.Method) -> UnaryHandler:
+        operation: Callable[[Any], Awaitable[object]] = getattr(self, method.operation)
+
+        async def handle(data: bytes) -> bytes:
+            request: object = wire.decode(method.request, data)
+            try:
+                return wire.encode_answer(await operation(request))
+            except KafkaError as error:
+                return wire.encode_error(error)
+
+        return handle
+
+
+def _retrieve(future: asyncio.Future[None]) -> None:
+    """A lost leadership is no news for the bootstrap: the next active controller does it."""
+    future.exception()
+
+
+def ping_handler(node_id: NodeId, incarnation_id: UUID) -> UnaryHandler:
+    """Serves `api.PING_METHOD`: says which process answers here. Every node mounts it."""
+    reply = wire.encode(api.PingReply(node_id, incarnation_id))
+
+    async def ping(_: bytes) -> bytes:
+        return reply
+
+    return ping

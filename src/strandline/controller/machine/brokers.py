@@ -1,0 +1,236 @@
+"""Registration, heartbeats, fencing, unfencing, controlled shutdown, unregistration (rule B: Brokers).
+
+| state               | the heartbeat says                        | next                |
+|---------------------|-------------------------------------------|---------------------|
+| FENCED              | want_shutdown                             | SHUTDOWN_NOW        |
+| FENCED              | not want_fence, metadata >= registration  | UNFENCED            |
+| UNFENCED            | want_fence and want_shutdown              | SHUTDOWN_NOW        |
+| UNFENCED            | want_fence                                | FENCED              |
+| UNFENCED            | want_shutdown, leads something            | CONTROLLED_SHUTDOWN |
+| UNFENCED            | want_shutdown, leads nothing              | SHUTDOWN_NOW        |
+| CONTROLLED_SHUTDOWN | leads nothing, and all active brokers     | SHUTDOWN_NOW        |
+|                     | have seen its last leadership move        |                     |
+| any                 | anything else                             | the same            |
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from strandline.controller.api import (
+    Heartbeat,
+    HeartbeatReply,
+    RegisterBrokerReply,
+    RegisterBrokerRequest,
+    UnregisterBrokerRequest,
+)
+from strandline.controller.machine.result import Result
+from strandline.controller.machine.state import MachineState
+from strandline.controller.metadata.image import BrokerInfo
+from strandline.controller.metadata.records import (
+    BrokerChangeRecord,
+    MetadataRecord,
+    RegisterBrokerRecord,
+    UnregisterBrokerRecord,
+)
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import BrokerEpoch, NodeId, Offset
+
+
+class BrokerState(Enum):
+    """What a registered broker may do."""
+
+    FENCED = "nothing: it is in no ISR and leads nothing"
+    UNFENCED = "lead and follow"
+    CONTROLLED_SHUTDOWN = "wait until its leaderships have moved"
+    SHUTDOWN_NOW = "stop; it is fenced"
+
+
+def register_broker(
+    state: MachineState, request: RegisterBrokerRequest, next_offset: int, now_ms: float
+) -> Result[RegisterBrokerReply]:
+    """A broker's process introduces itself; it starts fenced. The first record appended will stand at `next_offset`.
+
+    The same incarnation keeps its epoch (a retry, or a change of endpoints). A previous broker epoch other than the one
+    on record means an unclean shutdown: the broker may lack what it had acknowledged, and leaves ISR and ELR.
+
+    Raises:
+        KafkaError: INCONSISTENT_CLUSTER_ID, UNSUPPORTED_VERSION, DUPLICATE_BROKER_REGISTRATION (another process of this
+            node id has a live session).
+    """
+    image = state.image
+    if request.cluster_id != image.cluster_id:
+        raise KafkaError(
+            ErrorCode.INCONSISTENT_CLUSTER_ID,
+            f"Broker {request.node_id} belongs to cluster {request.cluster_id!r}; this is {image.cluster_id!r}.",
+        )
+    if not request.min_metadata_version <= image.metadata_version <= request.max_metadata_version:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"The cluster is at metadata.version {image.metadata_version}; broker {request.node_id} supports "
+            f"{request.min_metadata_version} to {request.max_metadata_version}.",
+        )
+    node_id = request.node_id
+    existing = image.brokers.get(node_id)
+    if existing is not None and existing.incarnation_id == request.incarnation_id:
+        state.sessions.renew(node_id, fenced=existing.fenced, now_ms=now_ms)
+        record = _registration(request, existing.broker_epoch, existing)
+        return Result(RegisterBrokerReply(existing.broker_epoch), [record])
+    if existing is not None and state.sessions.has_valid_session(node_id, now_ms):
+        raise KafkaError(
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+            f"Another process is registered as broker {node_id}, and alive as far as is known.",
+        )
+    records = _end_of_previous_life(state, request, existing)
+    epoch = BrokerEpoch(next_offset + len(records))
+    records.append(_registration(request, epoch, None))
+    state.sessions.grant(node_id, fenced=True, now_ms=now_ms, probe=False)
+    return Result(RegisterBrokerReply(epoch), records)
+
+
+def _end_of_previous_life(
+    state: MachineState, request: RegisterBrokerRequest, existing: BrokerInfo | None
+) -> list[MetadataRecord]:
+    node_id = request.node_id
+    clean = existing is not None and existing.broker_epoch == request.previous_broker_epoch
+    if clean:
+        return state.changes(
+            state.partitions_in_isr(node_id), f"broker {node_id} registered anew after a clean stop", remove=node_id
+        )
+    return state.changes(
+        state.partitions_in_isr_or_elr(node_id),
+        f"broker {node_id} registered anew after an unclean stop",
+        unclean_shutdown=node_id,
+    )
+
+
+def _registration(
+    request: RegisterBrokerRequest, epoch: BrokerEpoch, amended: BrokerInfo | None
+) -> RegisterBrokerRecord:
+    return RegisterBrokerRecord(
+        node_id=request.node_id,
+        incarnation_id=request.incarnation_id,
+        broker_epoch=epoch,
+        listeners=request.listeners,
+        internal=request.internal,
+        rack=request.rack,
+        fenced=True if amended is None else amended.fenced,
+        in_controlled_shutdown=False if amended is None else amended.in_controlled_shutdown,
+    )
+
+
+def heartbeat(state: MachineState, request: Heartbeat, next_offset: int, now_ms: float) -> Result[HeartbeatReply]:
+    """A broker is alive; it may be unfenced, fenced at its wish, or led through its controlled shutdown.
+
+    Raises:
+        KafkaError: STALE_BROKER_EPOCH.
+    """
+    node_id = request.node_id
+    broker = state.broker_of_epoch(node_id, request.broker_epoch)
+    state.offsets.report(node_id, request.offsets, now_ms)
+    current = _current(broker)
+    target = _next(state, broker, current, request)
+    records: list[MetadataRecord] = []
+    if target is not current:
+        if target is BrokerState.UNFENCED:
+            records = unfence(state, broker)
+        elif target is BrokerState.CONTROLLED_SHUTDOWN:
+            records = begin_controlled_shutdown(state, broker)
+        elif not broker.fenced:
+            records = fence(state, node_id, "at its own wish")
+    fenced = target in (BrokerState.FENCED, BrokerState.SHUTDOWN_NOW)
+    state.sessions.touch(node_id, fenced=fenced, metadata_offset=request.metadata_offset, now_ms=now_ms)
+    if target is BrokerState.CONTROLLED_SHUTDOWN:
+        moved = next_offset + len(records) - 1 if records else state.image.offset
+        state.sessions.begin_controlled_shutdown(node_id, moved)
+    wanted = state.sessions.wanted_offset()
+    return Result(
+        HeartbeatReply(
+            caught_up=request.metadata_offset >= broker.broker_epoch,
+            fenced=fenced,
+            in_controlled_shutdown=target is BrokerState.CONTROLLED_SHUTDOWN,
+            should_shut_down=target is BrokerState.SHUTDOWN_NOW,
+            report_at_offset=Offset(wanted if wanted > request.metadata_offset else -1),
+        ),
+        records,
+    )
+
+
+def _current(broker: BrokerInfo) -> BrokerState:
+    if broker.fenced:
+        return BrokerState.FENCED
+    return BrokerState.CONTROLLED_SHUTDOWN if broker.in_controlled_shutdown else BrokerState.UNFENCED
+
+
+def _next(state: MachineState, broker: BrokerInfo, current: BrokerState, request: Heartbeat) -> BrokerState:
+    if current is BrokerState.FENCED:
+        if request.want_shutdown:
+            return BrokerState.SHUTDOWN_NOW
+        if not request.want_fence and request.metadata_offset >= broker.broker_epoch:
+            return BrokerState.UNFENCED
+    elif current is BrokerState.UNFENCED:
+        if request.want_fence:
+            return BrokerState.SHUTDOWN_NOW if request.want_shutdown else BrokerState.FENCED
+        if request.want_shutdown:
+            leads = state.leads_any(broker.node_id)
+            return BrokerState.CONTROLLED_SHUTDOWN if leads else BrokerState.SHUTDOWN_NOW
+    elif not state.leads_any(broker.node_id):
+        active = [node for node, info in state.image.brokers.items() if info.active]
+        if state.sessions.may_shut_down(broker.node_id, active):
+            return BrokerState.SHUTDOWN_NOW
+    return current
+
+
+def fence(state: MachineState, node_id: NodeId, reason: str) -> list[MetadataRecord]:
+    """Out of every ISR (into the ELR where few are left), its leaderships elsewhere, then fenced."""
+    broker = state.image.brokers[node_id]
+    records = state.changes(state.partitions_in_isr(node_id), f"broker {node_id} fenced {reason}", remove=node_id)
+    records.append(BrokerChangeRecord(node_id, broker.broker_epoch, fenced=True, in_controlled_shutdown=False))
+    return records
+
+
+def unfence(state: MachineState, broker: BrokerInfo) -> list[MetadataRecord]:
+    """Unfenced, and elected where nobody leads and it may."""
+    node_id = broker.node_id
+    records: list[MetadataRecord] = [BrokerChangeRecord(node_id, broker.broker_epoch, fenced=False)]
+    records += state.changes(state.partitions_without_leader(), f"broker {node_id} unfenced", add=node_id)
+    return records
+
+
+def begin_controlled_shutdown(state: MachineState, broker: BrokerInfo) -> list[MetadataRecord]:
+    """Marked as shutting down, out of every ISR, its leaderships elsewhere where another replica is in sync."""
+    node_id = broker.node_id
+    records: list[MetadataRecord] = [BrokerChangeRecord(node_id, broker.broker_epoch, in_controlled_shutdown=True)]
+    records += state.changes(state.partitions_in_isr(node_id), f"broker {node_id} shuts down", remove=node_id)
+    return records
+
+
+def fence_expired(state: MachineState, now_ms: float) -> Result[NodeId | None]:
+    """Fence one broker whose session ended; one at a time, for the next shall see what became of its partitions."""
+    for node_id in state.sessions.expired(now_ms):
+        records = fence(state, node_id, "for it is gone")
+        state.sessions.mark_fenced(node_id)
+        return Result(node_id, records)
+    return Result(None)
+
+
+def unregister_broker(state: MachineState, request: UnregisterBrokerRequest) -> Result[RegisterBrokerReply]:
+    """Take a broker out for good. Its replicas stay assigned and empty until they are moved.
+
+    Raises:
+        KafkaError: BROKER_ID_NOT_REGISTERED.
+    """
+    broker = state.image.brokers.get(request.node_id)
+    if broker is None:
+        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {request.node_id} is not registered.")
+    reply = RegisterBrokerReply(broker.broker_epoch)
+    if request.dry_run:
+        return Result(reply)
+    node_id = request.node_id
+    records = state.changes(
+        state.partitions_in_isr_or_elr(node_id), f"broker {node_id} unregistered", unclean_shutdown=node_id
+    )
+    records.append(UnregisterBrokerRecord(node_id, broker.broker_epoch))
+    state.sessions.drop(node_id)
+    return Result(reply, records)

@@ -1,0 +1,142 @@
+"""IncrementalAlterConfigs, and what a change of config means for partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from strandline.controller.api import (
+    AlterConfigsReply,
+    AlterConfigsRequest,
+    ConfigAlteration,
+    ConfigOperation,
+    ResourceAlteration,
+    ResourceOutcome,
+)
+from strandline.controller.machine.result import Result
+from strandline.controller.machine.state import MachineState
+from strandline.controller.metadata.config_resolver import AGREED_KEYS
+from strandline.controller.metadata.delta import MetadataDelta
+from strandline.controller.metadata.image import ConfigResource, MetadataImage, ResourceType, TopicInfo
+from strandline.controller.metadata.records import ConfigRecord, MetadataRecord
+from strandline.controller.metadata.topic_configs import (
+    BROKER_CONFIGS,
+    TOPIC_CONFIGS,
+    ConfigType,
+    split_list,
+    validate_broker_configs,
+    validate_topic_configs,
+)
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import ConfigError, KafkaError
+from strandline.proto.ids import NodeId
+
+
+def incremental_alter_configs(state: MachineState, request: AlterConfigsRequest) -> Result[AlterConfigsReply]:
+    """Set, delete, append to, subtract from configs; each resource succeeds or fails alone.
+
+    A change of min.insync.replicas clears eligible leader replicas that are no longer safe in the same batch, and
+    enabling unclean elections elects where nobody leads.
+    """
+    records: list[MetadataRecord] = []
+    outcomes = []
+    resources = [(item.resource_type, item.resource_name) for item in request.resources]
+    for item, resource in zip(request.resources, resources, strict=True):
+        try:
+            if resources.count(resource) > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names this resource twice.")
+            records += _alter_resource(state, item, resource)
+            outcomes.append(ResourceOutcome(*resource, ErrorCode.NONE))
+        except KafkaError as error:
+            outcomes.append(ResourceOutcome(*resource, error.code, str(error.message)))
+    if request.dry_run:
+        records = []
+    elif any(isinstance(record, ConfigRecord) and record.name in AGREED_KEYS for record in records):
+        records += _consequences(state, records)
+    return Result(AlterConfigsReply(tuple(outcomes)), records)
+
+
+def _alter_resource(state: MachineState, item: ResourceAlteration, resource: ConfigResource) -> list[ConfigRecord]:
+    _check_resource(state.image, resource)
+    names = [alteration.name for alteration in item.alterations]
+    current = state.image.config(resource)
+    after = dict(current)
+    for alteration in item.alterations:
+        if names.count(alteration.name) > 1:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"The request alters {alteration.name} twice.")
+        value = _altered(resource[0], alteration, current)
+        if value is None:
+            after.pop(alteration.name, None)
+        else:
+            after[alteration.name] = value
+    changed = {name: after[name] for name in names if name in after}
+    try:
+        if resource[0] is ResourceType.TOPIC:
+            validate_topic_configs(changed)
+        else:
+            validate_broker_configs(changed, cluster_default=not resource[1])
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
+    return [
+        ConfigRecord(int(resource[0]), resource[1], name, after.get(name))
+        for name in names
+        if after.get(name) != current.get(name)
+    ]
+
+
+def _check_resource(image: MetadataImage, resource: ConfigResource) -> None:
+    kind, name = resource
+    if kind is ResourceType.TOPIC:
+        if name not in image.topics:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic named {name!r}.")
+    elif name:
+        if not name.isdecimal():
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"A broker is named by its node id, not {name!r}.")
+        if NodeId(int(name)) not in image.brokers:
+            raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {name} is not registered.")
+
+
+def _altered(kind: ResourceType, alteration: ConfigAlteration, current: Mapping[str, str]) -> str | None:
+    """The key's value after the alteration; None: not set."""
+    name, operation, value = alteration.name, alteration.operation, alteration.value
+    if operation is ConfigOperation.DELETE:
+        return None
+    if value is None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for {operation.name} of {name}.")
+    if operation is ConfigOperation.SET:
+        return value
+    key = (TOPIC_CONFIGS if kind is ResourceType.TOPIC else BROKER_CONFIGS).get(name)
+    if key is None or key.type is not ConfigType.LIST:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Cannot {operation.name} to {name}, because its type is not LIST.")
+    parts = split_list(current.get(name, key.default))
+    for part in split_list(value):
+        if operation is ConfigOperation.APPEND and part not in parts:
+            parts.append(part)
+        elif operation is ConfigOperation.SUBTRACT and part in parts:
+            parts.remove(part)
+    return ",".join(parts)
+
+
+def _consequences(state: MachineState, records: list[MetadataRecord]) -> list[MetadataRecord]:
+    """Changes of partitions that new values of min.insync.replicas or unclean.leader.election.enable call for.
+
+    Eligible leader replicas hold all that is committed only while the high watermark stands still, that is while the
+    ISR is below min ISR. When min ISR is lowered to the size of the ISR the watermark moves on without them, so that
+    they must leave the list in the very batch that lowers it.
+    """
+    delta = MetadataDelta(state.image)
+    delta.apply_all(records)
+    image = delta.image(state.image.offset, state.image.epoch, state.image.timestamp_ms)
+    topics: dict[str, TopicInfo] = {}
+    for record in records:
+        if isinstance(record, ConfigRecord) and record.name in AGREED_KEYS:
+            if record.resource_type == ResourceType.BROKER:
+                topics = dict(state.image.topics)
+                break
+            topics[record.resource_name] = state.image.topics[record.resource_name]
+    changes: list[MetadataRecord] = []
+    for topic in topics.values():
+        for partition in topic.partitions.values():
+            change = state.change(topic, partition, "configs changed", resolver_image=image).build()
+            if change is not None:
+                changes.append(change)
+    return changes

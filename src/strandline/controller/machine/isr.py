@@ -1,0 +1,145 @@
+"""AlterPartition: a leader proposes an ISR, the controller judges (rule B, the table and its order)."""
+
+from __future__ import annotations
+
+from strandline.controller.api import (
+    AlterPartitionItem,
+    AlterPartitionOutcome,
+    AlterPartitionReply,
+    AlterPartitionRequest,
+    IsrMember,
+)
+from strandline.controller.machine.result import Result
+from strandline.controller.machine.state import MachineState
+from strandline.controller.metadata.delta import merge
+from strandline.controller.metadata.image import MetadataImage, PartitionInfo, TopicInfo
+from strandline.controller.metadata.records import MetadataRecord
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import NodeId, TopicIdPartition
+
+
+def alter_partition(state: MachineState, request: AlterPartitionRequest) -> Result[AlterPartitionReply]:
+    """Judge each proposal of a leader; those that stand become records.
+
+    Raises:
+        KafkaError: STALE_BROKER_EPOCH: another process of the sender's node id has registered since.
+    """
+    state.broker_of_epoch(request.node_id, request.broker_epoch)
+    records: list[MetadataRecord] = []
+    outcomes = []
+    seen: set[TopicIdPartition] = set()
+    for item in request.items:
+        key = TopicIdPartition(item.topic_id, item.partition)
+        try:
+            if key in seen:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names this partition twice.")
+            seen.add(key)
+            outcome, record = _alter_one(state, request.node_id, item)
+        except KafkaError as error:
+            outcome = AlterPartitionOutcome(item.topic_id, item.partition, error.code, str(error.message))
+        else:
+            if record is not None:
+                records.append(record)
+        outcomes.append(outcome)
+    return Result(AlterPartitionReply(tuple(outcomes)), records)
+
+
+def _alter_one(
+    state: MachineState, sender: NodeId, item: AlterPartitionItem
+) -> tuple[AlterPartitionOutcome, MetadataRecord | None]:
+    topic = state.image.topic_by_id.get(item.topic_id)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with id {item.topic_id}.")
+    partition = topic.partitions.get(item.partition)
+    if partition is None:
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {topic.name!r} has no partition {item.partition}."
+        )
+    validate(state.image, sender, partition, item)
+    record = state.change(
+        topic,
+        partition,
+        f"leader {sender} altered the ISR",
+        target_isr=tuple(member.node_id for member in item.new_isr),
+        recovering=item.recovering,
+    ).build()
+    after = partition if record is None else merge(partition, record)
+    if after.leader != sender:
+        raise KafkaError(ErrorCode.NEW_LEADER_ELECTED, f"Broker {after.leader} leads now.")
+    return _outcome(state, topic, after), record
+
+
+def _outcome(state: MachineState, topic: TopicInfo, partition: PartitionInfo) -> AlterPartitionOutcome:
+    return AlterPartitionOutcome(
+        topic_id=topic.topic_id,
+        partition=partition.partition,
+        error=ErrorCode.NONE,
+        leader=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
+        isr=partition.isr,
+        recovering=partition.recovering,
+        min_insync_replicas=state.resolver.min_insync_replicas(state.image, topic.name, len(partition.replicas)),
+    )
+
+
+def validate(image: MetadataImage, sender: NodeId, partition: PartitionInfo, item: AlterPartitionItem) -> None:
+    """Judge one proposal, in the order of the table of rule B; the first that fails decides.
+
+    Raises:
+        KafkaError: NOT_CONTROLLER, FENCED_LEADER_EPOCH, INVALID_REQUEST, INVALID_UPDATE_VERSION, INELIGIBLE_REPLICA.
+    """
+    if item.leader_epoch > partition.leader_epoch or item.partition_epoch > partition.partition_epoch:
+        raise KafkaError(
+            ErrorCode.NOT_CONTROLLER,
+            f"The leader knows epochs {item.leader_epoch}/{item.partition_epoch}, this controller only "
+            f"{partition.leader_epoch}/{partition.partition_epoch}: this controller is the stale one.",
+        )
+    if item.leader_epoch < partition.leader_epoch:
+        raise KafkaError(
+            ErrorCode.FENCED_LEADER_EPOCH,
+            f"The leader epoch is {partition.leader_epoch}, not {item.leader_epoch}.",
+        )
+    if sender != partition.leader:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker {partition.leader} leads, not broker {sender}.")
+    if item.partition_epoch < partition.partition_epoch:
+        raise KafkaError(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"The partition epoch is {partition.partition_epoch}, not {item.partition_epoch}.",
+        )
+    _validate_isr(partition, item)
+    for member in item.new_isr:
+        why = _ineligible(image, member)
+        if why:
+            raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"Broker {member.node_id} {why}.")
+
+
+def _validate_isr(partition: PartitionInfo, item: AlterPartitionItem) -> None:
+    nodes = [member.node_id for member in item.new_isr]
+    if not nodes or len(set(nodes)) != len(nodes) or any(node not in partition.replicas for node in nodes):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"The ISR {nodes} does not lie within the replicas {list(partition.replicas)}."
+        )
+    if partition.leader not in nodes:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"The ISR {nodes} lacks the leader {partition.leader}.")
+    if item.recovering and len(nodes) > 1:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, "A leader that recovers from an unclean election is alone in its ISR."
+        )
+    if item.recovering and not partition.recovering:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "The partition has recovered; it cannot be recovering again.")
+
+
+def _ineligible(image: MetadataImage, member: IsrMember) -> str:
+    """Why a broker may not be in an ISR, or nothing."""
+    broker = image.brokers.get(member.node_id)
+    if broker is None:
+        return "is not registered"
+    if broker.in_controlled_shutdown:
+        return "is shutting down"
+    if broker.fenced:
+        return "is fenced"
+    if member.broker_epoch not in (-1, broker.broker_epoch):
+        return f"is registered with epoch {broker.broker_epoch}, not {member.broker_epoch}"
+    return ""

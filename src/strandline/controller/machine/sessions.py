@@ -1,0 +1,224 @@
+"""Which brokers are alive: sessions, suspicions, probes. Soft state of the active controller, pure.
+
+A broker holds a session: one stream to the controller, on which its heartbeats come. Silence for the session timeout
+fences it. A broken stream is a suspicion: the controller probes at once and goes on probing.
+
+| what the probe finds                     | what follows                                                    |
+|------------------------------------------|-----------------------------------------------------------------|
+| the same process answers                 | the suspicion ends; the session timeout remains                 |
+| another process of that node answers     | the one that registered is dead: fence                          |
+| nobody listens (refused)                 | a suspicion in itself; fence once refused `refused_grace_ms` on |
+| no answer                                | fence when `suspicion_ms` have passed since the stream broke    |
+
+A heartbeat ends every suspicion. A new controller grants every broker a full session and probes all of them once, so
+that its election alone fences nobody, and yet a broker that died with the old controller is fenced at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from strandline.proto.ids import NodeId, Offset
+
+NEVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTimes:
+    """Milliseconds.
+
+    Attributes:
+        session_timeout_ms: Kafka's broker.session.timeout.ms.
+        suspicion_ms: from a broken stream to fencing, if neither a reconnect nor a probe clears the broker.
+        refused_grace_ms: a port that refused every probe for this long means a dead process (a refusal is the kernel's
+            own word); longer than one interval, so that a single strange refusal fences nobody.
+        probe_interval_ms: between a probe of a suspect and the next.
+    """
+
+    session_timeout_ms: float = 9000.0
+    suspicion_ms: float = 500.0
+    refused_grace_ms: float = 120.0
+    probe_interval_ms: float = 40.0
+
+
+class ProbeFinding(Enum):
+    """What a probe of a broker's internal listener found."""
+
+    ALIVE = "the process that registered answered"
+    OTHER_PROCESS = "another process of the same node answered"
+    REFUSED = "nobody listens there"
+    SILENT = "no answer, or not from that node"
+
+
+@dataclass(slots=True)
+class Session:
+    """One registered broker as the active controller sees it. Times are the controller's monotonic milliseconds."""
+
+    last_contact_ms: float
+    fenced: bool
+    metadata_offset: Offset = Offset(-1)  # noqa: RUF009  a NewType call is the identity
+    controlled_shutdown_offset: int = -1
+    streams: int = 0
+    suspected_since_ms: float = NEVER
+    refused_since_ms: float = NEVER
+    next_probe_ms: float = NEVER
+    probing: bool = False
+    dead: bool = False
+
+
+class BrokerSessions:
+    """All sessions. The caller probes whom `due_probes` names and fences whom `expired` names."""
+
+    def __init__(self, times: SessionTimes) -> None:
+        self.times = times
+        self._sessions: dict[NodeId, Session] = {}
+
+    def get(self, node_id: NodeId) -> Session | None:
+        """The session of a broker, or None."""
+        return self._sessions.get(node_id)
+
+    def grant(self, node_id: NodeId, *, fenced: bool, now_ms: float, probe: bool) -> None:
+        """A full session for a broker that registered, or, with `probe`, that a new controller found registered."""
+        session = Session(last_contact_ms=now_ms, fenced=fenced)
+        if probe and not fenced:
+            session.next_probe_ms = now_ms
+        self._sessions[node_id] = session
+
+    def renew(self, node_id: NodeId, *, fenced: bool, now_ms: float) -> None:
+        """The same process registered again: its session goes on."""
+        session = self._sessions[node_id]
+        session.last_contact_ms = now_ms
+        session.fenced = fenced
+        self._clear(session)
+
+    def drop(self, node_id: NodeId) -> None:
+        """The broker is unregistered."""
+        self._sessions.pop(node_id, None)
+
+    def touch(self, node_id: NodeId, *, fenced: bool, metadata_offset: Offset, now_ms: float) -> None:
+        """A heartbeat was taken: the broker lives, and is `fenced` or not from now on."""
+        session = self._sessions[node_id]
+        session.last_contact_ms = now_ms
+        session.metadata_offset = metadata_offset
+        session.fenced = fenced
+        self._clear(session)
+        if fenced:
+            session.controlled_shutdown_offset = -1
+
+    def mark_fenced(self, node_id: NodeId) -> None:
+        """The controller fenced the broker."""
+        session = self._sessions.get(node_id)
+        if session is not None:
+            session.fenced = True
+            session.controlled_shutdown_offset = -1
+            self._clear(session)
+
+    def has_valid_session(self, node_id: NodeId, now_ms: float) -> bool:
+        """The broker was heard of within its session timeout and is not known to be dead."""
+        session = self._sessions.get(node_id)
+        return (
+            session is not None
+            and not session.dead
+            and not session.fenced
+            and now_ms - session.last_contact_ms < self.times.session_timeout_ms
+        )
+
+    # Streams and probes
+
+    def stream_opened(self, node_id: NodeId) -> None:
+        """The broker opened a session stream; its first heartbeat follows."""
+        session = self._sessions.get(node_id)
+        if session is not None:
+            session.streams += 1
+
+    def stream_broke(self, node_id: NodeId, now_ms: float) -> None:
+        """A session stream of the broker ended; if it was the last one, the broker is suspected."""
+        session = self._sessions.get(node_id)
+        if session is None:
+            return
+        session.streams = max(0, session.streams - 1)
+        if session.streams == 0 and not session.fenced and session.suspected_since_ms == NEVER:
+            session.suspected_since_ms = now_ms
+            session.next_probe_ms = now_ms
+
+    def due_probes(self, now_ms: float) -> list[NodeId]:
+        """Whom to probe now; each is named once until its finding is told to `probed`."""
+        due = []
+        for node_id, session in self._sessions.items():
+            if session.next_probe_ms <= now_ms and not session.probing and not session.fenced:
+                session.probing = True
+                session.next_probe_ms = NEVER
+                due.append(node_id)
+        return due
+
+    def probed(self, node_id: NodeId, finding: ProbeFinding, now_ms: float) -> None:
+        """Take note of what a probe found."""
+        session = self._sessions.get(node_id)
+        if session is None or not session.probing:
+            return
+        session.probing = False
+        if session.fenced or (session.streams > 0 and session.suspected_since_ms == NEVER):
+            return
+        if finding is ProbeFinding.ALIVE:
+            self._clear(session)
+        elif finding is ProbeFinding.OTHER_PROCESS:
+            session.dead = True
+        elif finding is ProbeFinding.REFUSED:
+            session.refused_since_ms = min(session.refused_since_ms, now_ms)
+            session.suspected_since_ms = min(session.suspected_since_ms, now_ms)
+            session.next_probe_ms = now_ms + self.times.probe_interval_ms
+            session.dead = now_ms - session.refused_since_ms >= self.times.refused_grace_ms
+        else:
+            session.refused_since_ms = NEVER
+            if session.suspected_since_ms != NEVER:
+                session.next_probe_ms = now_ms + self.times.probe_interval_ms
+
+    def expired(self, now_ms: float) -> list[NodeId]:
+        """Unfenced brokers whose time is over: to be fenced now."""
+        return [
+            node_id
+            for node_id, session in self._sessions.items()
+            if not session.fenced and self._deadline_ms(session) <= now_ms
+        ]
+
+    def next_event_ms(self) -> float:
+        """When `due_probes` or `expired` may next name somebody; infinity if never."""
+        earliest = NEVER
+        for session in self._sessions.values():
+            if not session.fenced:
+                earliest = min(earliest, self._deadline_ms(session), session.next_probe_ms)
+        return earliest
+
+    def _deadline_ms(self, session: Session) -> float:
+        if session.dead:
+            return 0.0
+        times = self.times
+        return min(
+            session.last_contact_ms + times.session_timeout_ms,
+            session.suspected_since_ms + times.suspicion_ms,
+        )
+
+    @staticmethod
+    def _clear(session: Session) -> None:
+        session.suspected_since_ms = NEVER
+        session.refused_since_ms = NEVER
+        session.next_probe_ms = NEVER
+        session.dead = False
+
+    # Controlled shutdown
+
+    def begin_controlled_shutdown(self, node_id: NodeId, offset: int) -> None:
+        """Remember (once) the offset that all active brokers must reach before the broker may stop."""
+        session = self._sessions[node_id]
+        if session.controlled_shutdown_offset < 0:
+            session.controlled_shutdown_offset = offset
+
+    def may_shut_down(self, node_id: NodeId, active: list[NodeId]) -> bool:
+        """All `active` brokers have seen the broker's last leadership move away."""
+        offset = self._sessions[node_id].controlled_shutdown_offset
+        return 0 <= offset <= min((self._sessions[node].metadata_offset for node in active), default=NEVER)
+
+    def wanted_offset(self) -> int:
+        """The greatest offset that a controlled shutdown waits for; -1 if none does."""
+        return max((session.controlled_shutdown_offset for session in self._sessions.values()), default=-1)

@@ -1,0 +1,162 @@
+"""What the active controller knows: the working image, and soft state that dies with its leadership."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from strandline.controller.machine.election import Election, PartitionChange
+from strandline.controller.machine.offsets import OffsetTracker
+from strandline.controller.machine.sessions import BrokerSessions, SessionTimes
+from strandline.controller.metadata.config_resolver import ConfigResolver
+from strandline.controller.metadata.delta import MetadataDelta
+from strandline.controller.metadata.image import BrokerInfo, MetadataImage, PartitionInfo, TopicInfo
+from strandline.controller.metadata.records import MetadataRecord
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import NO_NODE, NodeId
+from strandline.proto.ports import Rng
+
+DEFAULT_REPLICATION_FACTOR_MAX = 3
+"""The default replication factor is this, or as many as there are brokers (design: safe by default)."""
+
+PRODUCER_ID_BLOCK = 1000
+"""Producer ids given out at once (Kafka's number): one record in the log for a thousand producers."""
+
+MAX_PARTITIONS_PER_REQUEST = 10_000
+"""Kafka's MAX_RECORDS_PER_USER_OP: what one request may create is appended as one atomic batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineSettings:
+    """Settings of the machine."""
+
+    times: SessionTimes = field(default_factory=SessionTimes)
+    max_elections_per_balance: int = 1000
+    """Preferred elections in one pass of the periodic check, so that one pass does not stall the loop."""
+
+
+class MachineState:
+    """The working image (committed, and what this controller has appended since) with sessions and tracked offsets.
+
+    The image moves by `apply` alone, with the very records that go into the log. On a loss of leadership the whole
+    state is dropped; the next leadership begins on the committed image (rule A-13).
+    """
+
+    def __init__(
+        self, image: MetadataImage, resolver: ConfigResolver, rng: Rng, settings: MachineSettings, now_ms: float
+    ) -> None:
+        self.image = image
+        self.resolver = resolver
+        self.rng = rng
+        self.settings = settings
+        self.sessions = BrokerSessions(settings.times)
+        self.offsets = OffsetTracker()
+        for node_id, broker in image.brokers.items():
+            self.sessions.grant(node_id, fenced=broker.fenced, now_ms=now_ms, probe=True)
+
+    def apply(self, records: Sequence[MetadataRecord], last_offset: int) -> MetadataDelta:
+        """Move the working image over records that have just been appended, the last of them at `last_offset`."""
+        delta = MetadataDelta(self.image)
+        delta.apply_all(records)
+        self.image = delta.image(last_offset, self.image.epoch, self.image.timestamp_ms)
+        for topic_id in delta.deleted_topics:
+            self.offsets.forget_topic(topic_id)
+        return delta
+
+    def broker_of_epoch(self, node_id: NodeId, broker_epoch: int) -> BrokerInfo:
+        """The registered broker. Raises KafkaError STALE_BROKER_EPOCH when it is not the one of that epoch."""
+        broker = self.image.brokers.get(node_id)
+        if broker is None:
+            raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"Broker {node_id} is not registered.")
+        if broker.broker_epoch != broker_epoch:
+            raise KafkaError(
+                ErrorCode.STALE_BROKER_EPOCH,
+                f"Broker {node_id} is registered with epoch {broker.broker_epoch}, not {broker_epoch}.",
+            )
+        return broker
+
+    def change(
+        self,
+        topic: TopicInfo,
+        partition: PartitionInfo,
+        reason: str,
+        *,
+        acceptable: Callable[[NodeId], bool] | None = None,
+        target_isr: tuple[NodeId, ...] | None = None,
+        recovering: bool | None = None,
+        unclean_shutdown: NodeId = NO_NODE,
+        election: Election | None = None,
+        resolver_image: MetadataImage | None = None,
+    ) -> PartitionChange:
+        """A partition's change under this topic's configs and this moment's live brokers."""
+        image = self.image if resolver_image is None else resolver_image
+        if election is None:
+            unclean = self.resolver.unclean_election_enabled(image, topic.name)
+            election = Election.UNCLEAN if unclean else Election.ONLINE
+        return PartitionChange(
+            partition,
+            topic.topic_id,
+            acceptable=self.image.is_active if acceptable is None else acceptable,
+            min_isr=self.resolver.min_insync_replicas(image, topic.name, len(partition.replicas)),
+            election=election,
+            target_isr=target_isr,
+            recovering=recovering,
+            unclean_shutdown=unclean_shutdown,
+            rank=lambda nodes: self.offsets.rank(topic.topic_id, partition.partition, nodes),
+            reason=reason,
+        )
+
+    def changes(
+        self,
+        partitions: Iterable[tuple[TopicInfo, PartitionInfo]],
+        reason: str,
+        *,
+        remove: NodeId = NO_NODE,
+        add: NodeId = NO_NODE,
+        unclean_shutdown: NodeId = NO_NODE,
+    ) -> list[MetadataRecord]:
+        """The records that take a broker out of ISRs (`remove`, or `unclean_shutdown`: out of ELRs too) or let it lead.
+
+        `add` may lead although the image still has it fenced, for the record that unfences it stands in the same batch;
+        likewise the other two may not, although the image has them active.
+        """
+
+        def acceptable(node_id: NodeId) -> bool:
+            if node_id in (remove, unclean_shutdown):
+                return False
+            return node_id == add or self.image.is_active(node_id)
+
+        records: list[MetadataRecord] = []
+        for topic, partition in partitions:
+            record = self.change(
+                topic,
+                partition,
+                reason,
+                acceptable=acceptable,
+                target_isr=tuple(node for node in partition.isr if node not in (remove, unclean_shutdown)),
+                unclean_shutdown=unclean_shutdown,
+            ).build()
+            if record is not None:
+                records.append(record)
+        return records
+
+    def partitions_in_isr(self, node_id: NodeId) -> Iterable[tuple[TopicInfo, PartitionInfo]]:
+        """Partitions that have the broker in their ISR."""
+        return [item for item in self.image.partitions() if node_id in item[1].isr]
+
+    def partitions_in_isr_or_elr(self, node_id: NodeId) -> Iterable[tuple[TopicInfo, PartitionInfo]]:
+        """Partitions that have the broker in their ISR or among their eligible leader replicas."""
+        return [
+            item
+            for item in self.image.partitions()
+            if node_id in item[1].isr or node_id in item[1].eligible_leader_replicas
+        ]
+
+    def partitions_without_leader(self) -> Iterable[tuple[TopicInfo, PartitionInfo]]:
+        """Partitions that nobody leads."""
+        return [item for item in self.image.partitions() if not item[1].has_leader]
+
+    def leads_any(self, node_id: NodeId) -> bool:
+        """The broker leads at least one partition."""
+        return any(partition.leader == node_id for _, partition in self.image.partitions())

@@ -1,0 +1,336 @@
+"""Topics created and deleted, partitions added."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from uuid import UUID
+
+from strandline.controller.api import (
+    CreatableTopic,
+    CreatedTopic,
+    CreatePartitionsRequest,
+    CreateTopicsReply,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    PartitionsToAdd,
+    ReplicaAssignment,
+    TopicOutcome,
+    TopicOutcomes,
+    TopicRef,
+)
+from strandline.controller.machine.placement import Placer, usable_brokers
+from strandline.controller.machine.result import Result
+from strandline.controller.machine.state import (
+    DEFAULT_REPLICATION_FACTOR_MAX,
+    MAX_PARTITIONS_PER_REQUEST,
+    MachineState,
+)
+from strandline.controller.machine.topic_names import check_collision, check_topic_name
+from strandline.controller.metadata.image import MetadataImage, ResourceType, TopicInfo
+from strandline.controller.metadata.records import (
+    ConfigRecord,
+    MetadataRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from strandline.controller.metadata.topic_configs import validate_topic_configs
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import ConfigError, KafkaError
+from strandline.proto.ids import ZERO_UUID, LeaderEpoch, NodeId, PartitionEpoch, TopicId
+
+
+class _Placement:
+    """One request's view of where replicas may go; the placer counts what the request has placed so far."""
+
+    def __init__(self, state: MachineState) -> None:
+        self.image = state.image
+        self.brokers = usable_brokers(state.image)
+        self._state = state
+        self._placer: Placer | None = None
+        self._left = MAX_PARTITIONS_PER_REQUEST
+
+    def place(
+        self, count: int, replication_factor: int, existing: Iterable[tuple[NodeId, ...]] = ()
+    ) -> list[tuple[NodeId, ...]]:
+        if self._placer is None:
+            self._placer = Placer(self.brokers, self.image, self._state.rng)
+        return self._placer.place(count, replication_factor, existing)
+
+    def charge(self, count: int) -> None:
+        """Raises KafkaError POLICY_VIOLATION once a request asks for more partitions than one batch shall hold."""
+        self._left -= count
+        if self._left < 0:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"One request may create at most {MAX_PARTITIONS_PER_REQUEST} partitions.",
+                max_partitions=MAX_PARTITIONS_PER_REQUEST,
+            )
+
+
+def create_topics(state: MachineState, request: CreateTopicsRequest) -> Result[CreateTopicsReply]:
+    """Create topics; each succeeds or fails alone, and what succeeds is one atomic batch."""
+    placement = _Placement(state)
+    records: list[MetadataRecord] = []
+    outcomes = []
+    names = Counter(topic.name for topic in request.topics)
+    created: list[str] = []
+    for topic in request.topics:
+        try:
+            if names[topic.name] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"The request names topic {topic.name!r} twice.")
+            outcome, more = _create_topic(state, placement, topic, created)
+        except KafkaError as error:
+            outcome = CreatedTopic(topic.name, error.code, str(error.message))
+        else:
+            records += more
+            created.append(topic.name)
+        outcomes.append(outcome)
+    return Result(CreateTopicsReply(tuple(outcomes)), [] if request.dry_run else records)
+
+
+def _create_topic(
+    state: MachineState, placement: _Placement, topic: CreatableTopic, created: list[str]
+) -> tuple[CreatedTopic, list[MetadataRecord]]:
+    check_topic_name(topic.name)
+    existing = state.image.topics.get(topic.name)
+    if existing is not None:
+        if topic.topic_id == existing.topic_id:
+            return _retried(existing), []
+        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic {topic.name!r} already exists.")
+    check_collision(topic.name, [*state.image.topics, *created])
+    configs = _checked_configs(topic)
+    remark = ""
+    if topic.assignments:
+        assignments = _manual_assignments(placement, topic)
+    else:
+        assignments, remark = _automatic_assignments(state, placement, topic)
+    placement.charge(len(assignments))
+    topic_id = topic.topic_id if topic.topic_id != ZERO_UUID else _new_topic_id(state)
+    records: list[MetadataRecord] = [TopicRecord(topic.name, topic_id)]
+    records += [ConfigRecord(int(ResourceType.TOPIC), topic.name, key, configs[key]) for key in sorted(configs)]
+    records += [
+        new_partition(state.image, topic_id, number, replicas, manual=bool(topic.assignments))
+        for number, replicas in enumerate(assignments)
+    ]
+    outcome = CreatedTopic(
+        name=topic.name,
+        error=ErrorCode.NONE,
+        message=remark,
+        topic_id=topic_id,
+        num_partitions=len(assignments),
+        replication_factor=len(assignments[0]),
+        assignments=tuple(ReplicaAssignment(number, nodes) for number, nodes in enumerate(assignments)),
+    )
+    return outcome, records
+
+
+def _retried(topic: TopicInfo) -> CreatedTopic:
+    """The very topic this request proposed exists: its first attempt succeeded and the reply was lost."""
+    assignments = tuple(ReplicaAssignment(number, info.replicas) for number, info in topic.partitions.items())
+    return CreatedTopic(
+        name=topic.name,
+        error=ErrorCode.NONE,
+        topic_id=topic.topic_id,
+        num_partitions=len(assignments),
+        replication_factor=len(assignments[0].replicas),
+        assignments=assignments,
+    )
+
+
+def _new_topic_id(state: MachineState) -> TopicId:
+    return UUID(int=state.rng.getrandbits(128), version=4)
+
+
+def _checked_configs(topic: CreatableTopic) -> dict[str, str]:
+    configs: dict[str, str] = {}
+    for name, value in topic.configs.items():
+        if value is None:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic config {name}.")
+        configs[name] = value
+    try:
+        validate_topic_configs(configs)
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
+    return configs
+
+
+def _automatic_assignments(
+    state: MachineState, placement: _Placement, topic: CreatableTopic
+) -> tuple[list[tuple[NodeId, ...]], str]:
+    """Assignments, and a remark where the replication factor was ours to choose."""
+    factor, count = topic.replication_factor, topic.num_partitions
+    remark = ""
+    if factor < -1 or factor == 0:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        )
+    if count < -1 or count == 0:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            "Number of partitions must be larger than 0, or -1 to use the default value.",
+        )
+    if count == -1:
+        count = int(state.resolver.broker_value(state.image, "num.partitions"))
+    if factor == -1:
+        factor = int(state.resolver.broker_value(state.image, "default.replication.factor"))
+        if factor < 1:
+            brokers = len(placement.brokers)
+            factor = max(1, min(DEFAULT_REPLICATION_FACTOR_MAX, brokers))
+            remark = f"Replication factor {factor} was chosen: the cluster has {brokers} broker(s)."
+            if factor == 1:
+                remark += " Records exist once and are lost with that broker's disk."
+    if count > MAX_PARTITIONS_PER_REQUEST:
+        placement.charge(count)
+    return placement.place(count, factor), remark
+
+
+def _manual_assignments(placement: _Placement, topic: CreatableTopic) -> list[tuple[NodeId, ...]]:
+    if topic.replication_factor != -1:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but replication factor was not set to -1.",
+        )
+    if topic.num_partitions != -1:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but numPartitions was not set to -1.",
+        )
+    by_number: dict[int, tuple[NodeId, ...]] = {}
+    factor = len(topic.assignments[0].replicas)
+    for assignment in topic.assignments:
+        if assignment.partition in by_number:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Found multiple manual partition assignments for partition {assignment.partition}.",
+            )
+        _check_assignment(placement.image, assignment.replicas, factor)
+        by_number[assignment.partition] = assignment.replicas
+    if sorted(by_number) != list(range(len(by_number))):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Partitions should be a consecutive 0-based integer sequence."
+        )
+    return [by_number[number] for number in range(len(by_number))]
+
+
+def _check_assignment(image: MetadataImage, replicas: tuple[NodeId, ...], factor: int) -> None:
+    broken = ""
+    if not replicas:
+        broken = "an empty replica list"
+    elif len(set(replicas)) != len(replicas):
+        broken = "a broker more than once"
+    elif any(node not in image.brokers for node in replicas):
+        unknown = next(node for node in replicas if node not in image.brokers)
+        broken = f"broker {unknown}, but no such broker is registered"
+    elif len(replicas) != factor:
+        broken = f"a partition with {len(replicas)} replica(s), while other partitions have {factor}"
+    if broken:
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The manual partition assignment includes {broken}.")
+
+
+def new_partition(
+    image: MetadataImage, topic_id: TopicId, number: int, replicas: tuple[NodeId, ...], *, manual: bool
+) -> PartitionRecord:
+    """A new partition: its ISR are the active replicas, the first of them leads.
+
+    Raises:
+        KafkaError: none is active: INVALID_REPLICA_ASSIGNMENT for a manual assignment, else INVALID_REPLICATION_FACTOR.
+    """
+    isr = tuple(node for node in replicas if image.is_active(node))
+    if not isr:
+        code = ErrorCode.INVALID_REPLICA_ASSIGNMENT if manual else ErrorCode.INVALID_REPLICATION_FACTOR
+        raise KafkaError(
+            code, f"All brokers of the assignment of partition {number} are fenced or in controlled shutdown."
+        )
+    return PartitionRecord(
+        topic_id=topic_id,
+        partition=number,
+        replicas=replicas,
+        isr=isr,
+        eligible_leader_replicas=(),
+        last_known_elr=(),
+        leader=isr[0],
+        leader_epoch=LeaderEpoch(0),
+        partition_epoch=PartitionEpoch(0),
+        recovering=False,
+    )
+
+
+def delete_topics(state: MachineState, request: DeleteTopicsRequest) -> Result[TopicOutcomes]:
+    """Delete topics by name or id; each succeeds or fails alone."""
+    records: list[MetadataRecord] = []
+    outcomes = []
+    for ref in request.topics:
+        topic = _find(state.image, ref)
+        if topic is None:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if ref.topic_id == ZERO_UUID else ErrorCode.UNKNOWN_TOPIC_ID
+            what = f"named {ref.name!r}" if ref.topic_id == ZERO_UUID else f"with id {ref.topic_id}"
+            outcomes.append(TopicOutcome(ref.name, ref.topic_id, code, f"There is no topic {what}."))
+            continue
+        record = RemoveTopicRecord(topic.topic_id)
+        if record in records:
+            message = f"The request names topic {topic.name!r} twice."
+            outcomes.append(TopicOutcome(topic.name, topic.topic_id, ErrorCode.INVALID_REQUEST, message))
+            continue
+        records.append(record)
+        outcomes.append(TopicOutcome(topic.name, topic.topic_id, ErrorCode.NONE))
+    return Result(TopicOutcomes(tuple(outcomes)), [] if request.dry_run else records)
+
+
+def _find(image: MetadataImage, ref: TopicRef) -> TopicInfo | None:
+    return image.topics.get(ref.name) if ref.topic_id == ZERO_UUID else image.topic_by_id.get(ref.topic_id)
+
+
+def create_partitions(state: MachineState, request: CreatePartitionsRequest) -> Result[TopicOutcomes]:
+    """Add partitions to topics; each topic succeeds or fails alone."""
+    placement = _Placement(state)
+    records: list[MetadataRecord] = []
+    outcomes = []
+    names = Counter(topic.name for topic in request.topics)
+    for addition in request.topics:
+        topic = state.image.topics.get(addition.name)
+        topic_id = ZERO_UUID if topic is None else topic.topic_id
+        try:
+            if topic is None:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic named {addition.name!r}.")
+            if names[addition.name] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"The request names topic {addition.name!r} twice.")
+            records += _add_partitions(state, placement, topic, addition)
+            outcomes.append(TopicOutcome(addition.name, topic_id, ErrorCode.NONE))
+        except KafkaError as error:
+            outcomes.append(TopicOutcome(addition.name, topic_id, error.code, str(error.message)))
+    return Result(TopicOutcomes(tuple(outcomes)), [] if request.dry_run else records)
+
+
+def _add_partitions(
+    state: MachineState, placement: _Placement, topic: TopicInfo, addition: PartitionsToAdd
+) -> list[PartitionRecord]:
+    have = len(topic.partitions)
+    if addition.count == have:
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {have} partition(s).")
+    if addition.count < have:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The topic {topic.name} currently has {have} partition(s); {addition.count} would not be an increase.",
+        )
+    more = addition.count - have
+    placement.charge(more)
+    factor = len(topic.partitions[0].replicas)
+    if addition.assignments:
+        if len(addition.assignments) != more:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Attempted to add {more} additional partition(s), but {len(addition.assignments)} assignment(s) "
+                "were specified.",
+            )
+        assignments = [assignment.replicas for assignment in addition.assignments]
+        for replicas in assignments:
+            _check_assignment(state.image, replicas, factor)
+    else:
+        assignments = placement.place(more, factor, [info.replicas for info in topic.partitions.values()])
+    return [
+        new_partition(state.image, topic.topic_id, have + index, replicas, manual=bool(addition.assignments))
+        for index, replicas in enumerate(assignments)
+    ]

@@ -1,0 +1,33 @@
+"""What the controller and the brokers need of the quorum; `controller.quorum.quorum.Quorum` is the real one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from strandline.controller.quorum.api import LeaderAndEpoch
+from strandline.proto.ids import Endpoint, NodeId
+
+
+class QuorumView(Protocol):
+    """Who leads, and where."""
+
+    @property
+    def leader_and_epoch(self) -> LeaderAndEpoch: ...
+
+    def endpoint_of(self, node_id: NodeId) -> Endpoint | None:
+        """The internal endpoint of a voter; None for a node that is none."""
+
+
+class QuorumLog(QuorumView, Protocol):
+    """The metadata log, as its leader writes it."""
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record will have."""
+
+    def append(self, epoch: int, records: Sequence[bytes]) -> int:
+        """Append records as one atomic batch; answers the last offset. Raises NotLeader with nothing written."""
+
+    def resign(self) -> None:
+        """Give up the leadership of the quorum."""

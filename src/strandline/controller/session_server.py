@@ -1,0 +1,170 @@
+"""The controller's side of broker sessions: one stream a broker, and probes of those whose stream broke."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from strandline.controller import wire
+from strandline.controller.api import PING_METHOD, Heartbeat, HeartbeatReply, PingReply
+from strandline.controller.command_queue import CommandQueue
+from strandline.controller.machine.brokers import heartbeat
+from strandline.controller.machine.result import Result
+from strandline.controller.machine.sessions import ProbeFinding
+from strandline.controller.machine.state import MachineState
+from strandline.controller.metadata.image import BrokerInfo
+from strandline.proto.errors import KafkaError, ProtocolError
+from strandline.proto.ids import NodeId, Offset
+from strandline.proto.ports import Clock, Rpc, RpcError, RpcUnavailable, Stream
+
+
+class _ServedSession:
+    """One open session stream; `frames` are what is to be written, None to end it."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.frames: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.node_id: NodeId | None = None
+        self.broker_epoch = -1
+
+
+class SessionServer:
+    """Serves session streams and probes suspects. Everything it learns goes into the state's `BrokerSessions`."""
+
+    def __init__(self, queue: CommandQueue, rpc: Rpc, clock: Clock, on_change: Callable[[], None]) -> None:
+        self._queue = queue
+        self._rpc = rpc
+        self._clock = clock
+        self._on_change = on_change
+        self._open: dict[_ServedSession, None] = {}
+        self._probes: dict[asyncio.Task[None], None] = {}
+        self._wanted_offset = -1
+
+    def close_all(self) -> None:
+        """End every stream and every probe: this node is not the active controller any more."""
+        for session in self._open:
+            session.frames.put_nowait(None)
+        for task in list(self._probes):
+            task.cancel()
+        self._wanted_offset = -1
+
+    # Streams
+
+    async def serve(self, stream: Stream) -> None:
+        """Serve one session stream until it breaks, or this node stops being the active controller."""
+        session = _ServedSession(stream)
+        self._open[session] = None
+        try:
+            async with asyncio.TaskGroup() as group:
+                writer = group.create_task(self._write(session))
+                await self._read(session)
+                session.frames.put_nowait(None)
+                await writer
+        finally:
+            del self._open[session]
+            stream.close()
+            self._broke(session)
+
+    async def _read(self, session: _ServedSession) -> None:
+        while True:
+            try:
+                frame = await session.stream.read()
+            except RpcUnavailable:
+                return
+            if frame is None:
+                return
+            try:
+                beat = wire.decode(Heartbeat, frame)
+            except ProtocolError:
+                return
+            try:
+                reply = await self._take(session, beat)
+            except KafkaError as error:
+                # The broker ends the stream when it has read this; ending it here could overtake the frame.
+                session.frames.put_nowait(wire.encode_error(error))
+            else:
+                session.frames.put_nowait(wire.encode_answer(reply))
+
+    async def _take(self, session: _ServedSession, beat: Heartbeat) -> HeartbeatReply:
+        def operation(state: MachineState, next_offset: int) -> Result[HeartbeatReply]:
+            result = heartbeat(state, beat, next_offset, self._clock.monotonic_ms())
+            if session.node_id is None:
+                session.node_id, session.broker_epoch = beat.node_id, beat.broker_epoch
+                state.sessions.stream_opened(beat.node_id)
+            return result
+
+        return await self._queue.submit(operation)
+
+    async def _write(self, session: _ServedSession) -> None:
+        while True:
+            frame = await session.frames.get()
+            if frame is None:
+                session.stream.close()
+                return
+            try:
+                await session.stream.write(frame)
+            except RpcUnavailable:
+                return
+
+    def _broke(self, session: _ServedSession) -> None:
+        state = self._queue.state
+        if state is None or session.node_id is None:
+            return
+        broker = state.image.brokers.get(session.node_id)
+        if broker is not None and broker.broker_epoch == session.broker_epoch:
+            state.sessions.stream_broke(session.node_id, self._clock.monotonic_ms())
+            self._on_change()
+
+    def ask_for_offsets(self) -> None:
+        """If a controlled shutdown waits for the others to see its last move, ask them to report when they have."""
+        state = self._queue.state
+        if state is None:
+            return
+        wanted = state.sessions.wanted_offset()
+        if wanted <= self._wanted_offset:
+            return
+        self._wanted_offset = wanted
+        for session in self._open:
+            broker = None if session.node_id is None else state.image.brokers.get(session.node_id)
+            if broker is not None and broker.active:
+                wish = HeartbeatReply(
+                    caught_up=True,
+                    fenced=False,
+                    in_controlled_shutdown=False,
+                    should_shut_down=False,
+                    report_at_offset=Offset(wanted),
+                )
+                session.frames.put_nowait(wire.encode_answer(wish))
+
+    # Probes
+
+    def probe_suspects(self) -> None:
+        """Start the probes that are due."""
+        state = self._queue.state
+        if state is None:
+            return
+        for node_id in state.sessions.due_probes(self._clock.monotonic_ms()):
+            broker = state.image.brokers.get(node_id)
+            if broker is not None:
+                task = asyncio.get_running_loop().create_task(self._probe(state, broker))
+                self._probes[task] = None
+                task.add_done_callback(self._probes.pop)
+
+    async def _probe(self, state: MachineState, broker: BrokerInfo) -> None:
+        finding = await self._ping(broker, state.sessions.times.suspicion_ms)
+        if self._queue.state is state:
+            state.sessions.probed(broker.node_id, finding, self._clock.monotonic_ms())
+            self._on_change()
+
+    async def _ping(self, broker: BrokerInfo, timeout_ms: float) -> ProbeFinding:
+        try:
+            reply = wire.decode(
+                PingReply, await self._rpc.call(broker.internal, PING_METHOD, b"", timeout_ms=timeout_ms)
+            )
+        except RpcUnavailable as error:
+            return ProbeFinding.REFUSED if error.refused else ProbeFinding.SILENT
+        except (RpcError, ProtocolError):
+            return ProbeFinding.SILENT
+        if reply.node_id != broker.node_id:
+            return ProbeFinding.SILENT
+        return ProbeFinding.ALIVE if reply.incarnation_id == broker.incarnation_id else ProbeFinding.OTHER_PROCESS
