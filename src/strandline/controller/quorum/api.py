@@ -68,7 +68,7 @@ class QuorumConfig:
     quorum_retry_backoff_ms: int = 20
     """Wait before a failed call is repeated."""
 
-    quorum_election_backoff_max_ms: int = 1000
+    quorum_election_backoff_max_ms: int = 500
     """Ceiling of the exponential, jittered wait after a lost election."""
 
     quorum_suspicion_ms: int = 60

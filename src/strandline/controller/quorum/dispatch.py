@@ -1,0 +1,182 @@
+"""Hands committed batches, snapshots and leader changes to the listeners, in order and each batch once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch, QuorumListener
+from strandline.controller.quorum.metadata_log import MetadataLog
+from strandline.controller.quorum.snapshots import SnapshotStore
+from strandline.proto.ids import NodeId
+
+_TURN_BYTES_MAX = 1024 * 1024
+"""Replayed in one turn of the loop, so that a long replay never costs an election."""
+
+
+_NOBODY = LeaderAndEpoch(None, 0)
+
+
+@dataclass(slots=True)
+class _Replay:
+    """Where one listener is."""
+
+    listener: QuorumListener
+    next_offset: int = 0
+    loaded: bool = False
+    told: LeaderAndEpoch = _NOBODY
+
+
+class Dispatcher:
+    """Drives every listener up to the high watermark.
+
+    Invariants:
+    - a listener's next offset never passes the high watermark;
+    - this node's own leadership is told only to a listener that has everything up to the epoch's start.
+    """
+
+    def __init__(
+        self,
+        node_id: NodeId,
+        log: MetadataLog,
+        snapshots: SnapshotStore,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._node_id = node_id
+        self._log = log
+        self._snapshots = snapshots
+        self._on_fatal = on_fatal
+        self._replays: list[_Replay] = []
+        self._high_watermark = 0
+        self._leader = LeaderAndEpoch(None, 0)
+        self._epoch_start = 0
+        self._running = False
+        self._scheduled = False
+        self._cold: asyncio.Task[None] | None = None
+        self._closed = False
+        self._memo: tuple[int, int, list[CommittedBatch], int] | None = None
+        self.new_record_bytes = 0
+        """Bytes handed to the first listener since the last snapshot."""
+
+    def register(self, listener: QuorumListener) -> None:
+        """Start a listener from the beginning."""
+        self._replays.append(_Replay(listener))
+
+    def load_latest_snapshot(self) -> None:
+        """Load it into every listener that has nothing yet. Raises CorruptLogError."""
+        for replay in self._replays:
+            if not replay.loaded:
+                self._load(replay)
+
+    def advance(self, high_watermark: int) -> None:
+        """Everything below is committed."""
+        self._high_watermark = high_watermark
+
+    def set_leader(self, leader: LeaderAndEpoch, epoch_start: int) -> None:
+        """Leadership moved; `epoch_start` matters where this node leads."""
+        self._leader = leader
+        self._epoch_start = epoch_start
+
+    def reload(self, end_offset: int, epoch: int, records: list[bytes]) -> None:
+        """A fetched snapshot replaced the log: all listeners load it now."""
+        self._memo = None
+        self.new_record_bytes = 0
+        for replay in self._replays:
+            replay.listener.handle_load_snapshot(end_offset, epoch, records)
+            replay.next_offset = end_offset
+            replay.loaded = True
+
+    def take_snapshot(self) -> tuple[int, int, list[bytes]] | None:
+        """Ask the listeners in order for their state."""
+        for replay in self._replays:
+            taken = replay.listener.take_snapshot()
+            if taken is not None:
+                return taken
+        return None
+
+    def run(self) -> None:
+        """Hand over what there is, up to a limit a turn; the rest follows in later turns by itself."""
+        if self._running or self._closed or self._cold is not None:
+            return
+        self._running = True
+        try:
+            for replay in self._replays:
+                self._tell_leader(replay)
+                self._catch_up(replay)
+                self._tell_leader(replay)
+        except Exception as error:
+            self._closed = True
+            self._on_fatal(error)
+        finally:
+            self._running = False
+
+    def close(self) -> None:
+        """Hand over nothing more."""
+        self._closed = True
+        if self._cold is not None:
+            self._cold.cancel()
+
+    def _tell_leader(self, replay: _Replay) -> None:
+        if replay.told == self._leader:
+            return
+        if self._leader.leader_id == self._node_id and replay.next_offset <= self._epoch_start:
+            return
+        replay.told = self._leader
+        replay.listener.handle_leader_change(self._leader)
+
+    def _catch_up(self, replay: _Replay) -> None:
+        if not replay.loaded:
+            self._load(replay)
+        budget = _TURN_BYTES_MAX
+        while replay.next_offset < self._high_watermark and not self._closed and self._cold is None:
+            if budget <= 0:
+                self._run_later()
+                return
+            limit = self._high_watermark
+            memo = self._memo
+            if memo is None or memo[0] != replay.next_offset or memo[1] != limit:
+                read = self._log.committed(replay.next_offset, limit, budget)
+                if read is None:
+                    self._cold = asyncio.get_running_loop().create_task(self._warm(replay.next_offset, limit, budget))
+                    return
+                memo = self._memo = (replay.next_offset, limit, *read)
+            _, _, batches, size = memo
+            budget -= size
+            if replay is self._replays[0]:
+                self.new_record_bytes += size
+            next_offset = replay.next_offset
+            for batch in batches:
+                assert next_offset <= batch.base_offset
+                assert batch.last_offset < limit
+                next_offset = replay.next_offset = batch.last_offset + 1
+                if batch.records:
+                    replay.listener.handle_commit(batch)
+
+    def _load(self, replay: _Replay) -> None:
+        replay.loaded = True
+        latest = self._snapshots.latest
+        if latest is not None:
+            records = self._snapshots.load(latest)
+            replay.listener.handle_load_snapshot(latest.offset, latest.epoch, records)
+            replay.next_offset = latest.offset
+
+    async def _warm(self, offset: int, limit: int, max_bytes: int) -> None:
+        try:
+            read = await self._log.committed_cold(offset, limit, max_bytes)
+        except Exception as error:
+            self._on_fatal(error)
+            return
+        finally:
+            self._cold = None
+        self._memo = (offset, limit, *read)
+        self.run()
+
+    def _run_later(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._run_scheduled)
+
+    def _run_scheduled(self) -> None:
+        self._scheduled = False
+        self.run()

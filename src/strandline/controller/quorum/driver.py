@@ -1,0 +1,399 @@
+"""Carries out what the core orders: in the core's order, on one disk, by calls and one timer."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
+
+from strandline.controller.quorum import wire
+from strandline.controller.quorum.api import LeaderAndEpoch, QuorumConfig
+from strandline.controller.quorum.dispatch import Dispatcher
+from strandline.controller.quorum.metadata_log import MetadataLog
+from strandline.controller.quorum.snapshots import SnapshotStore
+from strandline.controller.quorum.state_file import StateFile
+from strandline.controller.raft.core import RaftCore
+from strandline.controller.raft.messages import (
+    FetchResponse,
+    FetchSnapshotResponse,
+    Inbound,
+    OffsetAndEpoch,
+    ReadRange,
+    ReadSnapshot,
+    Reply,
+    RequestFailed,
+    RequestReceived,
+    ResponseReceived,
+    SendRequest,
+)
+from strandline.controller.raft.ready import Append, InstallSnapshot, LogAction, Ready, StoreSnapshotChunk, TruncateTo
+from strandline.log.disk import Disk, DiskError, DiskFull
+from strandline.log.partition_log import PartitionLog
+from strandline.log.syncer import Syncer
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import CorruptLogError, FatalError, ProtocolError
+from strandline.proto.ids import Endpoint, NodeId
+from strandline.proto.ports import Clock, Rpc, RpcError, RpcUnavailable
+
+_TIMER_MS_MIN = 1.0
+"""Never wake sooner: an overdue deadline must not turn into a busy loop."""
+
+_RECOVERY_POINT_INTERVAL_MS = 30_000.0
+"""At most this often two small syncs are spent on telling recovery how far the log is durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """What the driver writes to."""
+
+    disk: Disk
+    state_file: StateFile
+    log: MetadataLog
+    snapshots: SnapshotStore
+
+
+class Driver:
+    """The world around one `RaftCore`.
+
+    Invariants:
+    - a Ready is carried out whole, in its order, before the next input reaches the core;
+    - after a failure nothing more is written, sent or handed over.
+    """
+
+    def __init__(
+        self,
+        *,
+        core: RaftCore,
+        durable: Durable,
+        dispatcher: Dispatcher,
+        endpoints: Mapping[NodeId, Endpoint],
+        config: QuorumConfig,
+        clock: Clock,
+        rpc: Rpc,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self.core = core
+        self._durable = durable
+        self._log = durable.log
+        self._dispatcher = dispatcher
+        self._endpoints = endpoints
+        self._config = config
+        self._clock = clock
+        self._rpc = rpc
+        self._on_fatal = on_fatal
+        self._loop = asyncio.get_running_loop()
+        self._syncer = Syncer(durable.disk, self._synced, self._sync_failed)
+        self._stopped = False
+        self._pumping = False
+        self._pump_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = math.inf
+        self._next_token = 0
+        self._waiting: dict[int, asyncio.Future[bytes]] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._snapshotting = False
+        self._recovery_point_due_ms = self.now_ms() + _RECOVERY_POINT_INTERVAL_MS
+
+    @property
+    def stopped(self) -> bool:
+        """Nothing is done any more."""
+        return self._stopped
+
+    # --- inputs ------------------------------------------------------------------------------------------------------
+
+    def now_ms(self) -> float:
+        """This node's monotonic clock."""
+        return self._clock.monotonic_ms()
+
+    def step(self, message: Inbound) -> None:
+        """Give the core a message and do what follows from it."""
+        if not self._stopped:
+            self._guarded(lambda: self.core.step(message, self.now_ms()))
+            self.pump()
+
+    async def serve(self, method: wire.Method, payload: bytes) -> bytes:
+        """Answer a peer's call, once the core answers it.
+
+        Raises:
+            ProtocolError: the request does not parse.
+            RpcUnavailable: this quorum has stopped.
+        """
+        request = wire.decode_request(method, payload)
+        if self._stopped:
+            raise RpcUnavailable("this node's quorum has stopped")
+        self._next_token += 1
+        token = self._next_token
+        future: asyncio.Future[bytes] = self._loop.create_future()
+        self._waiting[token] = future
+        self.step(RequestReceived(token, request))
+        try:
+            return await future
+        finally:
+            self._waiting.pop(token, None)
+
+    def schedule_pump(self) -> None:
+        """Pump once at the end of this turn of the loop: appends of one turn share their messages and their sync."""
+        if not self._pump_scheduled and not self._stopped:
+            self._pump_scheduled = True
+            self._loop.call_soon(self._scheduled)
+
+    def _scheduled(self) -> None:
+        self._pump_scheduled = False
+        self.pump()
+
+    def _synced(self, _: list[PartitionLog]) -> None:
+        if not self._stopped:
+            self._guarded(self._flushed)
+            self.pump()
+
+    def _flushed(self) -> None:
+        now_ms = self.now_ms()
+        self.core.flushed(self._log.durable_offset, now_ms)
+        if now_ms >= self._recovery_point_due_ms:
+            self._recovery_point_due_ms = now_ms + _RECOVERY_POINT_INTERVAL_MS
+            self._log.note_recovery_point()
+
+    def _sync_failed(self, _: list[PartitionLog], error: DiskError) -> None:
+        """Never retried: a second fsync may succeed over bytes that are gone (D-32)."""
+        self.fail(error)
+
+    # --- the pump ----------------------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Drain the core until it wants nothing more."""
+        if self._pumping or self._stopped:
+            return
+        self._pumping = True
+        try:
+            self._guarded(self._drain)
+        finally:
+            self._pumping = False
+        if not self._stopped:
+            self._dispatch()
+            self._arm_timer()
+
+    def _drain(self) -> None:
+        while not self._stopped:
+            ready = self.core.ready()
+            if ready.empty:
+                return
+            self._carry_out(ready)
+
+    def _carry_out(self, ready: Ready) -> None:
+        if ready.persist is not None:
+            self._durable.state_file.write(ready.persist)
+        for action in ready.log:
+            if not self._change_log(action):
+                break
+        if ready.flush:
+            self._syncer.mark(self._log.partition_log)
+        for message in ready.send:
+            if isinstance(message, SendRequest):
+                self._spawn(self._call(message))
+            else:
+                self._reply(message)
+        if ready.high_watermark is not None:
+            self._dispatcher.advance(ready.high_watermark)
+
+    def _change_log(self, action: LogAction) -> bool:
+        """Carry out one order; False if it failed harmlessly and those after it cannot follow."""
+        if isinstance(action, Append):
+            if not self._log.write(action.batch, self._clock.wall_ms()):
+                self.core.append_failed(self._log.end_offset, self.now_ms())
+                return False
+        elif isinstance(action, TruncateTo):
+            self._log.truncate_to(action.offset)
+        elif isinstance(action, StoreSnapshotChunk):
+            try:
+                self._durable.snapshots.store_chunk(action.snapshot, action.position, action.data)
+            except DiskFull:
+                self._durable.snapshots.forget_part()
+                self.core.snapshot_refused(self.now_ms())
+                return False
+        else:
+            self._install(action)
+        return True
+
+    def _install(self, action: InstallSnapshot) -> None:
+        """Freeze, truncate fully, reload (rule A10)."""
+        snapshot = action.snapshot
+        try:
+            records = self._durable.snapshots.install(snapshot)
+        except CorruptLogError:
+            self.core.snapshot_refused(self.now_ms())
+            return
+        self._log.reset_to(snapshot)
+        self._durable.snapshots.drop_before(snapshot)
+        self.core.snapshot_installed(snapshot, self.now_ms())
+        self._dispatcher.reload(snapshot.offset, snapshot.epoch, records)
+
+    def _dispatch(self) -> None:
+        leading = self.core.leading
+        epoch_start = leading.epoch_start_offset if leading is not None else 0
+        self._dispatcher.set_leader(LeaderAndEpoch(self.core.leader_id, self.core.epoch), epoch_start)
+        self._dispatcher.run()
+        enough = self._dispatcher.new_record_bytes >= self._config.snapshot_max_new_record_bytes
+        if enough and not self._snapshotting and not self._stopped:
+            self._snapshotting = True
+            self._spawn(self._take_snapshot())
+
+    # --- snapshots ---------------------------------------------------------------------------------------------------
+
+    async def _take_snapshot(self) -> None:
+        try:
+            taken = self._dispatcher.take_snapshot()
+            self._dispatcher.new_record_bytes = 0
+            if taken is not None:
+                await self._write_snapshot(*taken)
+        except Exception as error:
+            self.fail(error)
+        finally:
+            self._snapshotting = False
+
+    async def _write_snapshot(self, offset: int, epoch: int, records: list[bytes]) -> None:
+        snapshots = self._durable.snapshots
+        snapshot = OffsetAndEpoch(offset, epoch)
+        if offset <= (0 if snapshots.latest is None else snapshots.latest.offset):
+            return
+        if offset > self.core.high_watermark or self.core.log.epoch_before(offset) != epoch:
+            raise FatalError(f"a listener's snapshot {snapshot} does not end at a committed record of its epoch")
+        try:
+            await snapshots.write(snapshot, records, timestamp_ms=self._clock.wall_ms())
+        except DiskFull:
+            return  # the log simply stays longer until there is room
+        if self._stopped:
+            return
+        if self.core.log.start.offset > offset:
+            snapshots.drop_before(self.core.log.start)  # a newer one was fetched meanwhile
+            return
+        start = snapshots.drop_old()
+        self.core.snapshot_taken(snapshot, max(start, self.core.log.start))
+        self._log.delete_before(self.core.log.start.offset)
+        await self._log.delete_removed()
+
+    # --- calls and replies -------------------------------------------------------------------------------------------
+
+    async def _call(self, sent: SendRequest) -> None:
+        method = wire.method_of(sent.request)
+        outcome: ResponseReceived | RequestFailed
+        try:
+            payload = await self._rpc.call(
+                self._endpoints[sent.to],
+                method.path,
+                wire.encode_request(sent.request),
+                timeout_ms=self._config.quorum_request_timeout_ms,
+            )
+            outcome = ResponseReceived(sent.request_id, wire.decode_response(method, payload))
+        except RpcUnavailable:
+            outcome = RequestFailed(sent.request_id, broken=True)
+        except (RpcError, ProtocolError):
+            outcome = RequestFailed(sent.request_id, broken=False)
+        self.step(outcome)
+
+    def _reply(self, reply: Reply) -> None:
+        if reply.token not in self._waiting:
+            return  # the caller has gone
+        read = reply.read
+        if isinstance(read, ReadRange):
+            data = self._log.read(read.offset, read.max_bytes)
+            if data is None:
+                self._spawn(self._reply_cold(reply, read))
+            else:
+                self._answer(reply.token, wire.encode_response(reply.response, data))
+        elif isinstance(read, ReadSnapshot):
+            self._spawn(self._reply_snapshot(reply, read))
+        else:
+            self._answer(reply.token, wire.encode_response(reply.response))
+
+    async def _reply_cold(self, reply: Reply, read: ReadRange) -> None:
+        """Records that had to be read off the loop; worthless if leadership went meanwhile, as the log may have too."""
+        epoch = self.core.epoch
+        data = await self._log.read_cold(read.offset, read.max_bytes)
+        if self.core.leading is None or self.core.epoch != epoch:
+            stale = FetchResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, self.core.epoch, self.core.leader_id)
+            self._answer(reply.token, wire.encode_response(stale))
+        else:
+            self._answer(reply.token, wire.encode_response(reply.response, data))
+
+    async def _reply_snapshot(self, reply: Reply, read: ReadSnapshot) -> None:
+        assert isinstance(reply.response, FetchSnapshotResponse)
+        found = await self._durable.snapshots.read(read.snapshot, read.position, read.max_bytes)
+        if found is None:
+            response = replace(reply.response, error=ErrorCode.SNAPSHOT_NOT_FOUND)
+        elif read.position >= found[0]:
+            response = replace(reply.response, error=ErrorCode.POSITION_OUT_OF_RANGE, size=found[0])
+        else:
+            response = replace(reply.response, size=found[0], position=read.position, data=found[1])
+        self._answer(reply.token, wire.encode_response(response))
+
+    def _answer(self, token: int, payload: bytes) -> None:
+        future = self._waiting.pop(token, None)
+        if future is not None and not future.done():
+            future.set_result(payload)
+
+    # --- time --------------------------------------------------------------------------------------------------------
+
+    def _arm_timer(self) -> None:
+        """One timer. It is left alone when the next deadline is later: it then fires early, and arms again."""
+        deadline_ms = self.core.deadline_ms()
+        if deadline_ms == math.inf:
+            return
+        at = self._loop.time() + max(deadline_ms - self.now_ms(), _TIMER_MS_MIN) / 1000.0
+        if self._timer is not None:
+            if self._timer_at <= at:
+                return
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._loop.call_at(at, self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        self._timer_at = math.inf
+        if not self._stopped:
+            self._guarded(lambda: self.core.tick(self.now_ms()))
+            self.pump()
+
+    # --- tasks, failure, end -----------------------------------------------------------------------------------------
+
+    def _spawn(self, coroutine: Coroutine[object, object, None]) -> None:
+        task = self._loop.create_task(coroutine)
+        self._tasks[task] = None
+        task.add_done_callback(self._task_done)
+
+    def _task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+        if not task.cancelled() and task.exception() is not None:
+            error = task.exception()
+            assert error is not None
+            self.fail(error)
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """Stop for good: after a failed write, sync or invariant nothing here can be trusted to go on."""
+        if not self._stopped:
+            self.stop()
+            self._on_fatal(error)
+
+    def stop(self) -> None:
+        """Do nothing more; callers that wait are told so."""
+        self._stopped = True
+        self._dispatcher.close()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(RpcUnavailable("this node's quorum has stopped"))
+        for task in list(self._tasks):
+            task.cancel()
+
+    async def drain_calls(self, timeout_s: float) -> None:
+        """Wait until the calls under way are answered, or for the timeout."""
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=timeout_s)

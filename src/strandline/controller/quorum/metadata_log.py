@@ -1,0 +1,191 @@
+"""The metadata log on disk: the core's orders carried out on a `PartitionLog`, and committed batches read back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandline.controller.quorum.api import CommittedBatch, QuorumConfig
+from strandline.controller.quorum.control_records import leader_change
+from strandline.controller.quorum.recovery_point import RecoveryPoint
+from strandline.controller.raft.log_summary import EMPTY, LogSummary
+from strandline.controller.raft.messages import Batch, LeaderChange, OffsetAndEpoch
+from strandline.log.batch import build_batch, iter_batches
+from strandline.log.config import LogConfig
+from strandline.log.disk import Disk
+from strandline.log.partition_log import PartitionLog
+from strandline.log.records import Record, decode_records
+from strandline.log.recovery import open_log
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import CorruptLogError, KafkaError
+from strandline.proto.ids import LeaderEpoch, TopicPartition
+from strandline.proto.ports import Clock
+
+TOPIC_PARTITION = TopicPartition("__cluster_metadata", 0)
+
+
+class MetadataLog:
+    """A thin seam around the partition log of `__cluster_metadata-0`."""
+
+    def __init__(self, log: PartitionLog, recovery_point: RecoveryPoint) -> None:
+        self.partition_log = log
+        self._recovery_point = recovery_point
+        log.on_cut_below = lambda _, offset: recovery_point.lower_to(offset)
+
+    @classmethod
+    def open(cls, disk: Disk, directory: str, clock: Clock, config: QuorumConfig) -> MetadataLog:
+        """Recover the log. What it then holds is made durable before anyone counts it: after a mere restart of the
+        process some of it may never have been synced (rule A9).
+
+        Raises:
+            CorruptLogError: damage in what was once durable.
+            DiskError
+        """
+        recovery_point = RecoveryPoint(disk, directory)
+        last_life = recovery_point.read()
+        log_config = LogConfig(
+            segment_bytes=config.log_segment_bytes,
+            max_message_bytes=config.max_batch_bytes,
+            retention_ms=-1,
+        )
+        log = open_log(disk, directory, TOPIC_PARTITION, clock=clock, config=log_config, last_life=last_life)
+        disk.sync_now([segment.file for segment in log.segments])
+        disk.sync_dir(directory)
+        recovery_point.write(log.log_end_offset)
+        return cls(log, recovery_point)
+
+    def note_recovery_point(self) -> None:
+        """Write down how far the log is durable. Raises DiskError."""
+        if self.durable_offset > self._recovery_point.offset:
+            self._recovery_point.write(self.durable_offset)
+
+    @property
+    def end_offset(self) -> int:
+        """One past the last record written."""
+        return self.partition_log.log_end_offset
+
+    @property
+    def durable_offset(self) -> int:
+        """Everything below has been synced."""
+        return self.partition_log.durable_offset
+
+    def summary(self, snapshots: Sequence[OffsetAndEpoch]) -> LogSummary:
+        """What the core must know of the log. A snapshot that is ahead of the log replaces it first: the node stopped
+        between making a fetched snapshot durable and truncating (rule A10)."""
+        log = self.partition_log
+        oldest, latest = (snapshots[0], snapshots[-1]) if snapshots else (EMPTY, None)
+        if latest is not None and (latest.offset > log.log_end_offset or latest.epoch > log.latest_epoch):
+            self.reset_to(latest)
+            oldest = latest
+        if oldest.offset < log.log_start_offset:
+            raise CorruptLogError(
+                log.directory,
+                0,
+                oldest.offset,
+                f"the log starts at {log.log_start_offset}, and no snapshot tells what was before",
+                "Restore the .checkpoint file that ends there, or let this node fetch everything anew",
+            )
+        self.delete_before(oldest.offset)
+        return LogSummary(
+            start=oldest, end_offset=log.log_end_offset, epochs=self._epochs(oldest.offset), snapshot=latest
+        )
+
+    def _epochs(self, start_offset: int) -> tuple[tuple[int, int], ...]:
+        """(epoch, start offset) of every epoch that has records, oldest first."""
+        log = self.partition_log
+        found: list[tuple[int, int]] = []
+        end: int = log.log_end_offset
+        while end > start_offset:
+            epoch = log.epoch_at(end - 1)
+            _, before = log.end_offset_for_epoch(LeaderEpoch(epoch - 1))
+            begin = max(before, start_offset)
+            found.append((epoch, begin))
+            end = begin
+        return tuple(reversed(found))
+
+    def write(self, batch: Batch, timestamp_ms: int) -> bool:
+        """Append what the core ordered, at exactly its offset; False if there is no room, and nothing was written.
+
+        Raises:
+            StorageError: the disk failed.
+        """
+        try:
+            self._write(batch, timestamp_ms)
+        except KafkaError as error:
+            if error.code is ErrorCode.KAFKA_STORAGE_ERROR and self.partition_log.failure is None:
+                return False
+            raise
+        return True
+
+    def _write(self, batch: Batch, timestamp_ms: int) -> None:
+        log = self.partition_log
+        assert log.log_end_offset == batch.base_offset
+        if isinstance(batch.data, LeaderChange):
+            record = leader_change(batch.data, timestamp_ms)
+            data = build_batch([record], base_offset=batch.base_offset, leader_epoch=batch.epoch, control=True)
+            log.append_batch(data, LeaderEpoch(batch.epoch))
+        elif isinstance(batch.data, bytearray):
+            log.append_batch(batch.data, LeaderEpoch(batch.epoch))
+        else:
+            log.append_as_follower(memoryview(batch.data))
+        assert log.log_end_offset == batch.next_offset
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop every record at or after `offset`."""
+        self.partition_log.truncate_to(offset)
+
+    def reset_to(self, snapshot: OffsetAndEpoch) -> None:
+        """Drop everything; the log continues at the snapshot's end."""
+        self.partition_log.truncate_fully_and_start_at(snapshot.offset)
+
+    def delete_before(self, offset: int) -> None:
+        """Take out what a kept, durable snapshot contains; `delete_removed` gives the space back."""
+        self.partition_log.delete_records_before(offset)
+
+    async def delete_removed(self) -> None:
+        """Delete from the disk what `delete_before` took out, slowly."""
+        await self.partition_log.delete_removed()
+
+    def close(self) -> None:
+        """Sync and close the files; after a failure only close them."""
+        if self.partition_log.failure is None:
+            self.partition_log.close()
+            self.note_recovery_point()
+        else:
+            self.partition_log.close_files()
+
+    def read(self, offset: int, max_bytes: int) -> bytes | None:
+        """Whole batches from `offset`, one at least; None if they are not in memory."""
+        found = self.partition_log.read(offset, max_bytes, self.end_offset)
+        return None if found is None else found.data
+
+    async def read_cold(self, offset: int, max_bytes: int) -> bytes:
+        """As `read`, off the loop."""
+        return (await self.partition_log.read_cold(offset, max_bytes, self.end_offset)).data
+
+    def committed(self, offset: int, limit: int, max_bytes: int) -> tuple[list[CommittedBatch], int] | None:
+        """Batches in [offset, limit) and their size in bytes; None if they are not in memory. Control batches come
+        without records, so that no offset is missing."""
+        found = self.partition_log.read(offset, max_bytes, limit)
+        return None if found is None else (_decode(found.data), len(found.data))
+
+    async def committed_cold(self, offset: int, limit: int, max_bytes: int) -> tuple[list[CommittedBatch], int]:
+        """As `committed`, off the loop."""
+        found = await self.partition_log.read_cold(offset, max_bytes, limit)
+        return _decode(found.data), len(found.data)
+
+
+def build_data_batch(records: Sequence[bytes], *, base_offset: int, epoch: int, timestamp_ms: int) -> bytearray:
+    """One atomic batch of opaque records."""
+    return build_batch(
+        [Record(0, timestamp_ms, None, value) for value in records], base_offset=base_offset, leader_epoch=epoch
+    )
+
+
+def _decode(data: bytes) -> list[CommittedBatch]:
+    batches = []
+    for header, view in iter_batches(data):
+        values = [] if header.is_control else [record.value or b"" for record in decode_records(view)]
+        batches.append(
+            CommittedBatch(header.base_offset, header.last_offset, header.leader_epoch, header.max_timestamp, values)
+        )
+    return batches

@@ -1,0 +1,281 @@
+"""The quorum of a node: what the rest of the node sees of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from uuid import UUID
+
+from strandline.controller.quorum import wire
+from strandline.controller.quorum.api import (
+    LeaderAndEpoch,
+    NotLeader,
+    QuorumConfig,
+    QuorumDescription,
+    QuorumListener,
+    ReplicaDescription,
+    Voter,
+)
+from strandline.controller.quorum.dispatch import Dispatcher
+from strandline.controller.quorum.driver import Driver, Durable
+from strandline.controller.quorum.metadata_log import MetadataLog, build_data_batch
+from strandline.controller.quorum.snapshots import SnapshotStore
+from strandline.controller.quorum.state_file import StateFile
+from strandline.controller.raft.config import RaftConfig
+from strandline.controller.raft.core import RaftCore
+from strandline.controller.raft.leader import Leader, ReplicaProgress
+from strandline.controller.raft.messages import Batch, ReplicaKey
+from strandline.controller.raft.voters import VoterSet
+from strandline.log.disk import Disk
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import ConfigError, KafkaError
+from strandline.proto.ids import Endpoint, NodeId
+from strandline.proto.ports import Clock, Rng, Rpc, RpcUnavailable, StreamHandler, UnaryHandler
+
+DIRECTORY = "__cluster_metadata-0"
+
+_CLOSE_TIMEOUT_S = 0.5
+"""How long a stopping leader waits for the voters to hear that it resigned."""
+
+
+class Quorum:
+    """A voter or an observer of the metadata quorum.
+
+    `register` listeners, then `start()`; mount `rpc_handlers()` on the node's internal listener; end with `close()`.
+    After a failed write or sync, or a broken invariant, it does nothing more and calls `on_fatal` once: the node must
+    stop (rule A9, D-32).
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        directory_id: UUID,
+        cluster_id: str,
+        voters: Sequence[Voter],
+        is_voter: bool,
+        disk: Disk,
+        clock: Clock,
+        rng: Rng,
+        rpc: Rpc,
+        data_dir: str,
+        config: QuorumConfig,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        """Raises ConfigError if role and voter set contradict each other.
+
+        A node whose id is a voter's but whose directory id is not that voter's has lost its disk: it observes only,
+        and `describe` shows it so (D-26).
+        """
+        self._key = ReplicaKey(node_id, directory_id)
+        self._cluster_id = cluster_id
+        self._voters = VoterSet(ReplicaKey(voter.node_id, voter.directory_id) for voter in voters)
+        if is_voter != self._voters.contains_id(node_id):
+            expected = "a controller is one of the quorum's voters, a broker alone is not"
+            raise ConfigError("controller.quorum.voters", [int(key.node_id) for key in self._voters], expected)
+        self._endpoints = {voter.node_id: voter.endpoint for voter in voters}
+        self._disk = disk
+        self._clock = clock
+        self._rng = rng
+        self._rpc = rpc
+        self._directory = f"{data_dir}/{DIRECTORY}"
+        self._config = config
+        self._on_fatal = on_fatal
+        self._listeners: list[QuorumListener] = []
+        self._dispatcher: Dispatcher | None = None
+        self._driver: Driver | None = None
+        self._log: MetadataLog | None = None
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Recover what is on disk, load the latest snapshot into the listeners, and take part.
+
+        Raises:
+            CorruptLogError: the quorum state, the log or the latest snapshot is damaged.
+            DiskError
+        """
+        disk = self._disk
+        if not disk.exists(self._directory):
+            disk.mkdir(self._directory)
+            disk.sync_dir(self._directory.rpartition("/")[0])
+        snapshots = SnapshotStore(disk, self._directory)
+        state_file = StateFile(disk, self._directory)
+        saved = state_file.read()
+        log = MetadataLog.open(disk, self._directory, self._clock, self._config)
+        self._log = log
+        core = RaftCore(
+            key=self._key,
+            cluster_id=self._cluster_id,
+            voters=self._voters,
+            config=_raft_config(self._config),
+            rng=self._rng,
+            log=log.summary(snapshots.ids),
+            saved=saved,
+            now_ms=self._clock.monotonic_ms(),
+        )
+        dispatcher = Dispatcher(self._key.node_id, log, snapshots, self._failed)
+        for listener in self._listeners:
+            dispatcher.register(listener)
+        dispatcher.load_latest_snapshot()
+        self._dispatcher = dispatcher
+        self._driver = Driver(
+            core=core,
+            durable=Durable(disk, state_file, log, snapshots),
+            dispatcher=dispatcher,
+            endpoints=self._endpoints,
+            config=self._config,
+            clock=self._clock,
+            rpc=self._rpc,
+            on_fatal=self._on_fatal,
+        )
+        self._driver.pump()
+
+    async def close(self) -> None:
+        """Resign if leading, let the voters hear of it, and close the log. Idempotent."""
+        driver, log = self._driver, self._log
+        if driver is not None and not driver.stopped:
+            if driver.core.leading is not None:
+                self.resign()
+                await driver.drain_calls(_CLOSE_TIMEOUT_S)
+            driver.stop()
+        if log is not None:
+            self._log = None
+            log.close()
+
+    def register(self, listener: QuorumListener) -> None:
+        """Add a listener; one registered after `start` gets the snapshot and the log from their beginning."""
+        self._listeners.append(listener)
+        if self._dispatcher is not None and self._driver is not None:
+            self._dispatcher.register(listener)
+            self._driver.schedule_pump()
+
+    def rpc_handlers(self) -> tuple[dict[str, UnaryHandler], dict[str, StreamHandler]]:
+        """The quorum's methods for the node's internal listener."""
+        return {method.path: partial(self._serve, method) for method in wire.methods()}, {}
+
+    async def _serve(self, method: wire.Method, payload: bytes) -> bytes:
+        if self._driver is None:
+            raise RpcUnavailable("this node's quorum has not started yet")
+        return await self._driver.serve(method, payload)
+
+    def _failed(self, error: BaseException) -> None:
+        if self._driver is not None:
+            self._driver.fail(error)
+
+    # --- what it is --------------------------------------------------------------------------------------------------
+
+    @property
+    def leader_and_epoch(self) -> LeaderAndEpoch:
+        """The leader as this node knows it now; listeners hear of it in step with the log instead."""
+        if self._driver is None:
+            return LeaderAndEpoch(None, 0)
+        return LeaderAndEpoch(self._driver.core.leader_id, self._driver.core.epoch)
+
+    @property
+    def high_watermark(self) -> int:
+        """Everything below is committed, as far as this node knows."""
+        return 0 if self._driver is None else self._driver.core.high_watermark
+
+    @property
+    def log_end_offset(self) -> int:
+        """One past the last record of this node's log."""
+        return 0 if self._driver is None else self._driver.core.log.end_offset
+
+    def endpoint_of(self, node_id: NodeId) -> Endpoint | None:
+        """A voter's internal listener; None for nodes that are no voters."""
+        return self._endpoints.get(node_id)
+
+    def describe(self) -> QuorumDescription:
+        """The quorum as this node knows it."""
+        leader = self.leader_and_epoch
+        leading = self._driver.core.leading if self._driver is not None else None
+        if leading is not None:
+            return self._describe_as_leader(leading)
+        voters = [self._describe_unknown(key) for key in self._voters]
+        observers = [] if self._voters.is_voter(self._key) else [self._describe_self()]
+        return QuorumDescription(leader.leader_id, leader.epoch, self.high_watermark, voters, observers)
+
+    def _describe_as_leader(self, leading: Leader) -> QuorumDescription:
+        voters = [
+            self._describe_self() if key.node_id == self._key.node_id else self._describe(leading.voters[key.node_id])
+            for key in self._voters
+        ]
+        observers = [self._describe(seen) for seen in leading.described_observers(self._clock.monotonic_ms())]
+        known = -1 if leading.epoch_high_watermark is None else leading.epoch_high_watermark
+        return QuorumDescription(self._key.node_id, leading.epoch, known, voters, observers)
+
+    def _describe(self, progress: ReplicaProgress) -> ReplicaDescription:
+        return ReplicaDescription(
+            progress.key.node_id,
+            progress.key.directory_id,
+            progress.end_offset,
+            self._wall_ms(progress.last_fetch_ms),
+            self._wall_ms(progress.last_caught_up_ms),
+        )
+
+    def _describe_self(self) -> ReplicaDescription:
+        now_ms = self._clock.wall_ms()
+        return ReplicaDescription(self._key.node_id, self._key.directory_id, self.log_end_offset, now_ms, now_ms)
+
+    def _describe_unknown(self, key: ReplicaKey) -> ReplicaDescription:
+        if key.admits(self._key):
+            return self._describe_self()
+        return ReplicaDescription(key.node_id, key.directory_id, -1, -1, -1)
+
+    def _wall_ms(self, monotonic_ms: float) -> int:
+        if monotonic_ms == -math.inf:
+            return -1
+        return self._clock.wall_ms() - round(self._clock.monotonic_ms() - monotonic_ms)
+
+    # --- what it does ------------------------------------------------------------------------------------------------
+
+    def append(self, epoch: int, records: Sequence[bytes]) -> int:
+        """Append records as one atomic batch; returns the offset of the last.
+
+        Appended is not committed: wait until a listener gets the batch. Appends of one turn of the loop share a sync.
+
+        Raises:
+            NotLeader: this node does not lead in `epoch`; nothing was appended.
+            KafkaError: RECORD_LIST_TOO_LARGE, the batch exceeds `max_batch_bytes`; nothing was appended.
+        """
+        driver = self._driver
+        leading = driver.core.leading if driver is not None and not driver.stopped else None
+        if driver is None or leading is None or leading.epoch != epoch:
+            raise NotLeader(self.leader_and_epoch, wanted_epoch=epoch)
+        base = driver.core.log.end_offset
+        data = build_data_batch(records, base_offset=base, epoch=epoch, timestamp_ms=self._clock.wall_ms())
+        if len(data) > self._config.max_batch_bytes:
+            message = "too many metadata records at once"
+            raise KafkaError(
+                ErrorCode.RECORD_LIST_TOO_LARGE, message, bytes=len(data), max_batch_bytes=self._config.max_batch_bytes
+            )
+        driver.core.append(Batch(base, base + len(records), epoch, data), self._clock.monotonic_ms())
+        driver.schedule_pump()
+        return base + len(records) - 1
+
+    def resign(self) -> None:
+        """Give up leading and ask the best of the other voters to stand. Nothing happens if this node does not lead."""
+        if self._driver is not None and not self._driver.stopped:
+            self._driver.core.resign(self._clock.monotonic_ms())
+            self._driver.pump()
+
+    def report_unreachable(self, node_id: NodeId) -> None:
+        """Another part of the node lost its connection to `node_id`: if that is the leader, find out at once."""
+        if self._driver is not None and not self._driver.stopped:
+            self._driver.core.suspect(node_id, self._clock.monotonic_ms())
+            self._driver.pump()
+
+
+def _raft_config(config: QuorumConfig) -> RaftConfig:
+    return RaftConfig(
+        election_timeout_ms=config.quorum_election_timeout_ms,
+        fetch_timeout_ms=config.quorum_fetch_timeout_ms,
+        retry_backoff_ms=config.quorum_retry_backoff_ms,
+        election_backoff_max_ms=config.quorum_election_backoff_max_ms,
+        suspicion_ms=config.quorum_suspicion_ms,
+        fetch_max_wait_ms=config.quorum_fetch_max_wait_ms,
+        fetch_max_bytes=config.quorum_fetch_max_bytes,
+        snapshot_chunk_bytes=config.quorum_snapshot_chunk_bytes,
+    )

@@ -1,0 +1,52 @@
+"""How far the metadata log is known to be durable, so that recovery can tell damage from a torn tail.
+
+After a power cut a bad batch at the log's end was never synced and is cut. Below this point it was: cutting there could
+drop what a majority counted on, so the node refuses to start (rule E, no silent truncation of a voter). The file is
+written now and then: it may lag behind the truth, and must never be ahead of it.
+"""
+
+from __future__ import annotations
+
+from strandline.log.checkpoints import decode_properties, encode_properties
+from strandline.log.disk import Disk, read_file, write_file_durably
+from strandline.log.recovery import LastLife
+from strandline.proto.errors import CorruptLogError
+
+FILE_NAME = "recovery-point.properties"
+_ADVICE = "Remove the file: the next start then takes all of the log's tail for never synced"
+
+
+class RecoveryPoint:
+    """The file, and what it says."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._path = f"{directory}/{FILE_NAME}"
+        self.offset = 0
+
+    def read(self) -> LastLife:
+        """What the last life left.
+
+        Raises:
+            CorruptLogError: the file is not what was written.
+        """
+        if not self._disk.exists(self._path):
+            return LastLife()
+        values = decode_properties(read_file(self._disk, self._path))
+        try:
+            offset, boot_id = int(values["recovery.point"]), values["boot.id"]
+        except (KeyError, ValueError) as error:
+            raise CorruptLogError(self._path, 0, None, f"not a recovery point ({error!r})", _ADVICE) from error
+        self.offset = offset
+        return LastLife(recovery_point=offset, same_boot=bool(boot_id) and boot_id == self._disk.boot_id())
+
+    def write(self, offset: int) -> None:
+        """Everything below `offset` is durable. Raises DiskError."""
+        values = {"recovery.point": str(offset), "boot.id": self._disk.boot_id()}
+        write_file_durably(self._disk, self._path, encode_properties(values))
+        self.offset = offset
+
+    def lower_to(self, offset: int) -> None:
+        """The log is about to be cut at `offset`: the file must not say more. Raises DiskError."""
+        if self.offset > offset:
+            self.write(offset)

@@ -1,0 +1,208 @@
+"""Snapshots of the metadata state as Kafka has them: `<offset, 20 digits>-<epoch, 10 digits>.checkpoint` (KIP-630).
+
+A snapshot is a row of record batches: a control batch with the header, data batches, a control batch with the footer.
+It exists once its name exists: bytes go to a `.part` file that is synced, renamed, and made durable by a sync of the
+directory (rule A10, "freeze"). A damaged one is refused, never used in part (D-31).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import partial
+
+from strandline.controller.quorum.control_records import ControlType, control_type, snapshot_footer, snapshot_header
+from strandline.controller.raft.messages import OffsetAndEpoch
+from strandline.log.batch import build_batch, iter_batches, verify_crc
+from strandline.log.disk import Disk, File
+from strandline.log.records import Record, decode_records
+from strandline.proto.errors import CorruptLogError, KafkaError, ProtocolError
+
+_NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
+_PART = ".checkpoint.part"
+_BATCH_BYTES_MAX = 1024 * 1024
+_KEPT = 2
+"""The latest, and the one before it: the log reaches back to that, so that a follower a little behind needs none."""
+
+_ADVICE = (
+    "This node will not serve metadata it cannot trust. If the other voters are healthy, move this node's "
+    "__cluster_metadata-0 directory away, keep its quorum-state file, and let it fetch the snapshot anew"
+)
+
+
+class SnapshotStore:
+    """The snapshots in one directory.
+
+    Invariants:
+    - `ids` ascend in offset and do not descend in epoch; each names a complete, durable file.
+    """
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        """Scan the directory and drop what an earlier process left half-written."""
+        self._disk = disk
+        self._directory = directory
+        self._part: tuple[OffsetAndEpoch, File] | None = None
+        self.ids: list[OffsetAndEpoch] = []
+        for name in disk.listdir(directory):
+            match = _NAME.fullmatch(name)
+            if match is not None:
+                self.ids.append(OffsetAndEpoch(int(match[1]), int(match[2])))
+            elif name.endswith(_PART):
+                disk.unlink(f"{directory}/{name}")
+        self.ids.sort()
+
+    @property
+    def latest(self) -> OffsetAndEpoch | None:
+        """The newest snapshot."""
+        return self.ids[-1] if self.ids else None
+
+    def path(self, snapshot: OffsetAndEpoch) -> str:
+        """Where it lies."""
+        return f"{self._directory}/{snapshot.offset:020d}-{snapshot.epoch:010d}.checkpoint"
+
+    # --- own snapshots -----------------------------------------------------------------------------------------------
+
+    async def write(self, snapshot: OffsetAndEpoch, records: Sequence[bytes], *, timestamp_ms: int) -> int:
+        """Make a new snapshot durable; returns its size in bytes. Raises DiskError."""
+        data = encode_snapshot(records, epoch=snapshot.epoch, timestamp_ms=timestamp_ms)
+        part = f"{self._directory}/own{_PART}"
+        file = self._disk.open(part, create=True)
+        try:
+            file.truncate(0)
+            file.pwrite(data, 0)
+            await self._disk.sync([file])
+        finally:
+            file.close()
+        self._freeze(part, snapshot)
+        return len(data)
+
+    def load(self, snapshot: OffsetAndEpoch) -> list[bytes]:
+        """The records of a snapshot.
+
+        Raises:
+            CorruptLogError: a batch does not parse, its CRC does not hold, or header or footer is missing.
+        """
+        return _load(self._disk, self.path(snapshot))
+
+    def drop_old(self) -> OffsetAndEpoch:
+        """Delete all but the last two; returns the oldest kept, below whose end the log may be deleted."""
+        while len(self.ids) > _KEPT:
+            self._disk.unlink(self.path(self.ids.pop(0)))
+        return self.ids[0]
+
+    def drop_before(self, snapshot: OffsetAndEpoch) -> None:
+        """Delete every snapshot older than this one."""
+        while self.ids and self.ids[0] < snapshot:
+            self._disk.unlink(self.path(self.ids.pop(0)))
+
+    async def read(self, snapshot: OffsetAndEpoch, position: int, max_bytes: int) -> tuple[int, bytes] | None:
+        """(size of the entire snapshot, bytes from `position`); None if there is no such snapshot."""
+        if snapshot not in self.ids:
+            return None
+        file = self._disk.open(self.path(snapshot))
+        try:
+            size = file.size()
+            length = max(0, min(max_bytes, size - position))
+            data = file.pread_nowait(length, position)
+            if data is None:
+                data = await self._disk.pread_cold(file, length, position)
+            return size, data
+        finally:
+            file.close()
+
+    # --- fetched snapshots -------------------------------------------------------------------------------------------
+
+    def store_chunk(self, snapshot: OffsetAndEpoch, position: int, data: bytes) -> None:
+        """Write bytes of a snapshot that is being fetched; position 0 starts anew. Raises DiskError."""
+        if self._part is None or self._part[0] != snapshot:
+            self.forget_part()
+            self._part = snapshot, self._disk.open(self.path(snapshot) + ".part", create=True)
+        file = self._part[1]
+        if position == 0:
+            file.truncate(0)
+        file.pwrite(data, position)
+
+    def install(self, snapshot: OffsetAndEpoch) -> list[bytes]:
+        """Check the fetched snapshot, make it durable, and return its records.
+
+        Raises:
+            CorruptLogError: it is damaged; the part is dropped and nothing else has changed.
+            DiskError
+        """
+        part = self.path(snapshot) + ".part"
+        if self._part is None or self._part[0] != snapshot:
+            raise CorruptLogError(part, 0, None, "no bytes of it were stored", "It will be fetched anew")
+        try:
+            records = _load(self._disk, part)
+        except CorruptLogError:
+            self.forget_part()
+            raise
+        _, file = self._part
+        self._disk.sync_now([file])
+        file.close()
+        self._part = None
+        self._freeze(part, snapshot)
+        return records
+
+    def forget_part(self) -> None:
+        """Drop a half-fetched snapshot."""
+        if self._part is not None:
+            snapshot, file = self._part
+            self._part = None
+            file.close()
+            self._disk.unlink(self.path(snapshot) + ".part")
+
+    def _freeze(self, part: str, snapshot: OffsetAndEpoch) -> None:
+        self._disk.rename(part, self.path(snapshot))
+        self._disk.sync_dir(self._directory)
+        if snapshot not in self.ids:
+            self.ids.append(snapshot)
+            self.ids.sort()
+
+
+def encode_snapshot(records: Sequence[bytes], *, epoch: int, timestamp_ms: int) -> bytes:
+    """The bytes of a snapshot file. `timestamp_ms` is wall-clock time; 0 stands for the last contained record's."""
+    build = partial(build_batch, leader_epoch=epoch)
+    out = build([snapshot_header(timestamp_ms, timestamp_ms)], base_offset=0, control=True)
+    offset = 1
+    run: list[Record] = []
+    run_bytes = 0
+    for value in records:
+        if run and run_bytes + len(value) > _BATCH_BYTES_MAX:
+            out += build(run, base_offset=offset)
+            offset += len(run)
+            run, run_bytes = [], 0
+        run.append(Record(0, timestamp_ms, None, value))
+        run_bytes += len(value)
+    if run:
+        out += build(run, base_offset=offset)
+        offset += len(run)
+    out += build([snapshot_footer(timestamp_ms)], base_offset=offset, control=True)
+    return bytes(out)
+
+
+def _load(disk: Disk, path: str) -> list[bytes]:
+    file = disk.open(path)
+    try:
+        data = file.pread(file.size(), 0)
+    finally:
+        file.close()
+    values: list[bytes] = []
+    controls: list[ControlType | None] = []
+    position = 0
+    try:
+        for header, view in iter_batches(data):
+            verify_crc(view)
+            records = decode_records(view)
+            if header.is_control:
+                controls += [control_type(record) for record in records]
+            else:
+                values += [record.value or b"" for record in records]
+            if controls[:1] != [ControlType.SNAPSHOT_HEADER]:
+                raise ProtocolError("it does not begin with a snapshot header")
+            position += header.size
+    except (KafkaError, ProtocolError) as error:
+        raise CorruptLogError(path, position, None, f"the snapshot is damaged: {error}", _ADVICE) from error
+    if controls[-1:] != [ControlType.SNAPSHOT_FOOTER]:
+        raise CorruptLogError(path, position, None, "the snapshot has no footer: it is incomplete", _ADVICE)
+    return values
