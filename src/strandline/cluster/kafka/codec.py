@@ -61,7 +61,7 @@ def _keep_test_library_out() -> None:
 # ---------------------------------------------------------------- writing
 
 
-def make(kind: type[Any], **values: Any) -> Any:
+def make(kind: Any, **values: Any) -> Any:
     """A message or part of one; values that this version of the message does not have are left out.
 
     Milliseconds become kio's timedelta, error numbers its enum, so that handlers speak in plain integers.
@@ -88,7 +88,7 @@ def _milliseconds(value: float) -> timedelta:
 
 
 @cache
-def _convert_of(kind: type[Any]) -> Mapping[str, Callable[[Any], Any]]:
+def _convert_of(kind: Any) -> Mapping[str, Callable[[Any], Any]]:
     from kio.schema.errors import ErrorCode as KioErrorCode
 
     converters: dict[str, Callable[[Any], Any]] = {
@@ -104,7 +104,7 @@ def _convert_of(kind: type[Any]) -> Mapping[str, Callable[[Any], Any]]:
 # ---------------------------------------------------------------- reading
 
 
-def decode(kind: type[Any], buffer: memoryview, position: int = 0) -> Any:
+def decode(kind: Any, buffer: memoryview, position: int = 0) -> Any:
     """Read a whole message that begins at `position` and ends with the buffer.
 
     Raises:
@@ -282,9 +282,9 @@ def _field_reader(field: dataclasses.Field[Any], flexible: bool) -> tuple[Reader
     """A reader of one field, and the fewest bytes that the field takes."""
     annotation, nullable = _unwrap_optional(field.type)
     is_array = get_origin(annotation) is tuple
-    inner = _unwrap_optional(get_args(annotation)[0])[0] if is_array else annotation
+    inner: Any = _unwrap_optional(get_args(annotation)[0])[0] if is_array else annotation
     reader: Reader
-    if dataclasses.is_dataclass(inner):
+    if "kafka_type" not in field.metadata:
         reader, size = _entity_reader(inner), _entity_bytes_min(inner)
         if nullable and not is_array:
             return _nullable_entity(reader), 1

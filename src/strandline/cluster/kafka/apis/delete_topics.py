@@ -1,0 +1,54 @@
+"""DeleteTopics (20)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strandline.cluster.kafka.api import Call, message_api
+from strandline.controller.api import TopicOutcome, TopicRef
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import ZERO_UUID
+
+BY_ID_SINCE = 6
+
+
+def _wanted(call: Call) -> list[TopicRef]:
+    if call.context.version >= BY_ID_SINCE:
+        return [TopicRef(topic.name or "", topic.topic_id or ZERO_UUID) for topic in call.request.topics]
+    return [TopicRef(name) for name in call.request.topic_names]
+
+
+def _respond(call: Call, outcomes: list[TopicOutcome]) -> Any:
+    by_id = call.context.version >= BY_ID_SINCE
+    responses = tuple(
+        call.make(
+            "DeletableTopicResult",
+            name=outcome.name or None if by_id else outcome.name,
+            topic_id=outcome.topic_id,
+            error_code=outcome.error,
+            error_message=outcome.message or None,
+        )
+        for outcome in outcomes
+    )
+    return call.make("DeleteTopicsResponse", throttle_time=0, responses=responses)
+
+
+async def _answer(call: Call) -> Any:
+    timeout_ms = call.request.timeout.total_seconds() * 1000
+    return _respond(call, await call.service.delete_topics(call.context, _wanted(call), timeout_ms=timeout_ms))
+
+
+def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
+    return _respond(call, [TopicOutcome(ref.name, ref.topic_id, error, message) for ref in _wanted(call)])
+
+
+API = message_api(
+    key=20,
+    name="DeleteTopics",
+    schema="delete_topics",
+    first=1,
+    last=6,
+    flexible_since=4,
+    refuse=_refuse,
+    answer_later=_answer,
+)

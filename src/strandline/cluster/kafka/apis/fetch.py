@@ -1,0 +1,63 @@
+"""Fetch (1): sessions (KIP-227) around the service's fetch."""
+
+from __future__ import annotations
+
+from strandline.cluster.kafka.api import Api
+from strandline.cluster.kafka.exchange import Exchange
+from strandline.cluster.kafka.fetch_sessions import NO_SESSION
+from strandline.cluster.kafka.fetch_wire import (
+    FIRST,
+    FLEXIBLE_SINCE,
+    LAST,
+    LEADER_SINCE,
+    TOPIC_ID_SINCE,
+    read_request,
+    write_response,
+)
+from strandline.cluster.kafka.node_endpoints import node_endpoints
+from strandline.cluster.kafka.wire import NO_TAGS
+from strandline.cluster.service.broker_service import BrokerService
+from strandline.cluster.service.fetch import FetchedPartition, FetchRequest
+from strandline.proto.error_codes import ErrorCode
+
+KEY = 1
+
+
+def _handle(exchange: Exchange, body: memoryview, service: BrokerService) -> None:
+    context = exchange.context
+    version = context.version
+    message = read_request(body, version)
+    opened = exchange.connection.listener.fetch_sessions.open(
+        exchange.connection,
+        session_id=message.session_id,
+        epoch=message.session_epoch,
+        by_id=version >= TOPIC_ID_SINCE,
+        wanted=message.wanted,
+        forgotten=message.forgotten,
+    )
+    if opened.error is not ErrorCode.NONE:
+        exchange.respond(write_response(version, [], isolation_level=message.isolation_level, error=opened.error))
+        return
+
+    def done(results: list[FetchedPartition]) -> None:
+        session = opened.session
+        news = results
+        if session is not None:
+            told = session.news(results)
+            news = told if opened.incremental else results
+        leaders = [result.leader_id for result in news] if version >= LEADER_SINCE else []
+        end_tags = node_endpoints(service, context, leaders) if leaders else NO_TAGS
+        session_id = NO_SESSION if session is None else session.session_id
+        exchange.respond(
+            write_response(
+                version, news, isolation_level=message.isolation_level, session_id=session_id, end_tags=end_tags
+            )
+        )
+
+    request = FetchRequest(message.replica_id, message.max_wait_ms, message.min_bytes, message.max_bytes, opened.wanted)
+    fetch = service.fetch(context, request, done)
+    if not exchange.ready:
+        exchange.when_gone = fetch.cancel
+
+
+API = Api(KEY, "Fetch", FIRST, LAST, FLEXIBLE_SINCE, _handle)

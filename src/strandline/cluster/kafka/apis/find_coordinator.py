@@ -1,0 +1,55 @@
+"""FindCoordinator (10)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strandline.cluster.kafka.api import Call, message_api
+from strandline.cluster.service.coordinators import CoordinatorAnswer
+from strandline.proto.error_codes import ErrorCode
+
+MANY_SINCE = 4
+KIND_SINCE = 1
+
+NOWHERE = {"node_id": -1, "host": "", "port": -1}
+
+
+def _keys(call: Call) -> list[str]:
+    return list(call.request.coordinator_keys) if call.context.version >= MANY_SINCE else [call.request.key]
+
+
+def _respond(call: Call, answers: list[CoordinatorAnswer]) -> Any:
+    if call.context.version < MANY_SINCE:
+        one = answers[0]
+        return call.make(
+            "FindCoordinatorResponse", throttle_time=0, error_code=one.error, error_message=one.message, **NOWHERE
+        )
+    return call.make(
+        "FindCoordinatorResponse",
+        throttle_time=0,
+        coordinators=tuple(
+            call.make("Coordinator", key=one.key, error_code=one.error, error_message=one.message, **NOWHERE)
+            for one in answers
+        ),
+    )
+
+
+def _answer(call: Call) -> Any:
+    kind = call.request.key_type if call.context.version >= KIND_SINCE else 0
+    return _respond(call, call.service.find_coordinators(call.context, kind, _keys(call)))
+
+
+def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
+    return _respond(call, [CoordinatorAnswer(key, error, message) for key in _keys(call)])
+
+
+API = message_api(
+    key=10,
+    name="FindCoordinator",
+    schema="find_coordinator",
+    first=0,
+    last=6,
+    flexible_since=3,
+    refuse=_refuse,
+    answer=_answer,
+)

@@ -1,0 +1,86 @@
+"""IncrementalAlterConfigs (44)."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from strandline.cluster.kafka.api import Call, message_api
+from strandline.controller.api import ConfigAlteration, ConfigOperation, ResourceAlteration
+from strandline.controller.metadata.image import ResourceType
+from strandline.proto.error_codes import ErrorCode
+
+
+class _Outcome(NamedTuple):
+    error: ErrorCode
+    message: str
+    resource_type: int
+    resource_name: str
+
+
+def _alteration(resource: Any) -> ResourceAlteration | str:
+    """The change, or a sentence why it cannot be one."""
+    try:
+        kind = ResourceType(resource.resource_type)
+    except ValueError:
+        return f"resources of type {resource.resource_type} have no configs here"
+    try:
+        changes = tuple(
+            ConfigAlteration(config.name, ConfigOperation(config.config_operation), config.value)
+            for config in resource.configs
+        )
+    except ValueError:
+        return "an operation is 0 (set), 1 (delete), 2 (append) or 3 (subtract)"
+    return ResourceAlteration(kind, resource.resource_name, changes)
+
+
+def _respond(call: Call, outcomes: list[_Outcome]) -> Any:
+    responses = tuple(
+        call.make(
+            "AlterConfigsResourceResponse",
+            error_code=outcome.error,
+            error_message=outcome.message or None,
+            resource_type=outcome.resource_type,
+            resource_name=outcome.resource_name,
+        )
+        for outcome in outcomes
+    )
+    return call.make("IncrementalAlterConfigsResponse", throttle_time=0, responses=responses)
+
+
+async def _answer(call: Call) -> Any:
+    wanted = [_alteration(resource) for resource in call.request.resources]
+    asked = [one for one in wanted if isinstance(one, ResourceAlteration)]
+    answered = iter(
+        await call.service.incremental_alter_configs(call.context, asked, dry_run=call.request.validate_only)
+    )
+    outcomes = []
+    for resource, one in zip(call.request.resources, wanted, strict=True):
+        if isinstance(one, str):
+            error, message = ErrorCode.INVALID_REQUEST, one
+        else:
+            outcome = next(answered)
+            error, message = outcome.error, outcome.message
+        outcomes.append(_Outcome(error, message, resource.resource_type, resource.resource_name))
+    return _respond(call, outcomes)
+
+
+def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
+    return _respond(
+        call,
+        [
+            _Outcome(error, message, resource.resource_type, resource.resource_name)
+            for resource in call.request.resources
+        ],
+    )
+
+
+API = message_api(
+    key=44,
+    name="IncrementalAlterConfigs",
+    schema="incremental_alter_configs",
+    first=0,
+    last=1,
+    flexible_since=1,
+    refuse=_refuse,
+    answer_later=_answer,
+)

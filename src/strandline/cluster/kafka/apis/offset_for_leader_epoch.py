@@ -1,0 +1,59 @@
+"""OffsetForLeaderEpoch (23): a consumer finds out whether its log and the leader's have parted (KIP-320)."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+
+from strandline.cluster.kafka.api import Call, message_api
+from strandline.cluster.service.offsets import EpochAnswer, EpochQuery
+from strandline.proto.error_codes import ErrorCode
+
+
+def _queries(call: Call) -> list[EpochQuery]:
+    return [
+        EpochQuery(topic.topic, partition.partition, partition.current_leader_epoch, partition.leader_epoch)
+        for topic in call.request.topics
+        for partition in topic.partitions
+    ]
+
+
+def _respond(call: Call, answers: list[EpochAnswer]) -> Any:
+    topics = tuple(
+        call.make(
+            "OffsetForLeaderTopicResult",
+            topic=name,
+            partitions=tuple(
+                call.make(
+                    "EpochEndOffset",
+                    error_code=answer.error,
+                    partition=answer.query.partition,
+                    leader_epoch=answer.leader_epoch,
+                    end_offset=answer.end_offset,
+                )
+                for answer in group
+            ),
+        )
+        for name, group in groupby(answers, lambda answer: answer.query.topic)
+    )
+    return call.make("OffsetForLeaderEpochResponse", throttle_time=0, topics=topics)
+
+
+def _answer(call: Call) -> Any:
+    return _respond(call, call.service.offsets_for_leader_epochs(call.context, _queries(call)))
+
+
+def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
+    return _respond(call, [EpochAnswer(query, error) for query in _queries(call)])
+
+
+API = message_api(
+    key=23,
+    name="OffsetForLeaderEpoch",
+    schema="offset_for_leader_epoch",
+    first=2,
+    last=4,
+    flexible_since=4,
+    refuse=_refuse,
+    answer=_answer,
+)

@@ -1,0 +1,390 @@
+"""One client's connection: frames in, answers out in the order of the requests.
+
+Frames are read in place in a growing buffer (`receive.py`); answers wait in a queue of exchanges until those before
+them are there, and leave the node once a loop turn. Reading stops while the client does not take its answers, has too
+many requests open, or the node's memory budget is used up; it goes on by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections import deque
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, cast
+
+import structlog
+
+from strandline.cluster.kafka.api import Api
+from strandline.cluster.kafka.exchange import Exchange, Part
+from strandline.cluster.kafka.intruders import describe_intruder
+from strandline.cluster.kafka.receive import ReceiveBuffer
+from strandline.cluster.kafka.wire import read_string, skip_tagged_fields
+from strandline.cluster.service.context import Peer, RequestContext
+from strandline.cluster.service.memory import Account
+from strandline.proto.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from strandline.cluster.kafka.listener import KafkaListener
+
+log = structlog.get_logger("strandline.kafka")
+
+JOIN_BYTES_MAX = 32 * 1024
+"""Pieces of an answer up to this size are joined before they are written; larger ones are never copied."""
+
+LENGTH_BYTES = 4
+HEADER_BYTES_MIN = 8
+"""API key, version and correlation id."""
+
+_LENGTH = struct.Struct(">i")
+_HEADER = struct.Struct(">hhi")
+
+
+class KafkaConnection(asyncio.BufferedProtocol):
+    """The server's side of one connection.
+
+    Invariants:
+        * answers leave in the order in which their requests came;
+        * what the connection holds of the memory budget is given back when it is lost;
+        * whatever bytes the peer sends, the worst that happens is that this connection is closed with one log line.
+    """
+
+    __slots__ = (
+        "_charged",
+        "_exchanges",
+        "_flush_scheduled",
+        "_in",
+        "_processing",
+        "_queued_bytes",
+        "_reading_paused",
+        "_reason",
+        "_tasks",
+        "_transport",
+        "_write_paused",
+        "bytes_moved",
+        "listener",
+        "peer",
+        "port",
+    )
+
+    def __init__(self, listener: KafkaListener) -> None:
+        self.listener = listener
+        self._in = ReceiveBuffer(listener.service.memory)
+        self._exchanges: deque[Exchange] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._charged = 0
+        self._queued_bytes = 0
+        self._flush_scheduled = False
+        self._processing = False
+        self._reading_paused = False
+        self._write_paused = False
+        self._reason = ""
+        self.peer = Peer(listener.name, "")
+        self.port = 0
+        self.bytes_moved = 0
+
+    # What the listener's sweep asks
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of the budget that this connection holds."""
+        return self._in.charged_bytes + self._charged
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is being received, answered or sent."""
+        return not self._exchanges and self._in.start == self._in.end and self.unsent_bytes == 0
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What the transport has not been able to send yet."""
+        transport = self._transport
+        return 0 if transport is None else transport.get_write_buffer_size()
+
+    def release_buffer(self) -> None:
+        """Give back the receive buffer of an idle connection."""
+        self._in.release()
+
+    # asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=self.listener.config.write_buffer_bytes)
+        peername = transport.get_extra_info("peername")
+        if peername:
+            self.peer.host, self.port = str(peername[0]), int(peername[1])
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.listener.opened(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._in.room(self._frame_bytes())
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.bytes_moved += nbytes
+        self.listener.stats.bytes_in += nbytes
+        self._in.received(nbytes)
+        self._process()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._account()
+        self._process()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self.listener.service.memory.forget(self._process)
+        for exchange in self._exchanges:
+            if exchange.when_gone is not None:
+                exchange.when_gone()
+        self._exchanges.clear()
+        for task in list(self._tasks):
+            task.cancel()
+        self._queued_bytes = 0
+        self._account()
+        self._in.release()
+        self.listener.lost(self, self._reason)
+
+    # Requests
+
+    def _frame_bytes(self) -> int:
+        """Size of the frame at the start of the buffer with its length, 0 while that is not known."""
+        received = self._in
+        if received.end - received.start < LENGTH_BYTES:
+            return 0
+        length: int = _LENGTH.unpack_from(received.view, received.start)[0]
+        return max(length, 0) + LENGTH_BYTES
+
+    def _process(self) -> None:
+        """Answer the whole frames that are there, as long as nothing speaks against it."""
+        if self._processing or self._transport is None:
+            return
+        self._processing = True
+        try:
+            self._process_frames()
+        except ProtocolError as error:
+            self.refuse(str(error))
+        finally:
+            self._processing = False
+        self._in.used()
+        self._flush()
+        self._read_or_pause()
+
+    def _process_frames(self) -> None:
+        """Stops at an incomplete frame, or when the client must first take its answers. Raises ProtocolError."""
+        while not self._must_wait():
+            if self._reason or not self._next_frame():
+                return
+            if self._must_wait():
+                self._flush()
+
+    def _next_frame(self) -> bool:
+        """Handle one frame; false when it is not there as a whole. Raises ProtocolError for one that cannot be."""
+        received = self._in
+        start, held = received.start, received.end - received.start
+        if held < LENGTH_BYTES:
+            return False
+        view = received.view
+        length: int = _LENGTH.unpack_from(view, start)[0]
+        self._check_length(view, start, length, held)
+        end = start + LENGTH_BYTES + length
+        if end > received.end:
+            return False
+        received.start = end
+        self._handle(view[start + LENGTH_BYTES : end])
+        return True
+
+    def _check_length(self, view: memoryview, start: int, length: int, held: int) -> None:
+        config = self.listener.config
+        if not HEADER_BYTES_MIN <= length <= config.request_bytes_max:
+            raise ProtocolError(
+                describe_intruder(view[start : start + min(held, 64)])
+                or f"a frame of {length} bytes: from {HEADER_BYTES_MIN} to {config.request_bytes_max} "
+                "(socket.request.max.bytes) are possible"
+            )
+        if length > config.small_request_bytes_max and held >= LENGTH_BYTES + 2:
+            key = int.from_bytes(view[start + 4 : start + 6], "big", signed=True)
+            api = self.listener.apis.get(key)
+            if api is None or not api.large:
+                name = f"API {key}" if api is None else api.name
+                raise ProtocolError(
+                    f"a request of {length} bytes to {name}, which takes {config.small_request_bytes_max} at most"
+                )
+
+    def _handle(self, frame: memoryview) -> None:
+        key, version, correlation_id = _HEADER.unpack_from(frame)
+        api = self.listener.apis.get(key)
+        if api is None:
+            raise ProtocolError(f"API {key} (version {version}) is not served")
+        answer_api, answer_version = api, version
+        if not api.serves(version):
+            answer_api, answer_version = self.listener.other_version(api, version)
+        client_id, position = "", len(frame)
+        if answer_version == version:
+            client_id, position = _read_rest_of_header(frame, answer_api, version)
+        listener = self.listener
+        now_ms = listener.service.clock.monotonic_ms()
+        context = RequestContext(self.peer, client_id, api.name, version, correlation_id, now_ms)
+        flexible_header = api.flexible_response_header and version >= api.flexible_since
+        exchange = Exchange(self, context, flexible_header)
+        self._exchanges.append(exchange)
+        try:
+            answer_api.handle(exchange, frame[position:], listener.service)
+        except ProtocolError:
+            raise
+        except Exception:
+            log.exception("a request failed by a mistake of ours", api=api.name, version=version, **self.identity())
+            raise ProtocolError(f"{api.name} v{version} could not be answered") from None
+
+    def run(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
+        """Answer an exchange by a coroutine, which is cancelled when the connection is lost."""
+        task = asyncio.ensure_future(work)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._ended(exchange, done))
+
+    def _ended(self, exchange: Exchange, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            context = exchange.context
+            log.error(
+                "a request failed by a mistake of ours",
+                api=context.api,
+                version=context.version,
+                exc_info=error,
+                **self.identity(),
+            )
+            self.refuse(f"{context.api} v{context.version} could not be answered")
+
+    # Answers
+
+    def answered(self, exchange: Exchange) -> None:
+        """An exchange has its answer: send it with all others of this loop turn."""
+        if self._transport is None:
+            return
+        self.listener.stats.answered(exchange.context)
+        self._queued_bytes += exchange.size
+        if not self._processing and not self._flush_scheduled:
+            self._flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush_and_go_on)
+
+    def _flush_and_go_on(self) -> None:
+        self._flush_scheduled = False
+        self._flush()
+        self._process()
+
+    def _flush(self) -> None:
+        """Send the answers that are next in order."""
+        exchanges = self._exchanges
+        parts: list[Part] = []
+        size = 0
+        while exchanges and exchanges[0].ready:
+            exchange = exchanges.popleft()
+            parts += exchange.parts
+            size += exchange.size
+        if parts and self._transport is not None:
+            self._queued_bytes -= size
+            self.bytes_moved += size
+            self.listener.stats.bytes_out += size
+            self._write(self._transport, parts)
+        self._account()
+        if self._reason and self._transport is not None:
+            self._transport.close()
+
+    def _write(self, transport: asyncio.Transport, parts: list[Part]) -> None:
+        small: list[Part] = []
+        for part in parts:
+            if len(part) <= JOIN_BYTES_MAX:
+                small.append(part)
+                continue
+            if small:
+                transport.write(b"".join(small))
+                small = []
+            transport.write(part)
+        if small:
+            transport.write(b"".join(small) if len(small) > 1 else small[0])
+
+    def _account(self) -> None:
+        """Charge the budget for what waits to be sent."""
+        held = self._queued_bytes + self.unsent_bytes
+        memory = self.listener.service.memory
+        if held > self._charged:
+            memory.charge(Account.SEND, held - self._charged)
+        elif held < self._charged:
+            memory.release(Account.SEND, self._charged - held)
+        self._charged = held
+
+    # Back pressure and closing
+
+    def _must_wait(self) -> bool:
+        config = self.listener.config
+        return (
+            self._write_paused
+            or len(self._exchanges) >= config.requests_in_flight_max
+            or self._queued_bytes >= config.queued_bytes_max
+            or self.listener.service.memory.over
+        )
+
+    def _read_or_pause(self) -> None:
+        transport = self._transport
+        if transport is None or self._reason:
+            return
+        must_wait = self._must_wait()
+        if must_wait and self.listener.service.memory.over:
+            self.listener.service.memory.when_free(self._process)
+        if must_wait != self._reading_paused:
+            self._reading_paused = must_wait
+            if must_wait:
+                transport.pause_reading()
+            else:
+                transport.resume_reading()
+
+    def refuse(self, reason: str) -> None:
+        """Close after what is answered has been sent; the first reason is logged."""
+        if not self._reason and self._transport is not None:
+            self._reason = reason
+            if not self._processing:
+                self._flush()
+
+    def software_told(self) -> None:
+        """The client has said what it is."""
+        self.listener.stats.software[self.peer.software_name, self.peer.software_version] += 1
+
+    def shut(self) -> None:
+        """The listener closes: send what is ready and go, without a log line."""
+        if self._transport is not None:
+            self._flush()
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once; unsent answers are lost."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def identity(self) -> dict[str, Any]:
+        """Who the peer is, for log lines."""
+        peer = self.peer
+        return {
+            "client": f"{peer.host}:{self.port}",
+            "software": f"{peer.software_name} {peer.software_version}",
+            "listener": peer.listener,
+        }
+
+
+def _read_rest_of_header(frame: memoryview, api: Api, version: int) -> tuple[str, int]:
+    """(client id, position of the body). The client id is in the old format even in the flexible header."""
+    client_id, position = read_string(frame, HEADER_BYTES_MIN, flexible=False)
+    if version >= api.flexible_since:
+        position = skip_tagged_fields(frame, position)
+    return client_id or "", position

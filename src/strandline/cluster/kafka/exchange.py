@@ -1,0 +1,64 @@
+"""One request and its place in the order of a connection's answers."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from strandline.cluster.service.context import RequestContext
+
+if TYPE_CHECKING:
+    from strandline.cluster.kafka.connection import KafkaConnection
+
+Part = bytes | bytearray | memoryview
+
+_HEAD = struct.Struct(">ii")
+_HEAD_FLEXIBLE = struct.Struct(">iib")
+
+
+class Exchange:
+    """A request that was read; its answer is sent after those of all requests before it on the connection.
+
+    Invariants: it is answered at most once; an answer to a connection that has gone is dropped.
+
+    Attributes:
+        parts: the frame to send, in pieces; empty for no answer (acks=0).
+        when_gone: called if the connection is lost before the answer, so that parked work can be dropped.
+    """
+
+    __slots__ = ("connection", "context", "flexible_header", "parts", "ready", "size", "when_gone")
+
+    def __init__(self, connection: KafkaConnection, context: RequestContext, flexible_header: bool) -> None:
+        self.connection = connection
+        self.context = context
+        self.flexible_header = flexible_header
+        self.parts: list[Part] = []
+        self.size = 0
+        self.ready = False
+        self.when_gone: Callable[[], None] | None = None
+
+    def respond(self, body: Sequence[Part]) -> None:
+        """Answer with the message in `body`, in pieces that are sent as they are; length and header are added."""
+        size = sum(map(len, body))
+        if self.flexible_header:
+            head = _HEAD_FLEXIBLE.pack(size + 5, self.context.correlation_id, 0)
+        else:
+            head = _HEAD.pack(size + 4, self.context.correlation_id)
+        self.parts = [head, *body]
+        self.size = size + len(head)
+        self._ready()
+
+    def respond_nothing(self) -> None:
+        """The request wants no answer (Produce with acks=0)."""
+        self._ready()
+
+    def drop_connection(self, reason: str) -> None:
+        """There is no other way to tell the client: close (acks=0 that failed, a request that cannot be answered)."""
+        self._ready()
+        self.connection.refuse(reason)
+
+    def _ready(self) -> None:
+        self.ready = True
+        self.when_gone = None
+        self.connection.answered(self)

@@ -1,0 +1,203 @@
+"""The listener that Kafka clients connect to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import structlog
+
+from strandline.cluster.kafka.api import Api
+from strandline.cluster.kafka.apis.metadata import PartitionChunks
+from strandline.cluster.kafka.config import ListenerConfig
+from strandline.cluster.kafka.connection import KafkaConnection
+from strandline.cluster.kafka.fetch_sessions import FetchSessions
+from strandline.cluster.kafka.table import APIS, api_of_other_version
+from strandline.cluster.service.broker_service import BrokerService
+from strandline.cluster.service.context import RequestContext
+from strandline.proto.ids import Endpoint
+from strandline.proto.ports import Clock
+
+log = structlog.get_logger("strandline.kafka")
+
+SWEEP_MS_MAX = 5000
+"""Idle and stalled connections are looked for this often; only while there are connections."""
+
+CLOSE_GRACE_MS = 2000
+"""How long a closing listener waits for its last answers to leave."""
+
+
+class ApiTimes:
+    """How often an API was answered and how long that took, from the whole frame to the answer."""
+
+    __slots__ = ("answers", "ms_max", "ms_total")
+
+    def __init__(self) -> None:
+        self.answers = 0
+        self.ms_total = 0.0
+        self.ms_max = 0.0
+
+
+class ListenerStats:
+    """Counters for the metrics; plain numbers that only rise, save `connections`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.connections = 0
+        self.connections_total = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.refused = 0
+        self.idle_closed = 0
+        self.apis: dict[tuple[str, int], ApiTimes] = {}
+        self.software: Counter[tuple[str, str]] = Counter()
+
+    def answered(self, context: RequestContext) -> None:
+        times = self.apis.get((context.api, context.version))
+        if times is None:
+            times = self.apis[context.api, context.version] = ApiTimes()
+        took_ms = self._clock.monotonic_ms() - context.received_ms
+        times.answers += 1
+        times.ms_total += took_ms
+        times.ms_max = max(times.ms_max, took_ms)
+
+
+class _Seen:
+    """What the last sweep saw of a connection."""
+
+    __slots__ = ("bytes_moved", "since_ms", "unsent_bytes")
+
+    def __init__(self, now_ms: float) -> None:
+        self.bytes_moved = -1
+        self.unsent_bytes = -1
+        self.since_ms = now_ms
+
+
+class KafkaListener:
+    """Accepts Kafka clients on one endpoint and serves them from the service.
+
+    Args:
+        name: the listener's name; answers name brokers by their endpoints of that name.
+        endpoint: where to bind; port 0: any free one.
+    """
+
+    def __init__(
+        self, service: BrokerService, *, name: str, endpoint: Endpoint, config: ListenerConfig | None = None
+    ) -> None:
+        self.service = service
+        self.name = name
+        self.config = config if config is not None else ListenerConfig()
+        self.apis: dict[int, Api] = APIS
+        self.stats = ListenerStats(service.clock)
+        self.fetch_sessions = FetchSessions(service.clock, service.config.fetch_session_slots)
+        self.partition_chunks = PartitionChunks()
+        self._wanted = endpoint
+        self._server: asyncio.Server | None = None
+        self._connections: dict[KafkaConnection, _Seen] = {}
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._all_gone: asyncio.Future[None] | None = None
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where it is bound, once it is started."""
+        if self._server is None or not self._server.sockets:
+            return self._wanted
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return Endpoint(host, port)
+
+    async def start(self) -> None:
+        """Bind and accept.
+
+        Raises:
+            OSError: the address cannot be bound.
+        """
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: KafkaConnection(self), self._wanted.host, self._wanted.port)
+
+    async def close(self) -> None:
+        """Stop accepting, let ready answers leave, close every connection. Idempotent."""
+        if self._server is None:
+            return
+        self._server.close()
+        self._server = None
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+            self._sweep_timer = None
+        if not self._connections:
+            return
+        self._all_gone = asyncio.get_running_loop().create_future()
+        for connection in list(self._connections):
+            connection.shut()
+        try:
+            async with asyncio.timeout(CLOSE_GRACE_MS / 1000):
+                await self._all_gone
+        except TimeoutError:
+            log.warning("clients did not take their last answers", connections=len(self._connections))
+            for connection in list(self._connections):
+                connection.abort()
+
+    def other_version(self, api: Api, version: int) -> tuple[Api, int]:
+        """How to answer a version that is not served. Raises ProtocolError where there is no way."""
+        return api_of_other_version(api, version)
+
+    # Connections tell
+
+    def opened(self, connection: KafkaConnection) -> None:
+        self._connections[connection] = _Seen(self.service.clock.monotonic_ms())
+        self.stats.connections += 1
+        self.stats.connections_total += 1
+        if self._server is None:
+            connection.abort()
+        elif self._sweep_timer is None:
+            self._schedule_sweep()
+
+    def lost(self, connection: KafkaConnection, reason: str) -> None:
+        self._connections.pop(connection, None)
+        self.fetch_sessions.drop_all_of(connection)
+        self.stats.connections -= 1
+        if reason:
+            self.stats.refused += 1
+            log.warning("closed a client's connection", reason=reason, **connection.identity())
+        if not self._connections and self._all_gone is not None and not self._all_gone.done():
+            self._all_gone.set_result(None)
+
+    # Sweeping
+
+    def _schedule_sweep(self) -> None:
+        delay_ms = min(SWEEP_MS_MAX, self.config.idle_ms_max / 2, self.config.stalled_ms_max / 2)
+        self._sweep_timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._sweep)
+
+    def _sweep(self) -> None:
+        self._sweep_timer = None
+        now_ms = self.service.clock.monotonic_ms()
+        for connection, seen in list(self._connections.items()):
+            unsent = connection.unsent_bytes
+            if (connection.bytes_moved, unsent) != (seen.bytes_moved, seen.unsent_bytes):
+                seen.bytes_moved, seen.unsent_bytes, seen.since_ms = connection.bytes_moved, unsent, now_ms
+            elif connection.idle:
+                connection.release_buffer()
+            if now_ms - seen.since_ms >= self.config.idle_ms_max:
+                self.stats.idle_closed += 1
+                log.info("closed an idle connection", idle_ms=round(now_ms - seen.since_ms), **connection.identity())
+                connection.abort()
+        if self.service.memory.over:
+            self._close_the_largest_stalled(now_ms)
+        if self._connections:
+            self._schedule_sweep()
+
+    def _close_the_largest_stalled(self, now_ms: float) -> None:
+        """The budget is used up, and a peer sits on much of it without moving: it goes, so that others can go on."""
+        stalled = [
+            connection
+            for connection, seen in self._connections.items()
+            if connection.held_bytes and now_ms - seen.since_ms >= self.config.stalled_ms_max
+        ]
+        if stalled:
+            largest = max(stalled, key=lambda connection: connection.held_bytes)
+            log.warning(
+                "closed a stalled connection to free memory",
+                held_bytes=largest.held_bytes,
+                limit_bytes=self.service.memory.limit_bytes,
+                **largest.identity(),
+            )
+            largest.abort()

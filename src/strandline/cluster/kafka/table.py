@@ -1,0 +1,66 @@
+"""The APIs that are served, and how versions outside what is served are met."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from strandline.cluster.kafka.api import Api
+from strandline.cluster.kafka.apis import (
+    api_versions,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    describe_quorum,
+    describe_topic_partitions,
+    fetch,
+    find_coordinator,
+    incremental_alter_configs,
+    init_producer_id,
+    list_offsets,
+    metadata,
+    offset_for_leader_epoch,
+    produce,
+)
+from strandline.proto.errors import ProtocolError
+
+APIS: dict[int, Api] = {
+    api.key: api
+    for api in (
+        produce.API,
+        fetch.API,
+        list_offsets.API,
+        metadata.API,
+        find_coordinator.API,
+        create_topics.API,
+        delete_topics.API,
+        init_producer_id.API,
+        offset_for_leader_epoch.API,
+        describe_configs.API,
+        create_partitions.API,
+        incremental_alter_configs.API,
+        describe_quorum.API,
+        describe_cluster.API,
+        describe_topic_partitions.API,
+    )
+}
+"""By API key. Each version that stands here is served whole; nothing else is advertised."""
+
+APIS[api_versions.KEY] = api_versions.make_api(APIS)
+
+
+def api_of_other_version(api: Api, version: int) -> tuple[Api, int]:
+    """Who answers a version that is not served, and in the format of which version.
+
+    ApiVersions answers in version 0 (KIP-511); others say UNSUPPORTED_VERSION where the format of that version is
+    known.
+
+    Raises:
+        ProtocolError: there is no format in which to answer.
+    """
+    if api.key == api_versions.KEY:
+        return api, 0
+    if api.schema and importlib.util.find_spec(f"kio.schema.{api.schema}.v{version}") is not None:
+        return api, version
+    raise ProtocolError(f"version {version} of {api.name} is not served, only {api.first} to {api.last}")
