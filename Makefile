@@ -1,0 +1,66 @@
+# Strandline. `make` alone says the words.
+#
+# The first target that needs it makes .venv and installs the package with every extra; a stamp keeps it from
+# doing so again until pyproject.toml changes.
+
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/installed
+SEEDS ?= 200
+JOBS ?= 2
+
+.PHONY: help setup demo test lint docs bench sim soak proto clean
+
+help:
+	@echo "make demo          three nodes, a real data set, a killed leader, everything read back, Spark counts it"
+	@echo "make test          every test"
+	@echo "make lint          ruff, mypy, import-linter, tidiness, the generated docs"
+	@echo "make docs          write the generated parts of docs/ anew"
+	@echo "make bench         measure speed and memory, beside Apache Kafka where it can be had"
+	@echo "make sim SEEDS=200 simulate so many seeds; SEED=7 replays one"
+	@echo "make soak          simulate seeds for half an hour"
+	@echo "make proto         generate the protobuf modules anew"
+	@echo "make clean         remove the virtual environment and caches"
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 or later is needed: apt-get install python3 python3-venv"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "apt-get install python3-venv"; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip setuptools wheel
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,spark]'
+	@touch $(STAMP)
+
+demo: setup
+	$(BIN)/strandline demo
+
+test: setup
+	$(BIN)/python -m pytest -q
+
+lint: setup
+	$(BIN)/ruff format --check src tests bench
+	$(BIN)/ruff check src tests bench
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/test_tidy.py tests/test_docs.py
+
+docs: setup
+	$(BIN)/python docs/generate.py
+
+bench: setup
+	$(BIN)/python -m bench
+
+sim: setup
+	$(BIN)/strandline sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) --jobs $(JOBS)
+
+soak: setup
+	$(BIN)/strandline sim --minutes 30 --jobs $(JOBS)
+
+proto: setup
+	$(BIN)/python -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src src/strandline/proto/v1/*.proto
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist

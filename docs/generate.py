@@ -1,0 +1,51 @@
+"""Write the generated parts of the documentation anew; `--check` only says which are stale.
+
+A generated part stands between `<!-- NAME: ... -->` and `<!-- /NAME -->`; a generated page is whole.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+
+
+def parts() -> Iterator[tuple[str, str, Callable[[], str]]]:
+    """(page, name of the part, its generator)."""
+    from strandline.client.config import settings_table
+    from strandline.spark.options import options_table
+
+    yield "client.md", "settings", settings_table
+    yield "spark.md", "options", options_table
+
+
+def rendered(page: str, name: str, text: str) -> str:
+    """The page with the part set to `text`."""
+    body = (DOCS / page).read_text()
+    pattern = re.compile(rf"(<!-- {name}: [^>]*-->\n).*?(<!-- /{name} -->)", re.DOTALL)
+    if not pattern.search(body):
+        raise ValueError(f"{page} has no part named {name}")
+    return pattern.sub(lambda match: match.group(1) + text.rstrip("\n") + "\n" + match.group(2), body)
+
+
+def stale() -> list[str]:
+    """Pages whose generated parts are not what the code says."""
+    return [page for page, name, text in parts() if rendered(page, name, text()) != (DOCS / page).read_text()]
+
+
+def main() -> int:
+    """Write, or check."""
+    if "--check" in sys.argv:
+        for page in stale():
+            print(f"docs/{page} is stale: make docs")
+        return 1 if stale() else 0
+    for page, name, text in parts():
+        (DOCS / page).write_text(rendered(page, name, text()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

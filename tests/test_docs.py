@@ -1,0 +1,56 @@
+"""Documentation that cannot rot: generated parts are current, links lead somewhere, commands exist."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+def test_generated_parts_are_current() -> None:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    assert generate.stale() == [], "make docs"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text()
+    assert text.strip(), "an empty page"
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_in_the_docs_exist(page: Path) -> None:
+    from strandline.cluster.cli.main import main
+
+    blocks = re.findall(r"^```(?:sh|bash|console)?\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    for line in "\n".join(blocks).splitlines():
+        for words in re.findall(r"(?:^|[|;&]\s*|bin/)strandline ((?:[a-z-]+ ?)+)", line.strip()):
+            group: object = main
+            for word in words.split():
+                commands = getattr(group, "list_commands", None)
+                if commands is None:
+                    break
+                import click
+
+                context = click.Context(group)  # type: ignore[arg-type]
+                assert word in commands(context), f"{page.name}: strandline {words}"
+                group = group.get_command(context, word)  # type: ignore[attr-defined]
+
+
+def test_make_words_in_the_docs_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for page in PAGES:
+        for word in re.findall(r"`make ([a-z-]+)|^make ([a-z-]+)", page.read_text(), re.MULTILINE):
+            assert (word[0] or word[1]) in targets, f"{page.name}: make {word}"

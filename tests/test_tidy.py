@@ -1,0 +1,121 @@
+"""Tidiness that only tightens: file and function length, banned words, the layout. Lower a bound when you can."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ("proto", "cluster", "controller", "replica", "log", "client", "spark", "chaos")
+
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 90
+
+BANNED_EVERYWHERE = {
+    r"\b(TODO|FIXME|XXX|HACK)\b": "finish it, or write it into the change log's limits",
+    r"NotImplementedError": "a part that is not there must not look as if it were",
+    r"time\.sleep\(": "waits by time: wait for the condition",
+}
+BANNED_IN_NODE = {
+    r"\btime\.(time|monotonic|perf_counter)(_ns)?\(": "time comes in through the Clock port",
+    r"\brandom\.(random|randint|choice|uniform|shuffle)\(": "chance comes in through the Rng port",
+    r"\b(uuid4|urandom)\(": "chance comes in through the Rng port",
+    r"\bwait_for\(": "can swallow a cancellation on Python 3.11: asyncio.timeout",
+    r"\b(to_thread|threading\.Thread)\(": "threads are invisible to the simulator: the Disk port",
+}
+WORLD = {
+    # The production twins of the ports, and the synchronous client's background loop: the edge of the world.
+    "src/strandline/cluster/world.py",
+    "src/strandline/log/real_disk.py",
+    "src/strandline/client/clock.py",
+    "src/strandline/client/loop_thread.py",
+}
+IN_NODE = (
+    "proto",
+    "log",
+    "controller",
+    "replica",
+    "cluster/kafka",
+    "cluster/service",
+    "cluster/internal",
+    "client/aio",
+)
+
+
+def tracked(*patterns: str) -> list[str]:
+    listed = subprocess.run(["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=True)
+    return [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+def sources() -> list[str]:
+    return [name for name in tracked("src/*.py", "tests/*.py", "bench/*.py") if "_pb2" not in name]
+
+
+def test_files_are_short() -> None:
+    lengths = {name: len((ROOT / name).read_text().splitlines()) for name in sources()}
+    long = {name: lines for name, lines in lengths.items() if lines > FILE_LINES_MAX}
+    assert not long, f"split by role: {long}"
+
+
+def functions(name: str) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(ast.parse((ROOT / name).read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield f"{name}:{node.name}", (node.end_lineno or 0) - node.lineno + 1
+
+
+def test_functions_are_short() -> None:
+    long = {at: lines for name in sources() for at, lines in functions(name) if lines > FUNCTION_LINES_MAX}
+    assert not long, f"split by step: {long}"
+
+
+def offences(names: list[str], banned: dict[str, str]) -> list[str]:
+    found = []
+    for name in names:
+        for number, line in enumerate((ROOT / name).read_text().splitlines(), 1):
+            found += [f"{name}:{number}: {reason}" for pattern, reason in banned.items() if re.search(pattern, line)]
+    return found
+
+
+def test_no_banned_words() -> None:
+    names = [name for name in sources() if name.startswith("src/")]
+    assert not offences(names, BANNED_EVERYWHERE)
+
+
+def test_a_node_reaches_the_world_through_its_ports() -> None:
+    names = [
+        name
+        for name in sources()
+        if name not in WORLD and any(name.startswith(f"src/strandline/{folder}/") for folder in IN_NODE)
+    ]
+    assert names
+    assert not offences(names, BANNED_IN_NODE)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_each_folder_has_its_link_at_the_top(folder: str) -> None:
+    link = ROOT / folder
+    assert link.is_symlink()
+    assert link.readlink() == Path("src/strandline") / folder
+    assert (link / "__init__.py").is_file()
+
+
+def test_no_path_of_a_machine() -> None:
+    pattern = re.compile(r"/(work|root|home/\w+)/(?!\.\.\.)")
+    names = [name for name in tracked() if not (ROOT / name).is_symlink() and not name.endswith((".png", ".bin"))]
+    this = Path(__file__).relative_to(ROOT).as_posix()
+    found = [name for name in names if name != this and pattern.search((ROOT / name).read_text(errors="replace"))]
+    assert not found
+
+
+def test_every_package_says_what_it_is() -> None:
+    silent = [
+        name
+        for name in tracked("src/*.py")
+        if "_pb2" not in name and not ast.get_docstring(ast.parse((ROOT / name).read_text()))
+    ]
+    assert not silent, f"a sentence at the head of each module: {silent}"
