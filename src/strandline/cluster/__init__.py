@@ -1,0 +1,1 @@
+"""The node: configuration, service, listeners, HTTP, the command line; puts the layers below together."""

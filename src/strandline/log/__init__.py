@@ -1,0 +1,1 @@
+"""Durable bytes: record batches, segments, indexes, epochs, recovery; the `Disk` port. Knows nothing of the network."""
