@@ -1,1 +1,1 @@
-"""Messages between nodes and records of the metadata log: `*.proto`, and the modules generated from them (`make proto`)."""
+"""Messages between nodes and records of the metadata log: `*.proto`, and what `make proto` generates."""
