@@ -1,0 +1,218 @@
+"""The small text files of a log directory, in Kafka's formats: offset and epoch checkpoints, ids, the clean-shutdown marker.
+
+Each is replaced as a whole (temp file, sync, rename, sync of the directory), so a half-written one means that something
+else wrote it or that the disk lies: it is refused with its path and line, and the caller decides what can be rebuilt.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+from uuid import UUID
+
+from strandline.log.disk import Disk, read_file
+from strandline.proto.errors import CorruptLogError
+from strandline.proto.ids import NodeId, TopicId, TopicPartition
+
+T = TypeVar("T")
+
+META_PROPERTIES = "meta.properties"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+
+_VERSION = 0
+
+
+def encode_id(identifier: UUID) -> str:
+    """A uuid as Kafka writes it: url-safe base64 without padding."""
+    return base64.urlsafe_b64encode(identifier.bytes).rstrip(b"=").decode()
+
+
+def decode_id(text: str) -> UUID:
+    """The uuid of `encode_id`'s text. Raises ValueError."""
+    raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    if len(raw) != 16:
+        raise ValueError(f"{text!r} does not hold 16 bytes")
+    return UUID(bytes=raw)
+
+
+# ---------------------------------------------------------------------- checkpoints: version, count, one entry a line
+
+
+def encode_checkpoint(lines: Iterable[str]) -> bytes:
+    """Version, number of entries, the entries."""
+    entries = list(lines)
+    return "".join(f"{line}\n" for line in [str(_VERSION), str(len(entries)), *entries]).encode()
+
+
+def decode_checkpoint(path: str, data: bytes, parse: Callable[[str], T], advice: str) -> list[T]:
+    """Entries of a checkpoint file.
+
+    Raises CorruptLogError with the byte at which the file stops making sense, and `advice`.
+    """
+
+    def damaged(line_number: int, reason: str) -> CorruptLogError:
+        position = sum(len(line) + 1 for line in data.split(b"\n")[: line_number - 1])
+        return CorruptLogError(path, min(position, len(data)), None, f"line {line_number}: {reason}", advice)
+
+    lines = data.split(b"\n")
+    if lines[-1] != b"":
+        raise damaged(len(lines), "the last line is not whole")
+    lines.pop()
+    if len(lines) < 2:
+        raise damaged(1, "the version and the number of entries are missing")
+    try:
+        version, count = int(lines[0]), int(lines[1])
+    except ValueError:
+        raise damaged(1, "the version and the number of entries are not numbers") from None
+    if version != _VERSION:
+        raise damaged(1, f"version {version}, known is {_VERSION}")
+    entries: list[T] = []
+    for number, line in enumerate(lines[2:], 3):
+        try:
+            entries.append(parse(line.decode()))
+        except ValueError:
+            raise damaged(number, f"{line[:80]!r} is not an entry") from None
+    if len(entries) != count:
+        raise damaged(2, f"{count} entries announced, {len(entries)} found")
+    return entries
+
+
+def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+    """An offset checkpoint: topic, partition, offset."""
+    return encode_checkpoint(f"{tp.topic} {tp.partition} {offsets[tp]}" for tp in sorted(offsets))
+
+
+def decode_offsets(path: str, data: bytes) -> dict[TopicPartition, int]:
+    """The offsets of `encode_offsets`. Raises CorruptLogError."""
+
+    def parse(line: str) -> tuple[TopicPartition, int]:
+        topic, partition, offset = line.split()
+        return TopicPartition(topic, int(partition)), int(offset)
+
+    advice = "Move the file away and restart: what it says is worked out again from the logs, which takes longer."
+    return dict(decode_checkpoint(path, data, parse, advice))
+
+
+def encode_epochs(entries: Iterable[tuple[int, int]]) -> bytes:
+    """A leader epoch checkpoint: epoch, start offset."""
+    return encode_checkpoint(f"{epoch} {start}" for epoch, start in entries)
+
+
+def decode_epochs(path: str, data: bytes) -> list[tuple[int, int]]:
+    """The entries of `encode_epochs`. Raises CorruptLogError."""
+
+    def parse(line: str) -> tuple[int, int]:
+        epoch, start = line.split()
+        return int(epoch), int(start)
+
+    return decode_checkpoint(path, data, parse, "It is rebuilt from the batches of the log.")
+
+
+# ---------------------------------------------------------------------- java.util.Properties, as far as Kafka uses it
+
+
+def encode_properties(values: Mapping[str, str]) -> bytes:
+    """One key=value a line."""
+    return "".join(f"{key}={value}\n" for key, value in values.items()).encode()
+
+
+def decode_properties(data: bytes) -> dict[str, str]:
+    """The values; comment lines and blanks are skipped, escapes of colons undone (Java writes them)."""
+    values: dict[str, str] = {}
+    for line in data.decode("utf-8", "replace").splitlines():
+        text = line.strip()
+        if not text or text[0] in "#!":
+            continue
+        key, separator, value = text.partition("=")
+        if not separator:
+            key, _, value = text.partition(":")
+        values[key.strip()] = value.strip().replace("\\:", ":").replace("\\=", "=")
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class MetaProperties:
+    """`meta.properties`: whose directory this is."""
+
+    cluster_id: str
+    node_id: NodeId
+    directory_id: UUID
+
+    def encode(self) -> bytes:
+        """Version 1 of the file."""
+        return encode_properties(
+            {
+                "version": "1",
+                "cluster.id": self.cluster_id,
+                "node.id": str(self.node_id),
+                "directory.id": encode_id(self.directory_id),
+            }
+        )
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> MetaProperties:
+        """Raises CorruptLogError for a file that is not whole."""
+        values = decode_properties(data)
+        try:
+            if values["version"] != "1":
+                raise ValueError(f"version {values['version']}, known is 1")
+            return cls(values["cluster.id"], NodeId(int(values["node.id"])), decode_id(values["directory.id"]))
+        except KeyError as error:
+            reason = f"{error.args[0]} is missing"
+        except ValueError as error:
+            reason = str(error)
+        advice = "Restore the file from a copy; if the directory holds nothing of worth, empty it and format it again."
+        raise CorruptLogError(path, 0, None, reason, advice)
+
+
+def encode_partition_metadata(topic_id: TopicId) -> bytes:
+    """`partition.metadata`: which topic, beyond its name, a partition's directory belongs to."""
+    return f"version: {_VERSION}\ntopic_id: {encode_id(topic_id)}\n".encode()
+
+
+def decode_partition_metadata(path: str, data: bytes) -> TopicId:
+    """Raises CorruptLogError."""
+    values = decode_properties(data)
+    try:
+        if values["version"] != str(_VERSION):
+            raise ValueError(f"version {values['version']}, known is {_VERSION}")
+        return decode_id(values["topic_id"])
+    except KeyError as error:
+        reason = f"{error.args[0]} is missing"
+    except ValueError as error:
+        reason = str(error)
+    advice = (
+        "Write the topic's id into it (another replica has it), or move the partition's directory away to refetch it."
+    )
+    raise CorruptLogError(path, 0, None, reason, advice)
+
+
+# ---------------------------------------------------------------------- the clean-shutdown marker
+
+
+def encode_clean_shutdown(broker_epoch: int) -> bytes:
+    """`.kafka_cleanshutdown`: the JSON of Kafka's CleanShutdownFileHandler; -1 where the node is no broker."""
+    return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
+
+
+def read_clean_shutdown(disk: Disk, path: str) -> int | None:
+    """The broker epoch of the last life if it ended cleanly, else None.
+
+    A marker that does not parse proves nothing, so it counts as an unclean stop: that costs a recovery and no data.
+    """
+    if not disk.exists(path):
+        return None
+    try:
+        content = json.loads(read_file(disk, path))
+        epoch = content["brokerEpoch"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return epoch if isinstance(epoch, int) else None

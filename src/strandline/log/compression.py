@@ -1,0 +1,168 @@
+"""The five codecs of Kafka's record batches. Batches stay compressed end to end; only clients and time look-ups open them.
+
+Decompression is bounded: a small batch that unpacks to gigabytes is refused before it is unpacked.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from enum import IntEnum
+
+import cramjam
+import zstandard
+
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+
+_Bytes = bytes | bytearray | memoryview
+
+MAX_DECOMPRESSED_BYTES = 256 << 20
+"""Default bound of one batch's records. The largest batch in use is some megabytes; 1 MiB of zeros in lz4 stands for 255."""
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK_BYTES = 32 * 1024  # the block size of snappy-java's SnappyOutputStream
+_ZSTD_WINDOW_MAX = 128 << 20  # the largest window that zstd's own tools accept by default
+_INT32 = struct.Struct(">i")
+
+
+class Codec(IntEnum):
+    """Compression of a batch: the low three bits of its attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+def compress(codec: Codec, data: _Bytes) -> bytes:
+    """`data` in `codec`, at the codec's default level."""
+    if codec == Codec.NONE:
+        return bytes(data)
+    if codec == Codec.GZIP:
+        packer = zlib.compressobj(wbits=31)
+        return packer.compress(data) + packer.flush()
+    if codec == Codec.SNAPPY:
+        return _compress_xerial(data)
+    if codec == Codec.LZ4:
+        packed = cramjam.lz4.Compressor(level=1, content_checksum=False, block_linked=False)
+        packed.compress(bytes(data))
+        return bytes(packed.finish())
+    return zstandard.ZstdCompressor().compress(data)
+
+
+def decompress(codec: Codec, data: _Bytes, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> bytes:
+    """What `compress` was given.
+
+    Raises:
+        KafkaError: CORRUPT_MESSAGE for bytes that are not of this codec or unpack to more than `max_bytes`.
+    """
+    try:
+        return _DECOMPRESS[codec](data, max_bytes)
+    except (cramjam.DecompressionError, zstandard.ZstdError, zlib.error, struct.error) as error:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{codec.name.lower()} data does not unpack: {error}") from error
+
+
+def _too_large(codec: Codec, max_bytes: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.CORRUPT_MESSAGE, f"{codec.name.lower()} data unpacks to more than is allowed", max_bytes=max_bytes
+    )
+
+
+def _plain(data: _Bytes, max_bytes: int) -> bytes:
+    if len(data) > max_bytes:
+        raise _too_large(Codec.NONE, max_bytes)
+    return bytes(data)
+
+
+def _gunzip(data: _Bytes, max_bytes: int) -> bytes:
+    """All members of a gzip stream, as Java's GZIPInputStream reads them."""
+    parts: list[bytes] = []
+    room = max_bytes
+    rest: _Bytes = data
+    while rest:
+        unpacker = zlib.decompressobj(wbits=31)
+        part = unpacker.decompress(rest, room + 1)
+        if len(part) > room:
+            raise _too_large(Codec.GZIP, max_bytes)
+        if not unpacker.eof:
+            raise zlib.error("the stream ends early")
+        parts.append(part)
+        room -= len(part)
+        rest = unpacker.unused_data
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _compress_xerial(data: _Bytes) -> bytes:
+    """snappy-java's framing, which Kafka's Java clients write and read: a header, then blocks with their length."""
+    view = memoryview(data)
+    parts = [_XERIAL_HEADER]
+    for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(bytes(view[start : start + _XERIAL_BLOCK_BYTES])))
+        parts += (_INT32.pack(len(block)), block)
+    return b"".join(parts)
+
+
+def _unsnap(data: _Bytes, max_bytes: int) -> bytes:
+    """Both framings: snappy-java's, and one bare block as librdkafka writes it."""
+    packed = bytes(data)
+    if not packed.startswith(_XERIAL_MAGIC):
+        return _unsnap_block(packed, max_bytes, max_bytes)
+    parts: list[bytes] = []
+    room = max_bytes
+    position = len(_XERIAL_HEADER)
+    while position < len(packed):
+        (size,) = _INT32.unpack_from(packed, position)
+        position += 4
+        if size < 0 or position + size > len(packed):
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "snappy block is longer than the data", block_bytes=size)
+        part = _unsnap_block(packed[position : position + size], room, max_bytes)
+        room -= len(part)
+        parts.append(part)
+        position += size
+    return b"".join(parts)
+
+
+def _unsnap_block(block: bytes, room: int, max_bytes: int) -> bytes:
+    if cramjam.snappy.decompress_raw_len(block) > room:
+        raise _too_large(Codec.SNAPPY, max_bytes)
+    return bytes(cramjam.snappy.decompress_raw(block))
+
+
+def _unlz4(data: _Bytes, max_bytes: int) -> bytes:
+    """The library has no bounded stream, but it writes into a buffer that it never overruns: grow that by fours."""
+    packed = bytes(data)
+    size = min(max_bytes, max(65536, 4 * len(packed)))
+    while True:
+        buffer = bytearray(size)
+        try:
+            written: int = cramjam.lz4.decompress_into(packed, buffer)
+        except cramjam.DecompressionError as error:
+            if "whole buffer" not in str(error):
+                raise
+            if size >= max_bytes:
+                raise _too_large(Codec.LZ4, max_bytes) from error
+            size = min(max_bytes, 4 * size)
+        else:
+            return bytes(memoryview(buffer)[:written])
+
+
+def _unzstd(data: _Bytes, max_bytes: int) -> bytes:
+    unpacker = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX)
+    with unpacker.stream_reader(data, read_across_frames=True) as stream:
+        unpacked: bytes = stream.read(max_bytes + 1)
+    if len(unpacked) > max_bytes:
+        raise _too_large(Codec.ZSTD, max_bytes)
+    return unpacked
+
+
+_DECOMPRESS: dict[Codec, Callable[[_Bytes, int], bytes]] = {
+    Codec.NONE: _plain,
+    Codec.GZIP: _gunzip,
+    Codec.SNAPPY: _unsnap,
+    Codec.LZ4: _unlz4,
+    Codec.ZSTD: _unzstd,
+}

@@ -1,0 +1,76 @@
+"""Settings of one log, with Kafka's names and defaults (topic configs in Kafka's documentation)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strandline.proto.errors import ConfigError
+
+CREATE_TIME = "CreateTime"
+LOG_APPEND_TIME = "LogAppendTime"
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """How one partition's log is cut, bounded and kept. Changes take effect at the next append.
+
+    Raises ConfigError for a value that cannot stand.
+    """
+
+    segment_bytes: int = 1 << 30
+    """`segment.bytes`: a segment is closed before it would grow beyond this."""
+
+    segment_ms: int = 7 * 24 * 3600 * 1000
+    """`segment.ms`: a segment is closed at the first append after this age, so that retention can reach it."""
+
+    index_interval_bytes: int = 4096
+    """`index.interval.bytes`: one index entry for about so many bytes of log."""
+
+    segment_index_bytes: int = 10 << 20
+    """`segment.index.bytes`: a segment is also closed when its offset index is full."""
+
+    max_message_bytes: int = 1048588
+    """`max.message.bytes`: the largest record batch accepted from a client (1 MiB and 12 bytes of framing)."""
+
+    retention_ms: int = 604800000
+    """`retention.ms`: segments whose newest record is older may be deleted; -1 keeps them for ever."""
+
+    retention_bytes: int = -1
+    """`retention.bytes`: oldest segments are deleted beyond this; -1 means no bound."""
+
+    message_timestamp_type: str = CREATE_TIME
+    """`message.timestamp.type`: CreateTime keeps the producer's timestamps, LogAppendTime sets the leader's."""
+
+    preallocate_bytes: int = 32 << 20
+    """Largest step in which the active segment is allocated ahead of its data; 0 turns it off. Steps start small and
+    double with the segment, so that many idle partitions reserve little (Kafka's `preallocate` takes whole segments)."""
+
+    file_delete_delay_ms: int = 60000
+    """`file.delete.delay.ms`: deleted segments stay on disk so long, for readers that still hold them."""
+
+    producer_id_expiration_ms: int = 24 * 3600 * 1000
+    """`producer.id.expiration.ms`: a producer that has not appended for so long is forgotten."""
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value < least:
+                raise ConfigError(name.replace("_", "."), value, f"at least {least}")
+        if self.message_timestamp_type not in (CREATE_TIME, LOG_APPEND_TIME):
+            raise ConfigError(
+                "message.timestamp.type", self.message_timestamp_type, f"{CREATE_TIME} or {LOG_APPEND_TIME}"
+            )
+
+
+_LEAST = {
+    "segment_bytes": 14,  # Kafka's own lower bound: one empty record of the oldest format
+    "segment_ms": 1,
+    "index_interval_bytes": 0,
+    "segment_index_bytes": 12,
+    "max_message_bytes": 0,
+    "retention_ms": -1,
+    "retention_bytes": -1,
+    "preallocate_bytes": 0,
+    "file_delete_delay_ms": 0,
+    "producer_id_expiration_ms": 1,
+}

@@ -1,0 +1,92 @@
+"""Leader epochs of one log: where each epoch's records begin. The ground of truncation (KIP-101, KIP-279; D-1 to D-5)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from strandline.proto.ids import LeaderEpoch, Offset
+
+
+class LeaderEpochs:
+    """In memory and whole; the file is `leader-epoch-checkpoint`, written by whoever syncs.
+
+    Invariants:
+    - epochs rise strictly, and so do start offsets except for empty epochs, which `assign` removes (D-5);
+    - `version` counts changes, `written` is the version that the file is known to hold.
+    """
+
+    __slots__ = ("_epochs", "_starts", "version", "written")
+
+    def __init__(self, entries: list[tuple[int, int]] | None = None) -> None:
+        self._epochs: list[int] = []
+        self._starts: list[int] = []
+        self.version = 0
+        for epoch, start in entries or ():
+            self.assign(epoch, start)
+        self.written = self.version
+
+    @property
+    def dirty(self) -> bool:
+        """The file may differ from memory."""
+        return self.version != self.written
+
+    @property
+    def latest(self) -> LeaderEpoch:
+        """The newest epoch known, with records or without; -1 if none."""
+        return LeaderEpoch(self._epochs[-1] if self._epochs else -1)
+
+    def entries(self) -> list[tuple[int, int]]:
+        """(epoch, start offset), oldest first."""
+        return list(zip(self._epochs, self._starts, strict=True))
+
+    def assign(self, epoch: int, start_offset: int) -> bool:
+        """`epoch` begins at `start_offset`, unless it is the latest already. Entries that contradict it are removed: an
+        epoch without records, and an epoch of records that are gone (D-5). True if anything changed.
+        """
+        if epoch < 0 or start_offset < 0:
+            raise ValueError(f"epoch {epoch} from offset {start_offset}")
+        if self._epochs and self._epochs[-1] == epoch and self._starts[-1] <= start_offset:
+            return False
+        while self._epochs and (self._epochs[-1] >= epoch or self._starts[-1] >= start_offset):
+            self._epochs.pop()
+            self._starts.pop()
+        self._epochs.append(epoch)
+        self._starts.append(start_offset)
+        self.version += 1
+        return True
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[LeaderEpoch, Offset]:
+        """The largest known epoch that is <= `epoch`, and the offset at which it ends; (-1, -1) if there is none."""
+        i = bisect_right(self._epochs, epoch) - 1
+        if i < 0:
+            return LeaderEpoch(-1), Offset(-1)
+        end = self._starts[i + 1] if i + 1 < len(self._starts) else log_end_offset
+        return LeaderEpoch(self._epochs[i]), Offset(end)
+
+    def epoch_at(self, offset: int) -> LeaderEpoch:
+        """The epoch of the record at `offset`; -1 before the first known one."""
+        i = bisect_right(self._starts, offset) - 1
+        return LeaderEpoch(self._epochs[i] if i >= 0 else -1)
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Forget epochs that begin at or after the new end."""
+        while self._starts and self._starts[-1] >= end_offset:
+            self._starts.pop()
+            self._epochs.pop()
+            self.version += 1
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forget epochs that ended before the new start; the one that contains it begins there now."""
+        i = bisect_right(self._starts, start_offset) - 1
+        if i < 0 or (i == 0 and self._starts[0] == start_offset):
+            return
+        del self._epochs[:i]
+        del self._starts[:i]
+        self._starts[0] = start_offset
+        self.version += 1
+
+    def clear(self) -> None:
+        """Forget everything: the log starts anew elsewhere."""
+        self.version += 1
+        self._epochs.clear()
+        self._starts.clear()

@@ -1,0 +1,640 @@
+"""One partition's log: segments, indexes, leader epochs, producer state. No network, no locks; it runs on the loop's thread.
+
+Reading is in `reader.py`; opening a directory after a stop is `recovery.open_log`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from strandline.log.batch import (
+    OVERHEAD,
+    BatchHeader,
+    parse_header,
+    patch_base_offset_and_epoch,
+    patch_log_append_time,
+    verify_crc,
+)
+from strandline.log.config import LOG_APPEND_TIME, LogConfig
+from strandline.log.disk import Disk, DiskError, DiskFull, File
+from strandline.log.dirt import Dirt
+from strandline.log.epochs import LeaderEpochs
+from strandline.log.producer_state import ProducerBatch, ProducerStates
+from strandline.log.reader import IndexCache, LogRead, LogReader, TimestampedOffset
+from strandline.log.segment import Segment, delete_files, pread_blocking
+from strandline.log.snapshots import SNAPSHOT_INTERVAL_BYTES, Snapshots
+from strandline.log.validation import check_client_batches
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError, StorageError
+from strandline.proto.ids import LeaderEpoch, Offset, TopicId, TopicPartition
+from strandline.proto.ports import Clock
+
+
+class AppendResult(NamedTuple):
+    """What an append did."""
+
+    base_offset: Offset
+    next_offset: Offset
+    log_append_time_ms: int
+    """The leader's time, where `message.timestamp.type` is LogAppendTime; else -1."""
+    log_start_offset: Offset
+    duplicate: bool
+    """Nothing was written: these are the offsets of the original."""
+    data: memoryview
+    """The bytes as written; valid as long as the buffer that was passed in."""
+
+
+class PartitionLog:
+    """An append-only sequence of record batches on one node.
+
+    Invariants:
+    - log_start_offset <= log_end_offset and durable_offset <= log_end_offset;
+    - segments follow on each other without a gap; the last one is the only one written to;
+    - indexes, epochs and producer state change only after the write they describe has succeeded (KAFKA-6683);
+    - once `failure` is set nothing is written any more until the node restarts and recovers the log (D-18, D-32).
+    """
+
+    __slots__ = (
+        "_cache",
+        "_clock",
+        "_dirt",
+        "_reader",
+        "_snapshot_bytes",
+        "_syncing_to",
+        "bases",
+        "config",
+        "directory",
+        "disk",
+        "durable_offset",
+        "epochs",
+        "failure",
+        "log_end_offset",
+        "log_start_offset",
+        "on_cut_below",
+        "producers",
+        "removed",
+        "segments",
+        "size_bytes",
+        "snapshots",
+        "sync_pending",
+        "topic_id",
+        "topic_partition",
+    )
+
+    def __init__(
+        self,
+        *,
+        disk: Disk,
+        clock: Clock,
+        directory: str,
+        topic_partition: TopicPartition,
+        topic_id: TopicId,
+        config: LogConfig,
+        segments: list[Segment],
+        snapshots: Snapshots,
+        epochs: LeaderEpochs,
+        producers: ProducerStates,
+        log_start_offset: int,
+        log_end_offset: int,
+        cache: IndexCache,
+    ) -> None:
+        self.disk = disk
+        self._clock = clock
+        self.directory = directory
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.config = config
+        self.segments = segments
+        self.bases = [segment.base_offset for segment in segments]
+        self.snapshots = snapshots
+        self.epochs = epochs
+        self.producers = producers
+        self.log_start_offset = Offset(log_start_offset)
+        self.log_end_offset = Offset(log_end_offset)
+        self.durable_offset = Offset(log_end_offset)
+        """Everything below survives a power cut. Moved by the Syncer alone, and back by a truncation."""
+        self.size_bytes = sum(segment.size for segment in segments)
+        self.failure: str | None = None
+        """Why nothing can be written any more."""
+        self.sync_pending = False
+        """The Syncer's own mark: it stands in the next group already."""
+        self.on_cut_below: Callable[[PartitionLog, int], None] | None = None
+        """Called before a truncation to (log, offset): a checkpoint that says more is durable must be lowered first."""
+        self.removed: list[Segment] = []
+        """Segments below the log start, out of the log and still on disk: see `delete_removed`."""
+        self._dirt = Dirt(disk, directory, epochs)
+        self._cache = cache
+        self._reader = LogReader(self, cache)
+        self._snapshot_bytes = 0
+        self._syncing_to: int = log_end_offset
+
+    def __repr__(self) -> str:
+        return f"<PartitionLog {self.topic_partition} [{self.log_start_offset}, {self.log_end_offset})>"
+
+    @property
+    def latest_epoch(self) -> LeaderEpoch:
+        """The newest leader epoch known: that of the last record, or of an election since."""
+        return self.epochs.latest
+
+    # ------------------------------------------------------------------ appending
+
+    def append_as_leader(self, batches: memoryview, leader_epoch: int, now_ms: int) -> AppendResult:
+        """Judge a client's batches, give them offsets in place, and write them: all of them or none.
+
+        `batches` is a writable view of the receive buffer; `now_ms` is wall time. A batch that is among the producer's last
+        five is not written again (rules C: append).
+
+        Raises:
+            KafkaError: the caller's mistake, see `check_client_batches` and `ProducerStates.check`; KAFKA_STORAGE_ERROR on
+                a full disk or a fenced log. Nothing was written.
+            StorageError: the disk failed; the log is fenced from now on.
+        """
+        self._check_usable()
+        config = self.config
+        self._check_epoch(leader_epoch)
+        headers = check_client_batches(batches, config)
+        original = self._find_duplicate(headers)
+        if original is not None:
+            return original
+        append_time_ms = now_ms if config.message_timestamp_type == LOG_APPEND_TIME else -1
+        base_offset = self.log_end_offset
+        position = 0
+        offset: int = base_offset
+        for i, header in enumerate(headers):
+            patch_base_offset_and_epoch(batches, position, offset, leader_epoch)
+            if append_time_ms >= 0:
+                patch_log_append_time(batches[position : position + header.size], header, append_time_ms)
+                headers[i] = header._replace(max_timestamp=append_time_ms)
+            offset += header[6] + 1
+            position += header[1] + OVERHEAD
+        self._write(batches, headers, leader_epoch, now_ms)
+        return AppendResult(base_offset, self.log_end_offset, append_time_ms, self.log_start_offset, False, batches)
+
+    def append_batch(self, batch: bytearray, leader_epoch: int) -> AppendResult:
+        """Write one batch that this node built itself and that has no producer; its base offset and epoch are set in place.
+
+        Raises KafkaError and StorageError as `append_as_leader`.
+        """
+        self._check_usable()
+        header = parse_header(batch)
+        if header.size != len(batch) or header.producer_id >= 0:
+            raise ValueError("exactly one batch without a producer is appended here")
+        self._check_epoch(leader_epoch)
+        view = memoryview(batch)
+        base_offset = self.log_end_offset
+        patch_base_offset_and_epoch(view, 0, base_offset, leader_epoch)
+        self._write(view, [header], leader_epoch, self._clock.wall_ms())
+        return AppendResult(base_offset, self.log_end_offset, -1, self.log_start_offset, False, view)
+
+    def append_as_follower(self, batches: memoryview) -> Offset:
+        """Write batches as the leader has them, offsets and epochs included; returns the new log end offset.
+
+        Sequences are not checked (the leader did), CRC and contiguity are: whole batches only, all or none of them.
+
+        Raises:
+            KafkaError: CORRUPT_MESSAGE for bytes that are no batches or do not hold their CRC, OFFSET_OUT_OF_RANGE when
+                they do not begin at the log end; KAFKA_STORAGE_ERROR. Nothing was written.
+            StorageError: the disk failed; the log is fenced from now on.
+        """
+        self._check_usable()
+        headers = self._check_replicated(batches)
+        now_ms = self._clock.wall_ms()
+        config = self.config
+        if self.segments[-1].size + len(batches) <= config.segment_bytes or len(headers) == 1:
+            self._write(batches, headers, None, now_ms)
+            return self.log_end_offset
+        position = 0
+        for header in headers:  # about to roll: each segment is filled by batches, as on the leader
+            following = position + header.size
+            self._write(batches[position:following], [header], None, now_ms)
+            position = following
+        return self.log_end_offset
+
+    def _check_epoch(self, leader_epoch: int) -> None:
+        if leader_epoch < self.epochs.latest:
+            raise KafkaError(
+                ErrorCode.FENCED_LEADER_EPOCH,
+                "the log has heard of a newer leader",
+                leader_epoch=leader_epoch,
+                latest_epoch=self.epochs.latest,
+            )
+
+    def _check_replicated(self, batches: memoryview) -> list[BatchHeader]:
+        headers: list[BatchHeader] = []
+        position = 0
+        end = len(batches)
+        offset: int = self.log_end_offset
+        epoch: int = self.epochs.latest
+        while position < end:
+            header = parse_header(batches, position)
+            following = position + header[1] + OVERHEAD
+            if following > end:
+                raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a batch is longer than its bytes", size=header.size)
+            if header[0] != offset:
+                raise KafkaError(
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    "a replicated batch does not follow",
+                    base_offset=header[0],
+                    end=offset,
+                )
+            if header[2] < epoch:
+                raise KafkaError(
+                    ErrorCode.CORRUPT_MESSAGE, "leader epochs go back", leader_epoch=header[2], latest_epoch=epoch
+                )
+            verify_crc(batches[position:following])
+            headers.append(header)
+            epoch = header[2]
+            offset += header[6] + 1
+            position = following
+        if not headers:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "there is no batch to append")
+        return headers
+
+    def _find_duplicate(self, headers: list[BatchHeader]) -> AppendResult | None:
+        """The answer for batches that are all in the log already; None if they may be written. Raises KafkaError."""
+        originals: list[ProducerBatch] = []
+        previous: dict[int, BatchHeader] = {}
+        for header in headers:
+            if header[9] < 0:
+                continue
+            original = self.producers.check(header, previous.get(header[9]))
+            if original is not None:
+                originals.append(original)
+            else:
+                previous[header[9]] = header
+        if not originals:
+            return None
+        if len(originals) != len(headers):
+            raise KafkaError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "some of these batches are in the log, others are not"
+            )
+        append_time_ms = originals[0].timestamp_ms if self.config.message_timestamp_type == LOG_APPEND_TIME else -1
+        return AppendResult(
+            Offset(originals[0].first_offset),
+            Offset(originals[-1].last_offset + 1),
+            append_time_ms,
+            self.log_start_offset,
+            True,
+            memoryview(b""),
+        )
+
+    def _write(self, data: memoryview, headers: list[BatchHeader], leader_epoch: int | None, now_ms: int) -> None:
+        """The one place that adds bytes. `headers` are those of `data`, but for the base offset and, unless `leader_epoch`
+        is None, the epoch, which the leader gave them since.
+        """
+        config = self.config
+        offset: int = self.log_end_offset
+        segment = self.segments[-1]
+        try:
+            end_offset = offset + sum([header[6] + 1 for header in headers])
+            if segment.must_roll(len(data), end_offset, now_ms, config):
+                self._roll(now_ms)
+                segment = self.segments[-1]
+            position = segment.append(data, config)
+        except DiskError as error:
+            raise self._disk_failed(error) from error
+        self._dirt.add(segment.file)
+        interval = config.index_interval_bytes
+        latest: int = self.epochs.latest
+        for header in headers:
+            size = header[1] + OVERHEAD
+            last_offset = offset + header[6]
+            segment.noted(position, size, last_offset, header[8], interval)
+            epoch = header[2] if leader_epoch is None else leader_epoch
+            if epoch > latest:
+                self.epochs.assign(epoch, offset)
+                latest = epoch
+            if header[9] >= 0:
+                self.producers.update(header, offset, now_ms)
+            offset = last_offset + 1
+            position += size
+        self.log_end_offset = Offset(offset)
+        self.size_bytes += len(data)
+        self._snapshot_bytes += len(data)
+        if self._snapshot_bytes > SNAPSHOT_INTERVAL_BYTES:
+            self._take_shortcut_snapshot()
+
+    def roll(self) -> None:
+        """Close the active segment and begin a new one at the log end; nothing to do while it is empty.
+
+        Raises KafkaError and StorageError as `append_as_leader`.
+        """
+        self._check_usable()
+        if self.segments[-1].size:
+            try:
+                self._roll(self._clock.wall_ms())
+            except DiskError as error:
+                raise self._disk_failed(error) from error
+
+    def _roll(self, now_ms: int) -> None:
+        old = self.segments[-1]
+        self._dirt.add_and_close(old.seal())
+        self._dirt.add(old.file)
+        if len(self.producers):
+            self._dirt.add_and_close([self.snapshots.write(self.log_end_offset, self.producers)])
+        self._snapshot_bytes = 0
+        self._begin_segment(self.log_end_offset, now_ms)
+        self._cache.touch(old)
+
+    def _begin_segment(self, base_offset: int, now_ms: int) -> None:
+        segment = Segment(self.disk, self.directory, base_offset, created_ms=now_ms, create=True)
+        self.segments.append(segment)
+        self.bases.append(base_offset)
+        self._dirt.add(segment.file)
+        self._dirt.add_directory(self.directory)
+
+    def _take_shortcut_snapshot(self) -> None:
+        """Bounds a later replay. Nothing depends on it, so that it is not synced, and a full disk is no reason to fail."""
+        self._snapshot_bytes = 0
+        if len(self.producers):
+            try:
+                self.snapshots.write(self.log_end_offset, self.producers).close()
+            except DiskFull:
+                return  # recovery finds it torn by its CRC and replays from an older one
+            self.snapshots.delete_strays(self.bases)
+
+    # ------------------------------------------------------------------ reading
+
+    def read(self, offset: int, max_bytes: int, limit_offset: int, *, min_one_batch: bool = True) -> LogRead | None:
+        """Whole batches from the one that holds `offset` on: at most `max_bytes` (but one batch at least, if
+        `min_one_batch`), none that reaches `limit_offset`. Empty at the limit; None where the disk would have to be waited
+        for (then `read_cold`).
+
+        Raises:
+            KafkaError: OFFSET_OUT_OF_RANGE outside of [log start, log end]; CORRUPT_MESSAGE for bytes that are no batch;
+                KAFKA_STORAGE_ERROR when the disk fails.
+        """
+        return self._reader.read(offset, max_bytes, limit_offset, min_one_batch=min_one_batch)
+
+    async def read_cold(self, offset: int, max_bytes: int, limit_offset: int, *, min_one_batch: bool = True) -> LogRead:
+        """`read` for bytes that are not in memory; the waiting is done off the loop."""
+        return await self._reader.read_cold(offset, max_bytes, limit_offset, min_one_batch=min_one_batch)
+
+    def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> TimestampedOffset | None:
+        """The first record below the limit that is as young as `timestamp_ms` or younger; None if there is none.
+
+        Raises KafkaError as `read`.
+        """
+        return self._reader.offset_for_timestamp(timestamp_ms, limit_offset)
+
+    def max_timestamp(self, limit_offset: int) -> TimestampedOffset | None:
+        """The first record below the limit that has the largest timestamp there (KIP-734); None in an empty range."""
+        return self._reader.max_timestamp(limit_offset)
+
+    def check_range(self, offset: int) -> None:
+        """Raises KafkaError (OFFSET_OUT_OF_RANGE) unless log start <= offset <= log end."""
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                "the log does not hold this offset",
+                offset=offset,
+                log_start_offset=self.log_start_offset,
+                log_end_offset=self.log_end_offset,
+            )
+
+    # ------------------------------------------------------------------ leader epochs
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[LeaderEpoch, Offset]:
+        """The largest known epoch <= `epoch` and where it ends; (-1, -1) if there is none (KIP-279)."""
+        return self.epochs.end_offset_for(epoch, self.log_end_offset)
+
+    def epoch_at(self, offset: int) -> LeaderEpoch:
+        """Epoch of the record at `offset`; -1 if not known."""
+        return self.epochs.epoch_at(offset)
+
+    def assign_epoch_start(self, epoch: int, offset: int) -> None:
+        """This node leads `epoch` from `offset` on: known before any record of it exists, so that followers can be
+        answered (D-3). Durable with the next sync of this log or `flush_epochs`; recovery has it from the first durable
+        batch of the epoch anyway.
+        """
+        self._check_usable()
+        self.epochs.assign(epoch, offset)
+
+    def flush_epochs(self) -> None:
+        """Make the epochs durable now, blocking. Raises StorageError."""
+        try:
+            self._dirt.flush_epochs()
+        except DiskError as error:
+            raise self._disk_failed(error) from error
+
+    # ------------------------------------------------------------------ cutting
+
+    def truncate_to(self, offset: int) -> Offset:
+        """Drop every batch that reaches `offset` or lies after it; returns the new log end, below `offset` if that was in
+        the middle of a batch. Nothing happens at or above the log end.
+
+        Producer state is rolled back before the offsets move (KAFKA-12153).
+
+        Raises KafkaError and StorageError as `append_as_leader`.
+        """
+        self._check_usable()
+        if offset >= self.log_end_offset:
+            return self.log_end_offset
+        if offset < self.segments[0].base_offset:
+            self.truncate_fully_and_start_at(offset)
+            return self.log_end_offset
+        try:
+            self._truncate(offset)
+        except DiskError as error:
+            raise self._fence(error) from error
+        return self.log_end_offset
+
+    def _truncate(self, offset: int) -> None:
+        keep = max(i for i, base in enumerate(self.bases) if base <= offset)
+        segment = self.segments[keep]
+        segment.active_indexes()
+        found = segment.find(offset, pread_blocking)
+        position, new_end = (segment.size, offset) if found is None else (found[0], found[1].base_offset)
+        if self.on_cut_below is not None:
+            self.on_cut_below(self, new_end)
+        removed = self.snapshots.delete_above(new_end)
+        if len(self.producers):
+            self.producers = self.snapshots.load(self.segments, new_end, self._clock.wall_ms())
+        while len(self.segments) > keep + 1:
+            self._delete_last_segment()
+        if removed:
+            self.disk.sync_dir(self.directory)
+        segment.truncate(position, new_end - segment.base_offset)
+        self._cache.forget(segment)
+        self._dirt.add(segment.file)
+        self.epochs.truncate_from_end(new_end)
+        self._move_end(new_end)
+        self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
+
+    def _move_end(self, offset: int) -> None:
+        self.log_end_offset = Offset(offset)
+        self.durable_offset = min(self.durable_offset, self.log_end_offset)
+        self._syncing_to = min(self._syncing_to, offset)
+        self.size_bytes = sum(segment.size for segment in self.segments)
+
+    def _delete_last_segment(self) -> None:
+        """Durably, before anything else changes: a segment that came back after a power cut would stand on other data."""
+        segment = self.segments.pop()
+        self.bases.pop()
+        self._cache.forget(segment)
+        self._dirt.drop(segment.file)
+        segment.close()
+        delete_files(self.disk, self.directory, segment.base_offset)
+        self.disk.sync_dir(self.directory)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything; the log is empty and begins at `offset` (the leader has nothing older, or a snapshot is loaded).
+
+        Raises KafkaError and StorageError as `append_as_leader`.
+        """
+        self._check_usable()
+        try:
+            if self.on_cut_below is not None:
+                self.on_cut_below(self, min(offset, self.log_start_offset))
+            self.producers.clear()
+            self.snapshots.delete_above(-1)
+            while self.segments:
+                self._delete_last_segment()
+            self.epochs.clear()
+            self._begin_segment(offset, self._clock.wall_ms())
+            self.log_start_offset = Offset(offset)
+            self._move_end(offset)
+        except DiskError as error:
+            raise self._fence(error) from error
+
+    def delete_records_before(self, offset: int) -> None:
+        """Raise the log start to `offset` (the caller has clamped it at the high watermark, D-16). Segments that lie wholly
+        below leave the log at once and the disk by `delete_removed`, once the new log start is durable.
+
+        Raises KafkaError (OFFSET_OUT_OF_RANGE) beyond the log end.
+        """
+        if offset > self.log_end_offset:
+            self.check_range(offset)
+        if offset <= self.log_start_offset:
+            return
+        self.log_start_offset = Offset(offset)
+        self.epochs.truncate_from_start(offset)
+        while len(self.segments) > 1 and self.bases[1] <= offset:
+            segment = self.segments.pop(0)
+            del self.bases[0]
+            self._cache.forget(segment)
+            self._dirt.drop(segment.file)
+            segment.close()
+            self.size_bytes -= segment.size
+            self.removed.append(segment)
+        self.snapshots.forget_below(self.bases[0])
+
+    async def delete_removed(self) -> None:
+        """Delete from the disk, slowly, what `delete_records_before` took out. Call it once the log start is durable."""
+        while self.removed:
+            segment = self.removed.pop(0)
+            await segment.delete_slowly()
+
+    # ------------------------------------------------------------------ syncing
+
+    def must_sync(self, files: list[File], closing: list[File], directories: list[str]) -> None:
+        """More that the next sync has to cover: `closing` are closed then, `directories` have new or removed names."""
+        for file in files:
+            self._dirt.add(file)
+        self._dirt.add_and_close(closing)
+        for path in directories:
+            self._dirt.add_directory(path)
+
+    def dirty_files(self) -> list[File]:
+        """Files that the next sync must cover for the log end to be durable."""
+        return self._dirt.files()
+
+    @property
+    def recovery_point(self) -> Offset | None:
+        """Below it nothing has to be scanned after a crash: data, names and epochs are durable. None while that is being
+        brought about, when what was checkpointed before still holds.
+        """
+        return self.durable_offset if self._dirt.is_settled else None
+
+    @property
+    def needs_sync(self) -> bool:
+        """Something written is not known to be durable."""
+        return not self._dirt.is_clean
+
+    def begin_sync(self) -> tuple[list[File], list[str]]:
+        """The files and directories of one sync; it will make everything below the present log end durable."""
+        self._syncing_to = self.log_end_offset
+        return self._dirt.begin()
+
+    def end_sync(self) -> None:
+        """That sync succeeded. A truncation meanwhile has lowered what it counts for; a log closed meanwhile is gone."""
+        if self.failure is not None:
+            return
+        self._dirt.end()
+        self.durable_offset = max(self.durable_offset, Offset(self._syncing_to))
+
+    def sync_failed(self, error: DiskError) -> None:
+        """That sync failed: nothing written since the last one can be trusted, and no retry would tell (D-32)."""
+        self._fence(error)
+
+    def sync_now(self) -> None:
+        """Make everything durable, blocking: at start and stop and where a single voter must. Raises StorageError."""
+        try:
+            while not self._dirt.is_clean:
+                files, directories = self.begin_sync()
+                self.disk.sync_now(files)
+                for path in directories:
+                    self.disk.sync_dir(path)
+                self.end_sync()
+        except DiskError as error:
+            raise self._fence(error) from error
+        self.durable_offset = self.log_end_offset
+
+    # ------------------------------------------------------------------ the end
+
+    def expire_producers(self, now_ms: int) -> int:
+        """Forget producers that were silent for `producer.id.expiration.ms`; how many."""
+        return self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
+
+    def seal(self) -> None:
+        """Write what a clean stop leaves behind (indexes, producer snapshot); `sync_now` and `close_files` follow.
+
+        Raises KafkaError and StorageError as `append_as_leader`.
+        """
+        self._check_usable()
+        try:
+            active = self.segments[-1]
+            self._dirt.add_and_close(active.seal())
+            self._dirt.add(active.file)
+            if len(self.producers):
+                self._dirt.add_and_close([self.snapshots.write(self.log_end_offset, self.producers)])
+                self._dirt.add_directory(self.directory)
+            else:
+                self.snapshots.delete_above(-1)
+        except DiskError as error:
+            raise self._disk_failed(error) from error
+
+    def close_files(self) -> None:
+        """Give every descriptor back; the log refuses everything from now on."""
+        self.failure = self.failure or "closed"
+        self._dirt.abandon()
+        for segment in self.segments:
+            self._cache.forget(segment)
+            segment.close()
+
+    def close(self) -> None:
+        """A clean stop: everything written, synced and closed. Raises KafkaError, StorageError; the files are closed anyway."""
+        if self.failure == "closed":
+            return
+        try:
+            self.seal()
+            self.sync_now()
+        finally:
+            self.close_files()
+
+    # ------------------------------------------------------------------ failure
+
+    def _check_usable(self) -> None:
+        if self.failure is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} is offline: {self.failure}")
+
+    def _disk_failed(self, error: DiskError) -> KafkaError | StorageError:
+        """A full disk is the moment's trouble and has changed nothing; anything else ends this log's life."""
+        if isinstance(error, DiskFull):
+            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no space left in {self.directory}")
+        return self._fence(error)
+
+    def _fence(self, error: DiskError) -> StorageError:
+        self.failure = self.failure or f"its disk failed ({error})"
+        return StorageError(f"{self.topic_partition}: {error}. Nothing more is written to it until the node restarts.")

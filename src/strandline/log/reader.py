@@ -1,0 +1,205 @@
+"""Reading a log: by offset, by time, bounded, and never waiting for a cold disk on the loop."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from typing import TYPE_CHECKING, NamedTuple
+
+from strandline.log.disk import DiskError
+from strandline.log.records import decode_records
+from strandline.log.segment import ColdRead, Pread, Segment, pread_blocking, pread_nowait
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import LeaderEpoch, Offset
+
+if TYPE_CHECKING:
+    from strandline.log.partition_log import PartitionLog
+
+INDEX_CACHE_BYTES = 64 << 20
+"""Memory for loaded indexes of closed segments, over all logs of a directory (a full 1 GiB segment's take 5 MB)."""
+
+_COLD_ATTEMPTS = 8
+"""Reads off the loop before a read gives in and waits: the cache may be so short that it loses what was just read."""
+
+
+class LogRead(NamedTuple):
+    """Whole batches, as they are on disk. The first may begin before the offset asked for; readers skip its records."""
+
+    data: bytes
+    first_offset: Offset
+    """Base offset of the first batch; the offset asked for when `data` is empty."""
+    next_offset: Offset
+    """Offset after the last batch: where to read on."""
+
+
+class TimestampedOffset(NamedTuple):
+    """A record found by time."""
+
+    offset: Offset
+    timestamp_ms: int
+    leader_epoch: LeaderEpoch
+
+
+class IndexCache:
+    """Which closed segments have their indexes in memory; the least recently used drop theirs beyond the bound."""
+
+    def __init__(self, max_bytes: int = INDEX_CACHE_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._segments: OrderedDict[Segment, int] = OrderedDict()
+
+    def touch(self, segment: Segment) -> None:
+        """`segment` was read from just now."""
+        self._bytes += segment.index_bytes - self._segments.pop(segment, 0)
+        self._segments[segment] = segment.index_bytes
+        while self._bytes > self._max_bytes and len(self._segments) > 1:
+            old, size = self._segments.popitem(last=False)
+            old.drop_indexes()
+            self._bytes -= size
+
+    def forget(self, segment: Segment) -> None:
+        """`segment` is gone, or is appended to again."""
+        self._bytes -= self._segments.pop(segment, 0)
+
+
+class LogReader:
+    """The reading half of a PartitionLog."""
+
+    __slots__ = ("_cache", "_log")
+
+    def __init__(self, log: PartitionLog, cache: IndexCache) -> None:
+        self._log = log
+        self._cache = cache
+
+    def read(self, offset: int, max_bytes: int, limit_offset: int, *, min_one_batch: bool = True) -> LogRead | None:
+        """See `PartitionLog.read`."""
+        try:
+            return self._read(offset, max_bytes, limit_offset, min_one_batch, pread_nowait)
+        except ColdRead as cold:
+            if cold.lent:
+                cold.file.close()
+            return None
+
+    async def read_cold(self, offset: int, max_bytes: int, limit_offset: int, *, min_one_batch: bool = True) -> LogRead:
+        """See `PartitionLog.read_cold`. Every attempt judges the offset anew: the log may change meanwhile."""
+        for _ in range(_COLD_ATTEMPTS):
+            try:
+                return self._read(offset, max_bytes, limit_offset, min_one_batch, pread_nowait)
+            except ColdRead as cold:
+                await self._warm(cold)
+        return self._read(offset, max_bytes, limit_offset, min_one_batch, pread_blocking)
+
+    async def _warm(self, cold: ColdRead) -> None:
+        try:
+            await self._log.disk.pread_cold(cold.file, cold.size, cold.position)
+        except DiskError as error:
+            raise _unreadable(error) from error
+        finally:
+            if cold.lent:
+                cold.file.close()
+
+    def _read(self, offset: int, max_bytes: int, limit_offset: int, min_one_batch: bool, pread: Pread) -> LogRead:
+        log = self._log
+        log.check_range(offset)
+        limit = min(limit_offset, log.log_end_offset)
+        segments = log.segments
+        i = bisect_right(log.bases, offset) - 1
+        try:
+            while offset < limit and i < len(segments):
+                segment = segments[i]
+                i += 1
+                found = segment.find(offset, pread)
+                if i < len(segments):
+                    self._cache.touch(segment)
+                if found is None:
+                    continue
+                position, header = found
+                if header.last_offset >= limit:
+                    break
+                end_max = position + (max(max_bytes, header.size) if min_one_batch else max_bytes)
+                following = segments[i].base_offset if i < len(segments) else log.log_end_offset
+                if segment.size <= end_max and following <= limit:
+                    end, next_offset = segment.size, int(following)
+                else:
+                    end, next_offset = segment.end_within(position, end_max, limit, pread)
+                if next_offset < 0:
+                    break
+                data = pread(segment.file, end - position, position)
+                if len(data) != end - position:
+                    raise segment.damaged(position + len(data), "the file is shorter than the log")
+                return LogRead(data, Offset(header.base_offset), Offset(next_offset))
+        except DiskError as error:
+            raise _unreadable(error) from error
+        return LogRead(b"", Offset(offset), Offset(offset))
+
+    # ------------------------------------------------------------------ by time
+
+    def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> TimestampedOffset | None:
+        """See `PartitionLog.offset_for_timestamp`."""
+        log = self._log
+        limit = min(limit_offset, log.log_end_offset)
+        for segment in list(log.segments):
+            if segment.base_offset >= limit:
+                break
+            if segment.newest(pread_blocking)[0] < timestamp_ms:
+                continue
+            _, time_index = segment.active_indexes()
+            start = segment.base_offset + time_index.offset_before(timestamp_ms)
+            found = segment.find(max(start, log.log_start_offset), pread_blocking)
+            if found is None:
+                continue
+            for position, header in segment.headers(found[0], pread_blocking):
+                if header.base_offset >= limit:
+                    return None
+                if header.max_timestamp < timestamp_ms:
+                    continue
+                for record in decode_records(pread_blocking(segment.file, header.size, position)):
+                    if record.timestamp_ms >= timestamp_ms and record.offset >= log.log_start_offset:
+                        if record.offset >= limit:
+                            return None
+                        return TimestampedOffset(
+                            Offset(record.offset), record.timestamp_ms, LeaderEpoch(header.leader_epoch)
+                        )
+        return None
+
+    def max_timestamp(self, limit_offset: int) -> TimestampedOffset | None:
+        """See `PartitionLog.max_timestamp`."""
+        log = self._log
+        limit = min(limit_offset, log.log_end_offset)
+        best: tuple[int, int, Segment] | None = None
+        for segment in list(log.segments):
+            if segment.base_offset >= limit:
+                break
+            timestamp, last_offset = segment.newest(pread_blocking)
+            if best is not None and timestamp <= best[0]:
+                continue
+            if not log.log_start_offset <= last_offset < limit:
+                timestamp, last_offset = self._newest_within(segment, limit)
+            if timestamp >= 0 and (best is None or timestamp > best[0]):
+                best = (timestamp, last_offset, segment)
+        if best is None:
+            return None
+        timestamp, last_offset, segment = best
+        found = segment.find(last_offset, pread_blocking)
+        if found is None:
+            raise segment.damaged(segment.size, f"offset {last_offset} is noted in the time index and not in the log")
+        position, header = found
+        for record in decode_records(pread_blocking(segment.file, header.size, position)):
+            if record.timestamp_ms == timestamp and log.log_start_offset <= record.offset < limit:
+                return TimestampedOffset(Offset(record.offset), timestamp, LeaderEpoch(header.leader_epoch))
+        return TimestampedOffset(Offset(last_offset), timestamp, LeaderEpoch(header.leader_epoch))
+
+    def _newest_within(self, segment: Segment, limit: int) -> tuple[int, int]:
+        """The largest timestamp of the whole batches between log start and `limit`, and the last offset of its batch."""
+        best = (-1, -1)
+        for _, header in segment.headers(0, pread_blocking):
+            if header.last_offset >= limit:
+                break
+            if header.last_offset >= self._log.log_start_offset and header.max_timestamp > best[0]:
+                best = (header.max_timestamp, header.last_offset)
+        return best
+
+
+def _unreadable(error: DiskError) -> KafkaError:
+    return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log cannot be read: {error}")

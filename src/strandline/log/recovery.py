@@ -1,0 +1,295 @@
+"""Opening a partition's directory: what the last life left is read, judged, repaired or refused.
+
+After a clean stop only the tail of the last segment is looked at. After any other every batch from the recovery point on
+is read and its CRC checked. What ends in the middle of a batch is cut: it was never synced, so never acknowledged. But
+damage that is followed by a good batch, or lies below what was known to be durable, is no torn tail (rule E): it is
+refused with file, byte and offset, because cutting there would silently drop what was acknowledged.
+
+A killed process leaves every completed write in the page cache, so that a hole in front of a good batch is damage then. A
+power cut may lose unsynced writes in any order, and such a hole is legal above the recovery point. `Disk.boot_id` tells
+the two apart.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from strandline.log.checkpoints import LEADER_EPOCHS, decode_epochs
+from strandline.log.config import LogConfig
+from strandline.log.disk import Disk, File, read_file
+from strandline.log.epochs import LeaderEpochs
+from strandline.log.partition_log import PartitionLog
+from strandline.log.reader import IndexCache
+from strandline.log.scan import Damage, ScannedBatch, find_batch_after, only_zeros, scan_batches
+from strandline.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment, delete_files, pread_blocking
+from strandline.log.snapshots import Snapshots
+from strandline.proto.errors import CorruptLogError, KafkaError
+from strandline.proto.ids import ZERO_UUID, TopicId, TopicPartition
+from strandline.proto.ports import Clock
+
+_SEGMENT_NAME = re.compile(r"(\d{20})\.log")
+_INDEX_NAME = re.compile(r"(\d{20})\.(index|timeindex|snapshot)")
+_LEFTOVERS = (".tmp", ".deleted", ".swap", ".cleaned")
+
+ADVICE = (
+    "Nothing was changed. If this partition has other replicas, move its directory away and restart: it is fetched again "
+    "from its leader. If this is the only copy, restore the file from a backup, or cut it at that byte and accept that "
+    "everything from that offset on is lost."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LastLife:
+    """What is known of how the log was left."""
+
+    clean: bool = False
+    """The clean-shutdown marker was there."""
+    same_boot: bool = False
+    """The machine has not lost its memory since: every completed write is still there."""
+    recovery_point: int = 0
+    """Everything below was durable, by the checkpoint."""
+    log_start_offset: int = 0
+    """By the checkpoint."""
+
+
+def open_log(
+    disk: Disk,
+    directory: str,
+    topic_partition: TopicPartition,
+    *,
+    clock: Clock,
+    topic_id: TopicId = ZERO_UUID,
+    config: LogConfig | None = None,
+    last_life: LastLife | None = None,
+    cache: IndexCache | None = None,
+    sync: bool = True,
+) -> PartitionLog:
+    """The log of a directory, which is made if it is missing; ready for appends.
+
+    `sync=False` leaves it to the caller to call `sync_now` (many logs at once): until then `durable_offset` counts for
+    nothing.
+
+    Raises:
+        CorruptLogError: damage in the middle, see above; nothing was changed.
+        DiskError: the disk failed.
+    """
+    disk.mkdir(directory)
+    opening = _Opening(disk, directory, clock.wall_ms(), config or LogConfig(), last_life or LastLife())
+    opening.load()
+    log = PartitionLog(
+        disk=disk,
+        clock=clock,
+        directory=directory,
+        topic_partition=topic_partition,
+        topic_id=topic_id,
+        config=opening.config,
+        segments=opening.segments,
+        snapshots=opening.snapshots,
+        epochs=opening.epochs,
+        producers=opening.snapshots.load(opening.segments, opening.log_end_offset, opening.now_ms),
+        log_start_offset=opening.log_start_offset,
+        log_end_offset=opening.log_end_offset,
+        cache=cache or IndexCache(),
+    )
+    log.must_sync(opening.touched, opening.opened, [directory] if opening.names_changed else [])
+    if sync:
+        log.sync_now()
+    return log
+
+
+class _Opening:
+    """One directory being opened."""
+
+    def __init__(self, disk: Disk, directory: str, now_ms: int, config: LogConfig, last_life: LastLife) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.now_ms = now_ms
+        self.config = config
+        self.last_life = last_life
+        self.segments: list[Segment] = []
+        self.touched: list[File] = []
+        self.opened: list[File] = []
+        self.names_changed = False
+        self.log_start_offset = last_life.log_start_offset
+        self.log_end_offset = last_life.log_start_offset
+        self.epochs = LeaderEpochs()
+        self.snapshots = Snapshots(disk, directory, [])
+
+    def load(self) -> None:
+        """Everything, in order: files, segments, epochs, batches; then what the rest proved stale."""
+        bases, index_names = self._tidy_names()
+        self.segments = [Segment(self.disk, self.directory, base, created_ms=self.now_ms) for base in bases]
+        if not self.segments:
+            created = Segment(self.disk, self.directory, self.log_start_offset, created_ms=self.now_ms, create=True)
+            self.segments.append(created)
+            self.touched.append(created.file)
+            self.names_changed = True
+        self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
+        epochs_known = self._load_epochs()
+        if self.last_life.clean:
+            self._load_clean(index_names)
+        else:
+            self._recover(index_names)
+        self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
+        if not epochs_known:
+            self._epochs_from_batches()
+        self.epochs.truncate_from_end(self.log_end_offset)
+        self.epochs.truncate_from_start(self.log_start_offset)
+        if self.snapshots.delete_above(self.log_end_offset):
+            self.names_changed = True
+        self.snapshots.delete_strays([segment.base_offset for segment in self.segments])
+
+    def _tidy_names(self) -> tuple[list[int], set[str]]:
+        """Base offsets of the segments in the log, and names of index files; what is left over or stale is deleted."""
+        names = self.disk.listdir(self.directory)
+        for name in [name for name in names if name.endswith(_LEFTOVERS)]:
+            self.disk.unlink(f"{self.directory}/{name}")
+            self.names_changed = True
+        bases = sorted(int(match[1]) for name in names if (match := _SEGMENT_NAME.fullmatch(name)))
+        gone = [base for base, following in zip(bases, bases[1:], strict=False) if following <= self.log_start_offset]
+        for base in gone:
+            delete_files(self.disk, self.directory, base)
+            self.names_changed = True
+        kept = bases[len(gone) :]
+        indexes = {name for name in names if _INDEX_NAME.fullmatch(name)}
+        for name in sorted(indexes):
+            base = int(name[:20])
+            if base in gone or (not name.endswith(".snapshot") and base not in kept):
+                indexes.discard(name)
+                if base not in gone:
+                    self.disk.unlink(f"{self.directory}/{name}")
+        self.snapshots = Snapshots(self.disk, self.directory, sorted(indexes))
+        return kept, indexes
+
+    def _load_epochs(self) -> bool:
+        path = f"{self.directory}/{LEADER_EPOCHS}"
+        if not self.disk.exists(path):
+            return False
+        try:
+            self.epochs = LeaderEpochs(decode_epochs(path, read_file(self.disk, path)))
+        except CorruptLogError:
+            return False  # rebuilt from the batches, which all carry their epoch
+        return True
+
+    def _epochs_from_batches(self) -> None:
+        """The file is missing or torn: every batch's header says its epoch. Only epochs without records are lost."""
+        epochs = LeaderEpochs()
+        for segment in self.segments:
+            for _, header in segment.headers(0, pread_blocking):
+                if header.leader_epoch > epochs.latest:
+                    epochs.assign(header.leader_epoch, header.base_offset)
+        self.epochs = epochs
+        if epochs.entries():
+            epochs.version += 1
+
+    # ------------------------------------------------------------------ after a clean stop
+
+    def _load_clean(self, index_names: set[str]) -> None:
+        """Trust what was synced; find the end by the last index entry and the few batches after it."""
+        self._rebuild_missing_indexes(self.segments, index_names)
+        last = self.segments[-1]
+        index, _ = last.active_indexes()
+        start = index.positions[-1] if len(index) else 0
+        end = last.base_offset
+        try:
+            for _, header in last.headers(start, pread_blocking):
+                end = header.next_offset
+        except KafkaError:
+            self._recover_from(len(self.segments) - 1, known_durable=True)
+            return
+        last.resume(start)
+        self.log_end_offset = end
+
+    def _rebuild_missing_indexes(self, segments: list[Segment], index_names: set[str]) -> None:
+        for segment in segments:
+            name = f"{segment.base_offset:020d}"
+            if segment.size and not {name + INDEX_SUFFIX, name + TIME_INDEX_SUFFIX} <= index_names:
+                segment.rebuild_indexes(self.config.index_interval_bytes)
+
+    # ------------------------------------------------------------------ after any other stop
+
+    def _recover(self, index_names: set[str]) -> None:
+        first = 0
+        for i, segment in enumerate(self.segments):
+            if segment.base_offset <= self.last_life.recovery_point:
+                first = i
+        self._rebuild_missing_indexes(self.segments[:first], index_names)
+        self._recover_from(first, known_durable=False)
+
+    def _recover_from(self, first: int, *, known_durable: bool) -> None:
+        """Read every batch of the segments from `first` on; cut a torn tail or raise CorruptLogError."""
+        expected = self.segments[first].base_offset
+        epoch: int = self.epochs.epoch_at(expected - 1)
+        damage: Damage | None = None
+        i = first
+        while i < len(self.segments) and damage is None:
+            segment = self.segments[i]
+            if segment.base_offset != expected:
+                i -= 1
+                before = self.segments[i]
+                damage = Damage(before.size, expected, f"the next segment begins at offset {segment.base_offset}")
+                break
+            end = 0
+            segment.reset_indexes()
+            for found in scan_batches(segment.file, expected, epoch):
+                if isinstance(found, Damage):
+                    damage = found
+                    break
+                self._take_in(segment, found)
+                expected, epoch = found.header.next_offset, found.header.leader_epoch
+                end = found.position + found.header.size
+            segment.size = end
+            i += damage is None
+        if damage is None:
+            i -= 1
+            if expected < self.last_life.recovery_point:
+                damage = Damage(self.segments[i].size, expected, "the log ends here")
+        if damage is not None:
+            self._judge(i, damage, known_durable)
+        self._cut(first, i)
+        self.log_end_offset = expected
+
+    def _take_in(self, segment: Segment, found: ScannedBatch) -> None:
+        header = found.header
+        segment.noted(
+            found.position, header.size, header.last_offset, header.max_timestamp, self.config.index_interval_bytes
+        )
+        if header.leader_epoch >= 0 and header.leader_epoch != self.epochs.epoch_at(header.base_offset):
+            self.epochs.assign(header.leader_epoch, header.base_offset)
+
+    def _judge(self, i: int, damage: Damage, known_durable: bool) -> None:
+        """Return if everything from the damage on may be cut. Raises CorruptLogError."""
+        file = self.segments[i].file
+        reason = ""
+        if known_durable:
+            reason = "the node had been stopped cleanly, so what stood there was durable"
+        elif damage.offset < self.last_life.recovery_point:
+            reason = f"everything below offset {self.last_life.recovery_point} was durable once"
+        elif self.last_life.same_boot:
+            following = find_batch_after(file, damage.position, damage.offset)
+            if following is not None:
+                reason = f"a good batch (offset {following[1]}) follows at byte {following[0]}, so this is no torn tail"
+            for later in self.segments[i + 1 :]:
+                if not reason and not only_zeros(later.file, 0, later.file.size()):
+                    reason = f"{later.file.path} follows, so this is no torn tail"
+        if reason:
+            raise CorruptLogError(file.path, damage.position, damage.offset, f"{damage.reason}; {reason}", ADVICE)
+
+    def _cut(self, first: int, last: int) -> None:
+        """Make `last` the last segment and every scanned file as long as its batches. Later segments go newest first,
+        each durably, so that a power cut leaves no gap.
+        """
+        for later in reversed(self.segments[last + 1 :]):
+            later.close()
+            delete_files(self.disk, self.directory, later.base_offset)
+            self.disk.sync_dir(self.directory)
+        del self.segments[last + 1 :]
+        for i in range(first, last + 1):
+            segment = self.segments[i]
+            if segment.allocated != segment.size:
+                segment.file.truncate(segment.size)
+            segment.allocated = segment.allocate_at = segment.size
+            self.touched.append(segment.file)
+            if i < last:
+                self.opened += segment.seal()

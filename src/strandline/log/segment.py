@@ -1,0 +1,389 @@
+"""One segment: a `.log` file of whole batches, and the two sparse indexes that find things in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from strandline.log.batch import HEADER_SIZE, BatchHeader, parse_header
+from strandline.log.config import LogConfig
+from strandline.log.disk import Disk, DiskFull, File
+from strandline.log.index import ENTRY_BYTES, IndexDamaged, OffsetIndex, TimeIndex
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+SNAPSHOT_SUFFIX = ".snapshot"
+
+ALLOCATE_FIRST_BYTES = 256 << 10
+"""First step of preallocation; each next one doubles the segment, up to `preallocate_bytes`."""
+
+RELATIVE_OFFSET_MAX = 0x7FFFFFFF
+"""Index entries hold offsets relative to the segment's base in 31 bits (Kafka's signed int)."""
+
+INDEX_FLUSH_ENTRIES = 512
+"""Index entries are hints and go to their files in groups of so many, and when a segment is closed."""
+
+_WALK_BYTES = 8 << 10
+
+Pread = Callable[[File, int, int], bytes]
+"""Reads (file, size, position): blocking, or raising ColdRead where it would block."""
+
+
+class ColdRead(Exception):
+    """What was asked for is not in memory: read it off the loop, then ask again.
+
+    `lent`: the file was opened for this read alone; whoever reads it closes it.
+    """
+
+    def __init__(self, file: File, size: int, position: int, *, lent: bool = False) -> None:
+        super().__init__(file.path, size, position)
+        self.file = file
+        self.size = size
+        self.position = position
+        self.lent = lent
+
+
+def pread_blocking(file: File, size: int, position: int) -> bytes:
+    """Waits for the disk."""
+    return file.pread(size, position)
+
+
+def pread_nowait(file: File, size: int, position: int) -> bytes:
+    """Raises ColdRead rather than wait."""
+    data = file.pread_nowait(size, position)
+    if data is None:
+        raise ColdRead(file, size, position)
+    return data
+
+
+def segment_name(base_offset: int, suffix: str) -> str:
+    """Kafka's file names: the base offset in 20 digits."""
+    return f"{base_offset:020d}{suffix}"
+
+
+class Segment:
+    """Bytes of the log from `base_offset` on.
+
+    Invariants:
+    - bytes [0, size) are whole batches; what lies beyond, up to `allocated`, are zeros of preallocation;
+    - index entries name batch boundaries below `size`;
+    - only the log's last segment is appended to.
+    """
+
+    __slots__ = (
+        "_bytes_since_entry",
+        "_disk",
+        "_index",
+        "_path",
+        "_time_index",
+        "allocate_at",
+        "allocated",
+        "base_offset",
+        "created_ms",
+        "file",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "size",
+    )
+
+    def __init__(self, disk: Disk, directory: str, base_offset: int, *, created_ms: int, create: bool = False) -> None:
+        self._disk = disk
+        self._path = f"{directory}/{base_offset:020d}"
+        self.base_offset = base_offset
+        self.created_ms = created_ms
+        """When it was made, or loaded by this process: its age for `segment.ms`."""
+        self.file = disk.open(self._path + LOG_SUFFIX, create=create)
+        self.allocated = self.file.size()
+        if create and self.allocated:  # left over from an append that a crash cut short before it could be acknowledged
+            self.file.truncate(0)
+            self.allocated = 0
+        self.size = self.allocated
+        self.allocate_at = self.size
+        self._index: OffsetIndex | None = OffsetIndex() if create else None
+        self._time_index: TimeIndex | None = TimeIndex() if create else None
+        self._bytes_since_entry = 0
+        self.max_timestamp = -1
+        """Largest timestamp of the batches appended or scanned by this process; `newest` knows older ones as well."""
+        self.max_timestamp_offset = base_offset
+
+    def path(self, suffix: str) -> str:
+        """One of its files."""
+        return self._path + suffix
+
+    # ------------------------------------------------------------------ writing
+
+    def must_roll(self, size: int, end_offset: int, now_ms: int, config: LogConfig) -> bool:
+        """Whether `size` more bytes, up to `end_offset`, belong into a new segment."""
+        if not self.size:
+            return False
+        return (
+            self.size + size > config.segment_bytes
+            or now_ms - self.created_ms > config.segment_ms
+            or end_offset - self.base_offset > RELATIVE_OFFSET_MAX
+            or ENTRY_BYTES * len(self.active_indexes()[0]) >= config.segment_index_bytes
+        )
+
+    def append(self, data: memoryview, config: LogConfig) -> int:
+        """Write whole batches at the end; returns their position. `noted` must be told of each.
+
+        Raises DiskFull with everything as it was; DiskError when it is not known what the file holds.
+        """
+        position = self.size
+        end = position + len(data)
+        if end > self.allocate_at:
+            self._allocate(end, config)
+        try:
+            self.file.pwrite(data, position)
+        except DiskFull:
+            self.file.truncate(position)  # the part that found room must not lie beyond the end: recovery would meet it
+            self.allocated = self.allocate_at = position
+            raise
+        if end > self.allocated:
+            self.allocated = end
+        self.size = end
+        return position
+
+    def _allocate(self, end: int, config: LogConfig) -> None:
+        """Reserve the next step, so that syncs need not write a new size each time. Wanting space is no reason to fail:
+        without it the write itself decides whether the disk is full.
+        """
+        step = min(config.preallocate_bytes, max(ALLOCATE_FIRST_BYTES, self.size))
+        target = min(max(self.allocated + step, end), max(config.segment_bytes, end))
+        self.allocate_at = target
+        if step == 0 or target <= self.allocated:
+            return
+        if self._disk.free_bytes(self._path.rpartition("/")[0]) < 4 * step:
+            return
+        try:
+            self.file.allocate(self.allocated, target - self.allocated)
+        except DiskFull:
+            self.file.truncate(self.allocated)
+        else:
+            self.allocated = target
+
+    def noted(self, position: int, size: int, last_offset: int, max_timestamp: int, interval_bytes: int) -> None:
+        """The batch at `position` is written: index it where an entry is due."""
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.max_timestamp_offset = last_offset
+        if self._bytes_since_entry > interval_bytes:
+            self._bytes_since_entry = 0
+            index, time_index = self.active_indexes()
+            index.append(last_offset - self.base_offset, position)
+            time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+            if len(index) - index.written >= INDEX_FLUSH_ENTRIES:
+                for file in self.write_indexes():
+                    file.close()
+        self._bytes_since_entry += size
+
+    def write_indexes(self) -> list[File]:
+        """Bring the index files up to date (not synced); returns the open files, which the caller closes when synced."""
+        index, time_index = self.active_indexes()
+        files: list[File] = []
+        for entries, suffix in ((index, INDEX_SUFFIX), (time_index, TIME_INDEX_SUFFIX)):
+            position, data = entries.tail_bytes()
+            file = self._disk.open(self._path + suffix, create=True)
+            file.truncate(position)
+            if data:
+                file.pwrite(data, position)
+            entries.written = len(entries)
+            files.append(file)
+        return files
+
+    def seal(self) -> list[File]:
+        """No more appends: cut the preallocation, note the newest timestamp, write the indexes.
+
+        Returns the files to be synced besides the `.log`; the caller closes them then.
+        """
+        if self.allocated != self.size:
+            self.file.truncate(self.size)
+            self.allocated = self.allocate_at = self.size
+        _, time_index = self.active_indexes()
+        if self.size:
+            time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+        return self.write_indexes()
+
+    def truncate(self, position: int, relative_offset: int) -> None:
+        """Cut at a batch boundary, `relative_offset` being that of the first batch cut. Must have its indexes loaded."""
+        index, time_index = self.active_indexes()
+        self.file.truncate(position)
+        self.size = self.allocated = self.allocate_at = position
+        index.truncate(position)
+        time_index.truncate(relative_offset)
+        last = time_index.last()
+        self.max_timestamp, relative = last or (-1, 0)
+        self.max_timestamp_offset = self.base_offset + relative
+        self._bytes_since_entry = 0
+        for header_position, header in self.headers(index.positions[-1] if len(index) else 0, pread_blocking):
+            if header.max_timestamp > self.max_timestamp:
+                self.max_timestamp = header.max_timestamp
+                self.max_timestamp_offset = header.last_offset
+            self._bytes_since_entry = position - header_position
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        self.file.close()
+
+    async def delete_slowly(self) -> None:
+        """Delete the files of this segment, which is out of the log and closed, off the loop. Those gone are fine."""
+        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
+            if self._disk.exists(self._path + suffix):
+                await self._disk.unlink_slowly(self._path + suffix)
+
+    # ------------------------------------------------------------------ indexes
+
+    def active_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        """Both indexes, in memory; loads them, blocking, where they are not."""
+        if self._index is None or self._time_index is None:
+            self.load_indexes(pread_blocking)
+        assert self._index is not None
+        assert self._time_index is not None
+        return self._index, self._time_index
+
+    def load_indexes(self, pread: Pread) -> None:
+        """Read the index files; build them anew from the log where they are missing or wrong. Raises ColdRead."""
+        if self._index is not None and self._time_index is not None:
+            return
+        try:
+            self._index = OffsetIndex.parse(self._read_whole(INDEX_SUFFIX, pread), self.size)
+            self._time_index = TimeIndex.parse(self._read_whole(TIME_INDEX_SUFFIX, pread))
+            last = self._time_index.last()
+            if last is None and self.size:
+                raise IndexDamaged("a closed segment notes its newest timestamp at least")
+        except (FileNotFoundError, IndexDamaged):
+            self.rebuild_indexes()
+            return
+        if last is not None and last[0] > self.max_timestamp:
+            self.max_timestamp = last[0]
+            self.max_timestamp_offset = self.base_offset + last[1]
+
+    def _read_whole(self, suffix: str, pread: Pread) -> bytes:
+        file = self._disk.open(self._path + suffix)
+        size = file.size()
+        try:
+            data = pread(file, size, 0)
+        except ColdRead:
+            raise ColdRead(file, size, 0, lent=True) from None
+        file.close()
+        return data
+
+    def resume(self, last_entry_position: int) -> None:
+        """Appends go on where a clean stop left off, after the last indexed batch at `last_entry_position`."""
+        self._bytes_since_entry = self.size - last_entry_position
+
+    def drop_indexes(self) -> None:
+        """Free the memory of a segment that is only read; they are loaded again when wanted."""
+        self._index = None
+        self._time_index = None
+
+    @property
+    def index_bytes(self) -> int:
+        """Memory that the loaded indexes take, about."""
+        return (
+            0 if self._index is None or self._time_index is None else 8 * len(self._index) + 12 * len(self._time_index)
+        )
+
+    def reset_indexes(self) -> None:
+        """Start from empty indexes: a scan of the log will fill them."""
+        self._index = OffsetIndex()
+        self._time_index = TimeIndex()
+        self._bytes_since_entry = 0
+        self.max_timestamp = -1
+        self.max_timestamp_offset = self.base_offset
+
+    def rebuild_indexes(self, interval_bytes: int = 4096) -> None:
+        """From the batches' headers, blocking, and write them out. Their CRCs are not looked at."""
+        self.reset_indexes()
+        for position, header in self.headers(0, pread_blocking):
+            self.noted(position, header.size, header.last_offset, header.max_timestamp, interval_bytes)
+        _, time_index = self.active_indexes()
+        if self.size:
+            time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
+        for file in self.write_indexes():
+            file.close()
+
+    # ------------------------------------------------------------------ reading
+
+    def headers(self, position: int, pread: Pread) -> Iterator[tuple[int, BatchHeader]]:
+        """Each batch from the boundary `position` on: (position, header).
+
+        Raises KafkaError (CORRUPT_MESSAGE) with file and byte where there is no batch.
+        """
+        size = self.size
+        chunk = b""
+        start = position
+        step = _WALK_BYTES
+        while position < size:
+            if position + HEADER_SIZE > start + len(chunk):
+                chunk = pread(self.file, min(step, size - position), position)
+                start = position
+            try:
+                header = parse_header(chunk, position - start)
+            except KafkaError as error:
+                raise self.damaged(position, error.message) from error
+            following = position + header.size
+            if following > size:
+                raise self.damaged(position, f"a batch of {header.size} bytes reaches beyond the end")
+            yield position, header
+            step = _WALK_BYTES if following - position < _WALK_BYTES else HEADER_SIZE
+            position = following
+
+    def damaged(self, position: int, reason: str) -> KafkaError:
+        """The error for a reader that met bytes that are no batch."""
+        return KafkaError(ErrorCode.CORRUPT_MESSAGE, reason, file=self.file.path, position=position)
+
+    def find(self, offset: int, pread: Pread) -> tuple[int, BatchHeader] | None:
+        """The first batch that ends at or after `offset`, or None. An index that points into the void is built anew."""
+        self.load_indexes(pread)
+        assert self._index is not None
+        start = self._index.position_before(offset - self.base_offset)
+        try:
+            return self._find_from(start, offset, pread)
+        except KafkaError:
+            if start == 0:
+                raise
+        self.rebuild_indexes()
+        return self._find_from(self._index.position_before(offset - self.base_offset), offset, pread)
+
+    def _find_from(self, start: int, offset: int, pread: Pread) -> tuple[int, BatchHeader] | None:
+        first = True
+        for position, header in self.headers(start, pread):
+            if first and start and header.base_offset > offset:
+                raise self.damaged(position, "the index names a batch beyond the offset that it was asked for")
+            first = False
+            if header.base_offset + header.last_offset_delta >= offset:
+                return position, header
+        return None
+
+    def end_within(self, start: int, end_max: int, limit_offset: int, pread: Pread) -> tuple[int, int]:
+        """Where whole batches end that begin at `start`, end by `end_max` and lie below `limit_offset`: (position, next
+        offset); (start, -1) if the first does not fit.
+        """
+        self.load_indexes(pread)
+        assert self._index is not None
+        position = max(start, self._index.position_at_most(end_max, limit_offset - self.base_offset))
+        next_offset = -1
+        end = start
+        for batch_position, header in self.headers(position, pread):
+            if header.last_offset >= limit_offset or batch_position + header.size > end_max:
+                if next_offset < 0 and batch_position > start:
+                    return batch_position, header.base_offset
+                break
+            end = batch_position + header.size
+            next_offset = header.next_offset
+        return end, next_offset
+
+    def newest(self, pread: Pread) -> tuple[int, int]:
+        """(largest timestamp, last offset of the first batch that has it); (-1, base offset) when empty."""
+        self.load_indexes(pread)
+        return self.max_timestamp, self.max_timestamp_offset
+
+
+def delete_files(disk: Disk, directory: str, base_offset: int) -> None:
+    """Unlink a segment's files now, log first: without it the others mean nothing."""
+    for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
+        path = f"{directory}/{segment_name(base_offset, suffix)}"
+        if disk.exists(path):
+            disk.unlink(path)

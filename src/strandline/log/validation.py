@@ -1,0 +1,84 @@
+"""What a leader checks of a client's batches before it writes them: header, size, CRC, count. Records are not opened."""
+
+from __future__ import annotations
+
+from strandline.log.batch import (
+    CODEC_MASK,
+    CONTROL_BIT,
+    OVERHEAD,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    parse_header,
+    verify_crc,
+)
+from strandline.log.compression import Codec
+from strandline.log.config import LogConfig
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+
+
+def check_client_batches(batches: memoryview, config: LogConfig) -> list[BatchHeader]:
+    """The headers of a client's batches, each found fit to be written.
+
+    Raises:
+        KafkaError: MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, CORRUPT_MESSAGE, INVALID_RECORD,
+            UNSUPPORTED_COMPRESSION_TYPE, UNSUPPORTED_FOR_MESSAGE_FORMAT or INVALID_TXN_STATE.
+    """
+    headers: list[BatchHeader] = []
+    position = 0
+    end = len(batches)
+    while position < end:
+        header = parse_header(batches, position)
+        size = header[1] + OVERHEAD
+        if size > config.max_message_bytes:
+            raise KafkaError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                "the batch is larger than max.message.bytes",
+                size=size,
+                max_message_bytes=config.max_message_bytes,
+            )
+        if size > end - position:
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE, "a batch is longer than its bytes", size=size, bytes_left=end - position
+            )
+        _check_fields(header)
+        verify_crc(batches[position : position + size])
+        headers.append(header)
+        position += size
+    if not headers:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "there is no batch to append")
+    if end > config.segment_bytes:
+        raise KafkaError(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            "the batches are larger than segment.bytes",
+            size=end,
+            segment_bytes=config.segment_bytes,
+        )
+    return headers
+
+
+def _check_fields(header: BatchHeader) -> None:
+    attributes = header[5]
+    if header[0] != 0:
+        raise _invalid("a client's batch begins at offset 0: the leader gives the offsets", base_offset=header[0])
+    if header[12] != header[6] + 1:
+        raise _invalid("count and last offset delta disagree", count=header[12], last_offset_delta=header[6])
+    if attributes & CONTROL_BIT:
+        raise _invalid("clients may not write control batches")
+    if attributes & CODEC_MASK > Codec.ZSTD:
+        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression {attributes & CODEC_MASK} is not known")
+    if header[9] >= 0:
+        if header[10] < 0 or header[11] < 0:
+            raise _invalid(
+                "a producer id without epoch or sequence", producer_epoch=header[10], base_sequence=header[11]
+            )
+    elif header[11] >= 0 or header[10] >= 0:
+        raise _invalid(
+            "an epoch or a sequence without producer id", producer_epoch=header[10], base_sequence=header[11]
+        )
+    if attributes & TRANSACTIONAL_BIT:
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not served: this producer has begun none here")
+
+
+def _invalid(message: str, **figures: int) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_RECORD, message, **figures)
