@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -47,12 +46,12 @@ class Admin(Base):
             return CreatedTopic(name=item.name, error=error, message=message)
 
         async def ask(items: tuple[CreatableTopic, ...]) -> Sequence[CreatedTopic]:
-            return (await self.controller.create_topics(CreateTopicsRequest(topics=items, dry_run=dry_run))).topics
+            return (await self.controller.create_topics(CreateTopicsRequest(items, dry_run), timeout_ms)).topics
 
         refusals = self._twice([item.name for item in topics])
         if not self.authorizer.authorize(context, ((Operation.CREATE, CLUSTER),))[0]:
             self._deny(context, refusals, [(Operation.CREATE, topic(item.name)) for item in topics])
-        return await self._each(topics, refusals, refuse, ask, timeout_ms)
+        return await self._each(topics, refusals, refuse, ask)
 
     async def delete_topics(
         self, context: RequestContext, topics: Sequence[TopicRef], *, timeout_ms: float
@@ -68,14 +67,14 @@ class Admin(Base):
             return TopicOutcome(item.name, item.topic_id, error, message)
 
         async def ask(items: tuple[TopicRef, ...]) -> Sequence[TopicOutcome]:
-            return (await self.controller.delete_topics(DeleteTopicsRequest(topics=items))).topics
+            return (await self.controller.delete_topics(DeleteTopicsRequest(items), timeout_ms)).topics
 
         refusals = self._twice([(ref.name, ref.topic_id) for ref in known])
         for index, ref in enumerate(topics):
             if ref.name and ref.topic_id != ZERO_UUID:
                 refusals[index] = (ErrorCode.INVALID_REQUEST, "a topic is named by its name or by its id, not by both")
         self._deny(context, refusals, [(Operation.DELETE, topic(ref.name)) for ref in known])
-        return await self._each(known, refusals, refuse, ask, timeout_ms)
+        return await self._each(known, refusals, refuse, ask)
 
     async def create_partitions(
         self, context: RequestContext, topics: Sequence[PartitionsToAdd], *, dry_run: bool, timeout_ms: float
@@ -86,12 +85,12 @@ class Admin(Base):
             return TopicOutcome(item.name, ZERO_UUID, error, message)
 
         async def ask(items: tuple[PartitionsToAdd, ...]) -> Sequence[TopicOutcome]:
-            request = CreatePartitionsRequest(topics=items, dry_run=dry_run)
-            return (await self.controller.create_partitions(request)).topics
+            request = CreatePartitionsRequest(items, dry_run)
+            return (await self.controller.create_partitions(request, timeout_ms)).topics
 
         refusals = self._twice([item.name for item in topics])
         self._deny(context, refusals, [(Operation.ALTER, topic(item.name)) for item in topics])
-        return await self._each(topics, refusals, refuse, ask, timeout_ms)
+        return await self._each(topics, refusals, refuse, ask)
 
     async def incremental_alter_configs(
         self, context: RequestContext, resources: Sequence[ResourceAlteration], *, dry_run: bool
@@ -102,12 +101,13 @@ class Admin(Base):
             return ResourceOutcome(item.resource_type, item.resource_name, error, message)
 
         async def ask(items: tuple[ResourceAlteration, ...]) -> Sequence[ResourceOutcome]:
-            request = AlterConfigsRequest(resources=items, dry_run=dry_run)
-            return (await self.controller.incremental_alter_configs(request)).resources
+            request = AlterConfigsRequest(items, dry_run)
+            timeout_ms = self.config.request_timeout_ms
+            return (await self.controller.incremental_alter_configs(request, timeout_ms)).resources
 
         refusals = self._twice([(item.resource_type, item.resource_name) for item in resources])
         self._deny(context, refusals, [_alter_action(item) for item in resources])
-        return await self._each(resources, refusals, refuse, ask, self.config.request_timeout_ms)
+        return await self._each(resources, refusals, refuse, ask)
 
     def _twice(self, keys: Sequence[object]) -> list[tuple[ErrorCode, str] | None]:
         """A refusal for each item whose key stands more than once."""
@@ -132,18 +132,13 @@ class Admin(Base):
         refusals: Sequence[tuple[ErrorCode, str] | None],
         refuse: Callable[[Item, ErrorCode, str], Outcome],
         ask: Callable[[tuple[Item, ...]], Awaitable[Sequence[Outcome]]],
-        timeout_ms: float,
     ) -> list[Outcome]:
         """Ask the controller about the items that nothing speaks against; one outcome an item, in order."""
         asked = tuple(item for item, refusal in zip(items, refusals, strict=True) if refusal is None)
         answers: list[Outcome] = []
         if asked:
             try:
-                async with asyncio.timeout(max(timeout_ms, 0) / 1000):
-                    answers = list(await ask(asked))
-            except TimeoutError:
-                code, message = ErrorCode.REQUEST_TIMED_OUT, "the controller has not answered in time"
-                answers = [refuse(item, code, message) for item in asked]
+                answers = list(await ask(asked))
             except KafkaError as error:
                 answers = [refuse(item, error.code, error.message) for item in asked]
         following = iter(answers)

@@ -12,7 +12,7 @@ import structlog
 from strandline.cluster.service.authorizer import AllowAll, Authorizer
 from strandline.cluster.service.deadlines import Deadlines
 from strandline.cluster.service.memory import MemoryBudget
-from strandline.cluster.service.ports import Controller, QuorumView, Replicas
+from strandline.cluster.service.ports import Controller, Quorum, Replicas
 from strandline.controller.api import ProducerIdBlock
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.image import MetadataImage
@@ -81,7 +81,7 @@ class Base:
         image: Callable[[], MetadataImage],
         replicas: Replicas,
         controller: Controller,
-        quorum: QuorumView,
+        quorum: Quorum,
         configs: ConfigResolver,
         settings: Sequence[StaticSetting] = (),
         clock: Clock,

@@ -86,7 +86,9 @@ class Deadlines:
         self._timer = None
         now_tick = self._clock.monotonic_ms() / self._granularity
         while self._order and self._order[0] <= now_tick:
-            for ticket in list(self._buckets.pop(heapq.heappop(self._order))):
-                ticket.cancel()
-                ticket.expire()
+            bucket = self._buckets.pop(heapq.heappop(self._order))
+            for ticket in list(bucket):
+                if ticket in bucket:  # else one that expired before it cancelled it
+                    ticket.cancel()
+                    ticket.expire()
         self._arm()

@@ -15,11 +15,11 @@ from strandline.cluster.service.base import Base
 from strandline.cluster.service.context import RequestContext
 from strandline.cluster.service.deadlines import Ticket
 from strandline.cluster.service.memory import Account
-from strandline.cluster.service.ports import ReadOutcome
 from strandline.cluster.service.topics import find_topic
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicId, TopicPartition
+from strandline.replica.states import ReadOutcome
 
 READ_BYTES_MIN = 1024 * 1024
 """A fetch may read this much even when the memory budget is used up: it must make progress."""

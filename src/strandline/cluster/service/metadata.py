@@ -129,7 +129,8 @@ class Metadata(Base):
     async def _auto_create(self, names: list[str]) -> None:
         try:
             reply = await self.controller.create_topics(
-                CreateTopicsRequest(topics=tuple(CreatableTopic(name=name) for name in names))
+                CreateTopicsRequest(topics=tuple(CreatableTopic(name=name) for name in names)),
+                self.config.request_timeout_ms,
             )
             for outcome in reply.topics:
                 if outcome.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):

@@ -16,26 +16,11 @@ from strandline.controller.api import (
     ProducerIdBlock,
     TopicOutcomes,
 )
-from strandline.controller.quorum.api import LeaderAndEpoch, QuorumDescription
+from strandline.controller.ports import QuorumView
+from strandline.controller.quorum.api import QuorumDescription
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.ids import Endpoint, NodeId, TopicPartition
-
-
-class AppendOutcome(Protocol):
-    """How one partition's append ended: `strandline.replica` tells it, once."""
-
-    @property
-    def error(self) -> ErrorCode: ...
-    @property
-    def message(self) -> str: ...
-    @property
-    def base_offset(self) -> int: ...
-    @property
-    def log_append_time_ms(self) -> int: ...
-    @property
-    def log_start_offset(self) -> int: ...
-    @property
-    def synced_replicas(self) -> tuple[NodeId, ...]: ...
+from strandline.proto.ids import TopicPartition
+from strandline.replica.states import AppendOutcome, EpochEnd, ListedOffset, ReadOutcome
 
 
 class PendingAppend(Protocol):
@@ -43,47 +28,6 @@ class PendingAppend(Protocol):
 
     def cancel(self, error: ErrorCode) -> None:
         """Stop waiting: the outcome is `error` (the batch stays in the log). Nothing happens when it has ended."""
-
-
-class ReadOutcome(Protocol):
-    """What a read of one partition gave."""
-
-    @property
-    def error(self) -> ErrorCode: ...
-    @property
-    def high_watermark(self) -> int: ...
-    @property
-    def log_start_offset(self) -> int: ...
-    @property
-    def last_stable_offset(self) -> int: ...
-    @property
-    def data(self) -> bytes: ...
-    @property
-    def next_offset(self) -> int: ...
-
-
-class OffsetOutcome(Protocol):
-    """An offset found by `list_offset`; -1 where there is none."""
-
-    @property
-    def error(self) -> ErrorCode: ...
-    @property
-    def offset(self) -> int: ...
-    @property
-    def timestamp_ms(self) -> int: ...
-    @property
-    def leader_epoch(self) -> int: ...
-
-
-class EpochEndOutcome(Protocol):
-    """The largest epoch not above the one asked for, and its end offset; -1 and -1 where there is none."""
-
-    @property
-    def error(self) -> ErrorCode: ...
-    @property
-    def leader_epoch(self) -> int: ...
-    @property
-    def end_offset(self) -> int: ...
 
 
 class Replicas(Protocol):
@@ -125,32 +69,30 @@ class Replicas(Protocol):
         Returns how to withdraw.
         """
 
-    def list_offset(self, tp: TopicPartition, timestamp: int, *, current_leader_epoch: int = -1) -> OffsetOutcome:
+    def list_offset(self, tp: TopicPartition, timestamp: int, *, current_leader_epoch: int = -1) -> ListedOffset:
         """The offset for a time, or for Kafka's special timestamps -1 (latest) to -3 (of the largest timestamp)."""
 
-    def epoch_end_offset(self, tp: TopicPartition, *, current_leader_epoch: int, epoch: int) -> EpochEndOutcome:
+    def epoch_end_offset(self, tp: TopicPartition, *, current_leader_epoch: int, epoch: int) -> EpochEnd:
         """Where an epoch ended, as the leader knows it."""
 
 
 class Controller(Protocol):
     """The active controller, wherever it runs (`strandline.controller.channel.ControllerChannel`).
 
-    Each call is answered only after what it did is committed. Raises KafkaError.
+    Each call is answered only after what it did is committed. Raises KafkaError; REQUEST_TIMED_OUT when no controller
+    has answered within `timeout_ms`.
     """
 
-    async def create_topics(self, request: CreateTopicsRequest) -> CreateTopicsReply: ...
-    async def delete_topics(self, request: DeleteTopicsRequest) -> TopicOutcomes: ...
-    async def create_partitions(self, request: CreatePartitionsRequest) -> TopicOutcomes: ...
-    async def incremental_alter_configs(self, request: AlterConfigsRequest) -> AlterConfigsReply: ...
-    async def allocate_producer_ids(self, request: AllocateProducerIdsRequest) -> ProducerIdBlock: ...
+    async def create_topics(self, request: CreateTopicsRequest, timeout_ms: float) -> CreateTopicsReply: ...
+    async def delete_topics(self, request: DeleteTopicsRequest, timeout_ms: float) -> TopicOutcomes: ...
+    async def create_partitions(self, request: CreatePartitionsRequest, timeout_ms: float) -> TopicOutcomes: ...
+    async def incremental_alter_configs(self, request: AlterConfigsRequest, timeout_ms: float) -> AlterConfigsReply: ...
+    async def allocate_producer_ids(
+        self, request: AllocateProducerIdsRequest, timeout_ms: float
+    ) -> ProducerIdBlock: ...
 
 
-class QuorumView(Protocol):
+class Quorum(QuorumView, Protocol):
     """The metadata quorum as this node sees it (`strandline.controller.quorum.quorum.Quorum`)."""
 
-    @property
-    def leader_and_epoch(self) -> LeaderAndEpoch: ...
-
     def describe(self) -> QuorumDescription: ...
-
-    def endpoint_of(self, node_id: NodeId) -> Endpoint | None: ...

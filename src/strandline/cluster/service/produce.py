@@ -13,10 +13,11 @@ from strandline.cluster.service.authorizer import Operation, topic
 from strandline.cluster.service.base import NO_TRANSACTIONS, Base
 from strandline.cluster.service.context import RequestContext
 from strandline.cluster.service.deadlines import Ticket
-from strandline.cluster.service.ports import AppendOutcome, PendingAppend
+from strandline.cluster.service.ports import PendingAppend
 from strandline.cluster.service.topics import create_command, find_topic, topic_name_fault
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId, TopicId, TopicPartition
+from strandline.replica.states import AppendOutcome
 
 ACKS = (-1, 0, 1)
 """What a producer may ask for; -1 is acks=all."""
@@ -204,8 +205,9 @@ class Producing(Base):
             return found.name, ErrorCode.NONE, ""
         if wanted.name is None:
             return "", found, "no topic has this id"
-        if topic_name_fault(wanted.name):
-            return "", ErrorCode.INVALID_TOPIC_EXCEPTION, topic_name_fault(wanted.name)
+        fault = topic_name_fault(wanted.name)
+        if fault:
+            return "", ErrorCode.INVALID_TOPIC_EXCEPTION, fault
         return "", found, f"topic {wanted.name!r} does not exist; to create it: {create_command(wanted.name)}"
 
     def _acceptable(self, records: memoryview | None, version: int, result: PartitionResult) -> bool:

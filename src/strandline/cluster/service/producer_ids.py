@@ -57,7 +57,8 @@ class ProducerIds(Base):
     async def _ask_for_block(self) -> None:
         try:
             self._producer_ids_left = await self.controller.allocate_producer_ids(
-                AllocateProducerIdsRequest(node_id=self.node_id, broker_epoch=self.broker_epoch())
+                AllocateProducerIdsRequest(node_id=self.node_id, broker_epoch=self.broker_epoch()),
+                self.config.request_timeout_ms,
             )
         except KafkaError as error:
             raise KafkaError(

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import re
-
+from strandline.controller.machine.topic_names import check_topic_name
 from strandline.controller.metadata.image import MetadataImage, TopicInfo
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
 from strandline.proto.ids import ZERO_UUID, TopicId
-
-TOPIC_NAME_MAX = 249
-"""Kafka's limit: a directory name of 255 bytes less "-" and a partition number."""
-
-_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def topic_name_fault(name: str) -> str:
-    """Why a name cannot be a topic's, or "" if it can (Kafka's `Topic.validate`)."""
-    if not name:
-        return "a topic name must not be empty"
-    if name in (".", ".."):
-        return f"a topic cannot be called {name!r}"
-    if len(name) > TOPIC_NAME_MAX:
-        return f"a topic name has at most {TOPIC_NAME_MAX} characters, this one has {len(name)}"
-    if _LEGAL.fullmatch(name) is None:
-        return "a topic name consists of ASCII letters, digits, '.', '_' and '-'"
+    """Why a name cannot be a topic's, as a sentence, or "" if it can."""
+    try:
+        check_topic_name(name)
+    except KafkaError as error:
+        return error.message
     return ""
 
 
