@@ -1,7 +1,7 @@
 """Record batches v2: Kafka's unit of writing, sending and storing. Only the 61-byte header is looked at here.
 
-A batch is never encoded anew on its way: base offset and leader epoch stand outside the CRC, so a leader sets both in the
-receive buffer and writes that to disk as it is (KIP-98 for the format; performance rule 1).
+A batch is never encoded anew on its way: base offset and leader epoch stand outside the CRC, so a leader sets both in
+the receive buffer and writes that to disk as it is (KIP-98 for the format; performance rule 1).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> Codec:
-        """How the records are compressed. Raises KafkaError (UNSUPPORTED_COMPRESSION_TYPE) for a number without a name."""
+        """How the records are compressed. Raises KafkaError (UNSUPPORTED_COMPRESSION_TYPE) for an unknown number."""
         number = self.attributes & CODEC_MASK
         if number > Codec.ZSTD:
             raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression {number} is not known")
@@ -112,8 +112,8 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """The header at `position`; the rest of the batch need not be there.
 
     Raises:
-        KafkaError: CORRUPT_MESSAGE for what cannot be a header; UNSUPPORTED_FOR_MESSAGE_FORMAT for message formats 0 and
-            1, which nothing has written by default since Kafka 0.11.
+        KafkaError: CORRUPT_MESSAGE for what cannot be a header; UNSUPPORTED_FOR_MESSAGE_FORMAT for message formats 0
+            and 1, which nothing has written by default since Kafka 0.11.
     """
     try:
         header = BatchHeader._make(HEADER.unpack_from(buffer, position))

@@ -1,4 +1,5 @@
-"""The small text files of a log directory, in Kafka's formats: offset and epoch checkpoints, ids, the clean-shutdown marker.
+"""The small text files of a log directory, in Kafka's formats: offset and epoch checkpoints, ids, the clean-shutdown
+marker.
 
 Each is replaced as a whole (temp file, sync, rename, sync of the directory), so a half-written one means that something
 else wrote it or that the disk lies: it is refused with its path and line, and the caller decides what can be rebuilt.

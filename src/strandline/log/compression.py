@@ -1,4 +1,5 @@
-"""The five codecs of Kafka's record batches. Batches stay compressed end to end; only clients and time look-ups open them.
+"""The five codecs of Kafka's record batches. Batches stay compressed end to end; only clients and time look-ups open
+them.
 
 Decompression is bounded: a small batch that unpacks to gigabytes is refused before it is unpacked.
 """
@@ -19,7 +20,9 @@ from strandline.proto.errors import KafkaError
 _Bytes = bytes | bytearray | memoryview
 
 MAX_DECOMPRESSED_BYTES = 256 << 20
-"""Default bound of one batch's records. The largest batch in use is some megabytes; 1 MiB of zeros in lz4 stands for 255."""
+"""Default bound of one batch's records. The largest batch in use is some megabytes; 1 MiB of zeros in lz4 stands for
+255.
+"""
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)

@@ -43,7 +43,8 @@ class LogConfig:
 
     preallocate_bytes: int = 32 << 20
     """Largest step in which the active segment is allocated ahead of its data; 0 turns it off. Steps start small and
-    double with the segment, so that many idle partitions reserve little (Kafka's `preallocate` takes whole segments)."""
+    double with the segment, so that many idle partitions reserve little (Kafka's `preallocate` takes whole segments).
+    """
 
     file_delete_delay_ms: int = 60000
     """`file.delete.delay.ms`: deleted segments stay on disk so long, for readers that still hold them."""

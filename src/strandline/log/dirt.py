@@ -13,7 +13,8 @@ class Dirt:
     """Files written since the last sync, directories with new names, and the epoch checkpoint.
 
     The epoch checkpoint takes two groups: its temporary file is synced with the data of the first and then renamed; the
-    second makes the new name durable. Until then recovery has the epochs of durable batches from the batches themselves.
+    second makes the new name durable. Until then recovery has the epochs of durable batches from the batches
+    themselves.
     """
 
     __slots__ = (

@@ -1,4 +1,4 @@
-"""Leader epochs of one log: where each epoch's records begin. The ground of truncation (KIP-101, KIP-279; D-1 to D-5)."""
+"""Leader epochs of a log: where each epoch's records begin. The ground of truncation (KIP-101, KIP-279; D-1 to D-5)."""
 
 from __future__ import annotations
 

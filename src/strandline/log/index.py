@@ -3,8 +3,8 @@
 `.index`: 8-byte entries (last offset of a batch minus base offset, position of that batch), both unsigned 32 bits.
 `.timeindex`: 12-byte entries (largest timestamp so far, offset minus base offset of the last record of its batch).
 
-They are hints: everything in them can be had from the log again, so they are written lazily, loaded on first use, judged
-when loaded, and rebuilt when they are missing or wrong.
+They are hints: everything in them can be had from the log again, so they are written lazily, loaded on first use,
+judged when loaded, and rebuilt when they are missing or wrong.
 """
 
 from __future__ import annotations
@@ -119,7 +119,9 @@ class TimeIndex:
         return len(self.offsets)
 
     def append(self, timestamp: int, relative_offset: int) -> None:
-        """`timestamp` is the largest up to the batch that ends with `relative_offset`; ignored unless it is a new largest."""
+        """`timestamp` is the largest up to the batch that ends with `relative_offset`; ignored unless it is a new
+        largest.
+        """
         if not self.timestamps or timestamp > self.timestamps[-1]:
             self.timestamps.append(timestamp)
             self.offsets.append(relative_offset)

@@ -61,7 +61,7 @@ def format_log_dir(disk: Disk, path: str, cluster_id: str, node_id: NodeId, dire
 
 
 def read_meta_properties(disk: Disk, path: str) -> MetaProperties:
-    """Whose directory this is. Raises ConfigError where it is not formatted, CorruptLogError where the file is damaged."""
+    """Whose directory this is. Raises ConfigError where it is not formatted, CorruptLogError for a damaged file."""
     meta_path = f"{path}/{META_PROPERTIES}"
     try:
         return MetaProperties.decode(meta_path, read_file(disk, meta_path))
@@ -77,8 +77,8 @@ class LogDir:
     """All partitions' logs of a node.
 
     Invariants:
-    - the clean-shutdown marker is deleted before any log is loaded (KAFKA-10471), written last, and never if loading did
-      not finish or a log is offline (KAFKA-15375);
+    - the clean-shutdown marker is deleted before any log is loaded (KAFKA-10471), written last, and never if loading
+      did not finish or a log is offline (KAFKA-15375);
     - a checkpointed recovery point is never above what is durable: truncations lower it first.
     """
 
@@ -186,7 +186,7 @@ class LogDir:
                         0,
                         None,
                         "the file is missing or empty, but the log has records",
-                        "Write the topic's id into it (another replica has it), or move the directory away to refetch it.",
+                        "Write the topic's id into it (another replica has it), or move the directory away.",
                     )
                 self._delete_directory(name)  # made, but never synced, by a life that ended just then
                 return
@@ -215,8 +215,8 @@ class LogDir:
         return decode_partition_metadata(path, data) if data.strip(b"\0") else None
 
     def _holds_data(self, directory: str, same_boot: bool) -> bool:
-        """Whether records there may have been acknowledged. The metadata file is synced with the first of them, so after
-        a power cut its loss proves that none was.
+        """Whether records there may have been acknowledged. The metadata file is synced with the first of them, so
+        after a power cut its loss proves that none was.
         """
         if not same_boot and self.clean_shutdown_broker_epoch is None:
             return False
@@ -395,8 +395,8 @@ class LogDir:
     # ------------------------------------------------------------------ the end
 
     def close(self, broker_epoch: int | None) -> None:
-        """Stop cleanly, blocking: seal and sync every log, write the checkpoints, and last of all the marker with the broker
-        epoch. Nobody may write any more and no sync may be in flight.
+        """Stop cleanly, blocking: seal and sync every log, write the checkpoints, and last of all the marker with the
+        broker epoch. Nobody may write any more and no sync may be in flight.
 
         The marker is left out, and the next start recovers, if any log is offline or fails now.
         """

@@ -1,4 +1,5 @@
-"""One partition's log: segments, indexes, leader epochs, producer state. No network, no locks; it runs on the loop's thread.
+"""One partition's log: segments, indexes, leader epochs, producer state. No network, no locks; it runs on the loop's
+thread.
 
 Reading is in `reader.py`; opening a directory after a stop is `recovery.open_log`.
 """
@@ -8,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from strandline.log import truncation
 from strandline.log.batch import (
     OVERHEAD,
     BatchHeader,
     parse_header,
     patch_base_offset_and_epoch,
     patch_log_append_time,
-    verify_crc,
 )
 from strandline.log.config import LOG_APPEND_TIME, LogConfig
-from strandline.log.disk import Disk, DiskError, DiskFull, File
 from strandline.log.dirt import Dirt
+from strandline.log.disk import Disk, DiskError, DiskFull, File
 from strandline.log.epochs import LeaderEpochs
 from strandline.log.producer_state import ProducerBatch, ProducerStates
 from strandline.log.reader import IndexCache, LogRead, LogReader, TimestampedOffset
-from strandline.log.segment import Segment, delete_files, pread_blocking
+from strandline.log.segment import Segment
 from strandline.log.snapshots import SNAPSHOT_INTERVAL_BYTES, Snapshots
-from strandline.log.validation import check_client_batches
+from strandline.log.validation import check_client_batches, check_replicated_batches
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StorageError
 from strandline.proto.ids import LeaderEpoch, Offset, TopicId, TopicPartition
@@ -56,15 +57,15 @@ class PartitionLog:
     """
 
     __slots__ = (
-        "_cache",
         "_clock",
-        "_dirt",
         "_reader",
         "_snapshot_bytes",
         "_syncing_to",
         "bases",
+        "cache",
         "config",
         "directory",
+        "dirt",
         "disk",
         "durable_offset",
         "epochs",
@@ -123,8 +124,8 @@ class PartitionLog:
         """Called before a truncation to (log, offset): a checkpoint that says more is durable must be lowered first."""
         self.removed: list[Segment] = []
         """Segments below the log start, out of the log and still on disk: see `delete_removed`."""
-        self._dirt = Dirt(disk, directory, epochs)
-        self._cache = cache
+        self.dirt = Dirt(disk, directory, epochs)
+        self.cache = cache
         self._reader = LogReader(self, cache)
         self._snapshot_bytes = 0
         self._syncing_to: int = log_end_offset
@@ -142,12 +143,12 @@ class PartitionLog:
     def append_as_leader(self, batches: memoryview, leader_epoch: int, now_ms: int) -> AppendResult:
         """Judge a client's batches, give them offsets in place, and write them: all of them or none.
 
-        `batches` is a writable view of the receive buffer; `now_ms` is wall time. A batch that is among the producer's last
-        five is not written again (rules C: append).
+        `batches` is a writable view of the receive buffer; `now_ms` is wall time. A batch that is among the producer's
+        last five is not written again (rules C: append).
 
         Raises:
-            KafkaError: the caller's mistake, see `check_client_batches` and `ProducerStates.check`; KAFKA_STORAGE_ERROR on
-                a full disk or a fenced log. Nothing was written.
+            KafkaError: the caller's mistake, see `check_client_batches` and `ProducerStates.check`; KAFKA_STORAGE_ERROR
+                on a full disk or a fenced log. Nothing was written.
             StorageError: the disk failed; the log is fenced from now on.
         """
         self._check_usable()
@@ -172,7 +173,8 @@ class PartitionLog:
         return AppendResult(base_offset, self.log_end_offset, append_time_ms, self.log_start_offset, False, batches)
 
     def append_batch(self, batch: bytearray, leader_epoch: int) -> AppendResult:
-        """Write one batch that this node built itself and that has no producer; its base offset and epoch are set in place.
+        """Write one batch that this node built itself and that has no producer; its base offset and epoch are set in
+        place.
 
         Raises KafkaError and StorageError as `append_as_leader`.
         """
@@ -198,7 +200,7 @@ class PartitionLog:
             StorageError: the disk failed; the log is fenced from now on.
         """
         self._check_usable()
-        headers = self._check_replicated(batches)
+        headers = check_replicated_batches(batches, self.log_end_offset, self.epochs.latest)
         now_ms = self._clock.wall_ms()
         config = self.config
         if self.segments[-1].size + len(batches) <= config.segment_bytes or len(headers) == 1:
@@ -219,37 +221,6 @@ class PartitionLog:
                 leader_epoch=leader_epoch,
                 latest_epoch=self.epochs.latest,
             )
-
-    def _check_replicated(self, batches: memoryview) -> list[BatchHeader]:
-        headers: list[BatchHeader] = []
-        position = 0
-        end = len(batches)
-        offset: int = self.log_end_offset
-        epoch: int = self.epochs.latest
-        while position < end:
-            header = parse_header(batches, position)
-            following = position + header[1] + OVERHEAD
-            if following > end:
-                raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a batch is longer than its bytes", size=header.size)
-            if header[0] != offset:
-                raise KafkaError(
-                    ErrorCode.OFFSET_OUT_OF_RANGE,
-                    "a replicated batch does not follow",
-                    base_offset=header[0],
-                    end=offset,
-                )
-            if header[2] < epoch:
-                raise KafkaError(
-                    ErrorCode.CORRUPT_MESSAGE, "leader epochs go back", leader_epoch=header[2], latest_epoch=epoch
-                )
-            verify_crc(batches[position:following])
-            headers.append(header)
-            epoch = header[2]
-            offset += header[6] + 1
-            position = following
-        if not headers:
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "there is no batch to append")
-        return headers
 
     def _find_duplicate(self, headers: list[BatchHeader]) -> AppendResult | None:
         """The answer for batches that are all in the log already; None if they may be written. Raises KafkaError."""
@@ -280,8 +251,8 @@ class PartitionLog:
         )
 
     def _write(self, data: memoryview, headers: list[BatchHeader], leader_epoch: int | None, now_ms: int) -> None:
-        """The one place that adds bytes. `headers` are those of `data`, but for the base offset and, unless `leader_epoch`
-        is None, the epoch, which the leader gave them since.
+        """The one place that adds bytes. `headers` are those of `data`, but for the base offset and, unless
+        `leader_epoch` is None, the epoch, which the leader gave them since.
         """
         config = self.config
         offset: int = self.log_end_offset
@@ -294,7 +265,7 @@ class PartitionLog:
             position = segment.append(data, config)
         except DiskError as error:
             raise self._disk_failed(error) from error
-        self._dirt.add(segment.file)
+        self.dirt.add(segment.file)
         interval = config.index_interval_bytes
         latest: int = self.epochs.latest
         for header in headers:
@@ -329,23 +300,24 @@ class PartitionLog:
 
     def _roll(self, now_ms: int) -> None:
         old = self.segments[-1]
-        self._dirt.add_and_close(old.seal())
-        self._dirt.add(old.file)
+        self.dirt.add_and_close(old.seal())
+        self.dirt.add(old.file)
         if len(self.producers):
-            self._dirt.add_and_close([self.snapshots.write(self.log_end_offset, self.producers)])
+            self.dirt.add_and_close([self.snapshots.write(self.log_end_offset, self.producers)])
         self._snapshot_bytes = 0
-        self._begin_segment(self.log_end_offset, now_ms)
-        self._cache.touch(old)
+        self.begin_segment(self.log_end_offset, now_ms)
+        self.cache.touch(old)
 
-    def _begin_segment(self, base_offset: int, now_ms: int) -> None:
+    def begin_segment(self, base_offset: int, now_ms: int) -> None:
+        """Make `base_offset` the start of a new active segment."""
         segment = Segment(self.disk, self.directory, base_offset, created_ms=now_ms, create=True)
         self.segments.append(segment)
         self.bases.append(base_offset)
-        self._dirt.add(segment.file)
-        self._dirt.add_directory(self.directory)
+        self.dirt.add(segment.file)
+        self.dirt.add_directory(self.directory)
 
     def _take_shortcut_snapshot(self) -> None:
-        """Bounds a later replay. Nothing depends on it, so that it is not synced, and a full disk is no reason to fail."""
+        """Bounds a later replay. Nothing depends on it: it is not synced, and a full disk is no reason to fail."""
         self._snapshot_bytes = 0
         if len(self.producers):
             try:
@@ -358,12 +330,12 @@ class PartitionLog:
 
     def read(self, offset: int, max_bytes: int, limit_offset: int, *, min_one_batch: bool = True) -> LogRead | None:
         """Whole batches from the one that holds `offset` on: at most `max_bytes` (but one batch at least, if
-        `min_one_batch`), none that reaches `limit_offset`. Empty at the limit; None where the disk would have to be waited
-        for (then `read_cold`).
+        `min_one_batch`), none that reaches `limit_offset`. Empty at the limit; None where the disk would have to be
+        waited for (then `read_cold`).
 
         Raises:
-            KafkaError: OFFSET_OUT_OF_RANGE outside of [log start, log end]; CORRUPT_MESSAGE for bytes that are no batch;
-                KAFKA_STORAGE_ERROR when the disk fails.
+            KafkaError: OFFSET_OUT_OF_RANGE outside of [log start, log end]; CORRUPT_MESSAGE for bytes that are no
+                batch; KAFKA_STORAGE_ERROR when the disk fails.
         """
         return self._reader.read(offset, max_bytes, limit_offset, min_one_batch=min_one_batch)
 
@@ -414,15 +386,15 @@ class PartitionLog:
     def flush_epochs(self) -> None:
         """Make the epochs durable now, blocking. Raises StorageError."""
         try:
-            self._dirt.flush_epochs()
+            self.dirt.flush_epochs()
         except DiskError as error:
             raise self._disk_failed(error) from error
 
     # ------------------------------------------------------------------ cutting
 
     def truncate_to(self, offset: int) -> Offset:
-        """Drop every batch that reaches `offset` or lies after it; returns the new log end, below `offset` if that was in
-        the middle of a batch. Nothing happens at or above the log end.
+        """Drop every batch that reaches `offset` or lies after it; returns the new log end, below `offset` if that was
+        in the middle of a batch. Nothing happens at or above the log end.
 
         Producer state is rolled back before the offsets move (KAFKA-12153).
 
@@ -435,133 +407,83 @@ class PartitionLog:
             self.truncate_fully_and_start_at(offset)
             return self.log_end_offset
         try:
-            self._truncate(offset)
+            truncation.cut_end(self, offset, self._clock.wall_ms())
         except DiskError as error:
             raise self._fence(error) from error
         return self.log_end_offset
 
-    def _truncate(self, offset: int) -> None:
-        keep = max(i for i, base in enumerate(self.bases) if base <= offset)
-        segment = self.segments[keep]
-        segment.active_indexes()
-        found = segment.find(offset, pread_blocking)
-        position, new_end = (segment.size, offset) if found is None else (found[0], found[1].base_offset)
-        if self.on_cut_below is not None:
-            self.on_cut_below(self, new_end)
-        removed = self.snapshots.delete_above(new_end)
-        if len(self.producers):
-            self.producers = self.snapshots.load(self.segments, new_end, self._clock.wall_ms())
-        while len(self.segments) > keep + 1:
-            self._delete_last_segment()
-        if removed:
-            self.disk.sync_dir(self.directory)
-        segment.truncate(position, new_end - segment.base_offset)
-        self._cache.forget(segment)
-        self._dirt.add(segment.file)
-        self.epochs.truncate_from_end(new_end)
-        self._move_end(new_end)
-        self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
-
-    def _move_end(self, offset: int) -> None:
-        self.log_end_offset = Offset(offset)
-        self.durable_offset = min(self.durable_offset, self.log_end_offset)
-        self._syncing_to = min(self._syncing_to, offset)
-        self.size_bytes = sum(segment.size for segment in self.segments)
-
-    def _delete_last_segment(self) -> None:
-        """Durably, before anything else changes: a segment that came back after a power cut would stand on other data."""
-        segment = self.segments.pop()
-        self.bases.pop()
-        self._cache.forget(segment)
-        self._dirt.drop(segment.file)
-        segment.close()
-        delete_files(self.disk, self.directory, segment.base_offset)
-        self.disk.sync_dir(self.directory)
-
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything; the log is empty and begins at `offset` (the leader has nothing older, or a snapshot is loaded).
+        """Drop everything; the log is empty and begins at `offset` (the leader has nothing older, or a snapshot is
+        loaded).
 
         Raises KafkaError and StorageError as `append_as_leader`.
         """
         self._check_usable()
         try:
-            if self.on_cut_below is not None:
-                self.on_cut_below(self, min(offset, self.log_start_offset))
-            self.producers.clear()
-            self.snapshots.delete_above(-1)
-            while self.segments:
-                self._delete_last_segment()
-            self.epochs.clear()
-            self._begin_segment(offset, self._clock.wall_ms())
-            self.log_start_offset = Offset(offset)
-            self._move_end(offset)
+            truncation.cut_whole(self, offset, self._clock.wall_ms())
         except DiskError as error:
             raise self._fence(error) from error
 
     def delete_records_before(self, offset: int) -> None:
-        """Raise the log start to `offset` (the caller has clamped it at the high watermark, D-16). Segments that lie wholly
-        below leave the log at once and the disk by `delete_removed`, once the new log start is durable.
+        """Raise the log start to `offset` (the caller has clamped it at the high watermark, D-16). Segments that lie
+        wholly below leave the log at once, and the disk by `delete_removed` once the new log start is durable.
 
         Raises KafkaError (OFFSET_OUT_OF_RANGE) beyond the log end.
         """
         if offset > self.log_end_offset:
             self.check_range(offset)
-        if offset <= self.log_start_offset:
-            return
-        self.log_start_offset = Offset(offset)
-        self.epochs.truncate_from_start(offset)
-        while len(self.segments) > 1 and self.bases[1] <= offset:
-            segment = self.segments.pop(0)
-            del self.bases[0]
-            self._cache.forget(segment)
-            self._dirt.drop(segment.file)
-            segment.close()
-            self.size_bytes -= segment.size
-            self.removed.append(segment)
-        self.snapshots.forget_below(self.bases[0])
+        if offset > self.log_start_offset:
+            truncation.cut_start(self, offset)
 
     async def delete_removed(self) -> None:
-        """Delete from the disk, slowly, what `delete_records_before` took out. Call it once the log start is durable."""
+        """Delete from the disk what `delete_records_before` took out, slowly, once the log start is durable."""
         while self.removed:
-            segment = self.removed.pop(0)
-            await segment.delete_slowly()
+            await self.removed.pop(0).delete_slowly()
+
+    def move_end(self, offset: int) -> None:
+        """For truncations: the log ends here now. A sync in flight counts for no more than this."""
+        self.log_end_offset = Offset(offset)
+        self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
+        self.durable_offset = min(self.durable_offset, self.log_end_offset)
+        self._syncing_to = min(self._syncing_to, offset)
+        self.size_bytes = sum(segment.size for segment in self.segments)
 
     # ------------------------------------------------------------------ syncing
 
     def must_sync(self, files: list[File], closing: list[File], directories: list[str]) -> None:
         """More that the next sync has to cover: `closing` are closed then, `directories` have new or removed names."""
         for file in files:
-            self._dirt.add(file)
-        self._dirt.add_and_close(closing)
+            self.dirt.add(file)
+        self.dirt.add_and_close(closing)
         for path in directories:
-            self._dirt.add_directory(path)
+            self.dirt.add_directory(path)
 
     def dirty_files(self) -> list[File]:
         """Files that the next sync must cover for the log end to be durable."""
-        return self._dirt.files()
+        return self.dirt.files()
 
     @property
     def recovery_point(self) -> Offset | None:
-        """Below it nothing has to be scanned after a crash: data, names and epochs are durable. None while that is being
-        brought about, when what was checkpointed before still holds.
+        """Below it nothing has to be scanned after a crash: data, names and epochs are durable. None while that is
+        being brought about, when what was checkpointed before still holds.
         """
-        return self.durable_offset if self._dirt.is_settled else None
+        return self.durable_offset if self.dirt.is_settled else None
 
     @property
     def needs_sync(self) -> bool:
         """Something written is not known to be durable."""
-        return not self._dirt.is_clean
+        return not self.dirt.is_clean
 
     def begin_sync(self) -> tuple[list[File], list[str]]:
         """The files and directories of one sync; it will make everything below the present log end durable."""
         self._syncing_to = self.log_end_offset
-        return self._dirt.begin()
+        return self.dirt.begin()
 
     def end_sync(self) -> None:
-        """That sync succeeded. A truncation meanwhile has lowered what it counts for; a log closed meanwhile is gone."""
+        """That sync succeeded. A truncation meanwhile has lowered what it counts for; a closed log is gone."""
         if self.failure is not None:
             return
-        self._dirt.end()
+        self.dirt.end()
         self.durable_offset = max(self.durable_offset, Offset(self._syncing_to))
 
     def sync_failed(self, error: DiskError) -> None:
@@ -571,7 +493,7 @@ class PartitionLog:
     def sync_now(self) -> None:
         """Make everything durable, blocking: at start and stop and where a single voter must. Raises StorageError."""
         try:
-            while not self._dirt.is_clean:
+            while not self.dirt.is_clean:
                 files, directories = self.begin_sync()
                 self.disk.sync_now(files)
                 for path in directories:
@@ -595,11 +517,11 @@ class PartitionLog:
         self._check_usable()
         try:
             active = self.segments[-1]
-            self._dirt.add_and_close(active.seal())
-            self._dirt.add(active.file)
+            self.dirt.add_and_close(active.seal())
+            self.dirt.add(active.file)
             if len(self.producers):
-                self._dirt.add_and_close([self.snapshots.write(self.log_end_offset, self.producers)])
-                self._dirt.add_directory(self.directory)
+                self.dirt.add_and_close([self.snapshots.write(self.log_end_offset, self.producers)])
+                self.dirt.add_directory(self.directory)
             else:
                 self.snapshots.delete_above(-1)
         except DiskError as error:
@@ -608,13 +530,15 @@ class PartitionLog:
     def close_files(self) -> None:
         """Give every descriptor back; the log refuses everything from now on."""
         self.failure = self.failure or "closed"
-        self._dirt.abandon()
+        self.dirt.abandon()
         for segment in self.segments:
-            self._cache.forget(segment)
+            self.cache.forget(segment)
             segment.close()
 
     def close(self) -> None:
-        """A clean stop: everything written, synced and closed. Raises KafkaError, StorageError; the files are closed anyway."""
+        """A clean stop: everything written, synced and closed. Raises KafkaError, StorageError; the files are closed
+        anyway.
+        """
         if self.failure == "closed":
             return
         try:

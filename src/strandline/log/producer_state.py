@@ -1,7 +1,7 @@
 """What each idempotent producer wrote last: the ground of exactly-once appends (KIP-98; rules C "Append").
 
-Per producer id: its epoch and its last five batches. A batch that is already among the five is answered with its original
-offsets; one that does not follow on the last is refused.
+Per producer id: its epoch and its last five batches. A batch that is already among the five is answered with its
+original offsets; one that does not follow on the last is refused.
 """
 
 from __future__ import annotations
@@ -165,8 +165,9 @@ class ProducerStates:
     # ------------------------------------------------------------------ snapshots
 
     def encode_snapshot(self) -> bytes:
-        """A `.snapshot` file. Kafka's schema has one batch a row; ours has a row for each batch kept, oldest first: Kafka's
-        loader keeps the last row of a producer, ours all five, so that retries are recognised after a restart as well.
+        """A `.snapshot` file. Kafka's schema has one batch a row; ours has a row for each batch kept, oldest first:
+        Kafka's loader keeps the last row of a producer, ours all five, so that retries are recognised after a restart
+        as well.
         """
         rows: list[bytes] = []
         for entry in self.entries():

@@ -191,7 +191,7 @@ class LogReader:
         return TimestampedOffset(Offset(last_offset), timestamp, LeaderEpoch(header.leader_epoch))
 
     def _newest_within(self, segment: Segment, limit: int) -> tuple[int, int]:
-        """The largest timestamp of the whole batches between log start and `limit`, and the last offset of its batch."""
+        """The largest timestamp of the whole batches between log start and `limit`, and where its batch ends."""
         best = (-1, -1)
         for _, header in segment.headers(0, pread_blocking):
             if header.last_offset >= limit:

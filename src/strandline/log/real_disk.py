@@ -1,4 +1,4 @@
-"""The production Disk: plain POSIX files, one thread that syncs, two that read what is cold and delete what is large."""
+"""The production Disk: POSIX files, one thread that syncs, two that read what is cold and delete what is large."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class RealFile:
     """A file whose descriptor may be closed and opened again behind it.
 
     Invariants:
-    - A file with unsynced writes or with an operation in a thread keeps its descriptor: an error of writing back is told
-      only to descriptors that were open.
+    - A file with unsynced writes or with an operation in a thread keeps its descriptor: an error of writing back is
+      told only to descriptors that were open.
     - After a failed sync the file refuses everything but close (rule D-32).
     """
 
@@ -317,7 +317,7 @@ class RealDisk:
     # ------------------------------------------------------------------ descriptors
 
     def read_cached(self, file: RealFile, fd: int, size: int, position: int) -> bytes | None:
-        """`preadv` with RWF_NOWAIT through one buffer that stays warm; a plain read where the kernel has no such flag."""
+        """`preadv` with RWF_NOWAIT through one buffer that stays warm; a plain read where there is no such flag."""
         if not self._nowait:
             return file.pread(size, position)
         scratch = self._scratch

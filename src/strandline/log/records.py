@@ -1,7 +1,8 @@
 """The records inside a batch: Kafka's v2 encoding, in pure Python and as fast as that goes.
 
 A record is: length, attributes (0), timestamp delta, offset delta, key, value, headers; lengths and deltas are zigzag
-varints, a length of -1 stands for null. Both directions are hot in clients, hence the local names and the one-byte path.
+varints, a length of -1 stands for null. Both directions are hot in clients, hence the local names and the one-byte
+path.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ def encode_varint(value: int) -> bytes:
 
 
 def decode_varint(data: bytes, position: int) -> tuple[int, int]:
-    """The signed integer at `position` and the position after it. Raises IndexError at the end, ValueError beyond 64 bits."""
+    """The signed integer at `position` and the position after it. Raises IndexError at the end, ValueError beyond 64
+    bits.
+    """
     rest = 0
     shift = 0
     while True:
@@ -84,8 +87,7 @@ class RecordBatchBuilder:
             delta = 0
         else:
             delta = timestamp_ms - self._base_timestamp
-            if timestamp_ms > self._max_timestamp:
-                self._max_timestamp = timestamp_ms
+            self._max_timestamp = max(self._max_timestamp, timestamp_ms)
         small = _SMALL
         limit = _SMALL_MAX
         body = b"\0" + (small[delta] if 0 <= delta < limit else encode_varint(delta))
@@ -184,7 +186,7 @@ def decode_records(batch: Buffer, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> li
     return records
 
 
-def _decode(
+def _decode(  # noqa: PLR0915 - unrolled on purpose
     data: bytes, count: int, base_offset: int, base_timestamp: int, fixed_timestamp: int | None
 ) -> tuple[list[Record], int]:
     """The hot loop: about 1 us a record. Each varint has its one-byte case written out."""

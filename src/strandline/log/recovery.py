@@ -1,19 +1,20 @@
 """Opening a partition's directory: what the last life left is read, judged, repaired or refused.
 
-After a clean stop only the tail of the last segment is looked at. After any other every batch from the recovery point on
-is read and its CRC checked. What ends in the middle of a batch is cut: it was never synced, so never acknowledged. But
-damage that is followed by a good batch, or lies below what was known to be durable, is no torn tail (rule E): it is
+After a clean stop only the tail of the last segment is looked at. After any other every batch from the recovery point
+on is read and its CRC checked. What ends in the middle of a batch is cut: it was never synced, so never acknowledged.
+But damage that is followed by a good batch, or lies below what was known to be durable, is no torn tail (rule E): it is
 refused with file, byte and offset, because cutting there would silently drop what was acknowledged.
 
-A killed process leaves every completed write in the page cache, so that a hole in front of a good batch is damage then. A
-power cut may lose unsynced writes in any order, and such a hole is legal above the recovery point. `Disk.boot_id` tells
-the two apart.
+A killed process leaves every completed write in the page cache, so that a hole in front of a good batch is damage then.
+A power cut may lose unsynced writes in any order, and such a hole is legal above the recovery point. `Disk.boot_id`
+tells the two apart.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 
 from strandline.log.checkpoints import LEADER_EPOCHS, decode_epochs
 from strandline.log.config import LogConfig
@@ -33,9 +34,9 @@ _INDEX_NAME = re.compile(r"(\d{20})\.(index|timeindex|snapshot)")
 _LEFTOVERS = (".tmp", ".deleted", ".swap", ".cleaned")
 
 ADVICE = (
-    "Nothing was changed. If this partition has other replicas, move its directory away and restart: it is fetched again "
-    "from its leader. If this is the only copy, restore the file from a backup, or cut it at that byte and accept that "
-    "everything from that offset on is lost."
+    "Nothing was changed. If this partition has other replicas, move its directory away and restart: it is fetched "
+    "again from its leader. If this is the only copy, restore the file from a backup, or cut it at that byte and "
+    "accept that everything from that offset on is lost."
 )
 
 
@@ -147,7 +148,7 @@ class _Opening:
             self.disk.unlink(f"{self.directory}/{name}")
             self.names_changed = True
         bases = sorted(int(match[1]) for name in names if (match := _SEGMENT_NAME.fullmatch(name)))
-        gone = [base for base, following in zip(bases, bases[1:], strict=False) if following <= self.log_start_offset]
+        gone = [base for base, following in pairwise(bases) if following <= self.log_start_offset]
         for base in gone:
             delete_files(self.disk, self.directory, base)
             self.names_changed = True

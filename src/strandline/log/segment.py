@@ -140,8 +140,7 @@ class Segment:
             self.file.truncate(position)  # the part that found room must not lie beyond the end: recovery would meet it
             self.allocated = self.allocate_at = position
             raise
-        if end > self.allocated:
-            self.allocated = end
+        self.allocated = max(self.allocated, end)
         self.size = end
         return position
 
@@ -179,7 +178,7 @@ class Segment:
         self._bytes_since_entry += size
 
     def write_indexes(self) -> list[File]:
-        """Bring the index files up to date (not synced); returns the open files, which the caller closes when synced."""
+        """Bring the index files up to date (not synced); returns them, to be closed by the caller once synced."""
         index, time_index = self.active_indexes()
         files: list[File] = []
         for entries, suffix in ((index, INDEX_SUFFIX), (time_index, TIME_INDEX_SUFFIX)):
@@ -206,7 +205,7 @@ class Segment:
         return self.write_indexes()
 
     def truncate(self, position: int, relative_offset: int) -> None:
-        """Cut at a batch boundary, `relative_offset` being that of the first batch cut. Must have its indexes loaded."""
+        """Cut at a batch boundary, `relative_offset` being that of the first batch cut. Wants the indexes loaded."""
         index, time_index = self.active_indexes()
         self.file.truncate(position)
         self.size = self.allocated = self.allocate_at = position

@@ -20,7 +20,7 @@ _NAME = re.compile(r"(\d{20})\.snapshot")
 
 
 class Snapshots:
-    """Which snapshots are there. A snapshot at S is the state after every record below S; a log cut below S loses it."""
+    """Which snapshots there are. One at S is the state after every record below S; a log cut below S loses it."""
 
     __slots__ = ("_directory", "_disk", "_offsets")
 

@@ -1,4 +1,4 @@
-"""What a leader checks of a client's batches before it writes them: header, size, CRC, count. Records are not opened."""
+"""What is checked of batches before they are written: header, size, CRC, count. Records are not opened."""
 
 from __future__ import annotations
 
@@ -54,6 +54,38 @@ def check_client_batches(batches: memoryview, config: LogConfig) -> list[BatchHe
             size=end,
             segment_bytes=config.segment_bytes,
         )
+    return headers
+
+
+def check_replicated_batches(batches: memoryview, offset: int, epoch: int) -> list[BatchHeader]:
+    """The headers of batches that a leader sent: whole, holding their CRC, following on `offset`, of epochs not below
+    `epoch`. Sequences are the leader's business.
+
+    Raises KafkaError: CORRUPT_MESSAGE, OFFSET_OUT_OF_RANGE.
+    """
+    headers: list[BatchHeader] = []
+    position = 0
+    end = len(batches)
+    while position < end:
+        header = parse_header(batches, position)
+        following = position + header[1] + OVERHEAD
+        if following > end:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a batch is longer than its bytes", size=header.size)
+        if header[0] != offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, "a replicated batch does not follow", base_offset=header[0], end=offset
+            )
+        if header[2] < epoch:
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE, "leader epochs go back", leader_epoch=header[2], latest_epoch=epoch
+            )
+        verify_crc(batches[position:following])
+        headers.append(header)
+        epoch = header[2]
+        offset += header[6] + 1
+        position = following
+    if not headers:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "there is no batch to append")
     return headers
 
 

@@ -1,0 +1,79 @@
+"""Cutting a log: its end after a divergence (KIP-101, KIP-279), its start by retention, or the whole of it.
+
+The order in each is what a crash in between leaves: checkpoints that promise more are lowered first; producer state is
+rolled back before the offsets move (KAFKA-12153); names are gone durably before other data takes their place.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from strandline.log.segment import delete_files, pread_blocking
+from strandline.proto.ids import Offset
+
+if TYPE_CHECKING:
+    from strandline.log.partition_log import PartitionLog
+
+
+def cut_end(log: PartitionLog, offset: int, now_ms: int) -> None:
+    """Drop every batch that reaches `offset` (below the log end) or lies after it. Raises DiskError."""
+    keep = max(i for i, base in enumerate(log.bases) if base <= offset)
+    segment = log.segments[keep]
+    segment.active_indexes()
+    found = segment.find(offset, pread_blocking)
+    position, new_end = (segment.size, offset) if found is None else (found[0], found[1].base_offset)
+    if log.on_cut_below is not None:
+        log.on_cut_below(log, new_end)
+    names_changed = log.snapshots.delete_above(new_end)
+    if len(log.producers):
+        log.producers = log.snapshots.load(log.segments, new_end, now_ms)
+    while len(log.segments) > keep + 1:
+        _delete_last_segment(log)
+    if names_changed:
+        log.disk.sync_dir(log.directory)
+    segment.truncate(position, new_end - segment.base_offset)
+    log.cache.forget(segment)
+    log.dirt.add(segment.file)
+    log.epochs.truncate_from_end(new_end)
+    log.move_end(new_end)
+
+
+def cut_whole(log: PartitionLog, offset: int, now_ms: int) -> None:
+    """Drop everything and begin at `offset`. Raises DiskError."""
+    if log.on_cut_below is not None:
+        log.on_cut_below(log, min(offset, log.log_start_offset))
+    log.producers.clear()
+    log.snapshots.delete_above(-1)
+    while log.segments:
+        _delete_last_segment(log)
+    log.epochs.clear()
+    log.begin_segment(offset, now_ms)
+    log.log_start_offset = Offset(offset)
+    log.move_end(offset)
+    log.durable_offset = log.log_end_offset
+
+
+def cut_start(log: PartitionLog, offset: int) -> None:
+    """Make `offset` the log start; whole segments below it move to `log.removed`."""
+    log.log_start_offset = Offset(offset)
+    log.epochs.truncate_from_start(offset)
+    while len(log.segments) > 1 and log.bases[1] <= offset:
+        segment = log.segments.pop(0)
+        del log.bases[0]
+        log.cache.forget(segment)
+        log.dirt.drop(segment.file)
+        segment.close()
+        log.size_bytes -= segment.size
+        log.removed.append(segment)
+    log.snapshots.forget_below(log.bases[0])
+
+
+def _delete_last_segment(log: PartitionLog) -> None:
+    """Durably, before anything else changes: a segment that came back after a power cut would stand on other data."""
+    segment = log.segments.pop()
+    log.bases.pop()
+    log.cache.forget(segment)
+    log.dirt.drop(segment.file)
+    segment.close()
+    delete_files(log.disk, log.directory, segment.base_offset)
+    log.disk.sync_dir(log.directory)
