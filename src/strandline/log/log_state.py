@@ -1,0 +1,211 @@
+"""What a partition's log consists of, how it becomes durable, and how it ends when the disk fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from strandline.log.config import LogConfig
+from strandline.log.dirt import Dirt
+from strandline.log.disk import Disk, DiskError, DiskFull, File
+from strandline.log.epochs import LeaderEpochs
+from strandline.log.producer_state import ProducerStates
+from strandline.log.reader import IndexCache, LogReader
+from strandline.log.segment import Segment
+from strandline.log.snapshots import Snapshots
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError, StorageError
+from strandline.proto.ids import LeaderEpoch, Offset, TopicId, TopicPartition
+from strandline.proto.ports import Clock
+
+if TYPE_CHECKING:
+    from strandline.log.partition_log import PartitionLog
+
+
+class LogState:
+    """The parts of a `PartitionLog`, and what moves all of them together: syncs, truncations' ends, failure.
+
+    Invariants:
+    - log_start_offset <= log_end_offset and durable_offset <= log_end_offset;
+    - once `failure` is set nothing is written any more until the node restarts and recovers the log (D-18, D-32).
+    """
+
+    __slots__ = (
+        "_clock",
+        "_reader",
+        "_snapshot_bytes",
+        "_syncing_to",
+        "bases",
+        "cache",
+        "config",
+        "directory",
+        "dirt",
+        "disk",
+        "durable_offset",
+        "epochs",
+        "failure",
+        "log_end_offset",
+        "log_start_offset",
+        "on_cut_below",
+        "producers",
+        "removed",
+        "segments",
+        "size_bytes",
+        "snapshots",
+        "sync_pending",
+        "topic_id",
+        "topic_partition",
+    )
+
+    def __init__(
+        self,
+        *,
+        disk: Disk,
+        clock: Clock,
+        directory: str,
+        topic_partition: TopicPartition,
+        topic_id: TopicId,
+        config: LogConfig,
+        segments: list[Segment],
+        snapshots: Snapshots,
+        epochs: LeaderEpochs,
+        producers: ProducerStates,
+        log_start_offset: int,
+        log_end_offset: int,
+        cache: IndexCache,
+    ) -> None:
+        self.disk = disk
+        self._clock = clock
+        self.directory = directory
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.config = config
+        self.segments = segments
+        self.bases = [segment.base_offset for segment in segments]
+        self.snapshots = snapshots
+        self.epochs = epochs
+        self.producers = producers
+        self.log_start_offset = Offset(log_start_offset)
+        self.log_end_offset = Offset(log_end_offset)
+        self.durable_offset = Offset(log_end_offset)
+        """Everything below survives a power cut. Moved by the Syncer alone, and back by a truncation."""
+        self.size_bytes = sum(segment.size for segment in segments)
+        self.failure: str | None = None
+        """Why nothing can be written any more."""
+        self.sync_pending = False
+        """The Syncer's own mark: it stands in the next group already."""
+        self.on_cut_below: Callable[[PartitionLog, int], None] | None = None
+        """Called before a truncation to (log, offset): a checkpoint that says more is durable must be lowered first."""
+        self.removed: list[Segment] = []
+        """Segments below the log start, out of the log and still on disk: see `delete_removed`."""
+        self.dirt = Dirt(disk, directory, epochs)
+        self.cache = cache
+        self._reader = LogReader(self, cache)
+        self._snapshot_bytes = 0
+        self._syncing_to: int = log_end_offset
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.topic_partition} [{self.log_start_offset}, {self.log_end_offset})>"
+
+    @property
+    def latest_epoch(self) -> LeaderEpoch:
+        """The newest leader epoch known: that of the last record, or of an election since."""
+        return self.epochs.latest
+
+    def check_range(self, offset: int) -> None:
+        """Raises KafkaError (OFFSET_OUT_OF_RANGE) unless log start <= offset <= log end."""
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                "the log does not hold this offset",
+                offset=offset,
+                log_start_offset=self.log_start_offset,
+                log_end_offset=self.log_end_offset,
+            )
+
+    def begin_segment(self, base_offset: int, now_ms: int) -> None:
+        """Make `base_offset` the start of a new active segment."""
+        segment = Segment(self.disk, self.directory, base_offset, created_ms=now_ms, create=True)
+        self.segments.append(segment)
+        self.bases.append(base_offset)
+        self.dirt.add(segment.file)
+        self.dirt.add_directory(self.directory)
+
+    def move_end(self, offset: int) -> None:
+        """For truncations: the log ends here now. A sync in flight counts for no more than this."""
+        self.log_end_offset = Offset(offset)
+        self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
+        self.durable_offset = min(self.durable_offset, self.log_end_offset)
+        self._syncing_to = min(self._syncing_to, offset)
+        self.size_bytes = sum(segment.size for segment in self.segments)
+
+    # ------------------------------------------------------------------ syncing
+
+    def must_sync(self, files: list[File], closing: list[File], directories: list[str]) -> None:
+        """More that the next sync has to cover: `closing` are closed then, `directories` have new or removed names."""
+        for file in files:
+            self.dirt.add(file)
+        self.dirt.add_and_close(closing)
+        for path in directories:
+            self.dirt.add_directory(path)
+
+    def dirty_files(self) -> list[File]:
+        """Files that the next sync must cover for the log end to be durable."""
+        return self.dirt.files()
+
+    @property
+    def recovery_point(self) -> Offset | None:
+        """Below it nothing has to be scanned after a crash: data, names and epochs are durable. None while that is
+        being brought about, when what was checkpointed before still holds.
+        """
+        return self.durable_offset if self.dirt.is_settled else None
+
+    @property
+    def needs_sync(self) -> bool:
+        """Something written is not known to be durable."""
+        return not self.dirt.is_clean
+
+    def begin_sync(self) -> tuple[list[File], list[str]]:
+        """The files and directories of one sync; it will make everything below the present log end durable."""
+        self._syncing_to = self.log_end_offset
+        return self.dirt.begin()
+
+    def end_sync(self) -> None:
+        """That sync succeeded. A truncation meanwhile has lowered what it counts for; a closed log is gone."""
+        if self.failure is not None:
+            return
+        self.dirt.end()
+        self.durable_offset = max(self.durable_offset, Offset(self._syncing_to))
+
+    def sync_failed(self, error: DiskError) -> None:
+        """That sync failed: nothing written since the last one can be trusted, and no retry would tell (D-32)."""
+        self._fence(error)
+
+    def sync_now(self) -> None:
+        """Make everything durable, blocking: at start and stop and where a single voter must. Raises StorageError."""
+        try:
+            while not self.dirt.is_clean:
+                files, directories = self.begin_sync()
+                self.disk.sync_now(files)
+                for path in directories:
+                    self.disk.sync_dir(path)
+                self.end_sync()
+        except DiskError as error:
+            raise self._fence(error) from error
+        self.durable_offset = self.log_end_offset
+
+    # ------------------------------------------------------------------ failure
+
+    def _check_usable(self) -> None:
+        if self.failure is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} is offline: {self.failure}")
+
+    def _disk_failed(self, error: DiskError) -> KafkaError | StorageError:
+        """A full disk is the moment's trouble and has changed nothing; anything else ends this log's life."""
+        if isinstance(error, DiskFull):
+            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no space left in {self.directory}")
+        return self._fence(error)
+
+    def _fence(self, error: DiskError) -> StorageError:
+        self.failure = self.failure or f"its disk failed ({error})"
+        return StorageError(f"{self.topic_partition}: {error}. Nothing more is written to it until the node restarts.")
