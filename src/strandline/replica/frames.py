@@ -298,10 +298,10 @@ def _read_rare_reply(kind: int, frame: bytes, position: int, side: FollowerSide)
         return position + _WELCOME.size
     if kind == REJECT:
         _, code, length = _REJECT.unpack_from(frame, position)
-        position += _REJECT.size
-        text = frame[position : position + length]
-        if len(text) < length:
+        start = position + _REJECT.size
+        following: int = start + length
+        if following > len(frame):
             raise ProtocolError("a leader's rejection is longer than the frame that holds it")
-        side.on_reject(ErrorCode.of(code), text.decode(errors="replace"))
-        return position + length
+        side.on_reject(ErrorCode.of(code), frame[start:following].decode(errors="replace"))
+        return following
     raise ProtocolError(f"a leader sent an entry of unknown kind {kind} at byte {position}")

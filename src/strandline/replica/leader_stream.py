@@ -1,0 +1,398 @@
+"""The leader's end of a replication stream: what one follower's broker gets of all partitions that it follows here.
+
+A push bounded by the follower's credit: data go out as they are appended to subscriptions that are at the log's end
+(one encoded copy serves all followers), and are read from the log in bounded chunks, one subscription after the other,
+for those that lag.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+import structlog
+
+from strandline.log.partition_log import PartitionLog
+from strandline.log.reader import LogRead
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError, ProtocolError, StorageError
+from strandline.proto.ids import NodeId, TopicId
+from strandline.proto.ports import Clock, RpcError, Stream
+from strandline.replica import frames
+from strandline.replica.core.divergence import Verdict, judge_fetch
+from strandline.replica.core.leader import LeaderCore
+from strandline.replica.core.progress import FollowerProgress
+from strandline.replica.partition import Partition
+from strandline.replica.signal import Signal
+from strandline.replica.states import ReplicaConfig, Role
+
+log = structlog.get_logger("strandline.replica")
+
+
+class LeaderHost(Protocol):
+    """What a follower's stream needs of the broker that serves it."""
+
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def config(self) -> ReplicaConfig: ...
+
+    def partition_by_id(self, topic_id: TopicId, partition: int) -> Partition | None:
+        """The hosted partition, whatever its role."""
+
+    def progressed(self, partition: Partition, advanced: bool) -> None:
+        """A follower's progress was recorded; `advanced`: the high watermark rose."""
+
+    def log_failed(self, partition: Partition, reason: str) -> None:
+        """The partition's log can no longer be used."""
+
+
+class Subscription:
+    """One follower's subscription to one leadership of one partition.
+
+    Invariants:
+    - everything below `next_offset` was queued or sent to the follower, nothing at or beyond it;
+    - unless `lagging`, `next_offset` is the log's end.
+    """
+
+    __slots__ = (
+        "channel",
+        "core",
+        "follower",
+        "id",
+        "lagging",
+        "link",
+        "log",
+        "next_offset",
+        "partition",
+        "sent_high_watermark",
+    )
+
+    def __init__(self, link: FollowerLink, identity: int, partition: Partition, core: LeaderCore, log: PartitionLog):
+        self.link = link
+        self.id = identity
+        self.partition = partition
+        self.core = core
+        self.log = log
+        self.channel = partition.channel
+        self.follower: FollowerProgress = core.followers[link.node_id]
+        self.next_offset = 0
+        self.sent_high_watermark = -1
+        self.lagging = False
+
+    @property
+    def live(self) -> bool:
+        """The leadership still stands and the follower has not fetched anew."""
+        return self.partition.subscriptions.get(self.link.node_id) is self
+
+    def end(self, code: ErrorCode) -> None:
+        """The leadership is over: tell the follower."""
+        self.link.ended(self, code)
+
+
+class FollowerLink:
+    """The stream of one follower's broker. Implements `frames.LeaderSide`.
+
+    Its identity (node id and broker epoch) was told once, when the stream was opened, and checked then.
+    """
+
+    def __init__(self, host: LeaderHost, stream: Stream, hello: frames.Hello) -> None:
+        self._host = host
+        self._stream = stream
+        self.node_id: NodeId = hello.node_id
+        self.broker_epoch = hello.broker_epoch
+        self._subscriptions: dict[int, Subscription] = {}
+        self._queue: deque[bytes] = deque()
+        self._signal = Signal()
+        self._credit = 0
+        self._lagging: deque[Subscription] = deque()
+        self._catch_up_is_next = True
+        self._cold_read: asyncio.Task[None] | None = None
+        self.now_ms = host.clock.monotonic_ms()
+        self.received_ms = self.now_ms
+        self.sent_ms = self.now_ms
+        self.closed = False
+
+    # The stream
+
+    async def run(self, first_frame: bytes, position: int) -> None:
+        """Serve the stream to its end. `position`: where the first frame goes on after the hello."""
+        writer = asyncio.get_running_loop().create_task(self._write())
+        try:
+            frame: bytes | None = first_frame
+            while frame is not None and not self.closed:
+                self.now_ms = self.received_ms = self._host.clock.monotonic_ms()
+                frames.read_requests(frame, self, position)
+                position = 0
+                frame = await self._stream.read()
+        finally:
+            self.close()
+            writer.cancel()
+            await asyncio.wait([writer])
+
+    async def _write(self) -> None:
+        try:
+            while not self.closed:
+                frame = self._next_frame()
+                if frame is None:
+                    await self._signal.wait()
+                else:
+                    self.sent_ms = self._host.clock.monotonic_ms()
+                    await self._stream.write(frame)
+        except RpcError as error:
+            log.info("replication to a follower broke", follower=self.node_id, reason=str(error))
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the stream and every subscription on it. Idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        self._stream.close()
+        self._signal.set()
+        if self._cold_read is not None:
+            self._cold_read.cancel()
+        now_ms = self._host.clock.monotonic_ms()
+        subscriptions, self._subscriptions = self._subscriptions, {}
+        for subscription in subscriptions.values():
+            partition = subscription.partition
+            if subscription.live:
+                del partition.subscriptions[self.node_id]
+                if partition.leader is subscription.core:
+                    self._host.progressed(partition, subscription.core.disconnected(self.node_id, now_ms))
+        self._queue.clear()
+        self._lagging.clear()
+
+    def keep_alive(self, now_ms: float, silence_ms: float, timeout_ms: float) -> None:
+        """Say something after a long silence; give the stream up after a longer one of the other side."""
+        if now_ms - self.received_ms > timeout_ms:
+            log.warning("a follower's stream is silent and is given up", follower=self.node_id)
+            self.close()
+        elif now_ms - self.sent_ms > silence_ms:
+            self.push(frames.PING_FRAME)
+
+    def push(self, piece: bytes) -> None:
+        """Queue one entry."""
+        self._queue.append(piece)
+        self._signal.set()
+
+    # What the follower says
+
+    def on_fetch(self, fetch: frames.Fetch) -> None:
+        """Judge a follower's position; only a valid one is recorded (KAFKA-13141, D-6)."""
+        partition = self._host.partition_by_id(fetch.topic_id, fetch.partition)
+        if partition is not None:
+            self._unsubscribe(partition)
+        code = self._refusal(partition, fetch)
+        if code is not ErrorCode.NONE or partition is None:
+            self.push(frames.pack_error(fetch.subscription, code))
+            return
+        core, plog = partition.leader, partition.log
+        assert core is not None
+        assert plog is not None
+        verdict, epoch, end = judge_fetch(
+            plog, plog.log_start_offset, plog.log_end_offset, fetch.fetch_offset, fetch.last_fetched_epoch
+        )
+        if verdict is Verdict.DIVERGING:
+            self.push(frames.pack_diverging(fetch.subscription, epoch, end))
+        elif verdict is Verdict.OUT_OF_RANGE:
+            self.push(
+                frames.pack_error(
+                    fetch.subscription, ErrorCode.OFFSET_OUT_OF_RANGE, plog.log_start_offset, plog.log_end_offset
+                )
+            )
+        else:
+            self._subscribe(fetch, partition, core, plog)
+
+    def _refusal(self, partition: Partition | None, fetch: frames.Fetch) -> ErrorCode:
+        if partition is None:
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        if partition.role is Role.OFFLINE:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if fetch.current_leader_epoch < partition.state.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if fetch.current_leader_epoch > partition.state.leader_epoch:
+            return ErrorCode.UNKNOWN_LEADER_EPOCH
+        if partition.leader is None or self.node_id not in partition.leader.followers:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.NONE
+
+    def _subscribe(self, fetch: frames.Fetch, partition: Partition, core: LeaderCore, plog: PartitionLog) -> None:
+        if not 0 <= fetch.durable_offset <= fetch.fetch_offset:
+            raise ProtocolError(
+                f"{partition.topic_partition}: node {self.node_id} claims to have synced up to "
+                f"{fetch.durable_offset} of a log that ends at {fetch.fetch_offset}"
+            )
+        subscription = Subscription(self, fetch.subscription, partition, core, plog)
+        subscription.next_offset = fetch.fetch_offset
+        subscription.sent_high_watermark = core.high_watermark
+        self._subscriptions[fetch.subscription] = subscription
+        partition.subscriptions[self.node_id] = subscription
+        self.push(
+            frames.pack_accepted(fetch.subscription, partition.channel, core.high_watermark, plog.log_start_offset)
+        )
+        if fetch.fetch_offset < core.log_end_offset:
+            self._lag(subscription)
+        advanced = core.fetched(
+            self.node_id,
+            self.broker_epoch,
+            fetch_offset=fetch.fetch_offset,
+            durable_offset=fetch.durable_offset,
+            log_start_offset=fetch.log_start_offset,
+            now_ms=self.now_ms,
+        )
+        self._host.progressed(partition, advanced)
+
+    def on_ack(self, subscription: int, fetch_offset: int, durable_offset: int) -> None:
+        """A follower got further. Acknowledgements of subscriptions that have ended are dropped."""
+        sub = self._subscriptions.get(subscription)
+        if sub is None:
+            return
+        follower = sub.follower
+        if not follower.fetch_offset <= fetch_offset <= sub.next_offset or durable_offset > fetch_offset:
+            raise ProtocolError(
+                f"{sub.partition.topic_partition}: node {self.node_id} acknowledges {fetch_offset} (synced "
+                f"{durable_offset}) after {follower.fetch_offset}, and was sent what is below {sub.next_offset}"
+            )
+        advanced = sub.core.acked(follower, fetch_offset, durable_offset, self.now_ms)
+        self._host.progressed(sub.partition, advanced)
+
+    def on_forget(self, subscription: int) -> None:
+        """The follower no longer wants it."""
+        sub = self._subscriptions.get(subscription)
+        if sub is not None:
+            self._unsubscribe(sub.partition)
+
+    def on_credit(self, size: int) -> None:
+        """More may be sent."""
+        self._credit += size
+        if self._lagging:
+            self._signal.set()
+
+    def _unsubscribe(self, partition: Partition) -> None:
+        subscription = partition.subscriptions.get(self.node_id)
+        if subscription is not None and subscription.link is self:
+            del partition.subscriptions[self.node_id]
+            self._subscriptions.pop(subscription.id, None)
+
+    def ended(self, subscription: Subscription, code: ErrorCode) -> None:
+        """The leadership under a subscription is over."""
+        if self._subscriptions.pop(subscription.id, None) is not None:
+            self.push(frames.pack_error(subscription.id, code))
+
+    # Data
+
+    def offer(self, subscription: Subscription, base_offset: int, next_offset: int, size: int) -> bool:
+        """Whether an entry with these just appended batches shall be queued for this subscription: it is at the end of
+        the log and has credit. If not, it catches up from the log later."""
+        if subscription.lagging:
+            return False
+        if self._credit <= 0 or subscription.next_offset != base_offset:
+            self._lag(subscription)
+            return False
+        self._credit -= size
+        subscription.next_offset = next_offset
+        return True
+
+    def _lag(self, subscription: Subscription) -> None:
+        subscription.lagging = True
+        self._lagging.append(subscription)
+        self._signal.set()
+
+    def _next_frame(self) -> bytes | None:
+        """What was queued, up to the size of a frame; with lagging subscriptions, every other frame reads a chunk for
+        one of them first, so that neither they nor those at the end starve."""
+        queue = self._queue
+        if self._lagging and self._credit > 0 and (self._catch_up_is_next or not queue):
+            self._catch_up()
+        self._catch_up_is_next = not self._catch_up_is_next
+        if not queue:
+            return None
+        first = queue.popleft()
+        if not queue:
+            return first
+        pieces = [first]
+        size = len(first)
+        while queue and size + len(queue[0]) <= frames.FRAME_BYTES_MAX:
+            piece = queue.popleft()
+            pieces.append(piece)
+            size += len(piece)
+        return b"".join(pieces)
+
+    def _catch_up(self) -> None:
+        """Queue one chunk for the lagging subscription whose turn it is; those whose bytes are cold are passed over."""
+        for _ in range(len(self._lagging)):
+            subscription = self._lagging.popleft()
+            if not subscription.live:
+                continue
+            plog = subscription.log
+            try:
+                read = plog.read(subscription.next_offset, self._chunk_bytes(), plog.log_end_offset)
+            except (KafkaError, StorageError) as error:
+                self._cannot_read(subscription, error)
+                return
+            if read is not None:
+                self._send_chunk(subscription, read)
+                return
+            if self._cold_read is None:
+                self._cold_read = asyncio.get_running_loop().create_task(self._read_cold(subscription))
+            else:
+                self._lagging.append(subscription)
+
+    def _chunk_bytes(self) -> int:
+        return max(1, min(self._host.config.fetch_chunk_bytes, self._credit))
+
+    async def _read_cold(self, subscription: Subscription) -> None:
+        """One read at a time waits for the disk; the others go on meanwhile."""
+        plog = subscription.log
+        try:
+            read = await plog.read_cold(subscription.next_offset, self._chunk_bytes(), plog.log_end_offset)
+        except (KafkaError, StorageError) as error:
+            self._cannot_read(subscription, error)
+        else:
+            if subscription.live:
+                self._send_chunk(subscription, read)
+        finally:
+            self._cold_read = None
+            self._signal.set()
+
+    def _send_chunk(self, subscription: Subscription, read: LogRead) -> None:
+        core, plog = subscription.core, subscription.log
+        behind = False
+        if read.data:
+            header = frames.pack_data_header(
+                subscription.channel,
+                core.leader_epoch,
+                read.first_offset,
+                high_watermark=core.high_watermark,
+                log_start_offset=plog.log_start_offset,
+                size=len(read.data),
+            )
+            self._credit -= len(read.data)
+            subscription.next_offset = read.next_offset
+            subscription.sent_high_watermark = core.high_watermark
+            self.push(header + read.data)
+            behind = read.next_offset < core.log_end_offset
+        subscription.lagging = behind
+        if behind:
+            self._lagging.append(subscription)
+
+    def _cannot_read(self, subscription: Subscription, error: KafkaError | StorageError) -> None:
+        """Retention overtook the follower (it shall start anew), or the disk failed."""
+        if not subscription.live:
+            return
+        plog = subscription.log
+        code = error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
+        self._unsubscribe(subscription.partition)
+        self.push(frames.pack_error(subscription.id, code, plog.log_start_offset, plog.log_end_offset))
+        if code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+            log.error(
+                "a log cannot be read for a follower",
+                partition=str(subscription.partition.topic_partition),
+                follower=self.node_id,
+                error=str(error),
+            )
+        if isinstance(error, StorageError):
+            self._host.log_failed(subscription.partition, str(error))

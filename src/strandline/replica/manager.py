@@ -1,0 +1,509 @@
+"""The replicas of one broker: what it leads, what it follows, and what they are asked for.
+
+One loop, no task, timer or lock a partition: streams by pair of brokers, one sync in flight, one sweep, dirty sets
+drained once a turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from strandline.log.disk import Disk, DiskError
+from strandline.log.log_dir import LogDir
+from strandline.log.partition_log import AppendResult, PartitionLog
+from strandline.log.syncer import Syncer
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import FatalError, KafkaError, StorageError
+from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, NodeId, TopicId, TopicIdPartition, TopicPartition
+from strandline.proto.ports import Clock, Rng, Rpc, StreamHandler
+from strandline.replica import frames, reads
+from strandline.replica.core.isr import PendingIsr
+from strandline.replica.core.leader import LeaderCore
+from strandline.replica.fetcher import STREAM_METHOD
+from strandline.replica.isr_changes import IsrChanges, SendAlterPartition
+from strandline.replica.partition import AppendDone, Partition, PendingAppend
+from strandline.replica.partition_set import PartitionSet
+from strandline.replica.states import (
+    ACKS_ALL,
+    AlterPartitionOutcome,
+    AppendOutcome,
+    BrokerState,
+    EpochEnd,
+    ListedOffset,
+    PartitionState,
+    ReadOutcome,
+    ReplicaConfig,
+    ReplicaStatus,
+    Role,
+)
+from strandline.replica.streams import Streams
+
+log = structlog.get_logger("strandline.replica")
+
+SWEEP_INTERVAL_MS = 1_000
+"""Lagging followers, silent streams and cancelled appends are looked for this often: their limits are seconds."""
+
+
+@dataclass(slots=True)
+class ReplicaCounters:
+    """Running totals since the start."""
+
+    messages_in_bytes: int = 0
+    appends: int = 0
+    duplicates: int = 0
+    replicated_in_bytes: int = 0
+    replicated_out_bytes: int = 0
+    isr_shrinks: int = 0
+    isr_expands: int = 0
+    failed_isr_updates: int = 0
+    truncations_below_high_watermark: int = 0
+    offline_logs: int = 0
+
+
+class ReplicaManager:
+    """Hosts this broker's partitions.
+
+    Metadata come in by `apply`, in order; clients' requests by `append`, `read`, `list_offset` and `epoch_end_offset`;
+    other brokers by the stream handler. ISR changes go out by `send_alter_partition`.
+
+    `on_fatal` is told when this node must stop: its disk failed under a partition that it leads (the leadership moves
+    only if it goes), or an invariant broke. `log_dir` stays the caller's: close it after `close`.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        cluster_id: str,
+        log_dir: LogDir,
+        disk: Disk,
+        clock: Clock,
+        rng: Rng,
+        rpc: Rpc,
+        config: ReplicaConfig,
+        send_alter_partition: SendAlterPartition,
+        on_fatal: Callable[[Exception], None],
+    ) -> None:
+        self.node_id = node_id
+        self.cluster_id = cluster_id
+        self.config = config
+        self.clock = clock
+        self.rng = rng
+        self.rpc = rpc
+        self.broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
+        self.counters = ReplicaCounters()
+        self._log_dir = log_dir
+        self._on_fatal = on_fatal
+        self._set = PartitionSet(node_id, log_dir, clock, config, self)
+        self._partitions = self._set.partitions
+        self._streams = Streams(self)
+        self._syncer = Syncer(disk, self._synced, self._sync_failed)
+        self._isr_changes = IsrChanges(send_alter_partition, self._isr_answered)
+        self._watermarks: dict[Partition, None] = {}
+        self._watermark_timer: asyncio.TimerHandle | None = None
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._checkpointed_ms = clock.monotonic_ms()
+        self._sync_before_ack = config.sync_before_ack
+
+    # Life
+
+    def start(self) -> None:
+        """Begin to follow and to sweep."""
+        self._streams.start()
+        self._schedule_sweep()
+
+    async def close(self, clean: bool) -> None:
+        """Stop serving: end the streams, answer who waits, finish syncs and deletions; write the high watermarks down
+        if `clean`. The log directory is left to its owner."""
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        if self._watermark_timer is not None:
+            self._watermark_timer.cancel()
+        ending = [*self._streams.stop()]
+        isr_task = self._isr_changes.stop()
+        if isr_task is not None:
+            ending.append(isr_task)
+        if ending:
+            await asyncio.wait(ending)
+        for partition in self._partitions.values():
+            if partition.role is Role.LEADER or partition.role is Role.FOLLOWER:
+                partition.idle()
+        await self._set.finish_deletions()
+        await self._syncer.drain()
+        if clean:
+            self._checkpoint()
+
+    def set_broker_epoch(self, epoch: BrokerEpoch) -> None:
+        """This process is registered (anew): streams introduce it by that epoch from now on."""
+        if epoch != self.broker_epoch:
+            self.broker_epoch = epoch
+            self._streams.reconnect()
+
+    def stream_handlers(self) -> dict[str, StreamHandler]:
+        """What the node's internal listener has to serve."""
+        return {STREAM_METHOD: self._streams.serve}
+
+    # Metadata
+
+    def apply(
+        self,
+        changes: Sequence[PartitionState],
+        deleted: Sequence[TopicIdPartition],
+        brokers: Mapping[NodeId, BrokerState],
+    ) -> None:
+        """Committed metadata changed, in the order of their offsets.
+
+        Args:
+            changes: every partition that changed and has, or had, a replica here. The first call names all of them.
+            deleted: partitions of deleted topics.
+            brokers: all registered brokers, as they are now.
+        """
+        if self._set.apply(changes, deleted, brokers):
+            self._streams.brokers_changed(self._set.brokers)
+        self._streams.drop_idle()
+
+    @property
+    def brokers(self) -> Mapping[NodeId, BrokerState]:
+        """All registered brokers."""
+        return self._set.brokers
+
+    # Producing
+
+    def append(self, tp: TopicPartition, batches: memoryview, acks: int, done: AppendDone) -> PendingAppend | None:
+        """Append a client's batches as leader. `done` is called exactly once: before this returns for errors and for
+        acks 0 and 1 (then None is returned), or when the high watermark has passed them.
+
+        `batches` must be writable: offsets and epoch are set in place. Nothing looks at it after this returns.
+        Errors are those of `AppendOutcome`, of `reads.refusal` and of `PartitionLog.append_as_leader`.
+        """
+        partition = self._partitions.get(tp)
+        error, message = reads.refusal(partition)
+        if partition is None or error is not ErrorCode.NONE:
+            done(AppendOutcome(error, message))
+            return None
+        core, plog = partition.leader, partition.log
+        assert core is not None
+        assert plog is not None
+        if not -1 <= acks <= 1:
+            done(AppendOutcome(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}: -1 (all), 0 and 1 are possible"))
+            return None
+        error = core.admit(acks)
+        if error is not ErrorCode.NONE:
+            done(AppendOutcome(error, f"{len(core.isr)} of {core.min_isr} replicas are in sync; nothing was written"))
+            return None
+        clock = self.clock
+        try:
+            result = plog.append_as_leader(batches, core.leader_epoch, clock.wall_ms())
+        except KafkaError as failure:
+            done(AppendOutcome(failure.code, failure.message or str(failure)))
+            return None
+        except StorageError as failure:
+            self.log_failed(partition, str(failure))
+            done(AppendOutcome(ErrorCode.KAFKA_STORAGE_ERROR, str(failure)))
+            return None
+        counters = self.counters
+        counters.appends += 1
+        if result.duplicate:
+            counters.duplicates += 1
+        else:
+            counters.messages_in_bytes += len(batches)
+            advanced = core.appended(result.next_offset, clock.monotonic_ms())
+            self._publish(partition, core, result)
+            if self._sync_before_ack:
+                self._syncer.mark(plog)
+            elif advanced:
+                self._released(partition)
+        return self._answer(partition, core, result, acks, done)
+
+    def _answer(
+        self, partition: Partition, core: LeaderCore, result: AppendResult, acks: int, done: AppendDone
+    ) -> PendingAppend | None:
+        """Answer now, or when the high watermark has passed the batch (a duplicate's original has perhaps)."""
+        base_offset, next_offset, append_time_ms, log_start, *_ = result
+        if acks == ACKS_ALL and core.high_watermark < next_offset:
+            pending = PendingAppend(next_offset, base_offset, append_time_ms, log_start, done)
+            partition.wait(pending)
+            return pending
+        error = core.judge_committed() if acks == ACKS_ALL else ErrorCode.NONE
+        synced = core.synced_replicas(next_offset)
+        done(AppendOutcome(error, "", base_offset, append_time_ms, log_start, synced))
+        return None
+
+    def _publish(self, partition: Partition, core: LeaderCore, result: AppendResult) -> None:
+        """Send it to the followers that are at the end of the log: one copy, made here, is queued for all of them."""
+        data = result.data
+        size = len(data)
+        piece = b""
+        for subscription in partition.subscriptions.values():
+            if subscription.link.offer(subscription, result.base_offset, result.next_offset, size):
+                if not piece:
+                    header = frames.pack_data_header(
+                        partition.channel,
+                        core.leader_epoch,
+                        result.base_offset,
+                        high_watermark=core.high_watermark,
+                        log_start_offset=result.log_start_offset,
+                        size=size,
+                    )
+                    piece = b"".join((header, data))
+                subscription.sent_high_watermark = core.high_watermark
+                subscription.link.push(piece)
+                self.counters.replicated_out_bytes += size
+
+    # Reading
+
+    def read(
+        self,
+        tp: TopicPartition,
+        offset: int,
+        max_bytes: int,
+        *,
+        current_leader_epoch: int = -1,
+        committed_only: bool = True,
+        min_one_batch: bool = True,
+    ) -> ReadOutcome | None:
+        """Batches from the one that holds `offset` on, on the leader; None: not in memory, ask `read_cold`.
+
+        At most `max_bytes`, but one batch at least if `min_one_batch`. With `committed_only` nothing at or beyond the
+        high watermark, else up to the log end. Errors: OFFSET_OUT_OF_RANGE outside of the log, those of
+        `reads.refusal`, KAFKA_STORAGE_ERROR.
+        """
+        return reads.read(
+            self._partitions.get(tp),
+            offset,
+            max_bytes,
+            current_leader_epoch=current_leader_epoch,
+            committed_only=committed_only,
+            min_one_batch=min_one_batch,
+        )
+
+    async def read_cold(
+        self,
+        tp: TopicPartition,
+        offset: int,
+        max_bytes: int,
+        *,
+        current_leader_epoch: int = -1,
+        committed_only: bool = True,
+        min_one_batch: bool = True,
+    ) -> ReadOutcome:
+        """`read`, off the event loop where the bytes are cold."""
+        return await reads.read_cold(
+            self._partitions.get(tp),
+            offset,
+            max_bytes,
+            current_leader_epoch=current_leader_epoch,
+            committed_only=committed_only,
+            min_one_batch=min_one_batch,
+        )
+
+    def on_high_watermark(self, tp: TopicPartition, wake: Callable[[], None]) -> Callable[[], None]:
+        """Call `wake` once, when the partition's high watermark rises or its role changes. Returns how to withdraw.
+
+        For a partition that is not hosted here `wake` is called in the next turn of the loop.
+        """
+        partition = self._partitions.get(tp)
+        if partition is None:
+            return asyncio.get_running_loop().call_soon(wake).cancel
+        return partition.watch(wake)
+
+    def list_offset(self, tp: TopicPartition, timestamp: int, *, current_leader_epoch: int = -1) -> ListedOffset:
+        """The first committed offset whose record is not older than `timestamp` (ms), or Kafka's special ones: -1 the
+        high watermark, -2 the log start, -3 the record with the largest timestamp.
+
+        OFFSET_NOT_AVAILABLE while a new leader does not know the end of what is committed (rule B: stale HW).
+        """
+        return reads.list_offset(self._partitions.get(tp), timestamp, current_leader_epoch)
+
+    def epoch_end_offset(self, tp: TopicPartition, *, current_leader_epoch: int, epoch: int) -> EpochEnd:
+        """The largest leader epoch not above `epoch`, and where it ends (KIP-320)."""
+        return reads.epoch_end_offset(self._partitions.get(tp), current_leader_epoch, epoch)
+
+    # Status
+
+    def partition(self, tp: TopicPartition) -> Partition | None:
+        """The hosted partition."""
+        return self._partitions.get(tp)
+
+    def leader_of(self, tp: TopicPartition) -> NodeId | None:
+        """Who leads a hosted partition (NO_NODE: nobody); None if it is not hosted here."""
+        partition = self._partitions.get(tp)
+        return None if partition is None else partition.state.leader
+
+    def hosted(self) -> list[ReplicaStatus]:
+        """Every hosted partition."""
+        now_ms = self.clock.monotonic_ms()
+        return [partition.status(now_ms) for partition in self._partitions.values()]
+
+    def under_replicated(self) -> int:
+        """Led partitions whose ISR lacks a replica."""
+        return sum(1 for core in self._leaders() if len(core.isr) < len(core.replicas))
+
+    def under_min_isr(self) -> int:
+        """Led partitions that cannot commit."""
+        return sum(1 for core in self._leaders() if core.under_min_isr)
+
+    def _leaders(self) -> Iterable[LeaderCore]:
+        return [partition.leader for partition in self._partitions.values() if partition.leader is not None]
+
+    # What happens to partitions (RoleHost, LeaderHost, FollowerHost)
+
+    def partition_by_id(self, topic_id: TopicId, partition: int) -> Partition | None:
+        """The hosted partition by its topic's id."""
+        return self._set.by_id.get((topic_id, partition))
+
+    def led(self, partition: Partition) -> None:
+        """It leads, in a new leader epoch: persist that, and make its tail durable."""
+        self._streams.unfollow(partition)
+        self._mark(partition)
+        self.progressed(partition, advanced=True)
+
+    def followed(self, partition: Partition) -> None:
+        """It follows, in a new leader epoch."""
+        self._mark(partition)
+        self._streams.follow(partition)
+
+    def stopped(self, partition: Partition) -> None:
+        """It follows nobody and leads nothing."""
+        self._streams.unfollow(partition)
+        self._watermarks.pop(partition, None)
+
+    def _mark(self, partition: Partition) -> None:
+        if partition.log is not None:
+            self._syncer.mark(partition.log)
+
+    def progressed(self, partition: Partition, advanced: bool) -> None:
+        """Its leader learned something: answer who waited, propose what is due."""
+        if advanced:
+            self._released(partition)
+        core = partition.leader
+        if core is not None and core.pending is not None and not core.pending.sent:
+            self._isr_changes.add(partition)
+
+    def _released(self, partition: Partition) -> None:
+        """The high watermark rose: answer who waited; tell the followers, with data that go along or a little later."""
+        partition.release()
+        if partition.subscriptions:
+            self._watermarks[partition] = None
+            if self._watermark_timer is None:
+                self._watermark_timer = asyncio.get_running_loop().call_later(
+                    self.config.watermark_delay_ms / 1000, self._send_watermarks
+                )
+
+    def _send_watermarks(self) -> None:
+        self._watermark_timer = None
+        watermarks, self._watermarks = self._watermarks, {}
+        for partition in watermarks:
+            core, plog = partition.leader, partition.log
+            if core is None or plog is None:
+                continue
+            high_watermark = core.high_watermark
+            piece = frames.pack_watermark(partition.channel, high_watermark, plog.log_start_offset)
+            for subscription in partition.subscriptions.values():
+                if subscription.sent_high_watermark < high_watermark and not subscription.lagging:
+                    subscription.sent_high_watermark = high_watermark
+                    subscription.link.push(piece)
+
+    def replicated(self, partition: Partition, size: int) -> None:
+        """A follower's log grew (or was cut)."""
+        self.counters.replicated_in_bytes += size
+        if self._sync_before_ack or not size:
+            self._mark(partition)
+
+    def truncated_below_high_watermark(self, partition: Partition, offset: int) -> None:
+        """Committed records were given up, as an unclean election (or flush.policy = replicate) allows."""
+        self.counters.truncations_below_high_watermark += 1
+        log.error(
+            "records that were committed are given up after an unclean election",
+            partition=str(partition.topic_partition),
+            high_watermark=partition.high_watermark,
+            truncated_to=offset,
+        )
+
+    def log_failed(self, partition: Partition, reason: str) -> None:
+        """Take the partition offline. If it leads and another replica is in sync, the whole node must go: nothing else
+        moves the leadership there."""
+        isr = partition.state.isr if partition.leader is None else partition.leader.isr
+        leads = partition.state.leader == self.node_id and len(isr) > 1
+        if partition.role is not Role.OFFLINE:
+            self.counters.offline_logs += 1
+            log.error("a partition is offline", partition=str(partition.topic_partition), reason=reason)
+        partition.fail(reason)
+        self.stopped(partition)
+        if leads:
+            self._on_fatal(FatalError(f"{partition.topic_partition}, which this node leads, is offline: {reason}"))
+
+    def fatal(self, error: Exception) -> None:
+        """Something broke that must not: the node has to stop."""
+        self._on_fatal(error)
+
+    # Syncs
+
+    def _synced(self, logs: list[PartitionLog]) -> None:
+        """A group of logs is durable up to where each stood when the sync began."""
+        now_ms = self.clock.monotonic_ms()
+        for plog in logs:
+            partition = self._partitions.get(plog.topic_partition)
+            if partition is None or partition.log is not plog:
+                continue
+            if partition.leader is not None:
+                if partition.leader.synced(plog.durable_offset, now_ms):
+                    self._released(partition)
+            elif partition.follower is not None:
+                self._streams.synced(partition)
+
+    def _sync_failed(self, logs: list[PartitionLog], error: DiskError) -> None:
+        for plog in logs:
+            partition = self._partitions.get(plog.topic_partition)
+            if partition is not None and partition.log is plog:
+                self.log_failed(partition, f"a sync failed: {error}")
+
+    # ISR changes
+
+    def _isr_answered(
+        self, partition: Partition, core: LeaderCore, pending: PendingIsr, outcome: AlterPartitionOutcome
+    ) -> None:
+        advanced = core.answered(pending, outcome, self.clock.monotonic_ms())
+        if outcome.error is not ErrorCode.NONE:
+            self.counters.failed_isr_updates += 1
+        elif pending.expanding:
+            self.counters.isr_expands += 1
+        else:
+            self.counters.isr_shrinks += 1
+        if core.pending is not pending:
+            self.progressed(partition, advanced)
+        elif advanced:
+            self._released(partition)
+
+    # The sweep
+
+    def _schedule_sweep(self) -> None:
+        self._sweep_timer = asyncio.get_running_loop().call_later(SWEEP_INTERVAL_MS / 1000, self._sweep)
+
+    def _sweep(self) -> None:
+        self._schedule_sweep()
+        now_ms = self.clock.monotonic_ms()
+        for partition in list(self._partitions.values()):
+            if partition.leader is not None:
+                partition.drop_ended()
+                self.progressed(partition, partition.leader.sweep(now_ms))
+        self._streams.keep_alive(now_ms)
+        if now_ms - self._checkpointed_ms >= self.config.high_watermark_checkpoint_interval_ms:
+            self._checkpointed_ms = now_ms
+            try:
+                self._checkpoint()
+            except DiskError as error:
+                log.warning("high watermarks could not be written down", error=str(error))
+            if not self._sync_before_ack:
+                for partition in self._partitions.values():
+                    self._mark(partition)
+
+    def _checkpoint(self) -> None:
+        """A high watermark that is too low after a crash costs nothing but a moment after an election."""
+        known = dict(self._log_dir.high_watermarks)
+        known.update((tp, partition.high_watermark) for tp, partition in self._partitions.items())
+        self._log_dir.write_checkpoints(known)

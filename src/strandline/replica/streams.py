@@ -1,0 +1,211 @@
+"""All replication streams of one broker: those it opened to leaders, and those that followers opened to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol
+
+import structlog
+
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import FatalError, ProtocolError
+from strandline.proto.ids import NO_BROKER_EPOCH, NodeId
+from strandline.proto.ports import RpcError, Stream
+from strandline.replica import frames
+from strandline.replica.fetcher import Fetcher, FollowerHost
+from strandline.replica.leader_stream import FollowerLink, LeaderHost
+from strandline.replica.partition import Partition
+from strandline.replica.states import BrokerState
+
+log = structlog.get_logger("strandline.replica")
+
+
+class StreamHost(LeaderHost, FollowerHost, Protocol):
+    """The broker whose streams these are."""
+
+    @property
+    def brokers(self) -> Mapping[NodeId, BrokerState]: ...
+
+    def fatal(self, error: Exception) -> None:
+        """Something broke that must not."""
+
+
+class Streams:
+    """One stream for each broker that leads something followed here, one for each broker that follows something here.
+
+    Invariants:
+    - at most one stream of each follower's broker is served: the newest of its newest process;
+    - no stream is opened before this process is registered.
+    """
+
+    def __init__(self, host: StreamHost) -> None:
+        self._host = host
+        self._started = False
+        self._fetchers: dict[NodeId, Fetcher] = {}
+        self._homeless: dict[Partition, None] = {}
+        self._followed: dict[Partition, Fetcher] = {}
+        self._links: dict[NodeId, FollowerLink] = {}
+        self._ending: dict[asyncio.Task[None], None] = {}
+
+    def start(self) -> None:
+        """Open streams from now on."""
+        self._started = True
+        self._connect()
+
+    def stop(self) -> list[asyncio.Task[None]]:
+        """End every stream; returns the tasks that end with them."""
+        self._started = False
+        for link in list(self._links.values()):
+            link.close()
+        for fetcher in self._fetchers.values():
+            self._end(fetcher)
+        self._fetchers.clear()
+        self._followed.clear()
+        self._homeless.clear()
+        return list(self._ending)
+
+    def reconnect(self) -> None:
+        """This process is registered (anew): introduce it as such."""
+        for fetcher in self._fetchers.values():
+            fetcher.reconnect()
+        self._connect()
+
+    def _connect(self) -> None:
+        if self._started and self._host.broker_epoch != NO_BROKER_EPOCH:
+            for fetcher in self._fetchers.values():
+                if not fetcher.idle:
+                    fetcher.start(self._task_ended)
+
+    def _end(self, fetcher: Fetcher) -> None:
+        task = fetcher.stop()
+        if task is not None and not task.done():
+            self._ending[task] = None
+            task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._ending.pop(task, None)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            error = task.exception()
+            self._host.fatal(error if isinstance(error, Exception) else FatalError("a fetcher ended by itself"))
+
+    # Following
+
+    def follow(self, partition: Partition) -> None:
+        """Follow the partition's leader, wherever it is; once it is registered, if it is not."""
+        self.unfollow(partition)
+        leader = partition.state.leader
+        broker = self._host.brokers.get(leader)
+        if broker is None:
+            self._homeless[partition] = None
+            return
+        fetcher = self._fetchers.get(leader)
+        if fetcher is None:
+            fetcher = self._fetchers[leader] = Fetcher(self._host, leader, broker.endpoint)
+        self._followed[partition] = fetcher
+        fetcher.follow(partition)
+        self._connect()
+
+    def unfollow(self, partition: Partition) -> None:
+        """Follow nobody for this partition."""
+        self._homeless.pop(partition, None)
+        fetcher = self._followed.pop(partition, None)
+        if fetcher is not None:
+            fetcher.unfollow(partition)
+
+    def synced(self, partition: Partition) -> None:
+        """More of a followed partition is durable here."""
+        fetcher = self._followed.get(partition)
+        if fetcher is not None:
+            fetcher.synced(partition)
+
+    def drop_idle(self) -> None:
+        """End the streams on which nothing is followed any more."""
+        for leader in [leader for leader, fetcher in self._fetchers.items() if fetcher.idle]:
+            self._end(self._fetchers.pop(leader))
+
+    def brokers_changed(self, brokers: Mapping[NodeId, BrokerState]) -> None:
+        """Leaders moved or appeared; followers' older processes are gone."""
+        for leader, fetcher in self._fetchers.items():
+            broker = brokers.get(leader)
+            if broker is not None:
+                fetcher.relocate(broker.endpoint)
+        for partition in list(self._homeless):
+            self.follow(partition)
+        for node, link in list(self._links.items()):
+            broker = brokers.get(node)
+            if broker is not None and broker.broker_epoch > link.broker_epoch:
+                link.close()
+
+    def keep_alive(self, now_ms: float) -> None:
+        """Look for silent streams."""
+        timeout_ms = float(self._host.config.stream_timeout_ms)
+        for link in list(self._links.values()):
+            link.keep_alive(now_ms, timeout_ms / 3, timeout_ms)
+        for fetcher in self._fetchers.values():
+            fetcher.keep_alive(now_ms, timeout_ms / 3, timeout_ms)
+
+    # Serving
+
+    async def serve(self, stream: Stream) -> None:
+        """Serve one incoming stream to its end: who it is is checked once, here, and believed from then on."""
+        try:
+            async with asyncio.timeout(self._host.config.connect_timeout_ms / 1000):
+                frame = await stream.read()
+            if frame is None:
+                return
+            hello, position = frames.read_hello(frame)
+            code, message = self._judge(hello)
+            if code is not ErrorCode.NONE:
+                log.warning("a follower is refused", follower=hello.node_id, reason=message)
+                await stream.write(frames.pack_reject(code, message))
+                return
+            await self._serve(stream, hello, frame, position)
+        except TimeoutError:
+            log.warning("a stream was opened and nothing was said on it")
+        except RpcError as error:
+            log.debug("a follower's stream broke", reason=str(error))
+        except ProtocolError as error:
+            log.warning("a follower's stream was ended", reason=str(error))
+        finally:
+            stream.close()
+
+    async def _serve(self, stream: Stream, hello: frames.Hello, frame: bytes, position: int) -> None:
+        previous = self._links.get(hello.node_id)
+        if previous is not None:
+            previous.close()
+        link = self._links[hello.node_id] = FollowerLink(self._host, stream, hello)
+        link.push(frames.pack_welcome(self._host.node_id, self._host.broker_epoch))
+        try:
+            await link.run(frame, position)
+        finally:
+            if self._links.get(hello.node_id) is link:
+                del self._links[hello.node_id]
+
+    def _judge(self, hello: frames.Hello) -> tuple[ErrorCode, str]:
+        host = self._host
+        if not self._started:
+            return ErrorCode.BROKER_NOT_AVAILABLE, "this broker does not serve yet, or no longer"
+        if hello.version != frames.PROTOCOL_VERSION:
+            return ErrorCode.UNSUPPORTED_VERSION, (
+                f"replication protocol {hello.version} is spoken there, {frames.PROTOCOL_VERSION} here"
+            )
+        if hello.cluster_id != host.cluster_id:
+            return ErrorCode.INCONSISTENT_CLUSTER_ID, f"cluster {hello.cluster_id} is not {host.cluster_id}"
+        if hello.target_id != host.node_id:
+            return ErrorCode.BROKER_NOT_AVAILABLE, f"this is node {host.node_id}, not {hello.target_id}"
+        if hello.node_id == host.node_id:
+            return ErrorCode.INVALID_REQUEST, "a node does not follow itself"
+        known = host.brokers.get(hello.node_id)
+        previous = self._links.get(hello.node_id)
+        epoch = max(
+            known.broker_epoch if known is not None else NO_BROKER_EPOCH,
+            previous.broker_epoch if previous is not None else NO_BROKER_EPOCH,
+        )
+        if hello.broker_epoch < epoch:
+            return ErrorCode.STALE_BROKER_EPOCH, (
+                f"node {hello.node_id} has registered anew (epoch {epoch}) since {hello.broker_epoch}"
+            )
+        return ErrorCode.NONE, ""
