@@ -14,7 +14,7 @@ from strandline.proto.errors import KafkaError
 from strandline.proto.ids import LeaderEpoch, Offset
 
 if TYPE_CHECKING:
-    from strandline.log.partition_log import PartitionLog
+    from strandline.log.log_state import LogState
 
 INDEX_CACHE_BYTES = 64 << 20
 """Memory for loaded indexes of closed segments, over all logs of a directory (a full 1 GiB segment's take 5 MB)."""
@@ -68,7 +68,7 @@ class LogReader:
 
     __slots__ = ("_cache", "_log")
 
-    def __init__(self, log: PartitionLog, cache: IndexCache) -> None:
+    def __init__(self, log: LogState, cache: IndexCache) -> None:
         self._log = log
         self._cache = cache
 

@@ -1,0 +1,228 @@
+"""Looking into the files of a log, damaged ones too: what `strandline log dump` prints. Nothing is changed.
+
+Every function yields what it finds in order; what does not make sense is a `Problem` at its place, and the walk goes on
+behind it where that is possible.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from strandline.log.batch import HEADER_SIZE, BatchHeader, parse_header, verify_crc
+from strandline.log.checkpoints import (
+    CLEAN_SHUTDOWN,
+    HIGH_WATERMARKS,
+    LEADER_EPOCHS,
+    LOG_STARTS,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+    decode_checkpoint,
+    decode_properties,
+)
+from strandline.log.disk import Disk, File, read_file
+from strandline.log.index import ENTRY_BYTES, TIME_ENTRY_BYTES
+from strandline.log.producer_state import SnapshotDamaged, SnapshotRow, decode_snapshot
+from strandline.log.records import Record, decode_records
+from strandline.log.scan import find_batch_after, only_zeros
+from strandline.log.segment import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX
+from strandline.proto.errors import ConfigError, CorruptLogError, KafkaError
+
+_INDEX_ENTRY = struct.Struct(">II")
+_TIME_INDEX_ENTRY = struct.Struct(">qI")
+
+
+@dataclass(frozen=True, slots=True)
+class DumpedBatch:
+    """One batch of a `.log` file."""
+
+    position: int
+    header: BatchHeader
+    crc_holds: bool
+    records: list[Record] | None
+    """None unless asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """One entry of an `.index` file."""
+
+    position: int
+    """Of the entry in its file, bytes."""
+    offset: int
+    log_position: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimeIndexEntry:
+    """One entry of a `.timeindex` file."""
+
+    position: int
+    timestamp_ms: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One entry of a text file: a checkpoint's fields, or a property and its value."""
+
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """Zeros of preallocation from `position` to the end of the file."""
+
+    position: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Bytes that are not what the file's name promises."""
+
+    position: int
+    reason: str
+
+
+Dumped = DumpedBatch | IndexEntry | TimeIndexEntry | SnapshotRow | Line | Padding | Problem
+
+
+def dump_file(disk: Disk, path: str, *, decode: bool = False) -> Iterator[Dumped]:
+    """What is in the file, by its name. `decode` opens the batches' records as well.
+
+    Raises:
+        ConfigError: a name that is not one of a log directory.
+        FileNotFoundError, DiskError
+    """
+    name = path.rpartition("/")[2]
+    if name.endswith(LOG_SUFFIX):
+        return dump_log(disk, path, decode=decode)
+    if name.endswith(INDEX_SUFFIX):
+        return dump_index(disk, path)
+    if name.endswith(TIME_INDEX_SUFFIX):
+        return dump_time_index(disk, path)
+    if name.endswith(SNAPSHOT_SUFFIX):
+        return dump_snapshot(disk, path)
+    if name in (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS, LEADER_EPOCHS):
+        return dump_checkpoint(disk, path)
+    if name in (META_PROPERTIES, PARTITION_METADATA):
+        return dump_properties(disk, path)
+    if name == CLEAN_SHUTDOWN:
+        return iter([Line((read_file(disk, path).decode("utf-8", "replace"),))])
+    raise ConfigError("file", path, "a file of a log directory: .log, .index, .timeindex, .snapshot, a checkpoint")
+
+
+def dump_log(disk: Disk, path: str, *, decode: bool = False) -> Iterator[DumpedBatch | Padding | Problem]:
+    """The batches of a segment. Behind a damaged place the next batch that holds its CRC is looked for."""
+    file = disk.open(path)
+    try:
+        yield from _walk(file, decode)
+    finally:
+        file.close()
+
+
+def _walk(file: File, decode: bool) -> Iterator[DumpedBatch | Padding | Problem]:
+    size = file.size()
+    position = 0
+    next_offset = -1
+    while position < size:
+        try:
+            header = parse_header(file.pread(HEADER_SIZE, position))
+        except KafkaError as error:
+            if only_zeros(file, position, size):
+                yield Padding(position, size - position)
+                return
+            yield Problem(position, f"there is no batch ({error.message})")
+            header = None
+        if header is not None and position + header.size > size:
+            yield Problem(position, f"a batch of {header.size} bytes reaches beyond the end of the file")
+            header = None
+        if header is None:
+            following = find_batch_after(file, position, max(next_offset - 1, -1))
+            if following is None:
+                return
+            position = following[0]
+            continue
+        if header.base_offset < next_offset:
+            yield Problem(position, f"offset {header.base_offset} where {next_offset} or later must follow")
+        yield from _dump_batch(file.pread(header.size, position), position, header, decode)
+        next_offset = header.next_offset
+        position += header.size
+
+
+def _dump_batch(data: bytes, position: int, header: BatchHeader, decode: bool) -> Iterator[DumpedBatch | Problem]:
+    try:
+        verify_crc(data)
+    except KafkaError as error:
+        yield DumpedBatch(position, header, False, None)
+        yield Problem(position, str(error.message))
+        return
+    try:
+        records = decode_records(data) if decode else None
+    except KafkaError as error:
+        yield DumpedBatch(position, header, True, None)
+        yield Problem(position, f"the records do not parse: {error}")
+        return
+    yield DumpedBatch(position, header, True, records)
+
+
+def dump_index(disk: Disk, path: str) -> Iterator[IndexEntry | Problem]:
+    """Entries of an offset index."""
+    base_offset = _base_offset(path)
+    data = read_file(disk, path)
+    last = (-1, -1)
+    for position in range(0, len(data) - ENTRY_BYTES + 1, ENTRY_BYTES):
+        entry = _INDEX_ENTRY.unpack_from(data, position)
+        if entry[0] <= last[0] or entry[1] <= last[1]:
+            yield Problem(position, f"entry {entry} after {last}: offsets and positions must rise")
+        last = entry
+        yield IndexEntry(position, base_offset + entry[0], entry[1])
+    if len(data) % ENTRY_BYTES:
+        yield Problem(len(data) - len(data) % ENTRY_BYTES, "the last entry is not whole")
+
+
+def dump_time_index(disk: Disk, path: str) -> Iterator[TimeIndexEntry | Problem]:
+    """Entries of a time index."""
+    base_offset = _base_offset(path)
+    data = read_file(disk, path)
+    last = (-1, -1)
+    for position in range(0, len(data) - TIME_ENTRY_BYTES + 1, TIME_ENTRY_BYTES):
+        entry = _TIME_INDEX_ENTRY.unpack_from(data, position)
+        if entry[0] <= last[0] or entry[1] < last[1]:
+            yield Problem(position, f"entry {entry} after {last}: timestamps must rise")
+        last = entry
+        yield TimeIndexEntry(position, entry[0], base_offset + entry[1])
+    if len(data) % TIME_ENTRY_BYTES:
+        yield Problem(len(data) - len(data) % TIME_ENTRY_BYTES, "the last entry is not whole")
+
+
+def dump_snapshot(disk: Disk, path: str) -> Iterator[SnapshotRow | Problem]:
+    """Rows of a producer snapshot: one a batch remembered, up to five a producer, the newest last."""
+    try:
+        yield from decode_snapshot(read_file(disk, path))
+    except SnapshotDamaged as error:
+        yield Problem(0, str(error))
+
+
+def dump_checkpoint(disk: Disk, path: str) -> Iterator[Line | Problem]:
+    """Lines of an offset or epoch checkpoint."""
+    try:
+        yield from decode_checkpoint(path, read_file(disk, path), lambda line: Line(tuple(line.split())), "")
+    except CorruptLogError as error:
+        yield Problem(error.position, error.reason)
+
+
+def dump_properties(disk: Disk, path: str) -> Iterator[Line]:
+    """Properties and their values."""
+    for key, value in decode_properties(read_file(disk, path)).items():
+        yield Line((key, value))
+
+
+def _base_offset(path: str) -> int:
+    digits = path.rpartition("/")[2].partition(".")[0]
+    if not digits.isdigit():
+        raise ConfigError("file", path, "an index is named by its base offset in 20 digits")
+    return int(digits)
