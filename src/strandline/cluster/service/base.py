@@ -12,13 +12,14 @@ import structlog
 from strandline.cluster.service.authorizer import AllowAll, Authorizer
 from strandline.cluster.service.deadlines import Deadlines
 from strandline.cluster.service.memory import MemoryBudget
-from strandline.cluster.service.ports import Controller, Quorum, Replicas
+from strandline.cluster.service.ports import Controller, Quorum
 from strandline.controller.api import ProducerIdBlock
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.topic_configs import ConfigType
 from strandline.proto.ids import BrokerEpoch, Endpoint, NodeId, ProducerId
 from strandline.proto.ports import Clock, Rpc
+from strandline.replica.manager import ReplicaManager
 
 log = structlog.get_logger("strandline.service")
 
@@ -79,7 +80,7 @@ class Base:
         node_id: NodeId,
         config: ServiceConfig,
         image: Callable[[], MetadataImage],
-        replicas: Replicas,
+        replicas: ReplicaManager,
         controller: Controller,
         quorum: Quorum,
         configs: ConfigResolver,

@@ -309,6 +309,8 @@ class Fetching(Base):
             result.fail(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         elif isinstance(found, ErrorCode):
             result.fail(found)
+        elif wanted.partition not in found.partitions:
+            result.fail(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         else:
             result.tp = TopicPartition(found.name, wanted.partition)
             if wanted.last_fetched_epoch >= 0:

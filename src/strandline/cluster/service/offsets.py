@@ -88,7 +88,7 @@ class Offsets(Base):
     def _list_offset(self, context: RequestContext, query: OffsetQuery, twice: bool) -> OffsetAnswer:
         if twice:
             return OffsetAnswer(query, ErrorCode.INVALID_REQUEST)
-        refused = self._refused(context, query.topic)
+        refused = self._refused(context, query.topic, query.partition)
         if refused is not None:
             return OffsetAnswer(query, refused)
         timestamp = query.timestamp
@@ -109,7 +109,7 @@ class Offsets(Base):
         return [self._offset_for_leader_epoch(context, query) for query in queries]
 
     def _offset_for_leader_epoch(self, context: RequestContext, query: EpochQuery) -> EpochAnswer:
-        refused = self._refused(context, query.topic)
+        refused = self._refused(context, query.topic, query.partition)
         if refused is not None:
             return EpochAnswer(query, refused)
         end = self.replicas.epoch_end_offset(
@@ -121,9 +121,9 @@ class Offsets(Base):
             return EpochAnswer(query, end.error)
         return EpochAnswer(query, ErrorCode.NONE, end.leader_epoch, end.end_offset)
 
-    def _refused(self, context: RequestContext, name: str) -> ErrorCode | None:
+    def _refused(self, context: RequestContext, name: str, partition: int) -> ErrorCode | None:
         if not self.authorizer.authorize(context, ((Operation.DESCRIBE, topic(name)),))[0]:
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        if name not in self.image().topics:
+        if self.image().partition(name, partition) is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return None

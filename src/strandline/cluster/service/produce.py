@@ -13,10 +13,10 @@ from strandline.cluster.service.authorizer import Operation, topic
 from strandline.cluster.service.base import NO_TRANSACTIONS, Base
 from strandline.cluster.service.context import RequestContext
 from strandline.cluster.service.deadlines import Ticket
-from strandline.cluster.service.ports import PendingAppend
 from strandline.cluster.service.topics import create_command, find_topic, topic_name_fault
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId, TopicId, TopicPartition
+from strandline.replica.partition import PendingAppend
 from strandline.replica.states import AppendOutcome
 
 ACKS = (-1, 0, 1)
@@ -165,11 +165,11 @@ class Producing(Base):
             for index, records in wanted.partitions:
                 result = PartitionResult(index, error, message)
                 results.append(result)
-                if error is not ErrorCode.NONE or not self._acceptable(records, context.version, result):
+                tp = TopicPartition(name, index)
+                if error is not ErrorCode.NONE or not self._acceptable(tp, records, context.version, result):
                     pending.failed = True
                     continue
                 assert records is not None  # _acceptable says so
-                tp = TopicPartition(name, index)
                 pending.left += 1
                 append = self.replicas.append(tp, records, request.acks, _PartitionAppend(self, pending, result, tp))
                 if append is not None:
@@ -210,9 +210,13 @@ class Producing(Base):
             return "", ErrorCode.INVALID_TOPIC_EXCEPTION, fault
         return "", found, f"topic {wanted.name!r} does not exist; to create it: {create_command(wanted.name)}"
 
-    def _acceptable(self, records: memoryview | None, version: int, result: PartitionResult) -> bool:
-        """Version 3 and later: exactly one batch, of format 2. The log checks the batch itself."""
+    def _acceptable(
+        self, tp: TopicPartition, records: memoryview | None, version: int, result: PartitionResult
+    ) -> bool:
+        """The partition exists, and there is exactly one batch, of format 2. The log checks the batch itself."""
         fault = batch_fault(records, version)
+        if self.image().partition(*tp) is None:
+            fault = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{tp} does not exist"
         if fault is not None:
             result.error, result.message = fault
             return False

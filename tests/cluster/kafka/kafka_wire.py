@@ -1,0 +1,113 @@
+"""A client of a few lines: requests written by kio, answers read by kio, over a real socket."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from kio.serial import entity_reader, entity_writer
+
+from strandline.cluster.kafka import codec
+from strandline.proto.ids import Endpoint
+
+FLEXIBLE_HEADER_EXCEPT = ("api_versions",)
+
+
+def request_class(api: str, version: int) -> Any:
+    module = codec.schema(api, version, "request")
+    return getattr(module, "".join(word.title() for word in api.split("_")) + "Request")
+
+
+def response_class(api: str, version: int) -> Any:
+    module = codec.schema(api, version, "response")
+    return getattr(module, "".join(word.title() for word in api.split("_")) + "Response")
+
+
+def frame(key: int, version: int, correlation_id: int, body: bytes, *, flexible: bool, client_id: str = "test") -> bytes:
+    header = struct.pack(">hhih", key, version, correlation_id, len(client_id)) + client_id.encode()
+    if flexible:
+        header += b"\0"
+    return struct.pack(">i", len(header) + len(body)) + header + body
+
+
+class KafkaClient:
+    """One connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.correlation_id = 0
+
+    def send(self, api: str, version: int, **values: Any) -> tuple[int, Any]:
+        """Write a request; returns what `receive` needs. Values by kio's names; parts as dicts."""
+        kind = request_class(api, version)
+        out = io.BytesIO()
+        entity_writer(kind)(out, build(codec.schema(api, version, "request"), kind, values))
+        self.correlation_id += 1
+        self.writer.write(
+            frame(kind.__api_key__, version, self.correlation_id, out.getvalue(), flexible=kind.__flexible__)
+        )
+        return self.correlation_id, response_class(api, version)
+
+    async def receive(self, sent: tuple[int, Any]) -> Any:
+        correlation_id, kind = sent
+        raw = await self.receive_frame()
+        assert struct.unpack_from(">i", raw)[0] == correlation_id
+        position = 4
+        if kind.__flexible__ and kind.__api_key__ != 18:
+            assert raw[4] == 0
+            position = 5
+        message, size = entity_reader(kind)(raw, position)
+        assert position + size == len(raw), "bytes after the answer"
+        return message
+
+    async def receive_frame(self) -> bytes:
+        async with asyncio.timeout(20):
+            size = struct.unpack(">i", await self.reader.readexactly(4))[0]
+            return await self.reader.readexactly(size)
+
+    async def ask(self, api: str, version: int, **values: Any) -> Any:
+        return await self.receive(self.send(api, version, **values))
+
+    async def closed(self) -> bool:
+        """The other side has closed, without another byte."""
+        async with asyncio.timeout(20):
+            return await self.reader.read(1) == b""
+
+
+def build(module: Any, kind: Any, values: dict[str, Any]) -> Any:
+    """A kio message from plain values: dicts become the parts that the field's type names."""
+    fields = {field.name: field for field in kind.__dataclass_fields__.values()}
+    made = {}
+    for name, value in values.items():
+        if name not in fields:
+            continue
+        annotation = codec._unwrap_optional(fields[name].type)[0]
+        is_list = getattr(annotation, "__origin__", None) is tuple
+        inner = codec._unwrap_optional(annotation.__args__[0])[0] if is_list else annotation
+        if is_list and value is not None:
+            made[name] = tuple(build(module, inner, one) if isinstance(one, dict) else one for one in value)
+        elif isinstance(value, dict):
+            made[name] = build(module, inner, value)
+        elif fields[name].metadata.get("kafka_type") == "timedelta_i32":
+            made[name] = codec._milliseconds(value)
+        else:
+            made[name] = value
+    return kind(**made)
+
+
+@asynccontextmanager
+async def connect(endpoint: Endpoint) -> AsyncIterator[KafkaClient]:
+    reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port, limit=1 << 26)
+    try:
+        yield KafkaClient(reader, writer)
+    finally:
+        writer.close()
+        try:
+            await writer.wait_closed()
+        except ConnectionError:
+            pass
