@@ -1,0 +1,261 @@
+"""A controller for tests: one partition table, the checks of AlterPartition in their order, elections by request.
+
+It is told who lives, answers proposals, and hands metadata to whoever subscribed. It is no model of the quorum: its word
+is committed as it is spoken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import (
+    NO_NODE,
+    BrokerEpoch,
+    LeaderEpoch,
+    NodeId,
+    PartitionEpoch,
+    TopicId,
+    TopicIdPartition,
+    TopicPartition,
+)
+from strandline.replica.states import AlterPartitionItem, AlterPartitionOutcome, BrokerState, PartitionState
+
+Subscriber = Callable[[list[PartitionState], list[TopicIdPartition], dict[NodeId, BrokerState]], None]
+
+
+@dataclass
+class Elr:
+    """Members that left an ISR below min.insync: they hold all that is committed (KIP-966)."""
+
+    members: tuple[NodeId, ...] = ()
+
+
+class FakeController:
+    def __init__(self) -> None:
+        self.brokers: dict[NodeId, BrokerState] = {}
+        self.partitions: dict[TopicIdPartition, PartitionState] = {}
+        self.elr: dict[TopicIdPartition, Elr] = {}
+        self.subscribers: dict[NodeId, Subscriber] = {}
+        self.proposals: list[AlterPartitionItem] = []
+        self._epoch = 0
+
+    # Metadata out
+
+    def publish(self, changes: list[PartitionState], deleted: list[TopicIdPartition] | None = None) -> None:
+        for subscriber in list(self.subscribers.values()):
+            subscriber(changes, deleted or [], dict(self.brokers))
+
+    def subscribe(self, node: NodeId, subscriber: Subscriber) -> None:
+        """Hand over everything, then every change."""
+        self.subscribers[node] = subscriber
+        subscriber(list(self.partitions.values()), [], dict(self.brokers))
+
+    # Brokers
+
+    def register(self, broker: BrokerState, *, clean: bool = True) -> BrokerEpoch:
+        """A process registers; after an unclean stop it leaves every ISR and ELR first (KAFKA-15586)."""
+        self._epoch += 1
+        changes = []
+        if not clean:
+            for key, state in list(self.partitions.items()):
+                elr = self.elr[key]
+                elr.members = tuple(node for node in elr.members if node != broker.node_id)
+                if broker.node_id in state.isr and len(state.isr) > 1:
+                    changes.append(self._shrink(key, broker.node_id, to_elr=False))
+        epoch = BrokerEpoch(self._epoch)
+        self.brokers[broker.node_id] = replace(broker, broker_epoch=epoch, fenced=True)
+        self.publish(changes)
+        return epoch
+
+    def unfence(self, node: NodeId) -> None:
+        self.brokers[node] = replace(self.brokers[node], fenced=False)
+        self.publish([self._elect(key) for key, state in list(self.partitions.items()) if state.leader == NO_NODE])
+
+    def fence(self, node: NodeId) -> None:
+        """The broker is gone: it leaves the ISRs (the last member of one stays) and its leaderships move."""
+        self.brokers[node] = replace(self.brokers[node], fenced=True)
+        self._withdraw(node)
+
+    def begin_shutdown(self, node: NodeId) -> None:
+        self.brokers[node] = replace(self.brokers[node], in_controlled_shutdown=True)
+        self._withdraw(node)
+
+    def _withdraw(self, node: NodeId) -> None:
+        changes = []
+        for key, state in list(self.partitions.items()):
+            if node not in state.replicas:
+                continue
+            changed = state
+            if node in state.isr:
+                changed = self._shrink(key, node, to_elr=True)
+            if changed.leader == node:
+                changed = self._elect(key)
+            if changed is not state:
+                changes.append(changed)
+        self.publish(changes)
+
+    def _shrink(self, key: TopicIdPartition, node: NodeId, *, to_elr: bool) -> PartitionState:
+        state = self.partitions[key]
+        isr = tuple(member for member in state.isr if member != node)
+        if not isr and not (to_elr and state.effective_min_isr > 0):
+            isr = state.isr
+        if to_elr and len(isr) < state.effective_min_isr:
+            self.elr[key].members = (*self.elr[key].members, node)
+        elif not isr:
+            isr = (node,)
+        return self._store(key, replace(state, isr=isr))
+
+    def _store(self, key: TopicIdPartition, state: PartitionState) -> PartitionState:
+        state = replace(state, partition_epoch=PartitionEpoch(state.partition_epoch + 1))
+        if len(state.isr) >= state.effective_min_isr:
+            self.elr[key].members = ()
+        self.partitions[key] = state
+        return state
+
+    def _elect(self, key: TopicIdPartition, chosen: NodeId | None = None) -> PartitionState:
+        """From the ISR in replica order, else from the ELR; nobody if neither has an active member."""
+        state = self.partitions[key]
+        candidates = [node for node in state.replicas if node in state.isr] + [
+            node for node in state.replicas if node in self.elr[key].members and node not in state.isr
+        ]
+        active = [node for node in candidates if (broker := self.brokers.get(node)) is not None and broker.eligible]
+        leader = NO_NODE
+        if active:
+            leader = chosen if chosen in active else active[0]
+        if leader == NO_NODE and state.leader == NO_NODE:
+            return state
+        isr = state.isr
+        if leader != NO_NODE and leader not in isr:
+            isr = (leader,)
+            self.elr[key].members = tuple(node for node in self.elr[key].members if node != leader)
+        return self._store(
+            key, replace(state, leader=leader, isr=isr, leader_epoch=LeaderEpoch(state.leader_epoch + 1))
+        )
+
+    # Partitions
+
+    def create(self, state: PartitionState) -> None:
+        self.partitions[state.topic_id_partition] = state
+        self.elr[state.topic_id_partition] = Elr()
+        self.publish([state])
+
+    def delete(self, key: TopicIdPartition) -> None:
+        del self.partitions[key]
+        del self.elr[key]
+        self.publish([], [key])
+
+    def state(self, tp: TopicPartition) -> PartitionState:
+        return next(state for state in self.partitions.values() if state.topic_partition == tp)
+
+    def elect(self, tp: TopicPartition, leader: NodeId) -> None:
+        """Move the leadership to a member of the ISR or ELR."""
+        self.publish([self._elect(self.state(tp).topic_id_partition, leader)])
+
+    def elect_uncleanly(self, tp: TopicPartition, leader: NodeId) -> None:
+        state = self.state(tp)
+        key = state.topic_id_partition
+        self.elr[key].members = ()
+        self.publish(
+            [
+                self._store(
+                    key,
+                    replace(
+                        state,
+                        leader=leader,
+                        isr=(leader,),
+                        recovering=True,
+                        leader_epoch=LeaderEpoch(state.leader_epoch + 1),
+                    ),
+                )
+            ]
+        )
+
+    def change(self, tp: TopicPartition, **changes: object) -> None:
+        """Any other change of a partition."""
+        state = self.state(tp)
+        self.publish([self._store(state.topic_id_partition, replace(state, **changes))])  # type: ignore[arg-type]
+
+    # AlterPartition, checks in the order of rule B
+
+    def alter_partition(
+        self, node: NodeId, items: list[AlterPartitionItem]
+    ) -> list[AlterPartitionOutcome]:
+        changed: list[PartitionState] = []
+        outcomes = [self._alter(node, item, changed) for item in items]
+        self.publish(changed)
+        return outcomes
+
+    def _alter(
+        self, node: NodeId, item: AlterPartitionItem, changed: list[PartitionState]
+    ) -> AlterPartitionOutcome:
+        self.proposals.append(item)
+        key = TopicIdPartition(item.topic_id, item.partition)
+        state = self.partitions.get(key)
+        error = ErrorCode.UNKNOWN_TOPIC_ID if state is None else self._judge(node, item, state)
+        if error is not ErrorCode.NONE or state is None:
+            return AlterPartitionOutcome(item.topic_id, item.partition, error)
+        state = self._store(
+            key,
+            replace(state, isr=tuple(member.node_id for member in item.new_isr), recovering=item.recovering),
+        )
+        changed.append(state)
+        return AlterPartitionOutcome(
+            item.topic_id,
+            item.partition,
+            ErrorCode.NONE,
+            "",
+            state.leader,
+            state.leader_epoch,
+            state.partition_epoch,
+            state.isr,
+            state.recovering,
+        )
+
+    def _judge(self, node: NodeId, item: AlterPartitionItem, state: PartitionState) -> ErrorCode:
+        if item.leader_epoch > state.leader_epoch or item.partition_epoch > state.partition_epoch:
+            return ErrorCode.NOT_CONTROLLER
+        if item.leader_epoch < state.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if node != state.leader:
+            return ErrorCode.INVALID_REQUEST
+        if item.partition_epoch < state.partition_epoch:
+            return ErrorCode.INVALID_UPDATE_VERSION
+        nodes = [member.node_id for member in item.new_isr]
+        if any(member not in state.replicas for member in nodes) or state.leader not in nodes:
+            return ErrorCode.INVALID_REQUEST
+        for member in item.new_isr:
+            broker = self.brokers.get(member.node_id)
+            if broker is None or not broker.eligible:
+                return ErrorCode.INELIGIBLE_REPLICA
+            if member.broker_epoch not in (-1, broker.broker_epoch):
+                return ErrorCode.INELIGIBLE_REPLICA
+        return ErrorCode.NONE
+
+
+def partition_state(
+    topic: str = "t",
+    *,
+    topic_id: TopicId,
+    replicas: tuple[int, ...] = (1, 2, 3),
+    leader: int | None = None,
+    isr: tuple[int, ...] | None = None,
+    partition: int = 0,
+    min_insync_replicas: int = 2,
+    **more: object,
+) -> PartitionState:
+    """A partition as it is created."""
+    nodes = tuple(NodeId(node) for node in replicas)
+    return PartitionState(
+        topic=topic,
+        topic_id=topic_id,
+        partition=partition,
+        replicas=nodes,
+        isr=nodes if isr is None else tuple(NodeId(node) for node in isr),
+        leader=nodes[0] if leader is None else NodeId(leader),
+        leader_epoch=LeaderEpoch(0),
+        partition_epoch=PartitionEpoch(0),
+        min_insync_replicas=min_insync_replicas,
+        **more,  # type: ignore[arg-type]
+    )

@@ -1,0 +1,155 @@
+"""A few brokers with real logs and streams in memory, under a controller made for tests."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from uuid import UUID
+
+from strandline.log.batch import build_batch
+from strandline.log.log_dir import LogDir, format_log_dir
+from strandline.log.real_disk import RealDisk
+from strandline.log.records import Record
+from strandline.proto.ids import BrokerEpoch, Endpoint, NodeId, TopicPartition
+from strandline.proto.ports import RpcServer
+from strandline.replica.manager import ReplicaManager
+from strandline.replica.states import (
+    AlterPartitionItem,
+    AlterPartitionOutcome,
+    AppendOutcome,
+    BrokerState,
+    ReplicaConfig,
+)
+from tests.replica.fake_controller import FakeController, partition_state
+from tests.replica.memory_rpc import MemoryNetwork
+
+CLUSTER = "cluster-for-tests"
+TOPIC_ID = UUID(int=7)
+TP = TopicPartition("t", 0)
+
+
+class RealClock:
+    def monotonic_ms(self) -> float:
+        return time.monotonic() * 1000
+
+    def wall_ms(self) -> int:
+        return int(time.time() * 1000)
+
+
+def batch(value: bytes, count: int = 1, **producer: int) -> memoryview:
+    """A writable batch of `count` records, as a client sends it."""
+    records = [Record(0, 1_700_000_000_000 + i, None, value, ()) for i in range(count)]
+    return memoryview(build_batch(records, **producer))
+
+
+class Broker:
+    """One process: killed by `kill`, stopped by `stop`; what lies in its directory outlives it."""
+
+    def __init__(self, cluster: Cluster, node: int) -> None:
+        self.cluster = cluster
+        self.node = NodeId(node)
+        self.endpoint = Endpoint("memory", 9000 + node)
+        self.path = str(cluster.directory / f"n{node}")
+        self.disk = RealDisk()
+        self.fatal: list[Exception] = []
+        self.server: RpcServer | None = None
+        format_log_dir(self.disk, self.path, CLUSTER, self.node, UUID(int=node))
+        self.log_dir: LogDir
+        self.replicas: ReplicaManager
+
+    async def start(self, *, clean: bool = True) -> None:
+        rpc = self.cluster.network.rpc(self.endpoint)
+        self.log_dir = LogDir.open(self.disk, self.path, RealClock())
+        self.replicas = ReplicaManager(
+            node_id=self.node,
+            cluster_id=CLUSTER,
+            log_dir=self.log_dir,
+            disk=self.disk,
+            clock=RealClock(),
+            rng=random.Random(self.node),
+            rpc=rpc,
+            config=self.cluster.config,
+            send_alter_partition=self._alter_partition,
+            on_fatal=self.fatal.append,
+        )
+        self.server = await rpc.serve(self.endpoint, {}, self.replicas.stream_handlers())
+        controller = self.cluster.controller
+        epoch = controller.register(BrokerState(self.node, self.endpoint, BrokerEpoch(-1)), clean=clean)
+        self.replicas.start()
+        controller.subscribe(self.node, self.replicas.apply)
+        self.replicas.set_broker_epoch(epoch)
+        controller.unfence(self.node)
+
+    async def _alter_partition(self, items: list[AlterPartitionItem]) -> list[AlterPartitionOutcome]:
+        await asyncio.sleep(0)
+        return self.cluster.controller.alter_partition(self.node, items)
+
+    async def stop(self, *, clean: bool = True) -> None:
+        """Stop serving; the controller is told by the caller."""
+        self.cluster.controller.subscribers.pop(self.node, None)
+        if self.server is not None:
+            await self.server.close()
+            self.server = None
+            await self.replicas.close(clean)
+            self.log_dir.close(None)
+
+    def append(self, tp: TopicPartition, data: memoryview, acks: int = -1) -> asyncio.Future[AppendOutcome]:
+        future: asyncio.Future[AppendOutcome] = asyncio.get_running_loop().create_future()
+        self.replicas.append(tp, data, acks, future.set_result)
+        return future
+
+    def log_bytes(self, tp: TopicPartition = TP) -> bytes:
+        """The committed and uncommitted bytes of the whole log."""
+        log = self.log_dir.logs[tp]
+        data, offset = [], int(log.log_start_offset)
+        while offset < log.log_end_offset:
+            read = log.read(offset, 1 << 20, log.log_end_offset)
+            assert read is not None
+            data.append(read.data)
+            offset = read.next_offset
+        return b"".join(data)
+
+
+class Cluster:
+    def __init__(self, directory: Path, nodes: int, config: ReplicaConfig) -> None:
+        self.directory = directory
+        self.config = config
+        self.network = MemoryNetwork()
+        self.controller = FakeController()
+        self.brokers = {node: Broker(self, node) for node in range(1, nodes + 1)}
+
+    def __getitem__(self, node: int) -> Broker:
+        return self.brokers[node]
+
+    def create(self, **more: object) -> None:
+        replicas = tuple(self.brokers)
+        self.controller.create(partition_state(topic_id=TOPIC_ID, **{"replicas": replicas, **more}))  # type: ignore[arg-type]
+
+    def leader(self) -> Broker:
+        return self.brokers[self.controller.state(TP).leader]
+
+
+async def until(condition: Callable[[], bool], what: str = "", timeout_s: float = 10.0) -> None:
+    """Wait for a condition."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"never came true: {what or condition}"
+        await asyncio.sleep(0.002)
+
+
+@asynccontextmanager
+async def running(directory: Path, nodes: int = 3, **config: object) -> AsyncIterator[Cluster]:
+    """`nodes` brokers up and registered."""
+    cluster = Cluster(directory, nodes, ReplicaConfig(**config))  # type: ignore[arg-type]
+    try:
+        for broker in cluster.brokers.values():
+            await broker.start()
+        yield cluster
+    finally:
+        for broker in cluster.brokers.values():
+            await broker.stop(clean=False)
+            broker.disk.close()
