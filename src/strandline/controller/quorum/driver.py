@@ -39,6 +39,9 @@ from strandline.proto.ports import Clock, Rpc, RpcError, RpcUnavailable
 _TIMER_MS_MIN = 1.0
 """Never wake sooner: an overdue deadline must not turn into a busy loop."""
 
+_FULL_DISK_RETRY_S = 0.5
+"""How often a vote that found no room on the disk is written again."""
+
 _RECOVERY_POINT_INTERVAL_MS = 30_000.0
 """At most this often two small syncs are spent on telling recovery how far the log is durable."""
 
@@ -93,6 +96,7 @@ class Driver:
         self._waiting: dict[int, asyncio.Future[bytes]] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._snapshotting = False
+        self._held_back: Ready | None = None
         self._recovery_point_due_ms = self.now_ms() + _RECOVERY_POINT_INTERVAL_MS
 
     @property
@@ -175,14 +179,26 @@ class Driver:
 
     def _drain(self) -> None:
         while not self._stopped:
-            ready = self.core.ready()
+            ready = self._held_back or self.core.ready()
+            self._held_back = None
             if ready.empty:
                 return
+            if ready.persist is not None:
+                try:
+                    self._durable.state_file.write(ready.persist)
+                except DiskFull:
+                    self._hold_back(ready)
+                    return
             self._carry_out(ready)
 
+    def _hold_back(self, ready: Ready) -> None:
+        """No room to remember an epoch or a vote. Nothing leaves this node until there is: to the others it is silent,
+        which Raft bears, and it need not fall."""
+        self._held_back = ready
+        self._loop.call_later(_FULL_DISK_RETRY_S, self.pump)
+
     def _carry_out(self, ready: Ready) -> None:
-        if ready.persist is not None:
-            self._durable.state_file.write(ready.persist)
+        """All but `persist`, which is durable by now."""
         for action in ready.log:
             if not self._change_log(action):
                 break
@@ -337,7 +353,7 @@ class Driver:
     def _arm_timer(self) -> None:
         """One timer. It is left alone when the next deadline is later: it then fires early, and arms again."""
         deadline_ms = self.core.deadline_ms()
-        if deadline_ms == math.inf:
+        if deadline_ms == math.inf or self._held_back is not None:
             return
         at = self._loop.time() + max(deadline_ms - self.now_ms(), _TIMER_MS_MIN) / 1000.0
         if self._timer is not None:
@@ -392,6 +408,12 @@ class Driver:
                 future.set_exception(RpcUnavailable("this node's quorum has stopped"))
         for task in list(self._tasks):
             task.cancel()
+
+    async def finish(self) -> None:
+        """After `stop`: return once every task has ended and no sync is under way."""
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
+        await self._syncer.drain()
 
     async def drain_calls(self, timeout_s: float) -> None:
         """Wait until the calls under way are answered, or for the timeout."""

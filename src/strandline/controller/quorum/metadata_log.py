@@ -50,13 +50,13 @@ class MetadataLog:
         log = open_log(disk, directory, TOPIC_PARTITION, clock=clock, config=log_config, last_life=last_life)
         disk.sync_now([segment.file for segment in log.segments])
         disk.sync_dir(directory)
-        recovery_point.write(log.log_end_offset)
+        recovery_point.note(log.log_end_offset)
         return cls(log, recovery_point)
 
     def note_recovery_point(self) -> None:
         """Write down how far the log is durable. Raises DiskError."""
         if self.durable_offset > self._recovery_point.offset:
-            self._recovery_point.write(self.durable_offset)
+            self._recovery_point.note(self.durable_offset)
 
     @property
     def end_offset(self) -> int:
@@ -145,13 +145,14 @@ class MetadataLog:
         """Delete from the disk what `delete_before` took out, slowly."""
         await self.partition_log.delete_removed()
 
+    def abandon(self) -> None:
+        """Close the files as they are."""
+        self.partition_log.close_files()
+
     def close(self) -> None:
-        """Sync and close the files; after a failure only close them."""
-        if self.partition_log.failure is None:
-            self.partition_log.close()
-            self.note_recovery_point()
-        else:
-            self.partition_log.close_files()
+        """Sync and close the files. Raises StorageError; the files are closed anyway."""
+        self.partition_log.close()
+        self.note_recovery_point()
 
     def read(self, offset: int, max_bytes: int) -> bytes | None:
         """Whole batches from `offset`, one at least; None if they are not in memory."""

@@ -133,16 +133,28 @@ class Quorum:
         self._driver.pump()
 
     async def close(self) -> None:
-        """Resign if leading, let the voters hear of it, and close the log. Idempotent."""
-        driver, log = self._driver, self._log
-        if driver is not None and not driver.stopped:
-            if driver.core.leading is not None:
-                self.resign()
-                await driver.drain_calls(_CLOSE_TIMEOUT_S)
-            driver.stop()
-        if log is not None:
+        """Resign if leading, let the voters hear of it, sync and close the log. After a failure only give back what is
+        held. Idempotent."""
+        driver = self._driver
+        if driver is None or driver.stopped:
+            self.abandon()
+            return
+        if driver.core.leading is not None:
+            self.resign()
+            await driver.drain_calls(_CLOSE_TIMEOUT_S)
+        driver.stop()
+        await driver.finish()
+        if self._log is not None:
+            self._log.close()
             self._log = None
-            log.close()
+
+    def abandon(self) -> None:
+        """Stop as a killed process does: no resignation, no flush; only the file descriptors go."""
+        if self._driver is not None:
+            self._driver.stop()
+        if self._log is not None:
+            self._log.abandon()
+            self._log = None
 
     def register(self, listener: QuorumListener) -> None:
         """Add a listener; one registered after `start` gets the snapshot and the log from their beginning."""

@@ -8,7 +8,7 @@ written now and then: it may lag behind the truth, and must never be ahead of it
 from __future__ import annotations
 
 from strandline.log.checkpoints import decode_properties, encode_properties
-from strandline.log.disk import Disk, read_file, write_file_durably
+from strandline.log.disk import Disk, DiskFull, read_file, write_file_durably
 from strandline.log.recovery import LastLife
 from strandline.proto.errors import CorruptLogError
 
@@ -40,8 +40,14 @@ class RecoveryPoint:
         self.offset = offset
         return LastLife(recovery_point=offset, same_boot=bool(boot_id) and boot_id == self._disk.boot_id())
 
-    def write(self, offset: int) -> None:
-        """Everything below `offset` is durable. Raises DiskError."""
+    def note(self, offset: int) -> None:
+        """Everything below `offset` is durable. On a full disk the file stays behind. Raises DiskError."""
+        try:
+            self._write(offset)
+        except DiskFull:
+            self.lower_to(offset)
+
+    def _write(self, offset: int) -> None:
         values = {"recovery.point": str(offset), "boot.id": self._disk.boot_id()}
         write_file_durably(self._disk, self._path, encode_properties(values))
         self.offset = offset
@@ -49,4 +55,4 @@ class RecoveryPoint:
     def lower_to(self, offset: int) -> None:
         """The log is about to be cut at `offset`: the file must not say more. Raises DiskError."""
         if self.offset > offset:
-            self.write(offset)
+            self._write(offset)

@@ -12,14 +12,6 @@ from strandline.controller.raft.leader import Leader
 from strandline.controller.raft.log_summary import LogSummary
 from strandline.controller.raft.messages import (
     Batch,
-    BeginQuorumEpochRequest,
-    BeginQuorumEpochResponse,
-    EndQuorumEpochRequest,
-    EndQuorumEpochResponse,
-    FetchRequest,
-    FetchResponse,
-    FetchSnapshotRequest,
-    FetchSnapshotResponse,
     Inbound,
     OffsetAndEpoch,
     Outbound,
@@ -33,13 +25,14 @@ from strandline.controller.raft.messages import (
     Response,
     ResponseReceived,
     SendRequest,
-    VoteRequest,
     VoteResponse,
 )
 from strandline.controller.raft.observer import Observer
 from strandline.controller.raft.prospective import Prospective
 from strandline.controller.raft.ready import Append, ElectionState, LogAction, Ready, TruncateTo
+from strandline.controller.raft.requests import handle_request
 from strandline.controller.raft.resigned import Resigned
+from strandline.controller.raft.restart import initial_role
 from strandline.controller.raft.state import LEGAL, Role
 from strandline.controller.raft.unattached import Unattached
 from strandline.controller.raft.voters import VoterSet
@@ -97,7 +90,7 @@ class RaftCore:
         self._watermark_moved = self.high_watermark > 0
         self._next_request_id = 0
         self._in_flight: dict[int, _Sent] = {}
-        self.role: Role = self._initial_role(saved or ElectionState(0), now_ms)
+        self.role: Role = initial_role(self, saved or ElectionState(0), now_ms)
         self._remember(self.role.election())
         self.role.entered(now_ms)
 
@@ -133,7 +126,7 @@ class RaftCore:
         """Take in one message."""
         self._now_ms = now_ms
         if isinstance(message, RequestReceived):
-            self._on_request(message.token, message.request, now_ms)
+            handle_request(self, message.token, message.request, now_ms)
         elif isinstance(message, ResponseReceived):
             self._on_response(message, now_ms)
         else:
@@ -223,87 +216,6 @@ class RaftCore:
         self._watermark_moved = False
         return ready
 
-    # --- requests of peers -------------------------------------------------------------------------------------------
-
-    def _on_request(self, token: int, request: Request, now_ms: float) -> None:
-        if isinstance(request, VoteRequest):
-            error, granted = self._on_vote(request, now_ms)
-            self.reply(token, VoteResponse(error, self.epoch, self.leader_id, granted))
-        elif isinstance(request, BeginQuorumEpochRequest):
-            error = self._on_begin(request, now_ms)
-            self.reply(token, BeginQuorumEpochResponse(error, self.epoch, self.leader_id))
-        elif isinstance(request, EndQuorumEpochRequest):
-            error = self._on_end(request, now_ms)
-            self.reply(token, EndQuorumEpochResponse(error, self.epoch, self.leader_id))
-        elif isinstance(request, FetchRequest):
-            error = self._judge_fetch(request)
-            if error is ErrorCode.NONE:
-                self.role.on_fetch(token, request, now_ms)
-            else:
-                self.reply(token, FetchResponse(error, self.epoch, self.leader_id))
-        else:
-            error = self._judge_fetch(request)
-            if error is ErrorCode.NONE:
-                self.role.on_fetch_snapshot(token, request, now_ms)
-            else:
-                self.reply(token, FetchSnapshotResponse(error, self.epoch, self.leader_id, request.snapshot))
-
-    def _judge_fetch(self, request: FetchRequest | FetchSnapshotRequest) -> ErrorCode:
-        if request.cluster_id != self.cluster_id:
-            return ErrorCode.INCONSISTENT_CLUSTER_ID
-        if request.epoch < self.epoch:
-            return ErrorCode.FENCED_LEADER_EPOCH
-        if request.epoch > self.epoch:
-            return ErrorCode.UNKNOWN_LEADER_EPOCH
-        return ErrorCode.NONE
-
-    def _on_vote(self, request: VoteRequest, now_ms: float) -> tuple[ErrorCode, bool]:
-        """Rules A3, A4 and A11."""
-        if request.cluster_id != self.cluster_id:
-            return ErrorCode.INCONSISTENT_CLUSTER_ID, False
-        if request.candidate_epoch < self.epoch:
-            return ErrorCode.FENCED_LEADER_EPOCH, False
-        last_epoch_max = request.candidate_epoch if request.pre_vote else request.candidate_epoch - 1
-        if request.candidate.node_id == self.key.node_id or request.last.epoch > last_epoch_max:
-            return ErrorCode.INVALID_REQUEST, False
-        recorded = self.voters.recorded(request.candidate.node_id)
-        if not request.voter.admits(self.key) or (recorded is not None and not recorded.admits(request.candidate)):
-            return ErrorCode.INVALID_VOTER_KEY, False
-        if request.candidate_epoch > self.epoch:
-            self.become_unattached(request.candidate_epoch, now_ms)
-        granted = self.role.may_grant(request, request.last.at_least(self.log.end))
-        if granted and not request.pre_vote and self.role.voted_for != request.candidate:
-            self._vote_for(request.candidate, now_ms)
-        return ErrorCode.NONE, granted
-
-    def _on_begin(self, request: BeginQuorumEpochRequest, now_ms: float) -> ErrorCode:
-        if request.cluster_id != self.cluster_id:
-            return ErrorCode.INCONSISTENT_CLUSTER_ID
-        if request.epoch < self.epoch:
-            return ErrorCode.FENCED_LEADER_EPOCH
-        if not request.voter.admits(self.key):
-            return ErrorCode.INVALID_VOTER_KEY
-        if request.leader_id == self.key.node_id or not self.voters.contains_id(request.leader_id):
-            return ErrorCode.INVALID_REQUEST
-        if request.epoch == self.epoch and isinstance(self.role, Leader | Resigned):
-            return ErrorCode.INVALID_REQUEST
-        self._learn(request.epoch, request.leader_id, now_ms)
-        return ErrorCode.NONE
-
-    def _on_end(self, request: EndQuorumEpochRequest, now_ms: float) -> ErrorCode:
-        if request.cluster_id != self.cluster_id:
-            return ErrorCode.INCONSISTENT_CLUSTER_ID
-        if request.epoch < self.epoch:
-            return ErrorCode.FENCED_LEADER_EPOCH
-        if request.leader_id == self.key.node_id:
-            return ErrorCode.INVALID_REQUEST
-        if request.epoch == self.epoch and isinstance(self.role, Leader | Resigned):
-            return ErrorCode.INVALID_REQUEST
-        self._learn(request.epoch, request.leader_id, now_ms)
-        if self.role.leader_id == request.leader_id:
-            self.role.on_leader_resigned(request, now_ms)
-        return ErrorCode.NONE
-
     # --- answers of peers --------------------------------------------------------------------------------------------
 
     def _on_response(self, message: ResponseReceived, now_ms: float) -> None:
@@ -313,7 +225,7 @@ class RaftCore:
         response = message.response
         before = self.role
         if response.error is not ErrorCode.INCONSISTENT_CLUSTER_ID:
-            self._learn(response.epoch, response.leader_id, now_ms)
+            self.learn(response.epoch, response.leader_id, now_ms)
         if self.role is not before or sent.role is not before:
             return
         if response.epoch == self.epoch or isinstance(response, VoteResponse):
@@ -326,7 +238,7 @@ class RaftCore:
         if sent is not None and sent.role is self.role:
             self.role.on_failure(sent.request, message.broken, now_ms)
 
-    def _learn(self, epoch: int, leader_id: NodeId | None, now_ms: float) -> None:
+    def learn(self, epoch: int, leader_id: NodeId | None, now_ms: float) -> None:
         """Take over a higher epoch, or the leader of this one, from what a peer says."""
         if leader_id is not None and (leader_id == self.key.node_id or not self.voters.contains_id(leader_id)):
             leader_id = None
@@ -390,7 +302,7 @@ class RaftCore:
         assert len(granting) >= self.voters.majority
         self._move(Leader(self, self.epoch, granting, now_ms=now_ms), now_ms)
 
-    def _vote_for(self, candidate: ReplicaKey, now_ms: float) -> None:
+    def vote_for(self, candidate: ReplicaKey, now_ms: float) -> None:
         """Granting resets the election timer: the candidate is at least as good as this node."""
         role: Role
         if self.is_voter:
@@ -414,38 +326,6 @@ class RaftCore:
     def _remember(self, election: ElectionState) -> None:
         if election != self._saved:
             self._saved = self._persist = election
-
-    def _initial_role(self, saved: ElectionState, now_ms: float) -> Role:
-        """Rule A2. The first wait of a starting node is short: a pre-vote disturbs nobody, and finds a leader."""
-        soon_ms = now_ms + self.config.election_timeout_ms * (0.05 + 0.2 * self.rng.random())
-        if len(self.voters) == 1:
-            soon_ms = now_ms
-        if not self.is_voter:
-            return self._initial_observer(saved)
-        if saved.epoch < self.log.last_epoch:
-            return Unattached(self, self.log.last_epoch, election_deadline_ms=soon_ms)
-        if saved.leader_id == self.key.node_id:
-            successors = self.voters.others(self.key.node_id)
-            return Resigned(self, saved.epoch, successors=successors, election_deadline_ms=soon_ms)
-        if saved.voted_for == self.key:
-            return Candidate(self, saved.epoch, now_ms=now_ms)
-        if saved.leader_id is not None and self.voters.contains_id(saved.leader_id):
-            return Follower(self, saved.epoch, saved.leader_id, now_ms=now_ms)
-        return Unattached(
-            self,
-            saved.epoch,
-            election_deadline_ms=soon_ms,
-            voted_for=saved.voted_for,
-            unreachable_leader=saved.leader_id,
-        )
-
-    def _initial_observer(self, saved: ElectionState) -> Observer:
-        if saved.epoch < self.log.last_epoch:
-            return Observer(self, self.log.last_epoch)
-        if saved.leader_id == self.key.node_id:
-            return Observer(self, saved.epoch, voted_for=self.key)
-        known = saved.leader_id is not None and self.voters.contains_id(saved.leader_id)
-        return Observer(self, saved.epoch, leader_id=saved.leader_id if known else None, voted_for=saved.voted_for)
 
     # --- outputs (called by roles) -----------------------------------------------------------------------------------
 

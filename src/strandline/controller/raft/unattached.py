@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from strandline.controller.raft.messages import ReplicaKey, VoteRequest
 from strandline.controller.raft.ready import ElectionState
 from strandline.controller.raft.state import Role, RoleKind
-from strandline.proto.ids import NodeId
 
 if TYPE_CHECKING:
     from strandline.controller.raft.core import RaftCore
@@ -20,8 +19,7 @@ class Unattached(Role):
     Left: to Follower when a leader becomes known; to Prospective when the election timer runs out.
 
     Invariants:
-    - a vote and a known leader exclude each other;
-    - this node votes for itself only after it was Candidate of this epoch.
+    - no leader is known; the vote, once given, is not taken back in this epoch.
     """
 
     kind = RoleKind.UNATTACHED
@@ -33,21 +31,17 @@ class Unattached(Role):
         *,
         election_deadline_ms: float,
         voted_for: ReplicaKey | None = None,
-        unreachable_leader: NodeId | None = None,
     ) -> None:
-        """`unreachable_leader` leads this epoch but is not among the voters, so its address is unknown: no fetch from
-        it, and no vote in its epoch."""
         super().__init__(core, epoch)
         self._election_deadline_ms = election_deadline_ms
         self._voted_for = voted_for
-        self._unreachable_leader = unreachable_leader
 
     @property
     def voted_for(self) -> ReplicaKey | None:
         return self._voted_for
 
     def election(self) -> ElectionState:
-        return ElectionState(self.epoch, leader_id=self._unreachable_leader, voted_for=self._voted_for)
+        return ElectionState(self.epoch, voted_for=self._voted_for)
 
     def election_deadline_ms(self) -> float | None:
         return self._election_deadline_ms
@@ -64,9 +58,4 @@ class Unattached(Role):
             return False
         if request.pre_vote:
             return True
-        if self._unreachable_leader is not None:
-            return False
         return self._voted_for is None or self._voted_for == request.candidate
-
-    def check(self) -> None:
-        assert self._voted_for is None or self._unreachable_leader is None

@@ -1,0 +1,79 @@
+"""Random schedules over the pure core; every run is a function of its seed."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from raft_invariants import CheckedWorld
+
+SEEDS = range(60)
+
+
+def chaos(world: CheckedWorld, rng: random.Random, duration_ms: float) -> int:
+    """Appends, crashes, cuts, losses and snapshots for a while; returns how many values were appended."""
+    end = world.now_ms + duration_ms
+    appended = 0
+    while world.now_ms < end:
+        world.run(rng.uniform(5, 120))
+        for leader in world.leaders():
+            for _ in range(rng.randrange(4)):
+                appended += leader.append(f"v{appended}") is not None
+        dice = rng.random()
+        nodes = list(world.nodes.values())
+        up = [node for node in nodes if node.up]
+        if dice < 0.10 and up:
+            world.crash(rng.choice(up).id, silent=rng.random() < 0.3)
+        elif dice < 0.14 and up:
+            for node in up:  # the power goes out everywhere
+                world.crash(node.id)
+        elif dice < 0.18:
+            world.isolate(rng.choice(nodes).id)
+        elif dice < 0.24 and len(nodes) > 1:
+            a, b = rng.sample(nodes, 2)
+            world.cut(a.id, b.id, one_way=rng.random() < 0.5)
+        elif dice < 0.32:
+            world.heal()
+        elif dice < 0.36 and up:
+            rng.choice(up).take_snapshot()
+        elif dice < 0.38:
+            for leader in world.leaders():
+                assert leader.core is not None
+                leader.core.resign(world.now_ms)
+                leader.pump()
+        for node in nodes:
+            if not node.up and rng.random() < 0.3:
+                node.start()
+    return appended
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_invariants_hold_and_the_quorum_recovers(seed: int) -> None:
+    """Kafka's RaftEventSimulationTest: safety throughout, then liveness once a majority is healed."""
+    rng = random.Random(seed)
+    size = rng.choice([1, 3, 3, 3, 5])
+    observers = [101, 102][: rng.randrange(3)]
+    world = CheckedWorld(range(1, size + 1), seed=seed, observers=observers)
+    world.latency_ms = (0.5, rng.choice([2.0, 20.0, 80.0]))
+    world.flush_range_ms = (0.5, rng.choice([3.0, 30.0]))
+    world.loss = rng.choice([0.0, 0.02, 0.1])
+    world.duplication = rng.choice([0.0, 0.05])
+    for node in world.nodes.values():
+        node.start()
+    appended = chaos(world, rng, 12_000)
+
+    world.heal()
+    world.loss = world.duplication = 0.0
+    for node in world.nodes.values():
+        if not node.up:
+            node.start()
+    assert world.run(15_000, until=lambda: world.established() is not None), "no leader 15 s after healing"
+    leader = world.established()
+    assert leader is not None
+    assert leader.append("last") is not None
+    everyone = world.nodes.values()
+    done = world.run(10_000, until=lambda: all(node.applied and node.applied[-1][2] == "last" for node in everyone))
+    assert done, "the last value is not everywhere 10 s after healing"
+    for node in everyone:
+        world.assert_all_applied(node)
+    assert appended == 0 or world.committed_to > 0
