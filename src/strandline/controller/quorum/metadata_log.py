@@ -72,10 +72,12 @@ class MetadataLog:
         """What the core must know of the log. A snapshot that is ahead of the log replaces it first: the node stopped
         between making a fetched snapshot durable and truncating (rule A10)."""
         log = self.partition_log
-        oldest, latest = (snapshots[0], snapshots[-1]) if snapshots else (EMPTY, None)
+        latest = snapshots[-1] if snapshots else None
         if latest is not None and (latest.offset > log.log_end_offset or latest.epoch > log.latest_epoch):
             self.reset_to(latest)
-            oldest = latest
+        # A stop between that reset and the deletion of older snapshots leaves those behind: they serve nobody.
+        useful = [snapshot for snapshot in snapshots if snapshot.offset >= log.log_start_offset]
+        oldest = useful[0] if useful else latest or EMPTY
         if oldest.offset < log.log_start_offset:
             raise CorruptLogError(
                 log.directory,
