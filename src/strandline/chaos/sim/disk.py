@@ -73,8 +73,9 @@ class SimDisk:
             node.crash(self._rng, self.config.sector_bytes)
         self.used_bytes = sum(_occupied(node.size) for _, node in self.names.files())
 
-    def strike_after(self, operations: int, strike: Callable[[], None]) -> None:
-        """Call `strike` (a kill, a power cut) right before the n-th operation from now: in mid-callback if so be it."""
+    def strike_after(self, operations: int, strike: Callable[[], None] | None) -> None:
+        """Call `strike` (a kill, a power cut) right before the n-th operation from now: in mid-callback if so be it.
+        None takes a strike back."""
         self._strike_in = operations
         self._strike = strike
 

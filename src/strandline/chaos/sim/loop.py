@@ -247,6 +247,8 @@ def _make_task(loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], 
 
 def _record_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     assert isinstance(loop, SimLoop)
+    if isinstance(context.get("exception"), ProcessKilled):
+        return  # a process that was killed in mid-callback: its task ends so
     context["owner"] = OWNER.get()
     context["at_us"] = loop.now_us
     loop.unhandled.append(context)

@@ -7,7 +7,7 @@ import contextvars
 import ctypes
 import gc
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from strandline.chaos.sim.clock import SimClock
@@ -78,7 +78,8 @@ class World:
             origin_ms=float(rng.randint(0, 10_000_000)),
             wall_offset_ms=rng.uniform(-self.config.wall_error_ms, self.config.wall_error_ms),
         )
-        machine = Machine(name, SimDisk(self.loop, split(self.seed, "disk", name), disk or self.config.disk), clock)
+        own_disk = SimDisk(self.loop, split(self.seed, "disk", name), replace(disk or self.config.disk))
+        machine = Machine(name, own_disk, clock)
         self.machines[name] = machine
         return machine
 
@@ -101,7 +102,13 @@ class World:
             rng=split(self.seed, "process", name, process.incarnation),
         )
         process.main = process.context.copy().run(lambda: self.loop.create_task(main(ports)))
+        process.main.add_done_callback(self._ended, context=process.context)
         return process
+
+    def _ended(self, main: asyncio.Task[Any]) -> None:
+        """A process ran off its end; with an error, that is for the run's judge."""
+        if not main.cancelled() and main.exception() is not None:
+            self.loop.call_exception_handler({"message": "a process fell", "exception": main.exception()})
 
     def process(self, name: str) -> Process | None:
         """The living process of a machine."""

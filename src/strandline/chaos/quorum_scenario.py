@@ -1,0 +1,295 @@
+"""Three voters and an observer of the metadata quorum under faults: correctness A checked as events run.
+
+Every node is the production `Quorum` over the simulated network and disk; whoever leads appends numbered records. A
+record counts as acked when the leader that appended it hands it to its listener as committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from uuid import UUID
+
+from strandline.chaos.checkers.invariant import InvariantViolated
+from strandline.chaos.checkers.quorum import QuorumChecks, QuorumView
+from strandline.chaos.faults import FaultOptions, Nemesis
+from strandline.chaos.sim.disk import DiskConfig
+from strandline.chaos.sim.network import NetworkConfig
+from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.seeds import split
+from strandline.chaos.sim.world import World, WorldConfig
+from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch, NotLeader, QuorumConfig, Voter
+from strandline.controller.quorum.quorum import Quorum
+from strandline.proto.ids import Endpoint, NodeId
+
+PORT = 19092
+CLUSTER = "simulated"
+PROGRESS_MS = 20_000
+"""After healing, a commit must come within so much virtual time."""
+
+
+@dataclass
+class QuorumOptions:
+    """Everything that the seed decides, expanded: printed when a run fails."""
+
+    world: WorldConfig
+    faults: FaultOptions
+    quorum: QuorumConfig
+    duration_ms: int
+    append_gap_ms: int
+    observers: int
+
+    @classmethod
+    def draw(cls, seed: int) -> QuorumOptions:
+        rng = split(seed, "options")
+        latency_us = rng.choice((300, 2_000, 20_000))
+        network = NetworkConfig(
+            latency_min_us=50, latency_max_us=latency_us, loss_probability=rng.choice((0.0, 0.0, 0.01))
+        )
+        disk = DiskConfig(sync_max_us=rng.choice((500, 4_000, 20_000)), sector_bytes=rng.choice((512, 4096)))
+        world = WorldConfig(network, disk, clock_rate_error=rng.choice((0.0, 0.001, 0.05)), wall_error_ms=1000.0)
+        quorum = QuorumConfig(
+            quorum_election_timeout_ms=rng.choice((200, 1000)),
+            quorum_fetch_timeout_ms=rng.choice((500, 2000)),
+            quorum_fetch_max_wait_ms=rng.choice((100, 500)),
+            quorum_snapshot_chunk_bytes=rng.choice((2_000, 10_000, 1 << 20)),
+            snapshot_max_new_record_bytes=rng.choice((2_000, 20_000, 1 << 30)),
+            log_segment_bytes=rng.choice((1_024, 16_384, 1 << 26)),
+        )
+        return cls(
+            world,
+            FaultOptions.draw(rng),
+            quorum,
+            duration_ms=rng.choice((5_000, 15_000)),
+            append_gap_ms=rng.choice((5, 50, 300)),
+            observers=rng.randint(0, 1),
+        )
+
+
+@dataclass
+class Member:
+    """One incarnation of a quorum node: the listener, and the appender while it leads."""
+
+    run: QuorumRun
+    node: int
+    incarnation: int
+    ports: Ports
+    quorum: Quorum = field(init=False)
+    state: dict[int, list[bytes]] = field(default_factory=dict)
+    """Replayed: offset -> records; what a snapshot holds."""
+    applied: tuple[int, int] = (0, 0)
+    leading: LeaderAndEpoch = field(default=LeaderAndEpoch(None, 0))
+    appended: dict[int, list[bytes]] = field(default_factory=dict)
+    """By this incarnation, not yet seen committed: base offset -> records."""
+
+    async def main(self) -> None:
+        ports = self.ports
+        voters = [Voter(NodeId(number), UUID(int=number), Endpoint(f"n{number}", PORT)) for number in (1, 2, 3)]
+        ports.disk.mkdir("/data")
+        ports.disk.sync_dir("/")
+        self.quorum = Quorum(
+            node_id=NodeId(self.node),
+            directory_id=UUID(int=self.node),
+            cluster_id=CLUSTER,
+            voters=voters,
+            is_voter=self.node <= 3,
+            disk=ports.disk,
+            clock=ports.clock,
+            rng=ports.rng,
+            rpc=ports.rpc,
+            data_dir="/data",
+            config=self.run.options.quorum,
+            on_fatal=self.fell,
+        )
+        self.quorum.register(self)
+        unary, streams = self.quorum.rpc_handlers()
+        await self.quorum.start()
+        self.run.members[self.node] = self
+        await ports.rpc.serve(Endpoint(f"n{self.node}", PORT), unary, streams)
+        await self.append()
+
+    def fell(self, error: BaseException) -> None:
+        """A node stopped itself. Nothing injected here gives it a reason to."""
+        self.run.violations.append(f"n{self.node} fell: {type(error).__name__}: {error}")
+
+    async def append(self) -> None:
+        while True:
+            await asyncio.sleep(self.ports.rng.uniform(0, 2 * self.run.options.append_gap_ms) / 1000)
+            leader, epoch = self.leading
+            if leader != self.node or self.run.quiet:
+                continue
+            records = [self.run.next_record() for _ in range(self.ports.rng.randint(1, 3))]
+            try:
+                last = self.quorum.append(epoch, records)
+            except NotLeader:
+                continue
+            self.appended[last - len(records) + 1] = records
+
+    # --- QuorumListener ---
+
+    def handle_commit(self, batch: CommittedBatch) -> None:
+        self.run.checks.log.committed(self.node, batch)
+        if batch.base_offset < self.applied[0]:
+            self.run.violations.append(f"n{self.node} was handed offset {batch.base_offset} after {self.applied[0]}")
+        self.state[batch.base_offset] = batch.records
+        self.applied = (batch.last_offset + 1, batch.epoch)
+        if self.appended.pop(batch.base_offset, None) == batch.records:
+            self.run.acked[batch.base_offset] = batch.records
+
+    def handle_load_snapshot(self, end_offset: int, epoch: int, records: Iterable[bytes]) -> None:
+        self.state = _unpack(records)
+        self.applied = (end_offset, epoch)
+        for offset, held in self.state.items():
+            known = self.run.checks.log.batches.get(offset)
+            if known is not None and known.records != held:
+                self.run.violations.append(f"n{self.node} loaded a snapshot with other records at {offset}")
+
+    def handle_leader_change(self, leader_and_epoch: LeaderAndEpoch) -> None:
+        self.leading = leader_and_epoch
+        if leader_and_epoch.leader_id == self.node and self.state.keys() < self.run.acked.keys():
+            self.run.violations.append(f"n{self.node} may lead epoch {leader_and_epoch.epoch} and lacks acked records")
+
+    def take_snapshot(self) -> tuple[int, int, list[bytes]] | None:
+        return (*self.applied, _pack(self.state))
+
+
+def _pack(state: dict[int, list[bytes]]) -> list[bytes]:
+    return [b"%d " % offset + record for offset, records in state.items() for record in records]
+
+
+def _unpack(records: Iterable[bytes]) -> dict[int, list[bytes]]:
+    state: dict[int, list[bytes]] = {}
+    for packed in records:
+        offset, _, record = packed.partition(b" ")
+        state.setdefault(int(offset), []).append(record)
+    return state
+
+
+class QuorumRun:
+    """One seed."""
+
+    def __init__(self, seed: int, options: QuorumOptions | None = None) -> None:
+        self.seed = seed
+        self.options = options or QuorumOptions.draw(seed)
+        self.world = World(seed, self.options.world)
+        self.checks = QuorumChecks()
+        self.violations: list[str] = []
+        self.acked: dict[int, list[bytes]] = {}
+        self.members: dict[int, Member] = {}
+        self.quiet = False
+        """Nothing more is appended: the replicas must become equal."""
+        self._records = 0
+        names = [f"n{number}" for number in range(1, 4 + self.options.observers)]
+        for name in names:
+            self.world.add_machine(name)
+        self.nemesis = Nemesis(
+            self.world, split(seed, "faults"), names, self._start, self.options.faults, on_fault=self._observe
+        )
+        self.world.loop.observe = self._observe
+        self.world.loop.observe_every = 1
+
+    def next_record(self) -> bytes:
+        self._records += 1
+        return b"record %d" % self._records
+
+    def _start(self, name: str) -> None:
+        node = int(name[1:])
+        incarnation = self.world.machines[name].incarnations + 1
+        self.members.pop(node, None)
+        self.world.spawn(name, lambda ports: Member(self, node, incarnation, ports).main())
+
+    def _observe(self) -> None:
+        for member in self.members.values():
+            if _living(self.world, member.node) == member.incarnation:
+                seen = view(member.quorum, member.node, member.incarnation)
+                if seen is not None:
+                    self.checks.observe(seen)
+        if self.violations:
+            raise InvariantViolated("NoNodeMisbehaves", self.violations[0])
+
+    async def scenario(self) -> None:
+        for name in self.nemesis.names:
+            self._start(name)
+        await self.nemesis.run(self.options.duration_ms)
+        self.nemesis.heal()
+        await self._progress()
+        self.quiet = True
+        await self._agree()
+
+    async def _progress(self) -> None:
+        """Liveness: after healing, acks come again."""
+        acked = len(self.acked)
+        deadline_ms = self.world.now_ms + PROGRESS_MS
+        while len(self.acked) < acked + 5:
+            if self.world.now_ms > deadline_ms:
+                leaders = {node: member.quorum.leader_and_epoch for node, member in self.members.items()}
+                raise InvariantViolated("Progress", "no commits after healing", leaders=leaders)
+            await self.world.sleep_ms(50)
+
+    async def _agree(self) -> None:
+        """Every node replays every acked record."""
+        wanted = dict(self.acked)
+        deadline_ms = self.world.now_ms + PROGRESS_MS
+        while True:
+            missing = {
+                node: offset
+                for node, member in self.members.items()
+                for offset, records in wanted.items()
+                if member.state.get(offset) != records
+            }
+            if not missing and len(self.members) == len(self.nemesis.names):
+                return
+            if self.world.now_ms > deadline_ms:
+                raise InvariantViolated("AckedRecordsSurvive", "acked records are missing", missing=missing)
+            await self.world.sleep_ms(200)
+
+    def expanded(self) -> dict[str, Any]:
+        return asdict(self.options)
+
+    def timeline(self) -> list[tuple[int, str]]:
+        return self.nemesis.events
+
+    def execute(self) -> dict[str, Any]:
+        """Run it.
+
+        Raises:
+            InvariantViolated
+        """
+        self.world.run(self.scenario())
+        if self.world.loop.unhandled:
+            raise InvariantViolated("NoUnhandledErrors", str(self.world.loop.unhandled[0]))
+        return {
+            "trace": f"{self.world.trace:016x}",
+            "events": self.world.loop.events,
+            "virtual_ms": round(self.world.now_ms),
+            "acked": len(self.acked),
+            "epochs": max(member.quorum.leader_and_epoch.epoch for member in self.members.values()),
+        }
+
+
+def _living(world: World, node: int) -> int:
+    """The incarnation that runs on a node's machine; 0 for none."""
+    process = world.process(f"n{node}")
+    return 0 if process is None else process.incarnation
+
+
+def view(quorum: Quorum, node: int, incarnation: int) -> QuorumView | None:
+    """What the checks see of a live quorum; None before it has started."""
+    driver = quorum._driver
+    if driver is None:
+        return None
+    core = driver.core
+    voted_for = core.role.voted_for
+    return QuorumView(
+        node=node,
+        incarnation=incarnation,
+        epoch=core.epoch,
+        leader=core.leader_id,
+        leading=core.leading is not None,
+        voted_for=None if voted_for is None else voted_for.node_id,
+        high_watermark=core.high_watermark,
+        log_end=core.log.end_offset,
+        last_epoch=core.log.last_epoch,
+    )

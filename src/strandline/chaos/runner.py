@@ -1,0 +1,125 @@
+"""Runs seeds, each in a forked child: nothing of one run reaches another, and the dead are never collected."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, Protocol
+
+from strandline.chaos.breaks import broken
+from strandline.chaos.checkers.invariant import InvariantViolated
+
+_FORK = multiprocessing.get_context("fork")
+
+
+class Run(Protocol):
+    """One seed of a scenario, ready to execute."""
+
+    def execute(self) -> dict[str, Any]:
+        """Figures of a run that held. Raises InvariantViolated, or whatever broke."""
+
+    def expanded(self) -> dict[str, Any]:
+        """All options, as the seed drew them."""
+
+    def timeline(self) -> list[tuple[int, str]]:
+        """(virtual ms, what happened): faults, restarts, phases."""
+
+
+@dataclass
+class Outcome:
+    """How one seed ended."""
+
+    seed: int
+    ok: bool
+    figures: dict[str, Any] = field(default_factory=dict)
+    error: str = ""
+    """Name of the invariant, or type of the error."""
+    message: str = ""
+    details: str = ""
+    """The traceback, for errors that are no invariant."""
+    options: dict[str, Any] = field(default_factory=dict)
+    events: list[tuple[int, str]] = field(default_factory=list)
+    cpu_s: float = 0.0
+
+
+def run_one(seed: int, make: Callable[[int], Run], break_name: str | None = None) -> Outcome:
+    """Execute one seed here, in this process."""
+    started = time.process_time()
+    outcome = Outcome(seed, ok=False)
+    with broken(break_name):
+        try:
+            run = make(seed)
+            outcome.options = run.expanded()
+            try:
+                outcome.figures = run.execute()
+                outcome.ok = True
+            finally:
+                outcome.events = run.timeline()
+        except InvariantViolated as error:
+            outcome.error, outcome.message = error.name, str(error)
+        except Exception as error:
+            outcome.error, outcome.message = type(error).__name__, str(error)
+            outcome.details = traceback.format_exc()
+    outcome.cpu_s = time.process_time() - started
+    return outcome
+
+
+def _child(connection: Connection, seed: int, make: Callable[[int], Run], break_name: str | None) -> None:
+    connection.send(run_one(seed, make, break_name))
+    connection.close()
+    os._exit(0)  # no finalisation: it would run the `finally` blocks of simulated processes that are dead
+
+
+def run_seeds(
+    seeds: Iterable[int],
+    make: Callable[[int], Run],
+    *,
+    jobs: int = 1,
+    break_name: str | None = None,
+    timeout_s: float = 600.0,
+) -> Iterator[Outcome]:
+    """Execute every seed in a child of its own, `jobs` at a time; outcomes come as they end.
+
+    A child that takes longer than `timeout_s` of real time is killed and counts as failed.
+    """
+    waiting = iter(seeds)
+    running: dict[Any, tuple[int, BaseProcess, float]] = {}
+    try:
+        while True:
+            while len(running) < jobs and (seed := next(waiting, None)) is not None:
+                reader, writer = _FORK.Pipe(duplex=False)
+                process = _FORK.Process(target=_child, args=(writer, seed, make, break_name), daemon=True)
+                process.start()
+                writer.close()
+                running[reader] = (seed, process, time.monotonic() + timeout_s)
+            if not running:
+                return
+            ready = wait(list(running), timeout=1.0)
+            late = [reader for reader, (_, _, deadline) in running.items() if time.monotonic() > deadline]
+            for reader in [*ready, *(one for one in late if one not in ready)]:
+                ended, child, _ = running.pop(reader)
+                yield _collect(reader, ended, child)
+    finally:
+        for _, child, _ in running.values():
+            child.kill()
+            child.join()
+
+
+def _collect(reader: Connection, seed: int, process: BaseProcess) -> Outcome:
+    if not reader.poll():
+        process.kill()
+        outcome = Outcome(seed, ok=False, error="Hung", message="the run took too long in real time")
+    else:
+        try:
+            outcome = reader.recv()
+        except EOFError:
+            outcome = Outcome(seed, ok=False, error="Crashed", message="the child ended without a result")
+    reader.close()
+    process.join()
+    return outcome

@@ -1,0 +1,48 @@
+"""The quorum under faults: a few seeds hold every invariant of correctness A, and broken rules are caught."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.chaos.breaks import BREAKS
+from strandline.chaos.quorum_scenario import QuorumRun
+from strandline.chaos.runner import run_seeds
+
+
+def test_seeds_hold_the_invariants_of_the_quorum() -> None:
+    """Kills, power cuts, partitions, pauses: one leader an epoch, one vote, committed data equal, no ack lost."""
+    outcomes = list(run_seeds(range(12), QuorumRun, jobs=2))
+    assert [outcome for outcome in outcomes if not outcome.ok] == []
+    assert sum(outcome.figures["acked"] for outcome in outcomes) > 1000
+    assert max(outcome.figures["epochs"] for outcome in outcomes) > 3
+
+
+def test_a_seed_replays() -> None:
+    """The same seed again, in another child: the same trace."""
+    traces = [outcome.figures["trace"] for outcome in run_seeds([3, 3], QuorumRun)]
+    assert traces[0] == traces[1]
+
+
+@pytest.mark.parametrize("name", ["count-before-sync", "vote-not-durable"])
+def test_a_broken_rule_of_the_quorum_is_caught(name: str) -> None:
+    """The mutation check of correctness E: rules A1 and A9 removed, some of the first seeds fail."""
+    assert name in BREAKS
+    for outcome in run_seeds(range(60), QuorumRun, jobs=2, break_name=name):
+        if not outcome.ok:
+            assert outcome.error in {
+                "AckedRecordsSurvive",
+                "ConsistentCommittedData",
+                "LeaderHasAllCommittedValues",
+                "MonotonicEpoch",
+                "SingleLeader",
+                "VotedOnce",
+            }, outcome.message
+            return
+    pytest.fail(f"no seed catches {name}")
+
+
+def test_the_patch_points_of_all_breaks_exist() -> None:
+    """A break whose method was renamed would test nothing."""
+    for changes in BREAKS.values():
+        for change in changes:
+            assert callable(change.target.__dict__[change.method])
