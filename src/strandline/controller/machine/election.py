@@ -76,8 +76,9 @@ class PartitionChange:
         self._elr = self._next_elr()
         leader, unclean = self._elect()
         if leader != old.leader and leader in self._elr:
+            # Alone at min ISR 1 it moves the high watermark on its own: then nobody else stays eligible.
             self._isr = (leader,)
-            self._elr = tuple(node for node in self._elr if node != leader)
+            self._elr = () if self._min_isr <= 1 else tuple(node for node in self._elr if node != leader)
         if unclean:
             self._isr = (leader,)
             self._elr = ()

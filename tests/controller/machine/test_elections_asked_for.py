@@ -1,0 +1,130 @@
+"""Elections that people ask for, the return of preferred leaders, tracked offsets, producer ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from strandline.controller import api
+from strandline.controller.machine import elections, producer_ids
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import NO_NODE
+
+PREFERRED, UNCLEAN = api.ElectionKind
+
+
+def test_preferred_election(machine_cluster: Any) -> None:
+    """Not needed; not available while the preferred is out of sync; done once it is in the ISR."""
+    cluster = machine_cluster(3)
+    cluster.create()
+    assert cluster.elect(PREFERRED)[0].error is ErrorCode.ELECTION_NOT_NEEDED
+    cluster.fence(1)
+    assert cluster.elect(PREFERRED)[0].error is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    cluster.start(1)
+    assert cluster.elect(PREFERRED)[0].error is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    cluster.alter_isr([2, 3, 1])
+    preview = cluster.elect(PREFERRED, dry_run=True)[0]
+    assert (preview.error, preview.leader, cluster.partition().leader) == (ErrorCode.NONE, 1, 2)
+    outcome = cluster.elect(PREFERRED)[0]
+    assert (outcome.leader, outcome.unclean, cluster.partition().leader) == (1, False, 1)
+
+
+def test_election_of_everything_leaves_out_what_needs_none(machine_cluster: Any) -> None:
+    """Kafka's rule for a request that names nothing."""
+    cluster = machine_cluster(3)
+    cluster.create("t", [[1, 2], [2, 1]])
+    cluster.fence(1)
+    cluster.start(1)
+    cluster.alter_isr([2, 1])
+    outcomes = cluster.elect(PREFERRED, everything=True)
+    assert [(outcome.partition, outcome.leader) for outcome in outcomes] == [(0, 1)]
+
+
+def test_unclean_preview_ranks_candidates_and_counts_the_loss(machine_cluster: Any) -> None:
+    """Best by (last epoch, log end), never by length alone; lost: below the highest known high watermark."""
+    cluster = machine_cluster(3)
+    cluster.create(min_insync_replicas="1")
+    cluster.report(1, hw=100, leo=100, epoch=2)
+    cluster.alter_isr([1])
+    cluster.fence(1)
+    cluster.report(2, hw=60, leo=90, epoch=1)
+    cluster.report(3, hw=60, leo=70, epoch=2)
+    cluster.now_ms = 250.0
+    preview = cluster.elect(UNCLEAN, dry_run=True)[0]
+    assert (preview.error, preview.leader, preview.unclean) == (ErrorCode.NONE, 3, True)
+    assert "30 committed offset(s) may be lost" in preview.message
+    shown = [(one.node_id, one.alive, one.lost_records, one.age_ms) for one in preview.candidates]
+    assert shown == [(1, False, 0, 250), (3, True, 30, 250), (2, True, 10, 250)]
+    assert not cluster.partition().has_leader
+    assert cluster.elect(UNCLEAN)[0].leader == 3
+    assert cluster.partition().recovering
+    assert cluster.elect(UNCLEAN)[0].error is ErrorCode.ELECTION_NOT_NEEDED
+
+
+def test_unclean_election_without_anybody_alive(machine_cluster: Any) -> None:
+    """ELIGIBLE_LEADERS_NOT_AVAILABLE, with the candidates shown."""
+    cluster = machine_cluster(2)
+    cluster.create("t", [[1]])
+    cluster.fence(1)
+    outcome = cluster.elect(UNCLEAN)[0]
+    assert (outcome.error, outcome.leader) == (ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, NO_NODE)
+    assert [one.lost_records for one in outcome.candidates] == [-1]
+
+
+def test_election_of_an_unknown_partition(machine_cluster: Any) -> None:
+    """UNKNOWN_TOPIC_OR_PARTITION for it alone."""
+    assert machine_cluster(1).elect(PREFERRED)[0].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_preferred_leaders_return_after_a_rolling_restart(machine_cluster: Any) -> None:
+    """S18: each node restarts in turn; the periodic check gives every partition back to its first replica."""
+    cluster = machine_cluster(3)
+    cluster.create("t", [[1, 2, 3], [2, 3, 1], [3, 1, 2]])
+    for node in (1, 2, 3):
+        epoch = cluster.stop_cleanly(node)
+        cluster.start(node, previous_broker_epoch=epoch)
+        for number in range(3):
+            cluster.alter_isr([1, 2, 3], number=number)
+    leaders = [info.leader for _, info in cluster.image.partitions()]
+    assert leaders != [1, 2, 3]
+    assert cluster.run(elections.balance_leaders(cluster.state)) > 0
+    assert [info.leader for _, info in cluster.image.partitions()] == [1, 2, 3]
+    assert cluster.run(elections.balance_leaders(cluster.state)) == 0
+
+
+def test_tracked_offsets_are_soft_and_have_an_age(machine_cluster: Any) -> None:
+    """They come with heartbeats, go with the controller, and are never made up."""
+    cluster = machine_cluster(2)
+    cluster.create("t", [[1, 2]])
+    topic_id = cluster.image.topics["t"].topic_id
+    cluster.now_ms = 100.0
+    cluster.beat(1, offsets=(api.ReplicaOffsets(topic_id, 0, 5, 7, 0),))
+    cluster.now_ms = 150.0
+
+    def reports() -> list[tuple[int, int, int, int]]:
+        reply = elections.describe_replicas(cluster.state, api.DescribeReplicasRequest(("t",)), cluster.now_ms).reply
+        return [(one.node_id, one.high_watermark, one.log_end_offset, one.age_ms) for one in reply.replicas]
+
+    assert reports() == [(1, 5, 7, 50), (2, -1, -1, -1)]
+    cluster.fail_over()
+    assert reports() == [(1, -1, -1, -1), (2, -1, -1, -1)]
+    with pytest.raises(KafkaError):
+        elections.describe_replicas(cluster.state, api.DescribeReplicasRequest(("nope",)), 0)
+
+
+def test_producer_id_blocks_are_never_given_out_twice(machine_cluster: Any) -> None:
+    """Rule C: blocks of 1000, over failovers too; only a registered broker of this life gets one."""
+    cluster = machine_cluster(2)
+    blocks = []
+    for round_ in range(6):
+        node = 1 + round_ % 2
+        request = api.AllocateProducerIdsRequest(node, cluster.epoch(node))
+        block = cluster.run(producer_ids.allocate_producer_ids(cluster.state, request))
+        blocks.append((block.first_producer_id, block.count))
+        cluster.fail_over()
+    assert blocks == [(1000 * number, 1000) for number in range(6)]
+    with pytest.raises(KafkaError) as caught:
+        producer_ids.allocate_producer_ids(cluster.state, api.AllocateProducerIdsRequest(1, 999))
+    assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH

@@ -1,0 +1,81 @@
+"""Placement: S03, S18, S49 (the constraints and the goals of `machine.placement`)."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from strandline.controller import api
+from strandline.controller.machine.placement import Placer, UsableBroker
+from strandline.controller.metadata.image import MetadataImage
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+
+
+def place(brokers: list[UsableBroker], partitions: int, factor: int, seed: int = 1) -> list[tuple[int, ...]]:
+    return Placer(brokers, MetadataImage("c"), random.Random(seed)).place(partitions, factor)
+
+
+def spread(counter: Counter[int], nodes: int) -> int:
+    counts = [counter[node] for node in range(nodes)]
+    return max(counts) - min(counts)
+
+
+@pytest.mark.parametrize("nodes", range(1, 8))
+def test_copies_and_leaders_are_even_for_any_shape(nodes: int) -> None:
+    """S03, S18: no broker has two copies of a partition; copies and leaderships differ by at most one."""
+    for factor in range(1, nodes + 1):
+        for partitions in range(1, 20):
+            placed = place([UsableBroker(node, None, False) for node in range(nodes)], partitions, factor)
+            assert all(len(set(replicas)) == factor for replicas in placed)
+            assert spread(Counter(node for replicas in placed for node in replicas), nodes) <= 1
+            assert spread(Counter(replicas[0] for replicas in placed), nodes) <= 1
+
+
+def test_racks_come_first() -> None:
+    """S49: with as many racks as copies every partition has a copy in each; with fewer, none has them all in one."""
+    brokers = [UsableBroker(node, "abc"[node % 3], False) for node in range(7)]
+    racks = {broker.node_id: broker.rack for broker in brokers}
+    for seed in range(5):
+        for replicas in place(brokers, 30, 3, seed):
+            assert {racks[node] for node in replicas} == {"a", "b", "c"}
+    two = [UsableBroker(node, "ab"[node % 2], False) for node in range(4)]
+    for replicas in place(two, 20, 3):
+        assert {node % 2 for node in replicas} == {0, 1}
+
+
+def test_fenced_brokers_come_last_and_lead_nothing() -> None:
+    """They get copies only where unfenced ones do not suffice."""
+    brokers = [UsableBroker(node, None, node == 0) for node in range(4)]
+    assert all(0 not in replicas for replicas in place(brokers, 12, 3))
+    placed = place(brokers, 12, 4)
+    assert all(replicas[-1] == 0 for replicas in placed)
+    brokers = [UsableBroker(0, "a", True), UsableBroker(1, "a", False), UsableBroker(2, "b", True)]
+    assert all(replicas[0] == 1 for replicas in place(brokers, 6, 2))
+
+
+def test_first_followers_vary() -> None:
+    """When a broker falls, its leaderships go to more than one other."""
+    placed = place([UsableBroker(node, None, False) for node in range(3)], 12, 3)
+    seconds = Counter(replicas[:2] for replicas in placed)
+    assert set(seconds.values()) == {2}
+
+
+def test_topics_after_one_another_do_not_pile_up(machine_cluster: Any) -> None:
+    """Twelve topics of one partition each: the leaders are as even as those of one topic of twelve."""
+    cluster = machine_cluster(3)
+    for number in range(12):
+        cluster.create_topic(api.CreatableTopic(f"topic-{number}", num_partitions=1, replication_factor=1))
+    leaders = Counter(info.leader for _, info in cluster.image.partitions())
+    assert leaders == {1: 4, 2: 4, 3: 4}
+
+
+def test_impossible() -> None:
+    """S14: more copies than brokers; nobody unfenced."""
+    for brokers, factor in (([UsableBroker(1, None, False)], 2), ([UsableBroker(1, None, True)], 1), ([], 1)):
+        with pytest.raises(KafkaError) as caught:
+            place(brokers, 1, factor)
+        assert caught.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
