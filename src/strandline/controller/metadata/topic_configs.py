@@ -7,11 +7,14 @@ name (`broker_name`). `flush.policy` is ours alone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
 from strandline.proto.errors import ConfigError
+
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}")
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
@@ -56,11 +59,7 @@ class ConfigKey:
 
 def _integer(low: int, high: int) -> Validator:
     def validate(name: str, value: str) -> None:
-        try:
-            number = int(value)
-        except ValueError:
-            raise ConfigError(name, value, f"a whole number from {low} to {high}") from None
-        if not low <= number <= high:
+        if not _WHOLE_NUMBER.fullmatch(value) or not low <= int(value) <= high:
             raise ConfigError(name, value, f"a whole number from {low} to {high}")
 
     return validate
@@ -279,7 +278,7 @@ _BROKER_KEYS = (
     ),
 )
 
-TOPIC_CONFIGS: Mapping[str, ConfigKey] = {key.name: key for key in _TOPIC_KEYS}
+TOPIC_CONFIGS: Mapping[str, ConfigKey] = {key.name: key for key in sorted(_TOPIC_KEYS, key=lambda key: key.name)}
 """What may be set on a topic, by its topic name, sorted."""
 
 BROKER_CONFIGS: Mapping[str, ConfigKey] = {

@@ -1,0 +1,107 @@
+"""The table of configs, and which value holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.controller.metadata.config_resolver import ConfigResolver, ConfigSource
+from strandline.controller.metadata.delta import MetadataDelta
+from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.metadata.records import ConfigRecord, MetadataVersionRecord
+from strandline.controller.metadata.topic_configs import BROKER_CONFIGS, KAFKA_ONLY_TOPIC_CONFIGS, TOPIC_CONFIGS
+from strandline.log.config import LogConfig
+from strandline.proto.errors import ConfigError
+
+
+def image_with(*configs: tuple[int, str, str, str]) -> MetadataImage:
+    delta = MetadataDelta(MetadataImage("c"))
+    delta.apply(MetadataVersionRecord(1))
+    delta.apply_all(ConfigRecord(*config) for config in configs)
+    return delta.image(0, 1, 0)
+
+
+def test_every_config_has_a_sentence_a_default_that_is_valid_and_one_place() -> None:
+    """Habit 15: a setting without a sentence cannot exist."""
+    for key in {*TOPIC_CONFIGS.values(), *BROKER_CONFIGS.values()}:
+        assert key.doc.endswith("."), key.name
+        key.validate(key.name, key.default)
+        assert key.topic == (key.name in TOPIC_CONFIGS)
+    assert not KAFKA_ONLY_TOPIC_CONFIGS & TOPIC_CONFIGS.keys()
+    assert list(TOPIC_CONFIGS) == sorted(TOPIC_CONFIGS)
+
+
+def test_defaults_are_those_of_the_log_and_of_kafka() -> None:
+    """S74: 604800000 ms; a topic nobody configured is logged as LogConfig's own defaults say."""
+    assert ConfigResolver({}).log_config(image_with(), "t") == LogConfig()
+    assert TOPIC_CONFIGS["retention.ms"].default == "604800000"
+    assert TOPIC_CONFIGS["min.insync.replicas"].default == "2"
+    assert TOPIC_CONFIGS["unclean.leader.election.enable"].default == "false"
+
+
+def test_precedence_and_synonyms() -> None:
+    """Topic, then this broker, then all brokers, then the file, then the default; each under the name it was set by."""
+    image = image_with(
+        (2, "t", "retention.ms", "1"), (4, "3", "log.retention.ms", "2"), (4, "", "log.retention.ms", "3")
+    )
+    resolver = ConfigResolver({"log.retention.ms": "4"}, 3)
+    entry = next(one for one in resolver.topic_entries(image, "t") if one.name == "retention.ms")
+    assert [(one.name, one.value, one.source) for one in entry.synonyms] == [
+        ("retention.ms", "1", ConfigSource.DYNAMIC_TOPIC_CONFIG),
+        ("log.retention.ms", "2", ConfigSource.DYNAMIC_BROKER_CONFIG),
+        ("log.retention.ms", "3", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+        ("log.retention.ms", "4", ConfigSource.STATIC_BROKER_CONFIG),
+        ("log.retention.ms", "604800000", ConfigSource.DEFAULT_CONFIG),
+    ]
+    assert (entry.value, entry.is_default) == ("1", False)
+    assert resolver.topic_value(image, "other", "retention.ms") == "2"
+    assert ConfigResolver({}, 4).topic_value(image, "other", "retention.ms") == "3"
+    broker = next(one for one in resolver.broker_entries(image) if one.name == "log.retention.ms")
+    assert (broker.value, broker.source) == ("2", ConfigSource.DYNAMIC_BROKER_CONFIG)
+    assert [one.value for one in resolver.cluster_default_entries(image)] == ["3"]
+
+
+def test_what_all_nodes_must_agree_on_does_not_come_from_one_nodes_file() -> None:
+    """Controller and leaders must see one min.insync.replicas: the strict watermark rule and the ELR rest on it."""
+    resolver = ConfigResolver({"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}, 1)
+    assert resolver.min_insync_replicas(image_with(), "t", 3) == 2
+    assert not resolver.unclean_election_enabled(image_with(), "t")
+    assert resolver.min_insync_replicas(image_with((4, "", "min.insync.replicas", "3")), "t", 3) == 3
+    assert resolver.min_insync_replicas(image_with((4, "", "min.insync.replicas", "3")), "t", 2) == 2
+
+
+def test_configs_of_a_topic_to_be() -> None:
+    """CreateTopics answers the configs of a topic that is not in the image yet."""
+    entries = ConfigResolver({}).topic_entries(image_with(), "new", {"segment.bytes": "4096"})
+    found = {entry.name: (entry.value, entry.source) for entry in entries}
+    assert found["segment.bytes"] == ("4096", ConfigSource.DYNAMIC_TOPIC_CONFIG)
+    assert list(found) == sorted(TOPIC_CONFIGS)
+
+
+def test_compacted_topics_lose_nothing_to_retention() -> None:
+    """compact without delete: time and size delete nothing."""
+    image = image_with((2, "t", "cleanup.policy", "compact"), (2, "t", "retention.ms", "5"))
+    config = ConfigResolver({}).log_config(image, "t")
+    assert (config.retention_ms, config.retention_bytes) == (-1, -1)
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("segment.bytes", ["1024", "2147483647"], ["1023", "2147483648", "1e6", "", " 2000", "2_000"]),
+        ("retention.ms", ["-1", "0", "9223372036854775807"], ["-2", "9223372036854775808", "1 day"]),
+        ("cleanup.policy", ["delete", "compact,delete", "delete, compact"], ["", "remove", "delete,x"]),
+        ("min.cleanable.dirty.ratio", ["0", "0.5", "1"], ["1.1", "-0.1", "nan", "half"]),
+        ("unclean.leader.election.enable", ["true", "false"], ["TRUE", "1"]),
+        ("flush.policy", ["ack", "replicate"], ["never"]),
+        ("message.timestamp.type", ["CreateTime", "LogAppendTime"], ["createtime"]),
+        ("min.insync.replicas", ["1"], ["0"]),
+    ],
+)
+def test_values(name: str, good: list[str], bad: list[str]) -> None:
+    """The limits of each type."""
+    key = TOPIC_CONFIGS[name]
+    for value in good:
+        key.validate(name, value)
+    for value in bad:
+        with pytest.raises(ConfigError):
+            key.validate(name, value)
