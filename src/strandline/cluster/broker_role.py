@@ -1,0 +1,144 @@
+"""What a node is as a broker: its session, its replicas, its service and the listeners of its clients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from strandline.cluster.kafka.listener import KafkaListener
+from strandline.cluster.replica_feed import ReplicaFeed, isr_proposer, replica_offsets
+from strandline.cluster.service.broker_service import BrokerService
+from strandline.cluster.settings import (
+    listener_config,
+    replica_config,
+    service_config,
+    session_config,
+    static_settings,
+)
+from strandline.controller.api import RegisterBrokerRequest
+from strandline.controller.broker_session import BrokerSession
+from strandline.controller.channel import ControllerChannel
+from strandline.controller.metadata.config_resolver import ConfigResolver
+from strandline.controller.metadata.delta import MetadataDelta
+from strandline.controller.metadata.image import MetadataImage
+from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint
+from strandline.replica.manager import ReplicaManager
+
+if TYPE_CHECKING:
+    from strandline.cluster.node import Node
+
+log = structlog.get_logger("strandline.node")
+
+
+class BrokerRole:
+    """Life of a broker: bind; register; replay the metadata up to the own registration; open the replicas on it; be
+    unfenced. It serves clients from the moment it is bound, as far as the metadata it has go.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        config = node.config
+        self.resolver = ConfigResolver(config.dynamic, config.node)
+        self.channel = ControllerChannel(node.quorum, node.rpc, node.clock, node.rng)
+        node.publisher.subscribe_leader(self.channel.handle_leader_change)
+        self.replicas = ReplicaManager(
+            node_id=config.node,
+            cluster_id=node.cluster_id,
+            log_dir=node.log_dir,
+            disk=node.disk,
+            clock=node.clock,
+            rng=node.rng,
+            rpc=node.rpc,
+            config=replica_config(config),
+            send_alter_partition=isr_proposer(config.node, self.channel, lambda: self.session.broker_epoch),
+            on_fatal=node.fatal,
+        )
+        self.service = BrokerService(
+            node_id=config.node,
+            config=service_config(config),
+            image=lambda: node.publisher.image,
+            replicas=self.replicas,
+            controller=self.channel,
+            quorum=node.quorum,
+            configs=self.resolver,
+            settings=static_settings(config),
+            clock=node.clock,
+            rpc=node.rpc,
+            broker_epoch=lambda: self.session.broker_epoch,
+        )
+        self.listeners = [
+            KafkaListener(self.service, name=listener.name, endpoint=listener.endpoint, config=listener_config(config))
+            for listener in config.client_listeners
+        ]
+        self.session: BrokerSession
+        self._feed = ReplicaFeed(config.node, self.resolver, self.replicas)
+        self._feeding = False
+
+    async def bind(self) -> None:
+        """Open the clients' listeners. Raises OSError where an address cannot be bound."""
+        for listener in self.listeners:
+            await listener.start()
+
+    def start(self, internal: Endpoint) -> None:
+        """Register and hold the session; `internal` is where other nodes reach this one."""
+        node = self._node
+        config = node.config
+        clean_epoch = node.log_dir.clean_shutdown_broker_epoch
+        registration = RegisterBrokerRequest(
+            cluster_id=node.cluster_id,
+            node_id=config.node,
+            incarnation_id=node.incarnation_id,
+            listeners={
+                listener.name: config.advertised(listener.name, listener.endpoint) for listener in self.listeners
+            },
+            internal=internal,
+            rack=config.broker_rack or None,
+            previous_broker_epoch=NO_BROKER_EPOCH if clean_epoch is None else BrokerEpoch(clean_epoch),
+        )
+        self.session = BrokerSession(
+            registration=registration,
+            channel=self.channel,
+            publisher=node.publisher,
+            rpc=node.rpc,
+            clock=node.clock,
+            config=session_config(config),
+            collect_offsets=lambda: replica_offsets(self.replicas),
+            on_fatal=node.fatal,
+            ready=lambda: self._feeding,
+            on_registered=self.replicas.set_broker_epoch,
+        )
+        self.replicas.start()
+        node.publisher.subscribe(self._await_own_registration)
+        self.session.start()
+
+    async def wait_ready(self) -> None:
+        """Return once the controller has unfenced this broker."""
+        await self.session.wait_unfenced()
+
+    @property
+    def ready(self) -> bool:
+        """The broker is unfenced, by its own image."""
+        return self._feeding and not self.session.fenced
+
+    async def stop(self, clean: bool) -> None:
+        """Hand over the leaderships (if `clean`), then close everything."""
+        if clean and not await self.session.controlled_shutdown(self._node.config.controlled_shutdown_timeout_ms):
+            log.warning("the controller did not let this broker go in time; it stops all the same")
+        for listener in self.listeners:
+            await listener.close()
+        self.service.close()
+        await self.session.close()
+        await self.replicas.close(clean)
+
+    def _await_own_registration(self, _delta: MetadataDelta, image: MetadataImage) -> None:
+        """Begin to follow the metadata once they reach this process's registration: what stands before it tells of
+        leaderships that an earlier process had."""
+        own = image.brokers.get(self._node.config.node)
+        if self._feeding or own is None or own.incarnation_id != self._node.incarnation_id:
+            return
+        self._feeding = True
+        self.replicas.set_broker_epoch(own.broker_epoch)
+        self._node.publisher.unsubscribe(self._await_own_registration)
+        self._node.publisher.subscribe(self._feed.on_metadata)
+        self.session.wake()

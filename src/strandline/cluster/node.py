@@ -1,0 +1,166 @@
+"""A node: the parts that its roles need, put together, started in order and stopped in order.
+
+    every node     log directory, quorum (voter or observer), metadata image, internal listener
+    controller     the active controller's shell on the quorum
+    broker         session with the controller, replicas, service, Kafka listeners
+
+It runs unchanged in the simulator: whatever it takes from the world comes in through its constructor, and its listeners
+are made by the running event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+import structlog
+
+from strandline.cluster.broker_role import BrokerRole
+from strandline.cluster.config import NodeConfig
+from strandline.cluster.format import read_voters
+from strandline.cluster.settings import controller_config
+from strandline.controller.api import PING_METHOD
+from strandline.controller.controller import Controller, ping_handler
+from strandline.controller.metadata.publisher import ImagePublisher
+from strandline.controller.quorum.quorum import Quorum
+from strandline.log.disk import Disk
+from strandline.log.log_dir import LogDir
+from strandline.proto.errors import FatalError
+from strandline.proto.ids import NO_BROKER_EPOCH
+from strandline.proto.ports import Clock, Rng, Rpc, RpcServer, StreamHandler, UnaryHandler
+
+log = structlog.get_logger("strandline.node")
+
+
+class Node:
+    """One process of the cluster.
+
+    `start()`, then wait for `failed` (it ends only with an error that the node must not outlive) or for a signal, then
+    `stop()`. The parts are attributes: `log_dir`, `quorum`, `publisher`, `controller` (None on a broker), `broker`
+    (None on a controller).
+    """
+
+    def __init__(self, config: NodeConfig, *, disk: Disk, clock: Clock, rng: Rng, rpc: Rpc) -> None:
+        """Open the log directory and build the parts; nothing runs yet.
+
+        Raises:
+            ConfigError: the directory is not formatted, or not for this node.
+            CorruptLogError, DiskError: the directory cannot be used.
+        """
+        self.config = config
+        self.disk = disk
+        self.clock = clock
+        self.rng = rng
+        self.rpc = rpc
+        self.incarnation_id = UUID(int=rng.getrandbits(128), version=4)
+        self.log_dir = LogDir.open(disk, config.log_dirs, clock, node_id=config.node)
+        self.cluster_id = self.log_dir.meta.cluster_id
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.publisher = ImagePublisher(self.cluster_id)
+        self.quorum = Quorum(
+            node_id=config.node,
+            directory_id=self.log_dir.directory_id,
+            cluster_id=self.cluster_id,
+            voters=config.quorum_voters or read_voters(disk, config.log_dirs),
+            is_voter=config.is_controller,
+            disk=disk,
+            clock=clock,
+            rng=rng,
+            rpc=rpc,
+            data_dir=config.log_dirs,
+            config=config.quorum,
+            on_fatal=self._fatal,
+        )
+        # The publisher first: the controller begins on the image that the publisher holds.
+        self.quorum.register(self.publisher)
+        self.controller: Controller | None = None
+        if config.is_controller:
+            self.controller = Controller(
+                node_id=config.node,
+                quorum=self.quorum,
+                publisher=self.publisher,
+                rpc=rpc,
+                clock=clock,
+                rng=rng,
+                config=controller_config(config),
+                on_fatal=self._fatal,
+            )
+            self.quorum.register(self.controller)
+        self.broker = BrokerRole(self) if config.is_broker else None
+        self._server: RpcServer | None = None
+        self._stopped = False
+
+    async def start(self) -> None:
+        """Bind the listeners and take part in the cluster; returns at once, `wait_ready` waits.
+
+        Raises:
+            OSError: a listener's address cannot be bound.
+            CorruptLogError, DiskError: the metadata log cannot be used.
+        """
+        unary, streams = self._handlers()
+        self._server = await self.rpc.serve(self.config.internal, unary, streams)
+        if self.broker is not None:
+            await self.broker.bind()
+        await self.quorum.start()
+        if self.broker is not None:
+            self.broker.start(self.config.advertised("INTERNAL", self._server.endpoint))
+        log.info("node started", node=self.config.node_id, cluster=self.cluster_id, data=self.config.log_dirs)
+
+    async def wait_ready(self) -> None:
+        """Return once this node does its work: a broker is unfenced, a controller knows the quorum's leader."""
+        if self.broker is not None:
+            await self.broker.wait_ready()
+            return
+        if not self.ready:
+            known = asyncio.Event()
+            self.publisher.subscribe_leader(lambda leader: known.set() if leader.leader_id is not None else None)
+            await known.wait()
+
+    @property
+    def ready(self) -> bool:
+        """What `wait_ready` waits for, now."""
+        if self.broker is not None:
+            return self.broker.ready
+        return self.quorum.leader_and_epoch.leader_id is not None
+
+    async def stop(self) -> None:
+        """Controlled shutdown: leaderships move away first, the clean-shutdown marker is written last. Idempotent."""
+        if self._stopped:
+            return
+        self._stopped = True
+        clean = not self.failed.done()
+        epoch = NO_BROKER_EPOCH
+        if self.broker is not None:
+            epoch = self.broker.session.broker_epoch
+            await self.broker.stop(clean)
+        if self.controller is not None:
+            self.controller.close()
+        await self.quorum.close()
+        if self._server is not None:
+            await self._server.close()
+        await self.rpc.close()
+        if clean:
+            self.log_dir.close(epoch)
+        log.info("node stopped", node=self.config.node_id, clean=clean)
+
+    def _handlers(self) -> tuple[dict[str, UnaryHandler], dict[str, StreamHandler]]:
+        unary, streams = self.quorum.rpc_handlers()
+        unary = {**unary, PING_METHOD: ping_handler(self.config.node, self.incarnation_id)}
+        if self.controller is not None:
+            more_unary, more_streams = self.controller.rpc_handlers()
+            unary, streams = {**unary, **more_unary}, {**streams, **more_streams}
+        if self.broker is not None:
+            streams = {**streams, **self.broker.replicas.stream_handlers()}
+        return unary, streams
+
+    def fatal(self, error: BaseException) -> None:
+        """This node must stop: going on could lose data."""
+        self._fatal(error)
+
+    def _fatal(self, error: BaseException) -> None:
+        if self.failed.done():
+            return
+        log.critical("the node must stop", node=self.config.node_id, error=str(error))
+        self.failed.set_exception(error if isinstance(error, Exception) else FatalError(str(error)))
+        # Whoever runs the node waits for it; a node that is stopping already has nobody left to hear it.
+        self.failed.add_done_callback(lambda future: future.exception())

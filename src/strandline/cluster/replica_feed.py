@@ -1,0 +1,153 @@
+"""From the controller's image to the replica manager: what changed, in the replicas' own values."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+
+from strandline.controller import api
+from strandline.controller.channel import ControllerChannel
+from strandline.controller.metadata.config_resolver import ConfigResolver
+from strandline.controller.metadata.delta import MetadataDelta
+from strandline.controller.metadata.image import MetadataImage, PartitionInfo, ResourceType, TopicInfo
+from strandline.proto.ids import BrokerEpoch, LeaderEpoch, NodeId, Offset, TopicId, TopicIdPartition
+from strandline.replica.manager import ReplicaManager
+from strandline.replica.states import (
+    AlterPartitionItem,
+    AlterPartitionOutcome,
+    BrokerState,
+    PartitionState,
+)
+
+ALTER_PARTITION_TIMEOUT_MS = 5_000.0
+"""One proposal of ISR changes, retries at another controller included; the replicas propose again after it."""
+
+
+class ReplicaFeed:
+    """A metadata subscriber that keeps a replica manager's partitions as the committed image has them.
+
+    Subscribe it only once the image has reached this broker's own registration: older metadata tell of leaderships of a
+    process that is gone.
+    """
+
+    def __init__(self, node_id: NodeId, resolver: ConfigResolver, replicas: ReplicaManager) -> None:
+        self._node_id = node_id
+        self._resolver = resolver
+        self._replicas = replicas
+
+    def on_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Apply what a committed batch changed."""
+        changes = [self._state(image, topic, info) for topic, info in self._changed(delta, image)]
+        deleted = [
+            TopicIdPartition(topic.topic_id, number)
+            for topic in delta.deleted_topics.values()
+            for number in topic.partitions
+        ]
+        if changes or deleted or delta.brokers:
+            self._replicas.apply(changes, deleted, broker_states(image))
+
+    def _changed(self, delta: MetadataDelta, image: MetadataImage) -> Iterator[tuple[TopicInfo, PartitionInfo]]:
+        """Partitions with a replica here, now or before, whose metadata or settings changed."""
+        changed: dict[TopicId, dict[int, None]] = {topic: dict(numbers) for topic, numbers in delta.partitions.items()}
+        for reconfigured in self._reconfigured(delta, image):
+            changed.setdefault(reconfigured.topic_id, {}).update(dict.fromkeys(reconfigured.partitions))
+        for topic_id, numbers in changed.items():
+            topic = image.topic_by_id.get(topic_id)
+            if topic is None:
+                continue
+            before = delta.base.topic_by_id.get(topic_id)
+            for number in numbers:
+                info = topic.partitions[number]
+                old = None if before is None else before.partitions.get(number)
+                if self._node_id in info.replicas or (old is not None and self._node_id in old.replicas):
+                    yield topic, info
+
+    def _reconfigured(self, delta: MetadataDelta, image: MetadataImage) -> list[TopicInfo]:
+        """Topics whose settings may have changed: their own, or defaults of this broker or of all."""
+        topics: dict[str, TopicInfo] = {}
+        for resource_type, name in delta.configs:
+            if resource_type is ResourceType.TOPIC:
+                if name in image.topics:
+                    topics[name] = image.topics[name]
+            else:
+                return list(image.topics.values())
+        return list(topics.values())
+
+    def _state(self, image: MetadataImage, topic: TopicInfo, info: PartitionInfo) -> PartitionState:
+        resolver = self._resolver
+        return PartitionState(
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            partition=info.partition,
+            replicas=info.replicas,
+            isr=info.isr,
+            leader=info.leader,
+            leader_epoch=info.leader_epoch,
+            partition_epoch=info.partition_epoch,
+            recovering=info.recovering,
+            min_insync_replicas=resolver.min_insync_replicas(image, topic.name, len(info.replicas)),
+            log_config=resolver.log_config(image, topic.name),
+            unclean_leader_election=resolver.unclean_election_enabled(image, topic.name),
+        )
+
+
+def broker_states(image: MetadataImage) -> Mapping[NodeId, BrokerState]:
+    """All registered brokers, as replication sees them."""
+    return {
+        node_id: BrokerState(
+            node_id, broker.internal, broker.broker_epoch, broker.fenced, broker.in_controlled_shutdown
+        )
+        for node_id, broker in image.brokers.items()
+    }
+
+
+def replica_offsets(replicas: ReplicaManager) -> Iterator[api.ReplicaOffsets]:
+    """What heartbeats tell of the hosted replicas."""
+    for status in replicas.hosted():
+        if status.log_end_offset >= 0:
+            yield api.ReplicaOffsets(
+                topic_id=status.topic_id,
+                partition=status.partition,
+                high_watermark=Offset(status.high_watermark),
+                log_end_offset=Offset(status.log_end_offset),
+                last_epoch=LeaderEpoch(status.last_epoch),
+            )
+
+
+def isr_proposer(
+    node_id: NodeId, channel: ControllerChannel, broker_epoch: Callable[[], BrokerEpoch]
+) -> Callable[[list[AlterPartitionItem]], Awaitable[list[AlterPartitionOutcome]]]:
+    """How the replica manager asks the active controller to change ISRs."""
+
+    async def propose(items: list[AlterPartitionItem]) -> list[AlterPartitionOutcome]:
+        request = api.AlterPartitionRequest(
+            node_id,
+            broker_epoch(),
+            tuple(
+                api.AlterPartitionItem(
+                    topic_id=item.topic_id,
+                    partition=item.partition,
+                    leader_epoch=item.leader_epoch,
+                    partition_epoch=item.partition_epoch,
+                    new_isr=tuple(api.IsrMember(member.node_id, member.broker_epoch) for member in item.new_isr),
+                    recovering=item.recovering,
+                )
+                for item in items
+            ),
+        )
+        reply = await channel.alter_partition(request, timeout_ms=ALTER_PARTITION_TIMEOUT_MS)
+        return [
+            AlterPartitionOutcome(
+                topic_id=outcome.topic_id,
+                partition=outcome.partition,
+                error=outcome.error,
+                message=outcome.message,
+                leader=outcome.leader,
+                leader_epoch=outcome.leader_epoch,
+                partition_epoch=outcome.partition_epoch,
+                isr=outcome.isr,
+                recovering=outcome.recovering,
+            )
+            for outcome in reply.outcomes
+        ]
+
+    return propose

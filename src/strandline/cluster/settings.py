@@ -1,0 +1,65 @@
+"""A node's configuration as each part of it wants it."""
+
+from __future__ import annotations
+
+from strandline.cluster.config import NODE_SETTINGS, NodeConfig
+from strandline.cluster.kafka.config import ListenerConfig
+from strandline.cluster.service.base import ServiceConfig, StaticSetting
+from strandline.controller.broker_session import BrokerSessionConfig
+from strandline.controller.controller import ControllerConfig
+from strandline.controller.machine.sessions import SessionTimes
+from strandline.controller.machine.state import MachineSettings
+from strandline.replica.states import ReplicaConfig
+
+
+def controller_config(config: NodeConfig) -> ControllerConfig:
+    """For the active controller."""
+    return ControllerConfig(
+        static=config.dynamic,
+        machine=MachineSettings(times=SessionTimes(session_timeout_ms=config.broker_session_timeout_ms)),
+        auto_leader_rebalance_enable=config.leader_rebalance_enable,
+        leader_imbalance_check_interval_ms=config.leader_rebalance_interval_s * 1000.0,
+    )
+
+
+def session_config(config: NodeConfig) -> BrokerSessionConfig:
+    """For the broker's session with the controller."""
+    return BrokerSessionConfig(
+        heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
+        registration_timeout_ms=config.initial_broker_registration_timeout_ms,
+    )
+
+
+def replica_config(config: NodeConfig) -> ReplicaConfig:
+    """For the replica manager."""
+    return ReplicaConfig(replica_lag_time_max_ms=config.replica_lag_time_max_ms)
+
+
+def service_config(config: NodeConfig) -> ServiceConfig:
+    """For the service."""
+    return ServiceConfig(
+        fetch_max_bytes=config.fetch_max_bytes,
+        fetch_session_slots=config.fetch_session_slots,
+        memory_bytes=config.queued_max_request_bytes,
+        describe_partitions_max=config.request_partition_limit,
+        request_timeout_ms=config.request_timeout_ms,
+    )
+
+
+def listener_config(config: NodeConfig) -> ListenerConfig:
+    """For each Kafka listener."""
+    return ListenerConfig(request_bytes_max=config.socket_request_max_bytes, idle_ms_max=config.connections_max_idle_ms)
+
+
+def static_settings(config: NodeConfig) -> list[StaticSetting]:
+    """What DescribeConfigs tells of settings that cannot change while the node runs."""
+    return [
+        StaticSetting(
+            name=setting.name,
+            value=config.given.get(setting.name, setting.default),
+            type=setting.type,
+            doc=setting.doc,
+            is_default=setting.name not in config.given,
+        )
+        for setting in NODE_SETTINGS.values()
+    ]
