@@ -1,7 +1,7 @@
 """A controller for tests: one partition table, the checks of AlterPartition in their order, elections by request.
 
-It is told who lives, answers proposals, and hands metadata to whoever subscribed. It is no model of the quorum: its word
-is committed as it is spoken.
+It is told who lives, answers proposals, and hands metadata to whoever subscribed. It is no model of the quorum: its
+word is committed as it is spoken.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class FakeController:
             for key, state in list(self.partitions.items()):
                 elr = self.elr[key]
                 elr.members = tuple(node for node in elr.members if node != broker.node_id)
-                if broker.node_id in state.isr and len(state.isr) > 1:
+                if broker.node_id in state.isr:
                     changes.append(self._shrink(key, broker.node_id, to_elr=False))
         epoch = BrokerEpoch(self._epoch)
         self.brokers[broker.node_id] = replace(broker, broker_epoch=epoch, fenced=True)
@@ -97,13 +97,12 @@ class FakeController:
         self.publish(changes)
 
     def _shrink(self, key: TopicIdPartition, node: NodeId, *, to_elr: bool) -> PartitionState:
-        state = self.partitions[key]
+        """A member leaves the ISR; below min.insync it stays eligible, and the last eligible one never leaves."""
+        state, elr = self.partitions[key], self.elr[key]
         isr = tuple(member for member in state.isr if member != node)
-        if not isr and not (to_elr and state.effective_min_isr > 0):
-            isr = state.isr
         if to_elr and len(isr) < state.effective_min_isr:
-            self.elr[key].members = (*self.elr[key].members, node)
-        elif not isr:
+            elr.members = (*elr.members, node)
+        elif not isr and not elr.members:
             isr = (node,)
         return self._store(key, replace(state, isr=isr))
 
@@ -179,17 +178,13 @@ class FakeController:
 
     # AlterPartition, checks in the order of rule B
 
-    def alter_partition(
-        self, node: NodeId, items: list[AlterPartitionItem]
-    ) -> list[AlterPartitionOutcome]:
+    def alter_partition(self, node: NodeId, items: list[AlterPartitionItem]) -> list[AlterPartitionOutcome]:
         changed: list[PartitionState] = []
         outcomes = [self._alter(node, item, changed) for item in items]
         self.publish(changed)
         return outcomes
 
-    def _alter(
-        self, node: NodeId, item: AlterPartitionItem, changed: list[PartitionState]
-    ) -> AlterPartitionOutcome:
+    def _alter(self, node: NodeId, item: AlterPartitionItem, changed: list[PartitionState]) -> AlterPartitionOutcome:
         self.proposals.append(item)
         key = TopicIdPartition(item.topic_id, item.partition)
         state = self.partitions.get(key)

@@ -40,10 +40,14 @@ class RealClock:
         return int(time.time() * 1000)
 
 
-def batch(value: bytes, count: int = 1, **producer: int) -> memoryview:
+def batch(
+    value: bytes, count: int = 1, *, producer_id: int = -1, producer_epoch: int = -1, base_sequence: int = -1
+) -> memoryview:
     """A writable batch of `count` records, as a client sends it."""
     records = [Record(0, 1_700_000_000_000 + i, None, value, ()) for i in range(count)]
-    return memoryview(build_batch(records, **producer))
+    return memoryview(
+        build_batch(records, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence)
+    )
 
 
 class Broker:

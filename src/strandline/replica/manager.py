@@ -20,13 +20,14 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError, KafkaError, StorageError
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, NodeId, TopicId, TopicIdPartition, TopicPartition
 from strandline.proto.ports import Clock, Rng, Rpc, StreamHandler
-from strandline.replica import frames, reads
+from strandline.replica import reads
 from strandline.replica.core.isr import PendingIsr
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.fetcher import STREAM_METHOD
 from strandline.replica.isr_changes import IsrChanges, SendAlterPartition
 from strandline.replica.partition import AppendDone, Partition, PendingAppend
 from strandline.replica.partition_set import PartitionSet
+from strandline.replica.publisher import Publisher
 from strandline.replica.states import (
     ACKS_ALL,
     AlterPartitionOutcome,
@@ -56,7 +57,6 @@ class ReplicaCounters:
     appends: int = 0
     duplicates: int = 0
     replicated_in_bytes: int = 0
-    replicated_out_bytes: int = 0
     isr_shrinks: int = 0
     isr_expands: int = 0
     failed_isr_updates: int = 0
@@ -103,8 +103,7 @@ class ReplicaManager:
         self._streams = Streams(self)
         self._syncer = Syncer(disk, self._synced, self._sync_failed)
         self._isr_changes = IsrChanges(send_alter_partition, self._isr_answered)
-        self._watermarks: dict[Partition, None] = {}
-        self._watermark_timer: asyncio.TimerHandle | None = None
+        self._publisher = Publisher(config.watermark_delay_ms)
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._checkpointed_ms = clock.monotonic_ms()
         self._sync_before_ack = config.sync_before_ack
@@ -121,8 +120,7 @@ class ReplicaManager:
         if `clean`. The log directory is left to its owner."""
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
-        if self._watermark_timer is not None:
-            self._watermark_timer.cancel()
+        self._publisher.stop()
         ending = [*self._streams.stop()]
         isr_task = self._isr_changes.stop()
         if isr_task is not None:
@@ -212,7 +210,7 @@ class ReplicaManager:
         else:
             counters.messages_in_bytes += len(batches)
             advanced = core.appended(result.next_offset, clock.monotonic_ms())
-            self._publish(partition, core, result)
+            self._publisher.publish(partition, core, result)
             if self._sync_before_ack:
                 self._syncer.mark(plog)
             elif advanced:
@@ -232,27 +230,6 @@ class ReplicaManager:
         synced = core.synced_replicas(next_offset)
         done(AppendOutcome(error, "", base_offset, append_time_ms, log_start, synced))
         return None
-
-    def _publish(self, partition: Partition, core: LeaderCore, result: AppendResult) -> None:
-        """Send it to the followers that are at the end of the log: one copy, made here, is queued for all of them."""
-        data = result.data
-        size = len(data)
-        piece = b""
-        for subscription in partition.subscriptions.values():
-            if subscription.link.offer(subscription, result.base_offset, result.next_offset, size):
-                if not piece:
-                    header = frames.pack_data_header(
-                        partition.channel,
-                        core.leader_epoch,
-                        result.base_offset,
-                        high_watermark=core.high_watermark,
-                        log_start_offset=result.log_start_offset,
-                        size=size,
-                    )
-                    piece = b"".join((header, data))
-                subscription.sent_high_watermark = core.high_watermark
-                subscription.link.push(piece)
-                self.counters.replicated_out_bytes += size
 
     # Reading
 
@@ -370,7 +347,6 @@ class ReplicaManager:
     def stopped(self, partition: Partition) -> None:
         """It follows nobody and leads nothing."""
         self._streams.unfollow(partition)
-        self._watermarks.pop(partition, None)
 
     def _mark(self, partition: Partition) -> None:
         if partition.log is not None:
@@ -385,28 +361,9 @@ class ReplicaManager:
             self._isr_changes.add(partition)
 
     def _released(self, partition: Partition) -> None:
-        """The high watermark rose: answer who waited; tell the followers, with data that go along or a little later."""
+        """The high watermark rose: answer who waited, and let the followers know."""
         partition.release()
-        if partition.subscriptions:
-            self._watermarks[partition] = None
-            if self._watermark_timer is None:
-                self._watermark_timer = asyncio.get_running_loop().call_later(
-                    self.config.watermark_delay_ms / 1000, self._send_watermarks
-                )
-
-    def _send_watermarks(self) -> None:
-        self._watermark_timer = None
-        watermarks, self._watermarks = self._watermarks, {}
-        for partition in watermarks:
-            core, plog = partition.leader, partition.log
-            if core is None or plog is None:
-                continue
-            high_watermark = core.high_watermark
-            piece = frames.pack_watermark(partition.channel, high_watermark, plog.log_start_offset)
-            for subscription in partition.subscriptions.values():
-                if subscription.sent_high_watermark < high_watermark and not subscription.lagging:
-                    subscription.sent_high_watermark = high_watermark
-                    subscription.link.push(piece)
+        self._publisher.rose(partition)
 
     def replicated(self, partition: Partition, size: int) -> None:
         """A follower's log grew (or was cut)."""

@@ -13,7 +13,8 @@ from strandline.proto.errors import FatalError, ProtocolError
 from strandline.proto.ids import NO_BROKER_EPOCH, NodeId
 from strandline.proto.ports import RpcError, Stream
 from strandline.replica import frames
-from strandline.replica.fetcher import Fetcher, FollowerHost
+from strandline.replica.fetcher import Fetcher
+from strandline.replica.following import FollowerHost
 from strandline.replica.leader_stream import FollowerLink, LeaderHost
 from strandline.replica.partition import Partition
 from strandline.replica.states import BrokerState

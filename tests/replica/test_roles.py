@@ -1,0 +1,34 @@
+"""The table of roles: complete, and nothing outside of it happens (style: transitions stand in one table)."""
+
+from __future__ import annotations
+
+import pytest
+
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import FatalError
+from strandline.replica.core.isr import Judgement, judge_answer
+from strandline.replica.core.roles import TRANSITIONS, Trigger, next_role
+from strandline.replica.states import Role
+
+
+def test_every_living_role_knows_every_trigger() -> None:
+    assert set(TRANSITIONS) == {(role, trigger) for role in Role if role is not Role.DELETED for trigger in Trigger}
+
+
+@pytest.mark.parametrize("trigger", list(Trigger))
+def test_a_deleted_partition_is_nothing_any_more(trigger: Trigger) -> None:
+    with pytest.raises(FatalError, match="deleted cannot be moved"):
+        next_role(Role.DELETED, trigger)
+
+
+@pytest.mark.parametrize("trigger", [t for t in Trigger if t is not Trigger.DELETED])
+def test_only_deletion_ends_being_offline(trigger: Trigger) -> None:
+    """D-18, D-32: a log whose disk failed is used no more, whatever the metadata say."""
+    assert next_role(Role.OFFLINE, trigger) is Role.OFFLINE
+
+
+def test_only_two_answers_roll_an_isr_change_back() -> None:
+    """Rule B: AlterPartition; everything unheard of is sent again."""
+    rolled_back = {code for code in ErrorCode if judge_answer(code) is Judgement.ROLLED_BACK}
+    assert rolled_back == {ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED}
+    assert judge_answer(ErrorCode.NOT_CONTROLLER) is Judgement.RETRY
