@@ -1,4 +1,4 @@
-"""The client: `Producer`, `Consumer` and `Admin` over Kafka's wire protocol; `strandline.client.aio` has the async twins.
+"""The client: `Producer`, `Consumer` and `Admin` over Kafka's wire protocol; async twins in `strandline.client.aio`.
 
 Importing this package costs next to nothing: each class is loaded when first named.
 """

@@ -113,6 +113,7 @@ class Accumulator:
         timestamp_ms: int,
         key: bytes | None,
         value: bytes | None,
+        *,
         headers: Any,
         size: int,
     ) -> Any | None:

@@ -23,8 +23,8 @@ class ProducerBatch:
     """
 
     __slots__ = (
-        "attempts", "base_sequence", "builder", "created_ms", "done", "encoded", "futures", "kind", "last_error", "order",
-        "partition", "producer_epoch", "producer_id", "reserved_bytes", "retry_at_ms", "shared", "timestamps",
+        "attempts", "base_sequence", "builder", "created_ms", "done", "encoded", "futures", "kind", "last_error",
+        "order", "partition", "producer_epoch", "producer_id", "reserved_bytes", "retry_at_ms", "shared", "timestamps",
     )  # fmt: skip
 
     def __init__(

@@ -8,6 +8,7 @@ table generated from here (`settings_table`).
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
@@ -113,7 +114,7 @@ class ProducerConfig(CommonConfig):
     metadata_max_idle_ms: int = _setting(
         300_000, "A topic not sent to for this long is dropped from the metadata.", low=1
     )
-    partitioner: Partitioner | None = _setting(
+    partitioner: Partitioner | None = _setting(  # noqa: RUF009  # a dataclass field, as all the others
         None,
         "Own function (topic, key, value, number of partitions) -> partition; without one: murmur2 of the key as in "
         "Kafka's Java client, and sticky batches spread evenly for records without a key.",
@@ -173,6 +174,7 @@ class ConsumerConfig(CommonConfig):
         choices=("read_uncommitted", "read_committed"),
     )  # fmt: skip
     client_rack: str = _setting("", "This client's rack; a broker may then name a nearer replica to read from.")
+    default_api_timeout_ms: int = _setting(60_000, "How long a question to the leaders goes on retrying.", low=1)
 
     def __post_init__(self) -> None:
         if self.group_id is not None:
@@ -258,7 +260,7 @@ def _parse_number(name: str, value: object, kind: type[_Number]) -> _Number:
         number = kind(value)
     except (ValueError, OverflowError):
         raise ConfigError(name, value, "a whole number" if kind is int else "a number") from None
-    if number != number or (not isinstance(value, str) and number != value):
+    if math.isnan(number) or (not isinstance(value, str) and number != value):
         raise ConfigError(name, value, "a whole number" if kind is int else "a number")
     return number
 

@@ -112,6 +112,9 @@ class LogTruncated(ClientError):
 class UnknownTopic(KafkaError):
     """The broker knows no such topic; the message holds the command that creates it."""
 
+    retriable = False
+    """Raised only once a grace period is over, in which a new topic reaches every broker."""
+
     def __init__(self, topic: str) -> None:
         self.topic = topic
         super().__init__(

@@ -1,13 +1,13 @@
 """Sequences of the idempotent producer (KIP-98, KIP-360): each record once and in order, in spite of retries.
 
 A broker knows the last five batches of (producer id, epoch) per partition. It answers a batch that it already has with
-the old offset, takes the one that comes next, and refuses any other with OUT_OF_ORDER_SEQUENCE_NUMBER. So a retry keeps its
-sequence, and of several retries only the first in line may be out.
+the old offset, takes the one that comes next, and refuses any other with OUT_OF_ORDER_SEQUENCE_NUMBER. So a retry keeps
+its sequence, and of several retries only the first in line may be out.
 
 A batch that ended without being known to be in the log leaves a gap. The batches behind it are sent on under their old
-numbers: if the broker takes them, nothing is missing; if it refuses the first in line, none of them was written, and all
-get new numbers from 0 under the next epoch. The epoch is bumped per partition, for brokers keep this state per partition;
-a bump fences requests of the old epoch that are still under way.
+numbers: if the broker takes them, nothing is missing; if it refuses the first in line, none of them was written, and
+all get new numbers from 0 under the next epoch. The epoch is bumped per partition, for brokers keep this state per
+partition; a bump fences requests of the old epoch that are still under way.
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ from collections.abc import Callable
 from strandline.client.accumulator import PartitionQueue
 from strandline.client.batches import NO_SEQUENCE, ProducerBatch
 from strandline.client.config import ProducerConfig
-from strandline.client.metadata import Metadata
-from strandline.client.network import Network, backoff_ms
+from strandline.client.session import Session
 from strandline.client.wire.apis import Api
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
-from strandline.proto.ports import Rng
 
 EPOCH_MAX = 32_767
 SEQUENCE_MASK = 0x7FFFFFFF
@@ -36,18 +34,14 @@ class Sequencer:
     def __init__(
         self,
         config: ProducerConfig,
-        network: Network,
-        metadata: Metadata,
-        rng: Rng,
+        session: Session,
         wake: Callable[[], None],
         on_fatal: Callable[[StrandlineError], None],
     ) -> None:
         self.producer_id = -1
         self.last_error: StrandlineError | None = None
         self._config = config
-        self._network = network
-        self._metadata = metadata
-        self._rng = rng
+        self._session = session
         self._wake = wake
         self._on_fatal = on_fatal
         self._fetching: asyncio.Task[None] | None = None
@@ -134,12 +128,12 @@ class Sequencer:
             "producer_id": -1,
             "producer_epoch": -1,
         }
-        config = self._config
+        session = self._session
         try:
             while True:
                 try:
-                    connection = await self._network.to_any(list(self._metadata.nodes.values()))
-                    answer = await connection.call(Api.INIT_PRODUCER_ID, values, config.request_timeout_ms)
+                    connection = await session.network.to_any(list(session.metadata.nodes.values()))
+                    answer = await connection.call(Api.INIT_PRODUCER_ID, values, self._config.request_timeout_ms)
                     if answer.error_code is not ErrorCode.NONE:
                         raise KafkaError(answer.error_code, f"{connection.endpoint} gave no producer id")
                     self.producer_id = answer.producer_id
@@ -154,7 +148,6 @@ class Sequencer:
                 except StrandlineError as error:
                     self.last_error = error
                 failures += 1
-                wait = backoff_ms(failures, config.retry_backoff_ms, config.retry_backoff_max_ms, self._rng)
-                await asyncio.sleep(wait / 1000)
+                await asyncio.sleep(session.backoff_ms(failures) / 1000)
         finally:
             self._fetching = None

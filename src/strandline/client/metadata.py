@@ -1,4 +1,4 @@
-"""What this client knows of the cluster: brokers, topics, leaders. Fetched when needed, when stale and when proved wrong.
+"""What this client knows of the cluster: brokers, topics, leaders. Fetched when needed, stale or proved wrong.
 
 Views are immutable and replaced whole, so that another thread may read them. A partition's leader is only replaced by
 one of an equal or higher leader epoch (KIP-320): brokers learn of an election at different times.
@@ -23,7 +23,7 @@ from strandline.proto.ids import TopicPartition
 from strandline.proto.ports import Clock, Rng
 
 UNKNOWN_TOPIC_GRACE_MS = 3_000
-"""How long an unknown topic is asked for again before it counts as missing: a new one takes moments to reach every broker.
+"""How long an unknown topic is asked for before it counts as missing: a new one takes moments to reach every broker.
 
 Kafka's clients wait max.block.ms (60 s) and then report a timeout, which tells nobody that the name was wrong.
 """
@@ -79,6 +79,7 @@ class Metadata:
         self._running: asyncio.Task[None] | None = None
         self._again = False
         self._age_timer: asyncio.TimerHandle | None = None
+        self._missing: dict[TopicPartition, float] = {}
         self._closed = False
 
     # -- what is known ----------------------------------------------------------------------------------------------
@@ -97,6 +98,24 @@ class Metadata:
         if isinstance(topic, str):
             return topic
         return next((view.name for view in self.topics.values() if view.topic_id == topic), None)
+
+    def absence(self, partition: TopicPartition) -> KafkaError | None:
+        """The error of a topic or partition that has been missing for the grace period; None while there is hope."""
+        now = self._clock.monotonic_ms()
+        unknown_since = self.unknown_since_ms.get(partition.topic)
+        if unknown_since is not None:
+            return UnknownTopic(partition.topic) if now - unknown_since >= UNKNOWN_TOPIC_GRACE_MS else None
+        view = self.topics.get(partition.topic)
+        if view is None or partition.partition in view.partitions:
+            self._missing.pop(partition, None)
+            return None
+        if now - self._missing.setdefault(partition, now) < UNKNOWN_TOPIC_GRACE_MS:
+            return None
+        return KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"topic {partition.topic!r} has partitions 0 to {view.partition_count - 1}",
+            partition=partition.partition,
+        )
 
     def subscribe(self, listener: Callable[[], None]) -> None:
         """Call `listener` after every update, successful or not."""
@@ -118,7 +137,7 @@ class Metadata:
         self.want(topics)
 
     def apply_leader(self, partition: TopicPartition, leader: int, epoch: int) -> bool:
-        """Take over the leader that a broker named in an answer (KIP-951); true when it is news and the node is known."""
+        """Take over the leader that a broker named in an answer (KIP-951); true when it is news, of a known node."""
         topic = self.topics.get(partition.topic)
         view = None if topic is None else topic.partitions.get(partition.partition)
         if topic is None or view is None or epoch <= view.leader_epoch or leader not in self.nodes:
@@ -130,7 +149,7 @@ class Metadata:
     # -- updates ----------------------------------------------------------------------------------------------------
 
     def request_update(self) -> None:
-        """Fetch anew in the background, now; failures are retried with back-off. Requests while one runs make one more."""
+        """Fetch anew in the background; failures are retried with back-off. Requests while one runs make one more."""
         if self._closed:
             return
         if self._running is not None:

@@ -48,7 +48,7 @@ def partition_of_key(key: bytes, partition_count: int) -> int:
 class StickyPartitioner:
     """Partitions for one topic's records without a key.
 
-    Invariant: a partition is left once it got `batch_size` bytes since it was entered, and no partition with a leader is
+    Invariant: a partition is left once it got `batch_size` bytes since it was entered, and none with a leader is
     entered twice before every other one was entered once.
     """
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from types import TracebackType
 from typing import Self
 
-from strandline.client.clock import SystemClock, system_rng
 from strandline.client.config import ProducerConfig, parse_bootstrap
 from strandline.client.errors import BufferExhausted, ClientTimeout, ClosedError
 from strandline.client.futures import ThreadFutures
 from strandline.client.loop_thread import LoopThread
 from strandline.client.metadata import TopicView
 from strandline.client.producer_core import Headers, Payload, ProducerCore
+from strandline.client.session import Session
 from strandline.client.types import Ack
 
 
@@ -24,18 +25,18 @@ class _Running:
     """The thread and the core of a producer in use."""
 
     def __init__(self, bootstrap: Sequence[str] | str, config: ProducerConfig) -> None:
-        endpoints = parse_bootstrap(bootstrap)
         self.thread = LoopThread("strandline-producer")
-        clock, rng = SystemClock(), system_rng()
         self.core = self.thread.call(
-            lambda: ProducerCore(endpoints, config, clock, rng, ThreadFutures(), threaded=True)
+            lambda: ProducerCore(
+                config, Session(bootstrap, config, allow_auto_create=True), ThreadFutures(), threaded=True
+            )
         )
 
 
 class Producer:
     """Sends records; `send` returns at once with a future. Share one among threads: each thread's order is kept.
 
-    After `fork` the child starts anew on its first send, with connections and a producer id of its own; records that the
+    After `fork` the child starts anew on its first send, with connections and a producer id of its own; what the
     parent had not sent yet stay the parent's, and their futures end in the child with ClosedError.
 
     Raises at construction:
@@ -78,9 +79,12 @@ class Producer:
         view = core.metadata.topics.get(topic)
         if view is None or not view.partitions or partition is not None:
             view = self._view(running, topic, partition)
-        future: Future[Ack] | None = core.try_send(view, value, key, headers, partition, timestamp_ms)
+        future: Future[Ack] | None = core.try_send(
+            view, value, key, headers, partition=partition, timestamp_ms=timestamp_ms
+        )
         if future is None:
-            return self._send_when_room(running, view, value, key, headers, partition, timestamp_ms)
+            again = partial(core.try_send, view, value, key, headers, partition=partition, timestamp_ms=timestamp_ms)
+            return self._send_when_room(running, again)
         return future
 
     def flush(self, timeout_s: float | None = None) -> None:
@@ -153,16 +157,8 @@ class Producer:
             running.thread.wait(core.metadata.update(max_block_ms))
         return running.thread.wait(core.metadata.wait_for_topic(topic, max_block_ms))
 
-    def _send_when_room(
-        self,
-        running: _Running,
-        view: TopicView,
-        value: Payload | None,
-        key: Payload | None,
-        headers: Headers,
-        partition: int | None,
-        timestamp_ms: int | None,
-    ) -> Future[Ack]:
+    @staticmethod
+    def _send_when_room(running: _Running, try_send: Callable[[], Future[Ack] | None]) -> Future[Ack]:
         core = running.core
         if running.thread.is_current:
             raise BufferExhausted("buffer.memory is full, and a callback of the producer must not wait for room")
@@ -173,7 +169,7 @@ class Producer:
             left_ms = deadline_ms - core.clock.monotonic_ms()
             if left_ms <= 0 or not room.wait(left_ms / 1000):
                 raise core.exhausted()
-            future: Future[Ack] | None = core.try_send(view, value, key, headers, partition, timestamp_ms)
+            future = try_send()
             if future is not None:
                 return future
 

@@ -10,15 +10,14 @@ from strandline.client.accumulator import Accumulator
 from strandline.client.config import ProducerConfig
 from strandline.client.errors import BufferExhausted
 from strandline.client.futures import FutureKind
-from strandline.client.metadata import Metadata, TopicView
-from strandline.client.network import Network
+from strandline.client.metadata import TopicView
 from strandline.client.partitioner import StickyPartitioner, partition_of_key
 from strandline.client.sender import Sender
+from strandline.client.session import Session
 from strandline.client.types import Header
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError
-from strandline.proto.ids import Endpoint, TopicPartition
-from strandline.proto.ports import Clock, Rng
+from strandline.proto.ids import TopicPartition
 
 Payload = bytes | bytearray | memoryview
 Headers = Sequence[Header] | Mapping[str, bytes | None]
@@ -27,28 +26,18 @@ Headers = Sequence[Header] | Mapping[str, bytes | None]
 class ProducerCore:
     """Metadata, partitioning, accumulator and sender of one producer. Made on, and bound to, one event loop."""
 
-    def __init__(
-        self,
-        bootstrap: tuple[Endpoint, ...],
-        config: ProducerConfig,
-        clock: Clock,
-        rng: Rng,
-        kind: FutureKind,
-        *,
-        threaded: bool,
-    ) -> None:
+    def __init__(self, config: ProducerConfig, session: Session, kind: FutureKind, *, threaded: bool) -> None:
         self.config = config
-        self.clock = clock
-        self.network = Network(bootstrap, config, clock, rng)
-        self.metadata = Metadata(self.network, config, clock, rng, allow_auto_create=True)
+        self.clock = session.clock
+        self.metadata = session.metadata
         self.metadata.drop_idle_topics_after(config.metadata_max_idle_ms)
         loop = asyncio.get_running_loop()
         self._call_soon: Callable[..., Any] = loop.call_soon
         self._call_soon_from_append: Callable[..., Any] = loop.call_soon_threadsafe if threaded else loop.call_soon
         self._wake_pending = False
-        self.accumulator = Accumulator(config, kind, clock, self._wake_from_append)
-        self.sender = Sender(config, self.accumulator, self.network, self.metadata, clock, rng, self._wake)
-        self._rng = rng
+        self.accumulator = Accumulator(config, kind, self.clock, self._wake_from_append)
+        self.sender = Sender(config, session, self.accumulator, self._wake)
+        self._session = session
         self._sticky: dict[str, StickyPartitioner] = {}
 
     def try_send(
@@ -57,6 +46,7 @@ class ProducerCore:
         value: Payload | None,
         key: Payload | None,
         headers: Headers,
+        *,
         partition: int | None,
         timestamp_ms: int | None,
     ) -> Any | None:
@@ -86,14 +76,16 @@ class ProducerCore:
         else:
             sticky = self._sticky.get(view.name)
             if sticky is None:
-                sticky = self._sticky.setdefault(view.name, StickyPartitioner(self.config.batch_size, self._rng))
+                sticky = self._sticky.setdefault(
+                    view.name, StickyPartitioner(self.config.batch_size, self._session.rng)
+                )
             chooser = sticky
             target = lambda: TopicPartition(view.name, chooser.choose(view, size))  # noqa: E731
         if timestamp_ms is None:
             timestamp_ms = self.clock.wall_ms()
         elif timestamp_ms < 0:
             raise ConfigError("timestamp_ms", timestamp_ms, "milliseconds since 1970, not negative")
-        return accumulator.append(target, timestamp_ms, key, value, headers, size)
+        return accumulator.append(target, timestamp_ms, key, value, headers=headers, size=size)
 
     def exhausted(self) -> BufferExhausted:
         """The error of a send that found no room in time."""
@@ -106,8 +98,7 @@ class ProducerCore:
     async def close(self) -> None:
         """Stop at once; what has no acknowledgement yet fails with ClosedError."""
         await self.sender.close()
-        await self.metadata.close()
-        await self.network.close()
+        await self._session.close()
 
     @staticmethod
     def _checked(view: TopicView, partition: int, chosen_by: object) -> TopicPartition:

@@ -1,7 +1,7 @@
 """Sends the batches of one producer: to whom, when, how many at once, and what becomes of each answer.
 
-Driven by `run`, which the loop calls when something may have changed (a batch is full, an answer came, a timer rang) and
-which does all there is to do. No task, timer or lock per partition or request.
+Driven by `run`, which the loop calls when something may have changed (a batch is full, an answer came, a timer rang);
+it does all there is to do. No task, timer or lock per partition or request.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from uuid import UUID
 from strandline.client.accumulator import Accumulator, PartitionQueue
 from strandline.client.batches import ProducerBatch
 from strandline.client.config import ProducerConfig
-from strandline.client.errors import ClosedError, DeliveryTimeout, Disconnected, UnknownTopic
+from strandline.client.errors import ClosedError, DeliveryTimeout, Disconnected
 from strandline.client.idempotence import Sequencer
-from strandline.client.metadata import UNKNOWN_TOPIC_GRACE_MS, Metadata
-from strandline.client.network import DATA, Network, backoff_ms
+from strandline.client.network import DATA
+from strandline.client.session import Session
 from strandline.client.types import NodeInfo
 from strandline.client.wire.apis import Api
 from strandline.client.wire.connection import Connection
 from strandline.client.wire.produce import ProducedPartition, ProduceTopic, decode_produce, encode_produce
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError, StrandlineError
-from strandline.proto.ports import Clock, Rng
 
 Sent = list[tuple[PartitionQueue, ProducerBatch]]
 
@@ -36,31 +35,22 @@ class Sender:
     """The producer's engine. Runs on one event loop."""
 
     def __init__(
-        self,
-        config: ProducerConfig,
-        accumulator: Accumulator,
-        network: Network,
-        metadata: Metadata,
-        clock: Clock,
-        rng: Rng,
-        wake: Callable[[], None],
+        self, config: ProducerConfig, session: Session, accumulator: Accumulator, wake: Callable[[], None]
     ) -> None:
         self._config = config
+        self._session = session
+        self._network = session.network
+        self._metadata = session.metadata
+        self._clock = session.clock
         self._accumulator = accumulator
-        self._network = network
-        self._metadata = metadata
-        self._clock = clock
-        self._rng = rng
         self._wake = wake
         self._acks = config.acks_number
-        self._sequencer = (
-            Sequencer(config, network, metadata, rng, wake, self.fail_everything) if config.idempotent else None
-        )
+        self._sequencer = Sequencer(config, session, wake, self.fail_everything) if config.idempotent else None
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._next_sweep_ms = 0.0
         self._last_error: StrandlineError | None = None
-        metadata.subscribe(wake)
+        self._metadata.subscribe(wake)
 
     # -- the engine -------------------------------------------------------------------------------------------------
 
@@ -291,13 +281,7 @@ class Sender:
         if batch.attempts > self._config.retries:
             self._fail(queue, batch, failure)
             return False
-        config = self._config
-        wait = (
-            0.0
-            if at_once
-            else backoff_ms(batch.attempts, config.retry_backoff_ms, config.retry_backoff_max_ms, self._rng)
-        )
-        batch.retry_at_ms = now + wait
+        batch.retry_at_ms = now + (0.0 if at_once else self._session.backoff_ms(batch.attempts))
         return True
 
     def _fail(self, queue: PartitionQueue, batch: ProducerBatch, error: Exception) -> None:
@@ -315,9 +299,7 @@ class Sender:
             return
         timeout_ms = self._config.delivery_timeout_ms
         next_ms = now + _SWEEP_MS_MAX
-        unknown = self._metadata.unknown_since_ms
         for queue, batch in self._accumulator.all_batches():
-            topic = queue.partition.topic
             if now - batch.created_ms >= timeout_ms:
                 text = (
                     f"{batch.count} records of {queue.partition} had no acknowledgement within "
@@ -329,8 +311,8 @@ class Sender:
                         f"delivery.timeout.ms={timeout_ms}; they are not in the log"
                     )
                 self._fail(queue, batch, DeliveryTimeout(text, batch.last_error or self.current_trouble()))
-            elif topic in unknown and now - unknown[topic] >= UNKNOWN_TOPIC_GRACE_MS and batch not in queue.on_wire:
-                self._fail(queue, batch, UnknownTopic(topic))
+            elif batch not in queue.on_wire and (gone := self._metadata.absence(queue.partition)) is not None:
+                self._fail(queue, batch, gone)
             else:
                 next_ms = min(next_ms, batch.created_ms + timeout_ms)
         self._next_sweep_ms = next_ms

@@ -152,7 +152,7 @@ class QuorumDescription:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One setting of a topic or broker. `value` is None where it is secret. `source` is Kafka's name of where it came from."""
+    """One setting of a topic or broker: `value` is None where it is secret, `source` is Kafka's name of its origin."""
 
     name: str
     value: str | None

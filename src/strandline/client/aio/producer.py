@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from strandline.client.clock import SystemClock, system_rng
-from strandline.client.config import ProducerConfig, parse_bootstrap
+from strandline.client.config import ProducerConfig
 from strandline.client.errors import ClientTimeout, ClosedError
 from strandline.client.futures import LoopFutures
 from strandline.client.metadata import TopicView
 from strandline.client.producer_core import Headers, Payload, ProducerCore
+from strandline.client.session import Session
 from strandline.client.types import Ack
 from strandline.proto.ports import Clock, Rng
 
@@ -35,9 +35,7 @@ class Producer:
         **settings: object,
     ) -> None:
         self._config = ProducerConfig.of(settings)
-        self._bootstrap = parse_bootstrap(bootstrap)
-        self._clock = clock or SystemClock()
-        self._rng = rng or system_rng()
+        self._session = Session(bootstrap, self._config, clock=clock, rng=rng, allow_auto_create=True)
         self._core: ProducerCore | None = None
         self._closed = False
 
@@ -54,12 +52,14 @@ class Producer:
         """Queue one record; the returned future gives its `Ack`. Waits and raises as the blocking producer's `send`."""
         core = self._started()
         view = await self._view(core, topic, partition)
-        future: asyncio.Future[Ack] | None = core.try_send(view, value, key, headers, partition, timestamp_ms)
+        future: asyncio.Future[Ack] | None = core.try_send(
+            view, value, key, headers, partition=partition, timestamp_ms=timestamp_ms
+        )
         if future is None:
-            deadline_ms = self._clock.monotonic_ms() + self._config.max_block_ms
+            deadline_ms = self._session.clock.monotonic_ms() + self._config.max_block_ms
             while future is None:
                 await self._wait_for_room(core, deadline_ms)
-                future = core.try_send(view, value, key, headers, partition, timestamp_ms)
+                future = core.try_send(view, value, key, headers, partition=partition, timestamp_ms=timestamp_ms)
         return future
 
     async def send_and_wait(
@@ -120,9 +120,7 @@ class Producer:
         if self._closed:
             raise ClosedError("the producer is closed")
         if self._core is None:
-            self._core = ProducerCore(
-                self._bootstrap, self._config, self._clock, self._rng, LoopFutures(), threaded=False
-            )
+            self._core = ProducerCore(self._config, self._session, LoopFutures(), threaded=False)
         return self._core
 
     async def _view(self, core: ProducerCore, topic: str, partition: int | None) -> TopicView:
@@ -136,7 +134,7 @@ class Producer:
     async def _wait_for_room(self, core: ProducerCore, deadline_ms: float) -> None:
         room = asyncio.Event()
         core.accumulator.when_memory(room.set)
-        left_ms = deadline_ms - self._clock.monotonic_ms()
+        left_ms = deadline_ms - self._session.clock.monotonic_ms()
         try:
             async with asyncio.timeout(max(left_ms, 0.0) / 1000):
                 await room.wait()

@@ -155,9 +155,9 @@ def _field_codec(annotation: Any, kafka_type: str, flexible: bool, tagged: bool)
     kind, nullable = _strip_none(annotation)
     if get_origin(kind) is tuple:
         inner, _ = _strip_none(get_args(kind)[0])
-        item = entity_codec(inner) if is_dataclass(inner) else _primitive(kafka_type, flexible, False)
+        item = entity_codec(inner) if hasattr(inner, "__flexible__") else _primitive(kafka_type, flexible, False)
         return _array(item, flexible)
-    if is_dataclass(kind):
+    if hasattr(kind, "__flexible__"):
         codec = entity_codec(kind)
         return _nullable_entity(codec) if nullable and not tagged else codec
     return _primitive(kafka_type, flexible, nullable)

@@ -1,0 +1,100 @@
+"""The blocking admin client: the asynchronous one on a thread of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from strandline.client.aio.admin import Admin as AsyncAdmin
+from strandline.client.loop_thread import LoopThread
+from strandline.client.types import (
+    ClusterDescription,
+    ConfigChange,
+    ConfigEntry,
+    ConfigResource,
+    CreatedTopic,
+    ListedOffset,
+    NewTopic,
+    QuorumDescription,
+    TopicDescription,
+)
+from strandline.proto.ids import TopicPartition
+
+T = TypeVar("T")
+
+
+class Admin:
+    """Describes and changes a cluster. May be shared by threads. Not across `fork`: make one in the child.
+
+    Every method does and raises what its twin in `strandline.client.aio.Admin` does.
+    """
+
+    def __init__(self, bootstrap: str | Sequence[str] = "127.0.0.1:9092", **settings: object) -> None:
+        make: Callable[..., AsyncAdmin] = AsyncAdmin
+        self._inner = make(bootstrap, **settings)
+        self._thread: LoopThread | None = None
+
+    def create_topics(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> dict[str, CreatedTopic]:
+        """Create topics; with `validate_only` the brokers check everything and create nothing."""
+        return self._wait(self._inner.create_topics(topics, validate_only=validate_only))
+
+    def delete_topics(self, names: Iterable[str], *, dry_run: bool = False) -> list[str]:
+        """Delete topics with all their records; `dry_run` only checks that they exist."""
+        return self._wait(self._inner.delete_topics(names, dry_run=dry_run))
+
+    def create_partitions(self, totals: Mapping[str, int], *, validate_only: bool = False) -> None:
+        """Raise the number of partitions of topics to these totals."""
+        self._wait(self._inner.create_partitions(totals, validate_only=validate_only))
+
+    def list_topics(self, *, include_internal: bool = False) -> list[str]:
+        """The names of all topics, sorted."""
+        return self._wait(self._inner.list_topics(include_internal=include_internal))
+
+    def describe_topics(self, names: Iterable[str]) -> list[TopicDescription]:
+        """Leaders, replicas, ISR and eligible leader replicas of every partition, in the order of `names`."""
+        return self._wait(self._inner.describe_topics(names))
+
+    def describe_cluster(self) -> ClusterDescription:
+        """The brokers, fenced ones included where the cluster tells them."""
+        return self._wait(self._inner.describe_cluster())
+
+    def describe_quorum(self) -> QuorumDescription:
+        """The metadata quorum: leader, epoch, high watermark, voters and observers with their log ends."""
+        return self._wait(self._inner.describe_quorum())
+
+    def list_offsets(
+        self, wanted: Mapping[TopicPartition | tuple[str, int], int], *, read_committed: bool = False
+    ) -> dict[TopicPartition, ListedOffset]:
+        """The offset for EARLIEST, LATEST, MAX_TIMESTAMP or a time in ms, asked of each partition's leader."""
+        return self._wait(self._inner.list_offsets(wanted, read_committed=read_committed))
+
+    def describe_configs(
+        self, resources: Iterable[ConfigResource], *, documentation: bool = False
+    ) -> dict[ConfigResource, list[ConfigEntry]]:
+        """Every setting of topics and brokers with where its value comes from."""
+        return self._wait(self._inner.describe_configs(resources, documentation=documentation))
+
+    def alter_configs(
+        self, changes: Mapping[ConfigResource, Sequence[ConfigChange]], *, validate_only: bool = False
+    ) -> None:
+        """Change single settings and leave the others; `validate_only` checks and changes nothing."""
+        self._wait(self._inner.alter_configs(changes, validate_only=validate_only))
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        if self._thread is not None:
+            self._thread.stop(self._inner.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if self._thread is None:
+            self._thread = LoopThread("strandline-admin")
+        return self._thread.wait(coroutine)

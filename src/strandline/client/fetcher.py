@@ -1,0 +1,403 @@
+"""Fetches ahead for one consumer: one request out per broker, memory bounded, positions looked up and checked.
+
+Driven by `run`, like the producer's sender: it does what can be done now and sets one timer.
+
+What bounds the memory: records that wait for `poll` stay below `fetch.max.bytes` in all and, per partition, below twice
+`max.partition.fetch.bytes`; each broker may add one answer of what is left of `fetch.max.bytes`, or one batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from functools import partial
+from typing import Any
+
+from strandline.client.config import ConsumerConfig, duration_ms
+from strandline.client.errors import LogTruncated, NoOffsetForPartition, OffsetOutOfRange
+from strandline.client.leaders import Leaders
+from strandline.client.network import DATA
+from strandline.client.positions import Chunk, PartitionState
+from strandline.client.session import Session
+from strandline.client.types import EARLIEST, LATEST, NodeInfo
+from strandline.client.wire.apis import Api
+from strandline.client.wire.connection import Connection
+from strandline.client.wire.fetch import (
+    FetchedPartition,
+    FetchRequest,
+    FetchTopic,
+    FetchWanted,
+    decode_fetch,
+    encode_fetch,
+)
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError, StrandlineError
+from strandline.proto.ids import TopicPartition
+
+_SHORT_WAIT_MS = 50
+"""How long a broker may hold a fetch that leaves out partitions with full buffers: they may be drained any moment."""
+
+
+class Fetcher:
+    """The consumer's engine. Runs on one event loop."""
+
+    def __init__(self, config: ConsumerConfig, session: Session, leaders: Leaders) -> None:
+        self.states: dict[TopicPartition, PartitionState] = {}
+        self.requests_sent = 0
+        self.last_error: StrandlineError | None = None
+        self._config = config
+        self._network = session.network
+        self._metadata = session.metadata
+        self._clock = session.clock
+        self._leaders = leaders
+        self._out: dict[int, asyncio.Future[memoryview]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._connecting: set[int] = set()
+        self._news = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._wake_pending = False
+        self._turn = 0
+        self._closed = False
+        self._read_committed = config.isolation_level == "read_committed"
+        self._metadata.subscribe(self.wake)
+
+    # -- the consumer's side ----------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Look at everything again in this turn of the loop."""
+        if not self._wake_pending and not self._closed:
+            self._wake_pending = True
+            asyncio.get_running_loop().call_soon(self._run)
+
+    async def wait_for_news(self) -> None:
+        """Return when records, an error or a position have come since the last call."""
+        await self._news.wait()
+        self._news.clear()
+
+    def raise_error(self) -> None:
+        """Raise the error of a partition, once; its position stays as it was."""
+        for state in self.states.values():
+            if state.error is not None and not state.paused:
+                error, state.error = state.error, None
+                raise error
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of records that wait for `poll`."""
+        return sum(state.buffered_bytes for state in self.states.values())
+
+    async def close(self) -> None:
+        """Stop fetching."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    # -- the engine -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        self._wake_pending = False
+        if self._closed:
+            return
+        now = self._clock.monotonic_ms()
+        self._find_positions()
+        wait = float("inf")
+        by_node: dict[int, tuple[NodeInfo, list[PartitionState]]] = {}
+        full: set[int] = set()
+        room = self._config.fetch_max_bytes - self.buffered_bytes
+        for state in self.states.values():
+            if state.position is None or state.paused or state.error is not None or state.resolving:
+                continue
+            if state.retry_at_ms > now:
+                wait = min(wait, state.retry_at_ms - now)
+                continue
+            node = self._node_for(state)
+            if node is None:
+                state.error = self._metadata.absence(state.partition)
+                self._metadata.request_update()
+                wait = min(wait, self._config.retry_backoff_ms + 1.0)
+            elif room <= 0 or state.buffered_bytes >= self._config.max_partition_fetch_bytes:
+                full.add(node.node_id)
+            elif not state.fetching:
+                by_node.setdefault(node.node_id, (node, []))[1].append(state)
+        for node_id, (node, states) in by_node.items():
+            if node_id not in self._out:
+                wait = min(wait, self._fetch(node, states, room, node_id in full))
+        self._set_timer(wait)
+
+    def _node_for(self, state: PartitionState) -> NodeInfo | None:
+        """The replica to read from: the leader, or the nearer one it named (KIP-392). Checks the epoch on the way."""
+        leader = self._metadata.leader_of(state.partition)
+        if leader is None:
+            return None
+        node, epoch = leader
+        if epoch > state.checked_epoch:
+            if state.checked_epoch >= 0 and state.fetch_epoch >= 0:
+                self._check_epoch(state, epoch)
+                return None
+            state.checked_epoch = epoch
+        return self._metadata.nodes.get(state.preferred_replica, node)
+
+    def _fetch(self, node: NodeInfo, states: list[PartitionState], room: int, others_full: bool) -> float:
+        connection = self._network.ready(node, DATA)
+        if connection is None:
+            return self._connect(node)
+        states.sort(key=lambda state: state.turn)
+        config = self._config
+        topics: dict[str, list[FetchWanted]] = {}
+        ids = {name: view.topic_id for name, view in self._metadata.topics.items()}
+        for state in states:
+            leader = self._metadata.leader_of(state.partition)
+            epoch = -1 if leader is None else leader[1]
+            wanted = FetchWanted(state.partition.partition, state.fetch_offset, epoch, config.max_partition_fetch_bytes)
+            topics.setdefault(state.partition.topic, []).append(wanted)
+        all_named = all(ids.get(name) is not None for name in topics)
+        version = connection.version(Api.FETCH, None if all_named else 12)
+        request = FetchRequest(
+            max_wait_ms=min(config.fetch_max_wait_ms, _SHORT_WAIT_MS) if others_full else config.fetch_max_wait_ms,
+            min_bytes=config.fetch_min_bytes,
+            max_bytes=room,
+            read_committed=self._read_committed,
+            rack=config.client_rack,
+            topics=[FetchTopic(name, ids.get(name), wanted) for name, wanted in topics.items()],
+        )
+        timeout_ms = config.request_timeout_ms + request.max_wait_ms
+        answer = connection.send(Api.FETCH, version, [encode_fetch(version, request)], timeout_ms)
+        for state in states:
+            state.fetching = True
+        self._out[node.node_id] = answer
+        self.requests_sent += 1
+        asked = {state.partition: (state, state.generation) for state in states}
+        answer.add_done_callback(partial(self._answered, node, connection, version, asked))
+        return float("inf")
+
+    def _connect(self, node: NodeInfo) -> float:
+        if node.node_id not in self._connecting:
+            wait = self._network.backoff_ms(node)
+            if wait > 0:
+                return wait
+            self._connecting.add(node.node_id)
+            self._spawn(self._open(node))
+        return float("inf")
+
+    async def _open(self, node: NodeInfo) -> None:
+        try:
+            await self._network.to_node(node, DATA)
+        except StrandlineError as error:
+            self.last_error = error
+            self._metadata.request_update()
+        finally:
+            self._connecting.discard(node.node_id)
+            self.wake()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _set_timer(self, wait_ms: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if wait_ms != float("inf"):
+            self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self.wake)
+
+    # -- answers ----------------------------------------------------------------------------------------------------
+
+    def _answered(
+        self,
+        node: NodeInfo,
+        connection: Connection,
+        version: int,
+        asked: Mapping[TopicPartition, tuple[PartitionState, int]],
+        answer: asyncio.Future[memoryview],
+    ) -> None:
+        self._out.pop(node.node_id, None)
+        for state, _ in asked.values():
+            state.fetching = False
+        if answer.cancelled() or self._closed:
+            return
+        now = self._clock.monotonic_ms()
+        try:
+            response = decode_fetch(version, answer.result())
+            if response.error is not ErrorCode.NONE:
+                raise KafkaError(response.error, f"broker {node} refused the fetch")
+        except StrandlineError as error:
+            self.last_error = error
+            self._metadata.request_update()
+            for state, _ in asked.values():
+                state.retry_at_ms = now + self._config.retry_backoff_ms
+            self.wake()
+            return
+        self.last_error = None
+        for told in response.partitions:
+            name = self._metadata.topic_name(told.topic)
+            entry = None if name is None else asked.get(TopicPartition(name, told.partition))
+            if (
+                entry is not None
+                and entry[0].generation == entry[1]
+                and self.states.get(entry[0].partition) is entry[0]
+            ):
+                self._take(entry[0], told, node, now)
+        self._news.set()
+        self.wake()
+
+    def _take(self, state: PartitionState, told: FetchedPartition, node: NodeInfo, now: float) -> None:
+        code = told.error
+        if code is ErrorCode.NONE:
+            state.high_watermark = told.high_watermark
+            state.log_start_offset = told.log_start_offset
+            state.preferred_replica = told.preferred_replica
+            if len(told.records):
+                self._turn += 1
+                state.turn = self._turn
+                try:
+                    state.add(self._chunk(state, told))
+                except KafkaError as damage:
+                    state.error = damage
+            return
+        state.preferred_replica = -1
+        error = KafkaError(code, "", partition=str(state.partition), broker=node.node_id)
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._out_of_range(state)
+        elif code.retriable:
+            self.last_error = error
+            moved = told.current_leader is not None and self._metadata.apply_leader(
+                state.partition, *told.current_leader
+            )
+            if not moved:
+                state.retry_at_ms = now + self._config.retry_backoff_ms
+                self._metadata.request_update()
+            state.error = self._metadata.absence(state.partition)
+        else:
+            state.error = error
+
+    def _chunk(self, state: PartitionState, told: FetchedPartition) -> Chunk:
+        chunk = Chunk(told.records, told.aborted, self._read_committed)
+        if not chunk.batches:
+            raise KafkaError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                "the next batch is larger than max.partition.fetch.bytes, and this broker cuts it off",
+                partition=str(state.partition),
+                offset=state.fetch_offset,
+                max_partition_fetch_bytes=self._config.max_partition_fetch_bytes,
+            )
+        return chunk
+
+    # -- positions --------------------------------------------------------------------------------------------------
+
+    def _find_positions(self) -> None:
+        """Ask the leaders for the positions that are to come from them, all in one round."""
+        wanted: dict[PartitionState, int] = {}
+        for state in self.states.values():
+            if state.position is None and state.reset_to is None and state.error is None:
+                self._reset_by_policy(state)
+            if state.reset_to is not None and not state.resolving and state.error is None:
+                wanted[state] = state.reset_to
+        if wanted:
+            for state in wanted:
+                state.resolving = True
+            self._spawn(self._resolve(wanted))
+
+    def _reset_by_policy(self, state: PartitionState) -> None:
+        policy = self._config.auto_offset_reset
+        if policy == "none":
+            state.error = NoOffsetForPartition(
+                f"{state.partition} has no position and auto.offset.reset is none: seek before you poll"
+            )
+        elif policy in ("earliest", "latest"):
+            state.seek_by_query(EARLIEST if policy == "earliest" else LATEST)
+        else:
+            state.seek_by_query(self._clock.wall_ms() - duration_ms(policy))
+
+    async def _resolve(self, wanted: dict[PartitionState, int]) -> None:
+        generations = {state: state.generation for state in wanted}
+        try:
+            offsets = await self._offsets_at({state.partition: reset for state, reset in wanted.items()})
+        except StrandlineError as error:
+            for state, generation in generations.items():
+                if state.generation == generation:
+                    state.error = error
+        else:
+            for state, generation in generations.items():
+                if state.generation == generation:
+                    state.seek(*offsets[state.partition])
+        finally:
+            for state in wanted:
+                state.resolving = False
+            self._news.set()
+            self.wake()
+
+    async def _offsets_at(self, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
+        """Offset and epoch for each time; the end of the log where no record is that new."""
+        timeout_ms = self._config.default_api_timeout_ms
+        told = await self._leaders.list_offsets(wanted, timeout_ms, read_committed=self._read_committed)
+        missing = {item: LATEST for item, answer in told.items() if answer.offset < 0}
+        if missing:
+            told |= await self._leaders.list_offsets(missing, timeout_ms, read_committed=self._read_committed)
+        return {item: (answer.offset, answer.leader_epoch) for item, answer in told.items()}
+
+    def _out_of_range(self, state: PartitionState) -> None:
+        state.resolving = True
+        self._spawn(self._settle_out_of_range(state, state.generation))
+
+    async def _settle_out_of_range(self, state: PartitionState, generation: int) -> None:
+        """Records that were fetched in time are handed out first; then the policy decides, or the error tells."""
+        partition, timeout_ms = state.partition, self._config.default_api_timeout_ms
+        try:
+            start = await self._leaders.list_offsets({partition: EARLIEST}, timeout_ms)
+            end = await self._leaders.list_offsets({partition: LATEST}, timeout_ms)
+            if state.generation == generation:
+                log_start, log_end = start[partition].offset, end[partition].offset
+                if log_start <= state.fetch_offset <= log_end:
+                    state.retry_at_ms = self._clock.monotonic_ms() + self._config.retry_backoff_ms
+                elif self._config.auto_offset_reset == "none":
+                    state.error = OffsetOutOfRange(*partition, state.fetch_offset, log_start, log_end)
+                else:
+                    self._reset_by_policy(state)
+        except StrandlineError as error:
+            if state.generation == generation:
+                state.error = error
+        finally:
+            state.resolving = False
+            self._news.set()
+            self.wake()
+
+    def _check_epoch(self, state: PartitionState, epoch: int) -> None:
+        """A new leader: its log may end earlier than what we read (KIP-320)."""
+        state.resolving = True
+        self._spawn(self._settle_epoch(state, state.generation, epoch))
+
+    async def _settle_epoch(self, state: PartitionState, generation: int, epoch: int) -> None:
+        partition = state.partition
+        try:
+            asked = {partition: state.fetch_epoch}
+            end = (await self._leaders.epoch_ends(asked, self._config.default_api_timeout_ms))[partition]
+            if state.generation == generation:
+                state.checked_epoch = epoch
+                known = end.leader_epoch >= 0 and end.end_offset >= 0
+                if known and end.end_offset < state.fetch_offset:
+                    self._truncated(state, end.end_offset)
+        except KafkaError as error:
+            if error.code is not ErrorCode.UNSUPPORTED_VERSION:
+                state.error = error
+            state.checked_epoch = epoch
+        except StrandlineError as error:
+            state.error = error
+        finally:
+            state.resolving = False
+            self._news.set()
+            self.wake()
+
+    def _truncated(self, state: PartitionState, diverged_at: int) -> None:
+        position = state.fetch_offset
+        checked = state.checked_epoch
+        if self._config.auto_offset_reset == "none":
+            state.error = LogTruncated(*state.partition, position, diverged_at)
+        else:
+            state.seek(min(diverged_at, position if state.position is None else max(state.position, 0)))
+        state.checked_epoch = checked

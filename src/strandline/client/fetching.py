@@ -1,0 +1,273 @@
+"""Reading a range of offsets straight from a partition's leader, for engines that plan their reads themselves.
+
+    with RangeReader("127.0.0.1:9092") as reader:
+        for record in reader.read_records("orders", 0, start=100, end=200):
+            ...
+
+The range is fixed before, so nothing here waits for records to come: a range beyond the log's end is an error with the
+figures, as is one that retention has eaten. The next answer is fetched while the last one is worked on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from strandline.client.config import ConsumerConfig
+from strandline.client.decoding import AbortedTransactions, consumer_records, whole_batches
+from strandline.client.errors import ClientTimeout, OffsetOutOfRange
+from strandline.client.leaders import Leaders
+from strandline.client.loop_thread import LoopThread
+from strandline.client.network import DATA
+from strandline.client.session import Session
+from strandline.client.types import EARLIEST, LATEST, ConsumerRecord
+from strandline.client.wire.apis import Api
+from strandline.client.wire.fetch import (
+    FetchedPartition,
+    FetchRequest,
+    FetchTopic,
+    FetchWanted,
+    decode_fetch,
+    encode_fetch,
+)
+from strandline.log.batch import BatchHeader, verify_crc
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import ConfigError, KafkaError, StrandlineError
+from strandline.proto.ids import TopicPartition
+from strandline.proto.ports import Clock, Rng
+
+_SHORT_LOG_GRACE_MS = 5_000
+"""How long a log may seem to end before the range does: a new leader learns its high watermark after its election."""
+
+
+class RawBatch(NamedTuple):
+    """One record batch as it lies in the log. It may begin before the start of the range and end after its end."""
+
+    base_offset: int
+    next_offset: int
+    max_timestamp_ms: int
+    data: memoryview
+    header: BatchHeader
+
+
+class AsyncRangeReader:
+    """The reader for coroutines; see `RangeReader`."""
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str] = "127.0.0.1:9092",
+        *,
+        clock: Clock | None = None,
+        rng: Rng | None = None,
+        **settings: object,
+    ) -> None:
+        self._config = ConsumerConfig.of(settings)
+        self._session = Session(bootstrap, self._config, clock=clock, rng=rng)
+        self._metadata = self._session.metadata
+        self._clock = self._session.clock
+        self._leaders = Leaders(self._session, self._config.request_timeout_ms)
+        self._read_committed = self._config.isolation_level == "read_committed"
+
+    async def answers(self, partition: TopicPartition, start: int, end: int) -> AsyncGenerator[list[RawBatch], None]:
+        """The batches that reach into [start, end), one fetch answer after the other.
+
+        Raises:
+            OffsetOutOfRange: the log does not hold the range (any more); the figures say what it holds.
+            UnknownTopic, KafkaError: what a retry does not mend, damaged batches among it.
+            ClientTimeout: no progress for `default.api.timeout.ms`.
+        """
+        if not 0 <= start <= end:
+            raise ConfigError("range", f"{start} to {end}", "0 <= start <= end")
+        position = start
+        ahead: asyncio.Task[FetchedPartition] | None = None
+        try:
+            while position < end:
+                told = await (ahead or self._fetch(partition, position, end))
+                ahead = None
+                batches, position = self._batches(told, position, end)
+                if position < end:
+                    ahead = asyncio.get_running_loop().create_task(self._fetch(partition, position, end))
+                if batches:
+                    yield batches
+        finally:
+            if ahead is not None:
+                ahead.cancel()
+                await asyncio.wait([ahead])
+
+    async def close(self) -> None:
+        """Close the connections. Idempotent."""
+        await self._session.close()
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _batches(self, told: FetchedPartition, position: int, end: int) -> tuple[list[RawBatch], int]:
+        """What the reader gets to see of an answer, and the offset to go on from."""
+        hidden = AbortedTransactions(told.aborted) if self._read_committed else None
+        batches: list[RawBatch] = []
+        for header, data in whole_batches(told.records):
+            if header.base_offset >= end:
+                return batches, end
+            position = max(position, header.next_offset)
+            if header.is_control if hidden is None else hidden.hides(header, data):
+                continue
+            if self._config.check_crcs:
+                verify_crc(data)
+            batches.append(RawBatch(header.base_offset, header.next_offset, header.max_timestamp, data, header))
+        return batches, position
+
+    async def _fetch(self, partition: TopicPartition, position: int, end: int) -> FetchedPartition:
+        """One answer that holds at least one whole batch."""
+        config = self._config
+        timeout_ms = config.default_api_timeout_ms
+        start_ms = self._clock.monotonic_ms()
+        failures = 0
+        trouble: StrandlineError | None = None
+        while True:
+            left_ms = timeout_ms - (self._clock.monotonic_ms() - start_ms)
+            if left_ms <= 0:
+                raise ClientTimeout(
+                    f"no record of {partition} from offset {position} within default.api.timeout.ms={timeout_ms}",
+                    trouble,
+                )
+            try:
+                told = await self._fetch_once(partition, position, left_ms)
+            except KafkaError as error:
+                if not error.retriable:
+                    raise
+                trouble = error
+                self._refresh(partition, error)
+            except (OffsetOutOfRange, ConfigError):
+                raise
+            except StrandlineError as error:
+                trouble = error
+                self._metadata.request_update()
+            else:
+                if told.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+                    trouble = await self._out_of_range(partition, position, left_ms)
+                elif len(told.records) and next(whole_batches(told.records), None) is not None:
+                    return told
+                elif told.high_watermark < end:
+                    trouble = OffsetOutOfRange(*partition, end - 1, told.log_start_offset, told.high_watermark)
+                    if left_ms < timeout_ms - _SHORT_LOG_GRACE_MS:
+                        raise trouble
+            failures += 1
+            await asyncio.sleep(min(self._session.backoff_ms(failures), left_ms) / 1000)
+
+    async def _fetch_once(self, partition: TopicPartition, position: int, timeout_ms: float) -> FetchedPartition:
+        config = self._config
+        view = await self._metadata.wait_for_topic(partition.topic, timeout_ms)
+        leader = self._metadata.leader_of(partition)
+        if leader is None:
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader")
+        node, epoch = leader
+        connection = await self._session.network.to_node(node, DATA)
+        wanted = FetchWanted(partition.partition, position, epoch, config.max_partition_fetch_bytes)
+        request = FetchRequest(
+            config.fetch_max_wait_ms,
+            1,
+            config.fetch_max_bytes,
+            self._read_committed,
+            config.client_rack,
+            [FetchTopic(partition.topic, view.topic_id, [wanted])],
+        )
+        version = connection.version(Api.FETCH, None if view.topic_id is not None else 12)
+        wait_ms = config.request_timeout_ms + config.fetch_max_wait_ms
+        body = await connection.send(Api.FETCH, version, [encode_fetch(version, request)], wait_ms)
+        response = decode_fetch(version, body)
+        if response.error is not ErrorCode.NONE:
+            raise KafkaError(response.error, f"broker {node} refused the fetch")
+        if len(response.partitions) != 1:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"broker {node} answered for other partitions")
+        told = response.partitions[0]
+        if told.error not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
+            if told.current_leader is not None:
+                self._metadata.apply_leader(partition, *told.current_leader)
+            raise KafkaError(told.error, "", partition=str(partition), broker=node.node_id)
+        return told
+
+    def _refresh(self, partition: TopicPartition, error: KafkaError) -> None:
+        if error.refresh_metadata:
+            self._metadata.request_update()
+        gone = self._metadata.absence(partition)
+        if gone is not None:
+            raise gone
+
+    async def _out_of_range(self, partition: TopicPartition, position: int, timeout_ms: float) -> StrandlineError:
+        """Ask for the figures; raises unless the offset is inside after all (leadership has just moved)."""
+        first = (await self._leaders.list_offsets({partition: EARLIEST}, timeout_ms))[partition].offset
+        last = (await self._leaders.list_offsets({partition: LATEST}, timeout_ms))[partition].offset
+        error = OffsetOutOfRange(*partition, position, first, last)
+        if not first <= position <= last:
+            raise error
+        return error
+
+
+class RangeReader:
+    """Reads ranges of offsets. Blocking, one thread at a time; make one per process, and not before a fork.
+
+    Settings are a consumer's: `max.partition.fetch.bytes` is what one answer brings, and two answers are in memory at
+    most; `isolation.level=read_committed` leaves aborted transactions out.
+    """
+
+    def __init__(self, bootstrap: str | Sequence[str] = "127.0.0.1:9092", **settings: object) -> None:
+        self._thread = LoopThread("strandline-range-reader")
+        make: Callable[..., AsyncRangeReader] = AsyncRangeReader
+        try:
+            self._inner = self._thread.call(lambda: make(bootstrap, **settings))
+        except BaseException:
+            self._thread.stop(_nothing)
+            raise
+
+    def read_batches(self, topic: str, partition: int, start: int, end: int) -> Iterator[RawBatch]:
+        """Every batch that reaches into [start, end), in order. Raises as `AsyncRangeReader.answers`."""
+        answers = self._inner.answers(TopicPartition(topic, partition), start, end)
+        try:
+            while True:
+                try:
+                    batches = self._thread.wait(anext(answers))
+                except StopAsyncIteration:
+                    return
+                yield from batches
+        finally:
+            self._thread.wait(answers.aclose())
+
+    def read_records(self, topic: str, partition: int, start: int, end: int) -> Iterator[ConsumerRecord]:
+        """Every record of [start, end), in order. Raises as `AsyncRangeReader.answers`."""
+        where = TopicPartition(topic, partition)
+        for batch in self.read_batches(topic, partition, start, end):
+            records = consumer_records(where, batch.header, batch.data, start, check_crcs=False)
+            if batch.next_offset > end:
+                records = [record for record in records if record.offset < end]
+            yield from records
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        self._thread.stop(self._inner.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+async def _nothing() -> None:
+    """No farewell."""
+
+
+def read_range(
+    bootstrap: str | Sequence[str],
+    topic: str,
+    partition: int,
+    *,
+    start: int,
+    end: int,
+    config: Mapping[str, object] | None = None,
+) -> Iterator[RawBatch]:
+    """The batches of one range with a reader of its own; see `RangeReader`."""
+    with RangeReader(bootstrap, **(config or {})) as reader:
+        yield from reader.read_batches(topic, partition, start, end)

@@ -1,0 +1,202 @@
+"""Questions that only a partition's leader can answer: routed to the leaders, repeated when leadership has moved."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from strandline.client.errors import ClientTimeout
+from strandline.client.network import CONTROL
+from strandline.client.session import Session
+from strandline.client.types import ListedOffset, NodeInfo
+from strandline.client.wire.apis import Api
+from strandline.client.wire.connection import Connection
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError, StrandlineError
+from strandline.proto.ids import TopicPartition
+
+T = TypeVar("T")
+Answers = dict[TopicPartition, T | KafkaError]
+Question = Callable[[Connection, list[TopicPartition]], Awaitable[Answers[T]]]
+"""Asks one leader about some of its partitions."""
+
+
+class EpochEnd(NamedTuple):
+    """Where the log of the largest epoch up to the one asked for ends; -1, -1 when it has none."""
+
+    leader_epoch: int
+    end_offset: int
+
+
+class Leaders:
+    """Asks leaders. Runs on one event loop."""
+
+    def __init__(self, session: Session, request_timeout_ms: int) -> None:
+        self._session = session
+        self._network = session.network
+        self._metadata = session.metadata
+        self._clock = session.clock
+        self._request_timeout_ms = request_timeout_ms
+
+    async def list_offsets(
+        self, wanted: Mapping[TopicPartition, int], timeout_ms: float, *, read_committed: bool = False
+    ) -> dict[TopicPartition, ListedOffset]:
+        """The offset for a time (ms), or for EARLIEST, LATEST or MAX_TIMESTAMP, of each partition.
+
+        Raises:
+            UnknownTopic, KafkaError, ClientTimeout.
+        """
+
+        async def ask(connection: Connection, partitions: list[TopicPartition]) -> Answers[ListedOffset]:
+            values = {
+                "replica_id": -1,
+                "isolation_level": 1 if read_committed else 0,
+                "timeout": self._request_timeout_ms,
+                "topics": _by_topic(
+                    partitions,
+                    "name",
+                    lambda item: {
+                        "partition_index": item.partition,
+                        "current_leader_epoch": self._epoch(item),
+                        "timestamp": wanted[item],
+                    },
+                ),
+            }
+            # Version 1 to 6 have no MAX_TIMESTAMP; the broker refuses it there (KIP-734).
+            answer = await connection.call(Api.LIST_OFFSETS, values, self._request_timeout_ms)
+            return {
+                TopicPartition(topic.name, told.partition_index): _or_error(
+                    told, ListedOffset(told.offset, told.timestamp, getattr(told, "leader_epoch", -1))
+                )
+                for topic in answer.topics
+                for told in topic.partitions
+            }
+
+        return await self.ask(wanted, ask, timeout_ms)
+
+    async def epoch_ends(
+        self, epochs: Mapping[TopicPartition, int], timeout_ms: float
+    ) -> dict[TopicPartition, EpochEnd]:
+        """Where the leaders' logs end the given leader epochs (KIP-320).
+
+        Raises:
+            UnknownTopic, KafkaError, ClientTimeout.
+        """
+
+        async def ask(connection: Connection, partitions: list[TopicPartition]) -> Answers[EpochEnd]:
+            values = {
+                "replica_id": -1,
+                "topics": _by_topic(
+                    partitions,
+                    "topic",
+                    lambda item: {
+                        "partition": item.partition,
+                        "current_leader_epoch": self._epoch(item),
+                        "leader_epoch": epochs[item],
+                    },
+                ),
+            }
+            answer = await connection.call(Api.OFFSET_FOR_LEADER_EPOCH, values, self._request_timeout_ms)
+            return {
+                TopicPartition(topic.topic, told.partition): _or_error(
+                    told, EpochEnd(told.leader_epoch, told.end_offset)
+                )
+                for topic in answer.topics
+                for told in topic.partitions
+            }
+
+        return await self.ask(epochs, ask, timeout_ms)
+
+    async def ask(
+        self, partitions: Iterable[TopicPartition], question: Question[T], timeout_ms: float
+    ) -> dict[TopicPartition, T]:
+        """Put `question` to every leader until each partition has its answer.
+
+        Raises:
+            UnknownTopic, KafkaError: an error that a retry does not mend.
+            ClientTimeout: it takes longer than `timeout_ms`; names what failed last.
+        """
+        start = self._clock.monotonic_ms()
+        asked = list(dict.fromkeys(partitions))
+        open_ones = asked
+        answers: dict[TopicPartition, T] = {}
+        last_error: StrandlineError | None = None
+        failures = 0
+        while open_ones:
+            left_ms = timeout_ms - (self._clock.monotonic_ms() - start)
+            if left_ms <= 0:
+                names = ", ".join(str(item) for item in open_ones)
+                raise ClientTimeout(f"no answer for {names} within {timeout_ms:g} ms", last_error)
+            by_leader = await self._by_leader(open_ones, left_ms)
+            groups = list(by_leader.values())
+            results = await asyncio.gather(*(self._ask_one(node, group, question) for node, group in groups))
+            for error, told in results:
+                last_error = error or last_error
+                for item, value in told.items():
+                    if not isinstance(value, KafkaError):
+                        answers[item] = value
+                    elif not value.retriable:
+                        raise value
+                    else:
+                        last_error = value
+            open_ones = [item for item in open_ones if item not in answers]
+            if open_ones:
+                self._raise_if_gone(open_ones)
+                failures += 1
+                wait = self._session.backoff_ms(failures)
+                await asyncio.sleep(min(wait, max(left_ms, 1.0)) / 1000)
+                self._metadata.request_update()
+        return {item: answers[item] for item in asked}
+
+    async def _ask_one(
+        self, node: NodeInfo, partitions: list[TopicPartition], question: Question[T]
+    ) -> tuple[StrandlineError | None, Answers[T]]:
+        try:
+            connection = await self._network.to_node(node, CONTROL)
+            return None, await question(connection, partitions)
+        except KafkaError as error:
+            if not error.retriable:
+                raise
+            return error, {}
+        except StrandlineError as error:
+            return error, {}
+
+    async def _by_leader(
+        self, partitions: list[TopicPartition], timeout_ms: float
+    ) -> dict[int, tuple[NodeInfo, list[TopicPartition]]]:
+        for topic in dict.fromkeys(item.topic for item in partitions):
+            view = await self._metadata.wait_for_topic(topic, timeout_ms)
+            if any(item.topic == topic and item.partition not in view.partitions for item in partitions):
+                await self._metadata.update(timeout_ms)
+        grouped: dict[int, tuple[NodeInfo, list[TopicPartition]]] = {}
+        for item in partitions:
+            leader = self._metadata.leader_of(item)
+            if leader is not None:
+                grouped.setdefault(leader[0].node_id, (leader[0], []))[1].append(item)
+        if not grouped:
+            self._metadata.request_update()
+        return grouped
+
+    def _raise_if_gone(self, partitions: list[TopicPartition]) -> None:
+        for item in partitions:
+            gone = self._metadata.absence(item)
+            if gone is not None:
+                raise gone
+
+    def _epoch(self, item: TopicPartition) -> int:
+        leader = self._metadata.leader_of(item)
+        return -1 if leader is None else leader[1]
+
+
+def _by_topic(
+    partitions: list[TopicPartition], name: str, entry: Callable[[TopicPartition], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    topics: dict[str, list[dict[str, Any]]] = {}
+    for item in partitions:
+        topics.setdefault(item.topic, []).append(entry(item))
+    return [{name: topic, "partitions": entries} for topic, entries in topics.items()]
+
+
+def _or_error(told: Any, value: T) -> T | KafkaError:
+    return value if told.error_code is ErrorCode.NONE else KafkaError(told.error_code)

@@ -1,0 +1,141 @@
+"""Where a consumer stands in one partition, and what it has fetched ahead."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from strandline.client.decoding import AbortedTransactions, consumer_records, whole_batches
+from strandline.client.types import ConsumerRecord
+from strandline.log.batch import BatchHeader
+from strandline.proto.ids import TopicPartition
+
+
+class Chunk:
+    """The batches of one fetch answer that were not handed out yet."""
+
+    def __init__(self, records: memoryview, aborted: tuple[tuple[int, int], ...], read_committed: bool) -> None:
+        self.size_bytes = len(records)
+        self.batches: deque[tuple[BatchHeader, memoryview]] = deque(whole_batches(records))
+        self._filter = AbortedTransactions(aborted) if read_committed else None
+
+    def hides(self, header: BatchHeader, batch: memoryview) -> bool:
+        """Whether the reader does not get to see a batch."""
+        return header.is_control if self._filter is None else self._filter.hides(header, batch)
+
+
+class PartitionState:
+    """One assigned partition.
+
+    Invariants:
+    - `position` is the offset of the next record that `poll` returns, `fetch_offset` >= `position` the one to fetch
+      next; everything between lies in `chunks` and `decoded`.
+    - `generation` grows with every seek: an answer to a fetch of an older generation is dropped.
+    - With `reset_to` set there is no position until the leader has told the offset.
+    """
+
+    __slots__ = (
+        "buffered_bytes", "checked_epoch", "chunks", "decoded", "decoded_pos", "error", "fetch_epoch", "fetch_offset",
+        "fetching", "generation", "high_watermark", "log_start_offset", "partition", "paused", "position",
+        "preferred_replica", "reset_to", "resolving", "retry_at_ms", "turn",
+    )  # fmt: skip
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+        self.position: int | None = None
+        self.fetch_offset = -1
+        self.fetch_epoch = -1
+        self.checked_epoch = -1
+        self.reset_to: int | None = None
+        self.generation = 0
+        self.chunks: deque[Chunk] = deque()
+        self.decoded: list[ConsumerRecord] = []
+        self.decoded_pos = 0
+        self.buffered_bytes = 0
+        self.fetching = False
+        self.resolving = False
+        self.paused = False
+        self.error: Exception | None = None
+        self.high_watermark = -1
+        self.log_start_offset = -1
+        self.preferred_replica = -1
+        self.retry_at_ms = 0.0
+        self.turn = 0
+
+    def seek(self, offset: int, leader_epoch: int = -1) -> None:
+        """Go on from `offset`; what was fetched ahead is dropped."""
+        self._forget()
+        self.position = self.fetch_offset = offset
+        self.fetch_epoch = leader_epoch
+        self.reset_to = None
+
+    def seek_by_query(self, timestamp: int) -> None:
+        """Go on from the offset that the leader tells for a time, EARLIEST or LATEST."""
+        self._forget()
+        self.position = None
+        self.reset_to = timestamp
+
+    def _forget(self) -> None:
+        self.generation += 1
+        self.chunks.clear()
+        self.decoded = []
+        self.decoded_pos = 0
+        self.buffered_bytes = 0
+        self.error = None
+        self.preferred_replica = -1
+        self.retry_at_ms = 0.0
+        self.fetch_epoch = -1
+
+    def add(self, chunk: Chunk) -> None:
+        """Keep a fetch answer for `take`."""
+        if chunk.batches:
+            self.chunks.append(chunk)
+            self.buffered_bytes += chunk.size_bytes
+            last = chunk.batches[-1][0]
+            self.fetch_offset = last.next_offset
+            self.fetch_epoch = last.leader_epoch
+
+    def take(self, most: int, check_crcs: bool) -> list[ConsumerRecord]:
+        """Up to `most` records from the position on; the position moves past them.
+
+        Raises:
+            KafkaError: damaged records; the position stays before them.
+        """
+        taken: list[ConsumerRecord] = []
+        while len(taken) < most and (self.decoded_pos < len(self.decoded) or self._decode_next(check_crcs)):
+            pos = self.decoded_pos
+            end = min(pos + most - len(taken), len(self.decoded))
+            taken += self.decoded[pos:end]
+            self.decoded_pos = end
+            self.position = taken[-1].offset + 1
+        if not self.chunks and self.decoded_pos >= len(self.decoded) and self.position is not None:
+            # Markers, and records that compaction removed, end a log without a record to return.
+            self.position = max(self.position, self.fetch_offset)
+        return taken
+
+    @property
+    def has_records(self) -> bool:
+        """Whether something fetched was not handed out yet (it may still turn out to be markers)."""
+        return self.decoded_pos < len(self.decoded) or bool(self.chunks)
+
+    def _decode_next(self, check_crcs: bool) -> bool:
+        """Decode the next batch that holds a record for the reader."""
+        while self.chunks:
+            chunk = self.chunks[0]
+            while chunk.batches:
+                header, batch = chunk.batches[0]
+                assert self.position is not None
+                hidden = chunk.hides(header, batch)
+                if header.last_offset >= self.position and not hidden:
+                    records = consumer_records(self.partition, header, batch, self.position, check_crcs)
+                else:
+                    records = []
+                chunk.batches.popleft()
+                self.position = max(self.position, header.base_offset)
+                if records:
+                    self.decoded = records
+                    self.decoded_pos = 0
+                    return True
+                self.position = max(self.position, header.next_offset)
+            self.chunks.popleft()
+            self.buffered_bytes -= chunk.size_bytes
+        return False

@@ -1,0 +1,39 @@
+"""What every client has: its world, its connections, its picture of the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandline.client.clock import SystemClock, system_rng
+from strandline.client.config import CommonConfig, parse_bootstrap
+from strandline.client.metadata import Metadata
+from strandline.client.network import Network, backoff_ms
+from strandline.proto.ports import Clock, Rng
+
+
+class Session:
+    """Clock, generator, connections and metadata of one client. Used on one event loop."""
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        config: CommonConfig,
+        *,
+        clock: Clock | None = None,
+        rng: Rng | None = None,
+        allow_auto_create: bool = False,
+    ) -> None:
+        self.clock = clock or SystemClock()
+        self.rng = rng or system_rng()
+        self.network = Network(parse_bootstrap(bootstrap), config, self.clock, self.rng)
+        self.metadata = Metadata(self.network, config, self.clock, self.rng, allow_auto_create=allow_auto_create)
+        self._config = config
+
+    def backoff_ms(self, failures: int) -> float:
+        """How long to wait after that many failures in a row (`retry.backoff.ms`, `retry.backoff.max.ms`)."""
+        return backoff_ms(failures, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, self.rng)
+
+    async def close(self) -> None:
+        """Close the connections. Idempotent."""
+        await self.metadata.close()
+        await self.network.close()
