@@ -145,9 +145,10 @@ class CommandQueue:
         except NotLeader:
             self._on_lost()
             return
-        except FatalError as error:
-            self._on_fatal(error)
+        except Exception as error:
+            # The working image and the log may have parted: nothing may be decided on it any more.
             self._on_lost()
+            self._on_fatal(error if isinstance(error, FatalError) else FatalError(f"The controller failed: {error!r}"))
             return
         self.committed(self._committed)
         self.after_turn()

@@ -1,0 +1,210 @@
+"""Combined nodes of the simulator: real quorum, publisher, controller, channel and broker session; no data."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+from uuid import UUID
+
+from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.world import World
+from strandline.controller import api
+from strandline.controller.broker_session import BrokerSession, BrokerSessionConfig
+from strandline.controller.channel import ControllerChannel
+from strandline.controller.controller import Controller, ControllerConfig, ping_handler
+from strandline.controller.metadata.image import PartitionInfo
+from strandline.controller.metadata.publisher import ImagePublisher
+from strandline.controller.quorum.api import QuorumConfig, Voter
+from strandline.controller.quorum.quorum import Quorum
+from strandline.proto.ids import Endpoint
+
+T = TypeVar("T")
+
+CLUSTER = "sim-cluster"
+PORT = 19000
+
+
+def endpoint(node: int) -> Endpoint:
+    return Endpoint(f"n{node}", PORT)
+
+
+class Node:
+    """One process: everything of a combined node but its data."""
+
+    def __init__(self, cluster: SimCluster, node: int, ports: Ports) -> None:
+        self.node = node
+        self.ports = ports
+        self.cluster = cluster
+        self.fatal: list[BaseException] = []
+        self.offsets: list[api.ReplicaOffsets] = []
+        self.ready = True
+        incarnation = UUID(int=ports.rng.getrandbits(128))
+        self.quorum = Quorum(
+            node_id=node,
+            directory_id=UUID(int=node),
+            cluster_id=CLUSTER,
+            voters=[Voter(voter, UUID(int=voter), endpoint(voter)) for voter in range(1, cluster.voters + 1)],
+            is_voter=node <= cluster.voters,
+            disk=ports.disk,
+            clock=ports.clock,
+            rng=ports.rng,
+            rpc=ports.rpc,
+            data_dir="/data",
+            config=QuorumConfig(),
+            on_fatal=self.fatal.append,
+        )
+        self.publisher = ImagePublisher(CLUSTER)
+        self.quorum.register(self.publisher)
+        self.controller = Controller(
+            node_id=node,
+            quorum=self.quorum,
+            publisher=self.publisher,
+            rpc=ports.rpc,
+            clock=ports.clock,
+            rng=ports.rng,
+            config=cluster.config,
+            on_fatal=self.fatal.append,
+        )
+        self.quorum.register(self.controller)
+        self.channel = ControllerChannel(self.quorum, ports.rpc, ports.clock, ports.rng)
+        self.session = BrokerSession(
+            registration=api.RegisterBrokerRequest(
+                CLUSTER, node, incarnation, {"PLAINTEXT": Endpoint(f"n{node}", 9092)}, endpoint(node)
+            ),
+            channel=self.channel,
+            publisher=self.publisher,
+            rpc=ports.rpc,
+            clock=ports.clock,
+            config=BrokerSessionConfig(),
+            collect_offsets=lambda: self.offsets,
+            on_fatal=self.fatal.append,
+            ready=lambda: self.ready,
+        )
+        self.incarnation = incarnation
+
+    async def run(self) -> None:
+        unary, streams = self.quorum.rpc_handlers()
+        more, session = self.controller.rpc_handlers()
+        ping = {api.PING_METHOD: ping_handler(self.node, self.incarnation)}
+        await self.ports.rpc.serve(endpoint(self.node), {**unary, **more, **ping}, {**streams, **session})
+        await self.quorum.start()
+        self.session.start()
+        await asyncio.Event().wait()
+
+    def partition(self, topic: str, number: int = 0) -> PartitionInfo:
+        info = self.publisher.image.partition(topic, number)
+        assert info is not None
+        return info
+
+
+class SimCluster:
+    """So many combined nodes in a world of their own."""
+
+    def __init__(self, seed: int, nodes: int = 3, config: ControllerConfig | None = None) -> None:
+        self.world = World(seed)
+        self.voters = nodes
+        self.config = config or ControllerConfig()
+        self.nodes: dict[int, Node] = {}
+        for node in range(1, nodes + 1):
+            self.world.add_machine(f"n{node}")
+
+    def play(self, scenario: Callable[[SimCluster], Awaitable[T]]) -> T:
+        """Start all nodes, wait until all brokers are unfenced, then run the scenario."""
+
+        async def whole() -> T:
+            for node in range(1, self.voters + 1):
+                self.start(node)
+            await self.until(self.healthy)
+            return await scenario(self)
+
+        result = self.world.run(whole())
+        assert not [error for node in self.nodes.values() for error in node.fatal]
+        return result
+
+    def healthy(self) -> bool:
+        """All nodes run, all brokers are unfenced, one controller is active."""
+        return (
+            len(self.nodes) == self.voters
+            and self.active is not None
+            and all(not node.session.fenced for node in self.nodes.values())
+        )
+
+    def start(self, node: int) -> None:
+        async def main(ports: Ports) -> None:
+            self.nodes[node] = Node(self, node, ports)
+            await self.nodes[node].run()
+
+        self.world.spawn(f"n{node}", main)
+
+    def kill(self, node: int) -> None:
+        self.world.kill(f"n{node}")
+        del self.nodes[node]
+
+    @property
+    def active(self) -> Node | None:
+        """The living active controller; None while there is not exactly one."""
+        active = [node for node in self.nodes.values() if node.controller.active]
+        return active[0] if len(active) == 1 else None
+
+    def active_and_other(self) -> tuple[Node, Node]:
+        """The active controller, and a node that is not."""
+        active = self.active
+        assert active is not None
+        return active, next(node for node in self.nodes.values() if node is not active)
+
+    async def until(self, condition: Callable[[], bool], *, within_ms: float = 30_000) -> float:
+        """Wait for a condition; how long that took, in milliseconds of world time."""
+        began = self.world.now_ms
+        while not condition():
+            assert self.world.now_ms - began < within_ms, "it never came true"
+            await asyncio.sleep(0.001)
+        return self.world.now_ms - began
+
+    async def on(self, node: int, call: Callable[[Node], Awaitable[T]]) -> T:
+        """Run something inside a node's process."""
+        process = self.world.process(f"n{node}")
+        assert process is not None
+
+        async def inside() -> T:
+            return await call(self.nodes[node])
+
+        task: asyncio.Task[T] = process.context.copy().run(lambda: self.world.loop.create_task(inside()))
+        return await task
+
+    async def create(self, name: str, replicas: list[list[int]], **configs: str) -> None:
+        """Create a topic by way of some node's channel, and wait until all nodes have it."""
+        topic = api.CreatableTopic(
+            name,
+            assignments=tuple(api.ReplicaAssignment(number, tuple(nodes)) for number, nodes in enumerate(replicas)),
+            configs={key.replace("_", "."): value for key, value in configs.items()},
+        )
+        node = min(self.nodes)
+        reply = await self.on(node, lambda node: node.channel.create_topics(api.CreateTopicsRequest((topic,))))
+        assert reply.topics[0].error == 0, reply
+        await self.until(lambda: all(name in node.publisher.image.topics for node in self.nodes.values()))
+
+    async def join_isr(self, topic: str, number: int) -> None:
+        """The leader proposes all replicas as its ISR, as if they had caught up."""
+        _, witness = self.active_and_other()
+        info = witness.partition(topic, number)
+
+        async def propose(node: Node) -> None:
+            image = node.publisher.image
+            item = api.AlterPartitionItem(
+                image.topics[topic].topic_id,
+                number,
+                info.leader_epoch,
+                info.partition_epoch,
+                tuple(api.IsrMember(replica, image.brokers[replica].broker_epoch) for replica in info.replicas),
+            )
+            request = api.AlterPartitionRequest(node.node, node.session.broker_epoch, (item,))
+            outcome = (await node.channel.alter_partition(request)).outcomes[0]
+            assert outcome.error == 0, outcome
+
+        await self.on(info.leader, propose)
+
+    def epochs(self) -> dict[int, int]:
+        """Broker epochs as the active controller's committed image has them."""
+        active, _ = self.active_and_other()
+        return {node: info.broker_epoch for node, info in active.publisher.image.brokers.items()}

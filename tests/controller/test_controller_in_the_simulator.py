@@ -1,0 +1,286 @@
+"""The controller's shell on a real quorum, in the simulator: liveness, failovers, commits (rule A-13, S82, S84)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from strandline.controller import api
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from tests.controller.sim_cluster import SimCluster
+
+SEEDS = range(5)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_kill_of_a_combined_node_has_a_new_leader_well_under_a_second(seed: int) -> None:
+    """kill -9 of the active controller, which leads the partition too: a new leader well under a second."""
+
+    async def scenario(cluster: SimCluster) -> float:
+        active, _ = cluster.active_and_other()
+        victim = active.node
+        others = [node for node in cluster.nodes if node != victim]
+        await cluster.create("t", [[victim, *others]])
+        cluster.kill(victim)
+        took = await cluster.until(lambda: all(node.partition("t").leader in others for node in cluster.nodes.values()))
+        for node in cluster.nodes.values():
+            assert node.partition("t").isr == tuple(others)
+        return took
+
+    assert SimCluster(seed).play(scenario) < 900
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_kill_of_another_broker_is_fenced_in_a_fraction_of_a_second(seed: int) -> None:
+    """Its stream breaks, its port refuses: no session timeout is waited for."""
+
+    async def scenario(cluster: SimCluster) -> float:
+        active, other = cluster.active_and_other()
+        victim = other.node
+        await cluster.create("t", [[victim, active.node]])
+        cluster.kill(victim)
+        return await cluster.until(
+            lambda: all(node.partition("t").leader == active.node for node in cluster.nodes.values())
+        )
+
+    assert SimCluster(seed).play(scenario) < 400
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_failover_of_the_controller_alone_fences_nobody(seed: int) -> None:
+    """The active controller resigns: the new one grants full sessions; no broker, no leader, no epoch changes."""
+
+    async def scenario(cluster: SimCluster) -> None:
+        await cluster.create("t", [[1, 2, 3], [2, 3, 1], [3, 1, 2]])
+        for _ in range(3):
+            active, _ = cluster.active_and_other()
+            before = active.publisher.image
+            await cluster.on(active.node, resign)
+            await asyncio.sleep(15)
+            assert cluster.active is not None
+            assert cluster.active is not active
+            after = cluster.nodes[1].publisher.image
+            assert after.topics == before.topics
+            assert after.brokers == before.brokers
+
+    async def resign(node: Any) -> None:
+        node.quorum.resign()
+
+    SimCluster(seed).play(scenario)
+
+
+def test_fast_restart_is_registered_without_waiting_for_the_session() -> None:
+    """The new process answers the probe of the old one's session: that one is dead, and the new one may register."""
+
+    async def scenario(cluster: SimCluster) -> float:
+        _, other = cluster.active_and_other()
+        victim = other.node
+        before = cluster.epochs()[victim]
+        cluster.kill(victim)
+        cluster.start(victim)
+        took = await cluster.until(lambda: victim in cluster.nodes and not cluster.nodes[victim].session.fenced)
+        assert cluster.epochs()[victim] > before
+        return took
+
+    assert SimCluster(3).play(scenario) < 1000
+
+
+def test_stopped_process_is_fenced_by_its_session_timeout_and_back_with_its_epoch() -> None:
+    """S84: SIGSTOP for longer than the session; SIGCONT: unfenced again, the broker epoch as before."""
+
+    async def scenario(cluster: SimCluster) -> None:
+        active, other = cluster.active_and_other()
+        victim = other.node
+        epoch = cluster.epochs()[victim]
+        cluster.world.pause(f"n{victim}")
+        took = await cluster.until(lambda: active.publisher.image.brokers[victim].fenced)
+        assert 6_500 < took < 10_000
+        cluster.world.resume(f"n{victim}")
+        await cluster.until(lambda: not active.publisher.image.brokers[victim].fenced, within_ms=5_000)
+        assert cluster.epochs()[victim] == epoch
+
+    SimCluster(1).play(scenario)
+
+
+def test_all_killed_and_started_again_are_all_back() -> None:
+    """SIGKILL of every node at once: the sessions of the dead end by probes, and the topic has its leader again."""
+
+    async def scenario(cluster: SimCluster) -> float:
+        await cluster.create("t", [[1, 2, 3]])
+        for node in (1, 2, 3):
+            cluster.kill(node)
+        for node in (1, 2, 3):
+            cluster.start(node)
+        return await cluster.until(
+            lambda: (
+                len(cluster.nodes) == 3
+                and all(not node.session.fenced and node.partition("t").has_leader for node in cluster.nodes.values())
+            )
+        )
+
+    assert SimCluster(2).play(scenario) < 6_000
+
+
+def test_rolling_restart_by_controlled_shutdown() -> None:
+    """S18: each node is let go soon, though heartbeats are two seconds apart, its leaderships moved before it stops."""
+
+    async def scenario(cluster: SimCluster) -> None:
+        await cluster.create("t", [[1, 2, 3], [2, 3, 1], [3, 1, 2]])
+        for number in (1, 2, 3):
+            began = cluster.world.now_ms
+            assert await cluster.on(number, lambda node: node.session.controlled_shutdown(10_000))
+            assert cluster.world.now_ms - began < 500
+            witness = cluster.nodes[1 + number % 3]
+            partitions = [info for _, info in witness.publisher.image.partitions()]
+            assert all(info.leader != number and number not in info.isr for info in partitions)
+            assert all(info.has_leader for info in partitions)
+            cluster.kill(number)
+            cluster.start(number)
+            await cluster.until(cluster.healthy)
+            for partition in range(3):
+                await cluster.join_isr("t", partition)
+        leaders = [info.leader for _, info in cluster.nodes[1].publisher.image.partitions()]
+        assert leaders != [1, 2, 3]
+        await cluster.until(
+            lambda: [info.leader for _, info in cluster.nodes[1].publisher.image.partitions()] == [1, 2, 3]
+        )
+
+    SimCluster(4).play(scenario)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_creation_survives_the_death_of_the_controller(seed: int) -> None:
+    """S82: kill -9 of the active controller while topics are created: each request succeeds, none is made twice."""
+
+    async def scenario(cluster: SimCluster) -> None:
+        active, other = cluster.active_and_other()
+        asker = other.node
+
+        async def create(node: Any) -> list[Any]:
+            calls = []
+            for number in range(20):
+                topic = api.CreatableTopic(f"t{number}", 2, 2)
+                calls.append(asyncio.ensure_future(node.channel.create_topics(api.CreateTopicsRequest((topic,)))))
+                await asyncio.sleep(0.002)
+            return [await call for call in calls]
+
+        creating = asyncio.ensure_future(cluster.on(asker, create))
+        await asyncio.sleep(0.02)
+        cluster.kill(active.node)
+        replies = await creating
+        assert [reply.topics[0].error for reply in replies] == [ErrorCode.NONE] * 20
+        image = cluster.nodes[asker].publisher.image
+        for number, reply in enumerate(replies):
+            assert image.topics[f"t{number}"].topic_id == reply.topics[0].topic_id
+
+    SimCluster(seed).play(scenario)
+
+
+def test_cut_off_controller_answers_nothing_and_nothing_half_made_remains() -> None:
+    """Rule A-13, S45: no majority, no answer; when it hears of the other leader its working image is gone."""
+
+    async def scenario(cluster: SimCluster) -> None:
+        old, _ = cluster.active_and_other()
+        cluster.world.isolate(f"n{old.node}")
+        request = api.CreateTopicsRequest((api.CreatableTopic("lost", 1, 1),))
+        asking = asyncio.ensure_future(cluster.on(old.node, lambda node: node.controller.create_topics(request)))
+        await asyncio.sleep(0.5)
+        assert not asking.done()
+        working = old.controller.working_image
+        assert working is not None
+        assert "lost" in working.topics
+        assert "lost" not in old.publisher.image.topics
+        with pytest.raises(KafkaError) as caught:
+            await asking
+        assert caught.value.code is ErrorCode.NOT_CONTROLLER
+        await cluster.until(lambda: any(node.controller.active for node in cluster.nodes.values() if node is not old))
+        cluster.world.heal()
+        await cluster.create("kept", [[1, 2, 3]])
+        assert all("lost" not in node.publisher.image.topics for node in cluster.nodes.values())
+
+    SimCluster(6).play(scenario)
+
+
+def test_many_commands_of_one_turn_share_one_append() -> None:
+    """Coalescing: a hundred requests that arrive together become one batch of the metadata log."""
+
+    async def scenario(cluster: SimCluster) -> None:
+        active, _ = cluster.active_and_other()
+        batches = []
+        active.publisher.subscribe(lambda delta, image: batches.append(len(delta.created_topics)))
+
+        async def many(node: Any) -> list[Any]:
+            requests = [api.CreateTopicsRequest((api.CreatableTopic(f"t{number}", 1, 1),)) for number in range(100)]
+            return await asyncio.gather(*(node.controller.create_topics(request) for request in requests))
+
+        replies = await cluster.on(active.node, many)
+        assert all(reply.topics[0].error is ErrorCode.NONE for reply in replies)
+        assert max(batches) == 100
+
+    SimCluster(7).play(scenario)
+
+
+def test_offsets_reach_the_controller_and_its_successor() -> None:
+    """Soft state: deltas to the one, all of it to a new one."""
+
+    async def scenario(cluster: SimCluster) -> None:
+        await cluster.create("t", [[1, 2, 3]])
+        topic_id = cluster.nodes[1].publisher.image.topics["t"].topic_id
+        for number, node in cluster.nodes.items():
+            node.offsets = [api.ReplicaOffsets(topic_id, 0, 5, 5 + number, 0)]
+
+        async def reported(node: Any) -> dict[int, int]:
+            reply = await node.channel.describe_replicas(api.DescribeReplicasRequest())
+            return {one.node_id: one.log_end_offset for one in reply.replicas}
+
+        await asyncio.sleep(2.5)
+        expected = {1: 6, 2: 7, 3: 8}
+        assert await cluster.on(1, reported) == expected
+        active, _ = cluster.active_and_other()
+
+        async def resign(node: Any) -> None:
+            node.quorum.resign()
+
+        await cluster.on(active.node, resign)
+        await asyncio.sleep(1.5)
+        assert await cluster.on(1, reported) == expected
+
+    SimCluster(8).play(scenario)
+
+
+def test_broker_that_is_not_ready_stays_fenced() -> None:
+    """It has registered and keeps its session; unfenced once it says so."""
+
+    async def scenario(cluster: SimCluster) -> None:
+        node = cluster.nodes[2]
+        active, _ = cluster.active_and_other()
+        node.ready = False
+        node.session.wake()
+        await cluster.until(lambda: active.publisher.image.brokers[2].fenced)
+        await asyncio.sleep(10)
+        assert active.publisher.image.brokers[2].fenced
+        node.ready = True
+        node.session.wake()
+        assert await cluster.until(lambda: not active.publisher.image.brokers[2].fenced) < 100
+
+    SimCluster(9).play(scenario)
+
+
+def test_one_seed_one_trace() -> None:
+    """Nothing in here asks the world for time or chance behind the simulator's back."""
+
+    def trace() -> int:
+        cluster = SimCluster(11)
+
+        async def scenario(cluster: SimCluster) -> None:
+            await cluster.create("t", [[1, 2, 3]])
+            cluster.kill(1)
+            await asyncio.sleep(3)
+
+        cluster.play(scenario)
+        return cluster.world.trace
+
+    assert trace() == trace()
