@@ -323,12 +323,17 @@ class PartitionLog(LogState):
         """Raise the log start to `offset` (the caller has clamped it at the high watermark, D-16). Segments that lie
         wholly below leave the log at once, and the disk by `delete_removed` once the new log start is durable.
 
-        Raises KafkaError (OFFSET_OUT_OF_RANGE) beyond the log end.
+        Raises:
+            KafkaError: OFFSET_OUT_OF_RANGE beyond the log end.
+            StorageError: the disk failed; the log is fenced from now on.
         """
         if offset > self.log_end_offset:
             self.check_range(offset)
         if offset > self.log_start_offset:
-            truncation.cut_start(self, offset)
+            try:
+                truncation.cut_start(self, offset)
+            except DiskError as error:
+                raise self._fence(error) from error
 
     async def delete_removed(self) -> None:
         """Delete from the disk what `delete_records_before` took out, slowly, once the log start is durable."""

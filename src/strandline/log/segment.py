@@ -15,6 +15,7 @@ LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 SNAPSHOT_SUFFIX = ".snapshot"
+DELETED_SUFFIX = ".deleted"
 
 ALLOCATE_FIRST_BYTES = 256 << 10
 """First step of preallocation; each next one doubles the segment, up to `preallocate_bytes`."""
@@ -149,7 +150,7 @@ class Segment:
         without it the write itself decides whether the disk is full.
         """
         step = min(config.preallocate_bytes, max(ALLOCATE_FIRST_BYTES, self.size))
-        target = min(max(self.allocated + step, end), max(config.segment_bytes, end))
+        target = min(end + step, max(config.segment_bytes, end))
         self.allocate_at = target
         if step == 0 or target <= self.allocated:
             return
@@ -226,10 +227,18 @@ class Segment:
         self.file.close()
 
     async def delete_slowly(self) -> None:
-        """Delete the files of this segment, which is out of the log and closed, off the loop. Those gone are fine."""
-        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
-            if self._disk.exists(self._path + suffix):
-                await self._disk.unlink_slowly(self._path + suffix)
+        """Delete the files of this segment, which is out of the log and closed, off the loop.
+
+        Their names are given up first: the log may begin a new segment at the same offset meanwhile.
+        """
+        renamed: list[str] = []
+        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            path = self._path + suffix
+            if self._disk.exists(path):
+                self._disk.rename(path, path + DELETED_SUFFIX)
+                renamed.append(path + DELETED_SUFFIX)
+        for path in renamed:
+            await self._disk.unlink_slowly(path)
 
     # ------------------------------------------------------------------ indexes
 

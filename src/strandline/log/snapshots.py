@@ -78,9 +78,10 @@ class Snapshots:
         self._offsets.remove(offset)
         self._disk.unlink(self._path(offset))
 
-    def forget_below(self, offset: int) -> None:
-        """Those of deleted segments are unlinked with them."""
-        del self._offsets[: bisect_right(self._offsets, offset - 1)]
+    def delete_below(self, offset: int) -> None:
+        """Delete those of records that are out of the log; newer ones contain them."""
+        for at in self._offsets[: bisect_right(self._offsets, offset - 1)]:
+            self.delete(at)
 
     def _path(self, offset: int) -> str:
         return f"{self._directory}/{segment_name(offset, SNAPSHOT_SUFFIX)}"

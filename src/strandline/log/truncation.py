@@ -44,6 +44,8 @@ def cut_whole(log: PartitionLog, offset: int, now_ms: int) -> None:
         log.on_cut_below(log, min(offset, log.log_start_offset))
     log.producers.clear()
     log.snapshots.delete_above(-1)
+    while log.removed:
+        delete_files(log.disk, log.directory, log.removed.pop().base_offset)
     while log.segments:
         _delete_last_segment(log)
     log.epochs.clear()
@@ -54,7 +56,7 @@ def cut_whole(log: PartitionLog, offset: int, now_ms: int) -> None:
 
 
 def cut_start(log: PartitionLog, offset: int) -> None:
-    """Make `offset` the log start; whole segments below it move to `log.removed`."""
+    """Make `offset` the log start; whole segments below it move to `log.removed`. Raises DiskError."""
     log.log_start_offset = Offset(offset)
     log.epochs.truncate_from_start(offset)
     while len(log.segments) > 1 and log.bases[1] <= offset:
@@ -65,7 +67,7 @@ def cut_start(log: PartitionLog, offset: int) -> None:
         segment.close()
         log.size_bytes -= segment.size
         log.removed.append(segment)
-    log.snapshots.forget_below(log.bases[0])
+    log.snapshots.delete_below(log.bases[0])
 
 
 def _delete_last_segment(log: PartitionLog) -> None:
