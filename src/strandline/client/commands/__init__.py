@@ -1,0 +1,17 @@
+"""The client side of the command line: topics, records, configs, cluster and quorum, over Kafka's wire."""
+
+from __future__ import annotations
+
+import click
+
+
+def register(group: click.Group) -> None:
+    """Add the commands to the program's group."""
+    from strandline.client.commands.cluster import cluster, quorum
+    from strandline.client.commands.configs import config
+    from strandline.client.commands.consume import consume
+    from strandline.client.commands.produce import produce
+    from strandline.client.commands.topics import topic
+
+    for command in (topic, produce, consume, config, cluster, quorum):
+        group.add_command(command)

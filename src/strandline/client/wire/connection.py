@@ -9,6 +9,8 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -256,6 +258,13 @@ class Connection(asyncio.BufferedProtocol):
             pending.answer.exception()
 
 
+def _reason(error: OSError) -> str:
+    """`Connection refused` and the like; asyncio's own text names the address once more."""
+    if isinstance(error, socket.gaierror) or not error.errno:
+        return error.strerror or str(error)
+    return os.strerror(error.errno)
+
+
 def _not_kafka(endpoint: Endpoint, start: bytes, size: int) -> ProtocolError:
     if start[:2] in (b"\x15\x03", b"\x16\x03"):
         return ProtocolError(f"{endpoint} speaks TLS; this client connects in plaintext: use its PLAINTEXT listener")
@@ -289,7 +298,7 @@ async def connect(
     except TimeoutError:
         raise BrokerUnreachable(str(endpoint), f"no connection within {setup_timeout_ms:g} ms", advertised_by) from None
     except OSError as error:
-        raise BrokerUnreachable(str(endpoint), error.strerror or str(error) or repr(error), advertised_by) from error
+        raise BrokerUnreachable(str(endpoint), _reason(error), advertised_by) from error
     try:
         await connection.settle_versions(min(request_timeout_ms, setup_timeout_ms))
     except (Disconnected, ClientTimeout) as error:

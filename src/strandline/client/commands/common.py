@@ -1,0 +1,198 @@
+"""What the commands share: where the cluster is, how answers are shown, and how an error reads.
+
+Exit codes: 0 done, 1 the cluster refused or failed, 2 the command line is wrong, 3 no broker answers, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from strandline.client.config import AdminConfig, CommonConfig
+from strandline.client.errors import BrokerUnreachable, ClientTimeout
+from strandline.client.session import Session
+from strandline.proto.errors import ConfigError, StrandlineError
+
+if TYPE_CHECKING:
+    from strandline.client.admin import Admin
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class CommandFailed(click.ClickException):
+    """The cluster refused or failed: one sentence and where to go on."""
+
+    exit_code = 1
+
+
+class CommandWrong(CommandFailed):
+    """The command line asks for what cannot be."""
+
+    exit_code = 2
+
+
+class Unreachable(CommandFailed):
+    """No broker answers."""
+
+    exit_code = 3
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a command goes: the bootstrap list and the ``-X`` settings."""
+
+    bootstrap: str
+    settings: Mapping[str, str]
+
+    def settings_for(self, kind: type[CommonConfig], **defaults: object) -> dict[str, object]:
+        """The settings for one kind of client: the command's `defaults`, overridden by ``-X``."""
+        merged: dict[str, object] = dict(defaults)
+        merged |= {key.replace(".", "_"): value for key, value in self.settings.items()}
+        kind.of(merged)
+        return merged
+
+
+def _target(context: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
+    return parse_pairs(pairs, "-X")
+
+
+def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, str]:
+    """``key=value`` texts as a mapping.
+
+    Raises:
+        click.BadParameter: one of them has no ``=``.
+    """
+    settings = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise click.BadParameter(f"{pair!r} is not key=value", param_hint=option)
+        settings[key.strip()] = value
+    return settings
+
+
+def target_options(command: F) -> F:
+    """``--bootstrap`` and ``-X``; the command takes them as `bootstrap` and `settings`."""
+    bootstrap = click.option(
+        "-b", "--bootstrap", envvar="STRANDLINE_BOOTSTRAP", default="127.0.0.1:9092", show_default=True,
+        show_envvar=True, metavar="HOST:PORT,...", help="One or more brokers; they tell of the others.",
+    )  # fmt: skip
+    extra = click.option(
+        "-X", "settings", multiple=True, callback=_target, metavar="KEY=VALUE",
+        help="Any client setting under Kafka's name, as -X request.timeout.ms=5000.",
+    )  # fmt: skip
+    return bootstrap(extra(command))
+
+
+def output_option(command: F) -> F:
+    """``--output table|json``; the command takes it as `output`."""
+    option = click.option(
+        "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True,
+        help="json is for programs: one document, stable names.",
+    )  # fmt: skip
+    return option(command)
+
+
+def dry_run_option(command: F) -> F:
+    """``--dry-run``; the command takes it as `dry_run`."""
+    return click.option("--dry-run", is_flag=True, help="Check everything, say what would happen, change nothing.")(
+        command
+    )
+
+
+@contextmanager
+def told_plainly(target: Target) -> Iterator[None]:
+    """Turn errors into one sentence with the next step and an exit code."""
+    try:
+        yield
+    except BrokerUnreachable as error:
+        raise Unreachable(_unreachable(target.bootstrap, error)) from error
+    except ClientTimeout as error:
+        kind = Unreachable if isinstance(error.last_error, BrokerUnreachable) else CommandFailed
+        raise kind(str(error)) from error
+    except ConfigError as error:
+        raise CommandWrong(str(error)) from error
+    except StrandlineError as error:
+        raise CommandFailed(str(error)) from error
+
+
+def _unreachable(bootstrap: str, error: BrokerUnreachable) -> str:
+    """What to do when no broker answers."""
+    return (
+        f"no broker answers at {bootstrap}: {error.reason}. Start a cluster with `strandline dev`, or name another "
+        "with --bootstrap or STRANDLINE_BOOTSTRAP."
+    )
+
+
+def check_reachable(target: Target) -> None:
+    """Fail at once, not after a minute of retries, when nobody listens at the bootstrap addresses.
+
+    Raises:
+        BrokerUnreachable: with each address and its reason.
+    """
+
+    async def knock() -> None:
+        config = AdminConfig.of({key: value for key, value in target.settings.items() if _is_common(key)})
+        session = Session(target.bootstrap, config)
+        try:
+            await session.network.to_any([])
+        finally:
+            await session.close()
+
+    asyncio.run(knock())
+
+
+def _is_common(key: str) -> bool:
+    return key.replace(".", "_") in CommonConfig.__dataclass_fields__
+
+
+@contextmanager
+def admin_for(target: Target) -> Iterator[Admin]:
+    """An admin client for one command, with its errors told plainly."""
+    from strandline.client.admin import Admin
+
+    with told_plainly(target):
+        settings = target.settings_for(AdminConfig, default_api_timeout_ms=20_000)
+        check_reachable(target)
+        with Admin(target.bootstrap, **settings) as admin:
+            yield admin
+
+
+def print_json(document: Any) -> None:
+    """One JSON document on standard output."""
+    click.echo(json.dumps(document, indent=2, default=str))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
+    """An aligned table: numbers to the right, problems marked by words, never by colour alone."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
+    for place, column in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[place], int) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", header_style="bold", overflow="fold")
+    for row in rows:
+        # bright_yellow and blue stay apart for every kind of colour vision; red and green do not.
+        table.add_row(*(Text(str(cell), style="bright_yellow" if str(cell).startswith("! ") else "") for cell in row))
+    console.print(table)
+
+
+def numbers(items: Sequence[int] | None) -> str:
+    """``1,2,3``, or a dash for none."""
+    return ",".join(str(item) for item in items) if items else "-"
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 record``, ``2 records``."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")

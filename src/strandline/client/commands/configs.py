@@ -1,0 +1,93 @@
+"""`strandline config`: the settings of topics and brokers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from strandline.client.commands.common import (
+    Target,
+    admin_for,
+    dry_run_option,
+    output_option,
+    parse_pairs,
+    print_json,
+    print_table,
+    target_options,
+)
+from strandline.client.commands.topics import config_changes
+from strandline.client.types import ConfigEntry, ConfigResource
+
+_KIND = click.argument("kind", type=click.Choice(["topic", "broker"]))
+
+
+@click.group()
+def config() -> None:
+    """Describe and alter the settings of topics and brokers."""
+
+
+@config.command("describe")
+@_KIND
+@click.argument("name", default="")
+@click.option("-a", "--all", "everything", is_flag=True, help="Settings at their defaults too.")
+@output_option
+@target_options
+def describe(kind: str, name: str, everything: bool, output: str, **where: Any) -> None:
+    """Show settings and where each value comes from; a broker without a number means the cluster-wide defaults.
+
+    \b
+    strandline config describe topic orders
+    strandline config describe broker 1 --all
+    """
+    resource = _resource(kind, name)
+    with admin_for(Target(**where)) as admin:
+        entries = admin.describe_configs([resource], documentation=True)[resource]
+    shown = [entry for entry in entries if everything or not entry.is_default]
+    if output == "json":
+        print_json([asdict(entry) for entry in shown])
+        return
+    if not shown:
+        click.echo(f"{kind} {name}: every setting is at its default; see them with --all")
+        return
+    print_table(("setting", "value", "from", "meaning"), [_row(entry) for entry in shown])
+
+
+@config.command("alter")
+@_KIND
+@click.argument("name", default="")
+@click.option("-s", "--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Set a value; repeatable.")
+@click.option("-d", "--delete", "deleted", multiple=True, metavar="KEY", help="Go back to the default; repeatable.")
+@dry_run_option
+@target_options
+def alter(kind: str, name: str, pairs: tuple[str, ...], deleted: tuple[str, ...], dry_run: bool, **where: Any) -> None:
+    """Change settings; they take effect at once and survive restarts. Others stay as they are.
+
+    \b
+    strandline config alter topic orders --set retention.ms=3600000
+    strandline config alter topic orders --delete retention.ms --dry-run
+    """
+    changes = config_changes(parse_pairs(pairs, "--set"), deleted)
+    if not changes:
+        raise click.UsageError("nothing to alter: give --set KEY=VALUE or --delete KEY")
+    resource = _resource(kind, name)
+    with admin_for(Target(**where)) as admin:
+        before = {entry.name: entry.value for entry in admin.describe_configs([resource])[resource]}
+        admin.alter_configs({resource: changes}, validate_only=dry_run)
+    for change in changes:
+        verb = "would be" if dry_run else "is now"
+        value = change.value if change.operation == "set" else "at its default"
+        click.echo(f"{change.name} {verb} {value} (was {before.get(change.name, 'unknown')})")
+
+
+def _resource(kind: str, name: str) -> ConfigResource:
+    if kind == "topic" and not name:
+        raise click.UsageError("which topic? give its name: strandline config describe topic NAME")
+    return ConfigResource(kind, name)
+
+
+def _row(entry: ConfigEntry) -> tuple[str, ...]:
+    value = "(secret)" if entry.sensitive else "-" if entry.value is None else entry.value
+    meaning = (entry.documentation or "").split(". ")[0][:80]
+    return entry.name, value, entry.source.lower().replace("_", " "), meaning
