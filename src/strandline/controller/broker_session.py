@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+
+import structlog
 
 from strandline.controller import wire
 from strandline.controller.api import (
@@ -25,7 +26,7 @@ from strandline.proto.errors import FatalError, KafkaError, ProtocolError
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint, NodeId, Offset, TopicIdPartition
 from strandline.proto.ports import Clock, Rpc, RpcError, Stream
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger("strandline.broker")
 
 _FINAL = {
     ErrorCode.INCONSISTENT_CLUSTER_ID,
@@ -180,7 +181,7 @@ class BrokerSession:
             except KafkaError as error:
                 if error.code in _FINAL or left_ms <= 0:
                     raise FatalError(f"Broker {self.node_id} cannot join the cluster: {error.message}") from error
-                log.info("broker %s is not registered yet: %s", self.node_id, error)
+                log.info("this broker is not registered yet", broker=self.node_id, why=str(error))
                 await asyncio.sleep(self._config.registration_retry_ms / 1000.0)
                 continue
             self._epoch = reply.broker_epoch

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
+
+import structlog
 
 from strandline.controller.machine.result import Result
 from strandline.controller.machine.state import MachineState
@@ -17,7 +18,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError, KafkaError
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
+log = structlog.get_logger("strandline.controller")
 
 MAX_BATCH_BYTES = 1024 * 1024
 """Commands of one loop turn share a batch up to about this size; one command's records are never split."""

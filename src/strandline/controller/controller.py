@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import UUID
+
+import structlog
 
 from strandline.controller import api, wire
 from strandline.controller.command_queue import CommandQueue, Operation
@@ -26,7 +27,7 @@ from strandline.proto.ids import NodeId
 from strandline.proto.ports import Clock, Rng, Rpc, StreamHandler, UnaryHandler
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
+log = structlog.get_logger("strandline.controller")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,7 @@ class Controller:
         state = MachineState(image, self._resolver, self._rng, self._config.machine, now_ms)
         self._queue.begin(state, epoch)
         self._next_balance_ms = now_ms + self._config.leader_imbalance_check_interval_ms
-        log.info("node %s is the active controller of epoch %s", self._node_id, epoch)
+        log.info("this node is the active controller", node_id=self._node_id, epoch=epoch)
         if image.metadata_version == 0:
             future = self._queue.submit(self._bootstrap)
             future.add_done_callback(_retrieve)
@@ -156,7 +157,7 @@ class Controller:
             self._timer.cancel()
             self._timer = None
         if self.active:
-            log.info("node %s is no longer the active controller", self._node_id)
+            log.info("this node is no longer the active controller", node_id=self._node_id)
             self._queue.end()
             self._sessions.close_all()
 
@@ -172,13 +173,13 @@ class Controller:
     def _fence_expired(self) -> None:
         now_ms = self._clock.monotonic_ms()
         while (node_id := self._queue.run_now(lambda state, _: brokers.fence_expired(state, now_ms))) is not None:
-            log.warning("broker %s is fenced: it is gone", node_id)
+            log.warning("a broker is gone, and fenced", broker=node_id)
         if now_ms >= self._next_balance_ms:
             self._next_balance_ms = now_ms + self._config.leader_imbalance_check_interval_ms
             if self._config.auto_leader_rebalance_enable:
                 moved = self._queue.run_now(lambda state, _: elections.balance_leaders(state))
                 if moved:
-                    log.info("%s leaderships go back to their preferred leaders", moved)
+                    log.info("leaderships go back to their preferred leaders", partitions=moved)
 
     def _after_turn(self) -> None:
         state = self._queue.state

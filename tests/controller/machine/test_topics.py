@@ -29,6 +29,7 @@ REFUSED: list[tuple[str, dict[str, Any], ErrorCode]] = [
     ("too many partitions for one batch", {"num_partitions": 10_001}, ErrorCode.POLICY_VIOLATION),
     ("a config that does not exist", {"configs": {"retention": "1"}}, ErrorCode.INVALID_CONFIG),
     ("a config of Kafka's without effect here", {"configs": {"flush.ms": "1"}}, ErrorCode.INVALID_CONFIG),
+    ("a config of brokers", {"configs": {"flush.policy": "ack"}}, ErrorCode.INVALID_CONFIG),
     ("a config value that cannot be", {"configs": {"retention.ms": "a week"}}, ErrorCode.INVALID_CONFIG),
     ("a null config", {"configs": {"retention.ms": None}}, ErrorCode.INVALID_CONFIG),
     ("assignments and a count", {"assignments": [[1]], "num_partitions": 1}, ErrorCode.INVALID_REQUEST),

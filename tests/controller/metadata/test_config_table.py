@@ -99,7 +99,7 @@ def test_compacted_topics_lose_nothing_to_retention() -> None:
 )
 def test_values(name: str, good: list[str], bad: list[str]) -> None:
     """The limits of each type."""
-    key = TOPIC_CONFIGS[name]
+    key = {**BROKER_CONFIGS, **TOPIC_CONFIGS}[name]
     for value in good:
         key.validate(name, value)
     for value in bad:

@@ -126,10 +126,6 @@ class ConfigResolver:
         """A replica that is not in sync may lead."""
         return self.topic_value(image, topic, "unclean.leader.election.enable") == "true"
 
-    def flush_policy(self, image: MetadataImage, topic: str) -> str:
-        """ "ack" or "replicate"."""
-        return self.topic_value(image, topic, "flush.policy")
-
     def log_config(self, image: MetadataImage, topic: str) -> LogConfig:
         """What the logs of a topic's partitions go by on this node."""
         own = image.config(topic_resource(topic))

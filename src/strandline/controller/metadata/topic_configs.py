@@ -136,15 +136,6 @@ _TOPIC_KEYS = (
         0,
         "How long a deleted segment's files stay on disk before they are unlinked, in milliseconds.",
     ),
-    ConfigKey(
-        "flush.policy",
-        ConfigType.STRING,
-        "ack",
-        "ack: a replica counts towards the high watermark once it has synced; replicate: once it has it in memory, so "
-        "that losing the power of min.insync.replicas machines at once can lose acknowledged records.",
-        _one_of("ack", "replicate"),
-        "flush.policy",
-    ),
     _int(
         "index.interval.bytes",
         "log.index.interval.bytes",
@@ -267,6 +258,17 @@ _BROKER_KEYS = (
         broker=False,
     ),
     ConfigKey(
+        "flush.policy",
+        ConfigType.STRING,
+        "ack",
+        "ack: a replica counts towards the high watermark once it has synced; replicate: once it has it in memory, so "
+        "that losing the power of min.insync.replicas machines at once can lose acknowledged records. A broker reads "
+        "it when it starts.",
+        _one_of("ack", "replicate"),
+        "flush.policy",
+        topic=False,
+    ),
+    ConfigKey(
         "num.partitions",
         ConfigType.INT,
         "1",
@@ -323,6 +325,8 @@ def topic_key(name: str, value: str) -> ConfigKey:
         return key
     if name in KAFKA_ONLY_TOPIC_CONFIGS:
         raise ConfigError(name, value, "Kafka has this topic config, Strandline does not serve it")
+    if name in BROKER_CONFIGS:
+        raise ConfigError(name, value, "it is a config of brokers, not of topics")
     near = [known for known in TOPIC_CONFIGS if known.split(".")[0] == name.split(".", maxsplit=1)[0]]
     hint = f" (did you mean {' or '.join(near)}?)" if near else ""
     raise ConfigError(name, value, f"no topic config has this name{hint}")
