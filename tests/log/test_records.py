@@ -40,7 +40,7 @@ def test_round_trip(items: list[Record], codec: Codec, base_offset: int) -> None
 @settings(max_examples=40, deadline=None)
 def test_another_decoder_reads_ours(items: list[Record], codec: Codec) -> None:
     """aiokafka reads what we write: xerial snappy and lz4 frames included."""
-    theirs: list[Any] = list(MemoryRecords(bytes(build_batch(items, codec=codec))).next_batch())  # type: ignore[arg-type]
+    theirs: list[Any] = list(MemoryRecords(bytes(build_batch(items, codec=codec))).next_batch())
     assert [(r.timestamp, r.key, r.value) for r in theirs] == [(r.timestamp_ms, r.key, r.value) for r in items]
 
 

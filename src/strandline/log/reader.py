@@ -103,35 +103,38 @@ class LogReader:
         log = self._log
         log.check_range(offset)
         limit = min(limit_offset, log.log_end_offset)
-        segments = log.segments
-        i = bisect_right(log.bases, offset) - 1
+        if offset >= limit:
+            return LogRead(b"", Offset(offset), Offset(offset))
         try:
-            while offset < limit and i < len(segments):
-                segment = segments[i]
-                i += 1
-                found = segment.find(offset, pread)
-                if i < len(segments):
-                    self._cache.touch(segment)
-                if found is None:
-                    continue
-                position, header = found
-                if header.last_offset >= limit:
-                    break
-                end_max = position + (max(max_bytes, header.size) if min_one_batch else max_bytes)
-                following = segments[i].base_offset if i < len(segments) else log.log_end_offset
-                if segment.size <= end_max and following <= limit:
-                    end, next_offset = segment.size, int(following)
-                else:
-                    end, next_offset = segment.end_within(position, end_max, limit, pread)
-                if next_offset < 0:
-                    break
-                data = pread(segment.file, end - position, position)
-                if len(data) != end - position:
-                    raise segment.damaged(position + len(data), "the file is shorter than the log")
-                return LogRead(data, Offset(header.base_offset), Offset(next_offset))
+            return self._read_batches(offset, max_bytes, limit, min_one_batch, pread)
         except DiskError as error:
             raise _unreadable(error) from error
-        return LogRead(b"", Offset(offset), Offset(offset))
+
+    def _read_batches(self, offset: int, max_bytes: int, limit: int, min_one_batch: bool, pread: Pread) -> LogRead:
+        log = self._log
+        i = bisect_right(log.bases, offset) - 1
+        segment = log.segments[i]
+        following: int = log.log_end_offset
+        found = segment.find(offset, pread)
+        if i + 1 < len(log.segments):
+            self._cache.touch(segment)
+            following = log.bases[i + 1]
+        if found is None:
+            raise segment.damaged(segment.size, f"offset {offset} is missing: the segment ends before it")
+        position, header = found
+        end, next_offset = position, -1
+        if header.last_offset < limit:
+            end_max = position + (max(max_bytes, header.size) if min_one_batch else max_bytes)
+            if segment.size <= end_max and following <= limit:
+                end, next_offset = segment.size, following
+            else:
+                end, next_offset = segment.end_within(position, end_max, limit, pread)
+        if next_offset < 0:
+            return LogRead(b"", Offset(offset), Offset(offset))
+        data = pread(segment.file, end - position, position)
+        if len(data) != end - position:
+            raise segment.damaged(position + len(data), "the file is shorter than the log")
+        return LogRead(data, Offset(header.base_offset), Offset(next_offset))
 
     # ------------------------------------------------------------------ by time
 

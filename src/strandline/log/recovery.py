@@ -23,7 +23,14 @@ from strandline.log.epochs import LeaderEpochs
 from strandline.log.partition_log import PartitionLog
 from strandline.log.reader import IndexCache
 from strandline.log.scan import Damage, ScannedBatch, find_batch_after, only_zeros, scan_batches
-from strandline.log.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment, delete_files, pread_blocking
+from strandline.log.segment import (
+    INDEX_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    Segment,
+    delete_files,
+    pread_blocking,
+)
 from strandline.log.snapshots import Snapshots
 from strandline.proto.errors import CorruptLogError, KafkaError
 from strandline.proto.ids import ZERO_UUID, TopicId, TopicPartition
@@ -156,11 +163,12 @@ class _Opening:
         indexes = {name for name in names if _INDEX_NAME.fullmatch(name)}
         for name in sorted(indexes):
             base = int(name[:20])
-            if base in gone or (not name.endswith(".snapshot") and base not in kept):
+            if not name.endswith(SNAPSHOT_SUFFIX) and base not in kept:
                 indexes.discard(name)
                 if base not in gone:
                     self.disk.unlink(f"{self.directory}/{name}")
         self.snapshots = Snapshots(self.disk, self.directory, sorted(indexes))
+        self.snapshots.delete_below(kept[0] if kept else 0)
         return kept, indexes
 
     def _load_epochs(self) -> bool:
@@ -189,6 +197,7 @@ class _Opening:
     def _load_clean(self, index_names: set[str]) -> None:
         """Trust what was synced; find the end by the last index entry and the few batches after it."""
         self._rebuild_missing_indexes(self.segments, index_names)
+        self._check_ends(self.segments[:-1])
         last = self.segments[-1]
         index, _ = last.active_indexes()
         start = index.positions[-1] if len(index) else 0
@@ -208,6 +217,20 @@ class _Opening:
             if segment.size and not {name + INDEX_SUFFIX, name + TIME_INDEX_SUFFIX} <= index_names:
                 segment.rebuild_indexes(self.config.index_interval_bytes)
 
+    def _check_ends(self, segments: list[Segment]) -> None:
+        """Segments that are not scanned must at least reach to the next one. Raises CorruptLogError."""
+        for segment, following in zip(segments, self.segments[1:], strict=False):
+            try:
+                end = segment.end_offset()
+            except KafkaError as error:
+                position, offset, reason = int(error.figures["position"]), None, error.message
+            else:
+                position, offset, reason = segment.size, end, f"the next segment begins at {following.base_offset}"
+                if end == following.base_offset:
+                    continue
+            reason += "; this part of the log was durable once"
+            raise CorruptLogError(segment.file.path, position, offset, reason, ADVICE)
+
     # ------------------------------------------------------------------ after any other stop
 
     def _recover(self, index_names: set[str]) -> None:
@@ -216,6 +239,7 @@ class _Opening:
             if segment.base_offset <= self.last_life.recovery_point:
                 first = i
         self._rebuild_missing_indexes(self.segments[:first], index_names)
+        self._check_ends(self.segments[:first])
         self._recover_from(first, known_durable=False)
 
     def _recover_from(self, first: int, *, known_durable: bool) -> None:
@@ -257,6 +281,7 @@ class _Opening:
             found.position, header.size, header.last_offset, header.max_timestamp, self.config.index_interval_bytes
         )
         if header.leader_epoch >= 0 and header.leader_epoch != self.epochs.epoch_at(header.base_offset):
+            self.epochs.truncate_from_end(header.base_offset)  # what the checkpoint says of this place is stale
             self.epochs.assign(header.leader_epoch, header.base_offset)
 
     def _judge(self, i: int, damage: Damage, known_durable: bool) -> None:

@@ -383,6 +383,33 @@ class Segment:
             next_offset = header.next_offset
         return end, next_offset
 
+    def end_offset(self) -> int:
+        """Offset after the last batch, blocking: by the last entry of the index file and the few batches behind it.
+
+        Raises KafkaError (CORRUPT_MESSAGE) where the segment does not end with a whole batch.
+        """
+        position = 0
+        if self._disk.exists(self._path + INDEX_SUFFIX):
+            file = self._disk.open(self._path + INDEX_SUFFIX)
+            size = file.size()
+            if size >= ENTRY_BYTES:
+                position = int.from_bytes(file.pread(4, size - size % ENTRY_BYTES - 4), "big")
+            file.close()
+        try:
+            return self._end_offset_from(position)
+        except KafkaError:
+            if position == 0:
+                raise
+        return self._end_offset_from(0)
+
+    def _end_offset_from(self, position: int) -> int:
+        if position >= self.size > 0:
+            raise self.damaged(position, "the index names a batch beyond the end")
+        end = self.base_offset
+        for _, header in self.headers(position, pread_blocking):
+            end = header.next_offset
+        return end
+
     def newest(self, pread: Pread) -> tuple[int, int]:
         """(largest timestamp, last offset of the first batch that has it); (-1, base offset) when empty."""
         self.load_indexes(pread)
@@ -391,7 +418,7 @@ class Segment:
 
 def delete_files(disk: Disk, directory: str, base_offset: int) -> None:
     """Unlink a segment's files now, log first: without it the others mean nothing."""
-    for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SNAPSHOT_SUFFIX):
+    for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
         path = f"{directory}/{segment_name(base_offset, suffix)}"
         if disk.exists(path):
             disk.unlink(path)
