@@ -11,6 +11,7 @@ from strandline.cluster.config import NODE_SETTINGS, NodeConfig
 from strandline.cluster.config_docs import configuration_page
 from strandline.cluster.config_setting import parse_voters, write_voters
 from strandline.cluster.config_sources import environment_name, parse_overrides, parse_properties, parse_toml
+from strandline.log.checkpoints import encode_id
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import Endpoint
 
@@ -111,7 +112,7 @@ def test_an_almost_right_variable_is_refused_and_a_strangers_is_left_alone() -> 
 def test_voters_keep_their_text() -> None:
     """KIP-853's form: a directory id may follow the address; without one any directory is meant."""
     directory = UUID(int=7)
-    voters = parse_voters("x", f"2@[::1]:9,1@host:19092:{directory}")
+    voters = parse_voters("x", f"2@[::1]:9,1@host:19092:{encode_id(directory)}")
     assert [voter.node_id for voter in voters] == [1, 2]
     assert voters[0].directory_id == directory
     assert voters[1].endpoint == Endpoint("::1", 9)

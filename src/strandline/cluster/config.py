@@ -18,14 +18,12 @@ from typing import Any
 from strandline.cluster.config_identity import BROKER, CONTROLLER, HTTP, INTERNAL, RESERVED, Identity
 from strandline.cluster.config_kafka import kafka_only
 from strandline.cluster.config_limits import Limits
-from strandline.cluster.config_setting import Listener, Setting, parse_voters, write_voters
+from strandline.cluster.config_setting import Listener, Setting
 from strandline.cluster.config_sources import ENVIRONMENT_PREFIX, environment_name, read_file
 from strandline.controller.metadata.topic_configs import BROKER_CONFIGS
-from strandline.controller.quorum.api import QuorumConfig, Voter
+from strandline.controller.quorum.api import QuorumConfig
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import Endpoint, NodeId
-
-__all__ = ["NODE_SETTINGS", "NodeConfig", "parse_voters", "write_voters"]
 
 _ANYWHERE = ("", "0.0.0.0", "::")  # addresses that a client cannot be told
 
@@ -36,10 +34,12 @@ class NodeConfig(Identity, Limits):
     Attributes:
         values: every setting of this module, parsed, by Kafka's name.
         given: the texts that a file, the environment or an option gave, dynamic settings included.
+        path: the file, if there was one.
     """
 
-    def __init__(self, given: Mapping[str, str]) -> None:
+    def __init__(self, given: Mapping[str, str], *, path: str | None = None) -> None:
         """Check `given`, fill in the defaults. Raises ConfigError."""
+        self.path = path
         self.given: Mapping[str, str] = MappingProxyType(dict(given))
         values: dict[str, Any] = {}
         for name in given:
@@ -67,7 +67,7 @@ class NodeConfig(Identity, Limits):
         given = read_file(path) if path is not None else {}
         given |= _from_environment(environment)
         given |= overrides
-        return cls(given)
+        return cls(given, path=path)
 
     @property
     def node(self) -> NodeId:
@@ -103,7 +103,7 @@ class NodeConfig(Identity, Limits):
         """What others are told to connect to for a listener that is bound at `bound` (its real port)."""
         for listener in self.advertised_listeners:
             if listener.name == name:
-                return listener.endpoint if listener.endpoint.port else replace_port(listener.endpoint, bound.port)
+                return Endpoint(listener.endpoint.host, listener.endpoint.port or bound.port)
         return bound
 
     @property
@@ -124,10 +124,6 @@ class NodeConfig(Identity, Limits):
             snapshot_max_new_record_bytes=self.metadata_snapshot_bytes,
             log_segment_bytes=self.metadata_log_segment_bytes,
         )
-
-    def with_voters(self, voters: tuple[Voter, ...]) -> NodeConfig:
-        """The same, with these voters."""
-        return NodeConfig({**self.given, Identity.quorum_voters.name: write_voters(voters)})
 
     def _listener(self, name: str) -> Listener:
         return next(listener for listener in self.listeners if listener.name == name)
@@ -159,11 +155,6 @@ class NodeConfig(Identity, Limits):
                 self.broker_heartbeat_interval_ms,
                 f"less than broker.session.timeout.ms ({self.broker_session_timeout_ms})",
             )
-
-
-def replace_port(endpoint: Endpoint, port: int) -> Endpoint:
-    """The same host with another port."""
-    return Endpoint(endpoint.host, port)
 
 
 NODE_SETTINGS: Mapping[str, Setting[Any]] = {

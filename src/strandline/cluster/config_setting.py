@@ -8,6 +8,7 @@ from uuid import UUID
 
 from strandline.controller.metadata.topic_configs import ConfigType, split_list
 from strandline.controller.quorum.api import Voter
+from strandline.log.checkpoints import decode_id, encode_id
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import Endpoint, NodeId
 
@@ -162,7 +163,7 @@ def parse_voters(name: str, text: str) -> tuple[Voter, ...]:
         host_and_port, _, last = address.rpartition(":")
         if not last.isdigit() or len(last) > 5:
             try:
-                directory = UUID(last)
+                directory = decode_id(last)
             except ValueError:
                 raise ConfigError(name, part, allowed) from None
             address = host_and_port
@@ -175,6 +176,7 @@ def parse_voters(name: str, text: str) -> tuple[Voter, ...]:
 def write_voters(voters: tuple[Voter, ...]) -> str:
     """The text that `parse_voters` reads."""
     return ",".join(
-        f"{voter.node_id}@{voter.endpoint}" + ("" if voter.directory_id is None else f":{voter.directory_id}")
+        f"{voter.node_id}@{voter.endpoint}"
+        + ("" if voter.directory_id is None else f":{encode_id(voter.directory_id)}")
         for voter in voters
     )

@@ -1,67 +1,154 @@
-"""How a cluster is born: each node's directory is formatted once, with the cluster's id and its first controllers.
+"""How a data directory is born: its cluster, its node, its own id, and the first controllers.
 
-A node refuses a directory that is not formatted. One that formatted itself after its disk was wiped would vote a second
-time in an epoch it has voted in already (correctness rule D-26); a directory id written down for each voter keeps a
-replaced disk from counting as the old one.
+A node never does this by itself: a voter whose disk was wiped and that formatted itself would vote a second time in an
+epoch it has voted in already (D-26). Only `strandline dev` formats, and says so.
 """
 
 from __future__ import annotations
 
-import base64
+import re
+from dataclasses import dataclass
 from uuid import UUID
 
+from strandline.cluster.config import NodeConfig
 from strandline.cluster.config_setting import parse_voters, write_voters
 from strandline.controller.quorum.api import Voter
+from strandline.log.checkpoints import META_PROPERTIES, MetaProperties, encode_id
 from strandline.log.disk import Disk, read_file, write_file_durably
-from strandline.log.log_dir import format_log_dir
+from strandline.log.log_dir import format_log_dir, read_meta_properties
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import NodeId
 from strandline.proto.ports import Rng
 
-VOTERS_FILE = "quorum-voters"
-"""The first controllers, in the form of controller.quorum.voters with directory ids."""
+INITIAL_CONTROLLERS = "initial-controllers"
+"""The file that holds the voters, as `controller.quorum.voters` spells them."""
+
+_CLUSTER_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
 
-def new_id(rng: Rng) -> UUID:
-    """A random id for a directory, a cluster or a process."""
+@dataclass(frozen=True, slots=True)
+class Formatted:
+    """What a data directory was made for.
+
+    Attributes:
+        already: it was formatted before, and was left as it is.
+    """
+
+    meta: MetaProperties
+    voters: tuple[Voter, ...]
+    already: bool
+
+
+def random_id(rng: Rng) -> UUID:
+    """A random uuid (version 4)."""
     return UUID(int=rng.getrandbits(128), version=4)
 
 
-def new_cluster_id(rng: Rng) -> str:
-    """A cluster id as Kafka writes them: 22 characters of URL-safe base 64. Never begins with a dash."""
+def random_cluster_id(rng: Rng) -> str:
+    """A cluster id as Kafka makes them: 16 random bytes in url-safe base64, never beginning with a dash."""
     while True:
-        text = base64.urlsafe_b64encode(new_id(rng).bytes).decode().rstrip("=")
+        text = encode_id(random_id(rng))
         if not text.startswith("-"):
             return text
 
 
-def format_node(
-    disk: Disk, path: str, *, cluster_id: str, node_id: NodeId, directory_id: UUID, voters: tuple[Voter, ...]
-) -> None:
-    """Prepare the directory of one node. What says that it is formatted is written last.
+def format_directory(
+    disk: Disk,
+    config: NodeConfig,
+    *,
+    cluster_id: str,
+    initial_controllers: tuple[Voter, ...] = (),
+    rng: Rng,
+    ignore_formatted: bool = False,
+    dry_run: bool = False,
+) -> Formatted:
+    """Make `log.dirs` of `config` the directory of its node.
+
+    Args:
+        initial_controllers: the voters; empty: those of `controller.quorum.voters`. The own entry may name the
+            directory id that this directory shall have; otherwise one is drawn.
+        ignore_formatted: leave a formatted directory as it is, if it is this node's, instead of refusing.
 
     Raises:
-        ConfigError: it is formatted already.
+        ConfigError: the directory is formatted already, or for another node; voters and role contradict each other.
         DiskError: the disk failed.
     """
+    path = config.log_dirs
+    if not _CLUSTER_ID.fullmatch(cluster_id):
+        raise ConfigError("--cluster-id", cluster_id, "1 to 64 letters, digits, - and _, no - in front")
+    voters = initial_controllers or config.quorum_voters
+    if not voters:
+        raise ConfigError("--initial-controllers", "", "the controllers, as id@host:port of their INTERNAL listeners")
+    own = next((voter for voter in voters if voter.node_id == config.node), None)
+    if (own is not None) != config.is_controller:
+        expected = "a controller is one of the voters, a node that is only a broker is none"
+        raise ConfigError("--initial-controllers", write_voters(voters), expected)
+    if disk.exists(f"{path}/{META_PROPERTIES}"):
+        return _look_at(disk, path, config.node, cluster_id, ignore_formatted)
+    directory_id = own.directory_id if own is not None and own.directory_id is not None else random_id(rng)
+    meta = MetaProperties(cluster_id, config.node, directory_id)
+    if dry_run:
+        return Formatted(meta, voters, already=False)
     disk.mkdir(path)
-    if voters and not disk.exists(f"{path}/meta.properties"):
-        write_file_durably(disk, f"{path}/{VOTERS_FILE}", write_voters(voters).encode())
-    format_log_dir(disk, path, cluster_id, node_id, directory_id)
+    write_file_durably(disk, f"{path}/{INITIAL_CONTROLLERS}", (write_voters(voters) + "\n").encode())
+    meta = format_log_dir(disk, path, cluster_id, config.node, directory_id)  # last: only this makes it a formatted one
+    return Formatted(meta, voters, already=False)
 
 
-def read_voters(disk: Disk, path: str) -> tuple[Voter, ...]:
-    """The controllers that the directory was formatted with.
+def _look_at(disk: Disk, path: str, node_id: NodeId, cluster_id: str, ignore_formatted: bool) -> Formatted:
+    meta = read_meta_properties(disk, path)
+    if (meta.node_id, meta.cluster_id) != (node_id, cluster_id):
+        expected = f"another directory: this one is formatted for node {meta.node_id} of cluster {meta.cluster_id}"
+        raise ConfigError("log.dirs", path, expected)
+    if not ignore_formatted:
+        raise ConfigError("log.dirs", path, "it is formatted already; --ignore-formatted leaves it as it is")
+    return Formatted(meta, _read_voters(disk, path), already=True)
+
+
+def read_directory(disk: Disk, config: NodeConfig) -> Formatted:
+    """Whose directory `log.dirs` is, and with which voters.
 
     Raises:
-        ConfigError: it names none.
+        ConfigError: it is not formatted (the message has the command that does it), it is another node's, or the
+            configured voters are others than it was formatted with.
     """
+    path = config.log_dirs
+    if not disk.exists(f"{path}/{META_PROPERTIES}"):
+        raise ConfigError("log.dirs", path, f"a formatted directory is needed. To format it: {format_command(config)}")
+    meta = read_meta_properties(disk, path)
+    if meta.node_id != config.node:
+        raise ConfigError("log.dirs", path, f"the directory of node {config.node}; this one is node {meta.node_id}'s")
+    written = _read_voters(disk, path)
+    voters = config.quorum_voters or written
+    if not voters:
+        raise ConfigError("controller.quorum.voters", "", "the controllers, as id@host:port of their INTERNAL listeners")
+    if written and [voter.node_id for voter in voters] != [voter.node_id for voter in written]:
+        expected = f"the voters that {path} was formatted with: {write_voters(written)}"
+        raise ConfigError("controller.quorum.voters", write_voters(voters), expected)
+    known = {voter.node_id: voter.directory_id for voter in written}
+    merged = tuple(
+        Voter(voter.node_id, voter.directory_id or known.get(voter.node_id), voter.endpoint) for voter in voters
+    )
+    return Formatted(meta, merged, already=True)
+
+
+def _read_voters(disk: Disk, path: str) -> tuple[Voter, ...]:
     try:
-        text = read_file(disk, f"{path}/{VOTERS_FILE}").decode()
+        text = read_file(disk, f"{path}/{INITIAL_CONTROLLERS}").decode()
     except FileNotFoundError:
-        raise ConfigError(
-            "controller.quorum.voters",
-            "",
-            f"the controllers must be named there, or when {path} is formatted (--initial-controllers)",
-        ) from None
-    return parse_voters(VOTERS_FILE, text)
+        return ()
+    return parse_voters(INITIAL_CONTROLLERS, text.strip())
+
+
+def format_command(config: NodeConfig) -> str:
+    """The command that formats this node's directory; the cluster's id is for the operator to fill in."""
+    words = ["strandline", "format", "--cluster-id", "ID"]
+    if config.path is not None:
+        words += ["--config", config.path]
+    else:
+        for name in ("node.id", "process.roles", "log.dirs"):
+            if name in config.given:
+                words += ["-X", f"{name}={config.given[name]}"]
+    if not config.quorum_voters:
+        words += ["--initial-controllers", f"{config.node_id}@{config.internal}"]
+    return " ".join(words)

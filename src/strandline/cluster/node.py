@@ -11,13 +11,12 @@ are made by the running event loop.
 from __future__ import annotations
 
 import asyncio
-from uuid import UUID
 
 import structlog
 
 from strandline.cluster.broker_role import BrokerRole
 from strandline.cluster.config import NodeConfig
-from strandline.cluster.format import read_voters
+from strandline.cluster.format import random_id, read_directory
 from strandline.cluster.settings import controller_config
 from strandline.controller.api import PING_METHOD
 from strandline.controller.controller import Controller, ping_handler
@@ -52,7 +51,8 @@ class Node:
         self.clock = clock
         self.rng = rng
         self.rpc = rpc
-        self.incarnation_id = UUID(int=rng.getrandbits(128), version=4)
+        self.incarnation_id = random_id(rng)
+        directory = read_directory(disk, config)
         self.log_dir = LogDir.open(disk, config.log_dirs, clock, node_id=config.node)
         self.cluster_id = self.log_dir.meta.cluster_id
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -61,7 +61,7 @@ class Node:
             node_id=config.node,
             directory_id=self.log_dir.directory_id,
             cluster_id=self.cluster_id,
-            voters=config.quorum_voters or read_voters(disk, config.log_dirs),
+            voters=directory.voters,
             is_voter=config.is_controller,
             disk=disk,
             clock=clock,
@@ -150,7 +150,8 @@ class Node:
             more_unary, more_streams = self.controller.rpc_handlers()
             unary, streams = {**unary, **more_unary}, {**streams, **more_streams}
         if self.broker is not None:
-            streams = {**streams, **self.broker.replicas.stream_handlers()}
+            more_unary, more_streams = self.broker.rpc_handlers()
+            unary, streams = {**unary, **more_unary}, {**streams, **more_streams}
         return unary, streams
 
     def fatal(self, error: BaseException) -> None:
