@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from strandline.controller import api
+from strandline.controller import api, wire
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
-from tests.controller.sim_cluster import SimCluster
+from strandline.proto.ports import RpcRejected
+from tests.controller.sim_cluster import SimCluster, endpoint
 
 SEEDS = range(5)
 
@@ -284,3 +285,101 @@ def test_one_seed_one_trace() -> None:
         return cluster.world.trace
 
     assert trace() == trace()
+
+
+def test_unregistered_broker_stops_with_a_sentence() -> None:
+    """Its next heartbeat is of a life that is on record no more."""
+
+    async def scenario(cluster: SimCluster) -> None:
+        active, other = cluster.active_and_other()
+        request = api.UnregisterBrokerRequest(other.node)
+        await cluster.on(active.node, lambda node: node.channel.unregister_broker(request))
+        await cluster.until(lambda: bool(other.fatal))
+        assert "not registered any more" in str(other.fatal.pop())
+        assert other.node not in active.publisher.image.brokers
+
+    SimCluster(12).play(scenario)
+
+
+def test_channel_gives_up_at_its_deadline() -> None:
+    """S45: without a majority there is no controller: REQUEST_TIMED_OUT, in time, with the reason."""
+
+    async def scenario(cluster: SimCluster) -> None:
+        _, other = cluster.active_and_other()
+        for node in list(cluster.nodes):
+            if node != other.node:
+                cluster.kill(node)
+        request = api.CreateTopicsRequest((api.CreatableTopic("t", 1, 1),))
+        began = cluster.world.now_ms
+        with pytest.raises(KafkaError) as caught:
+            await cluster.on(other.node, lambda node: node.channel.create_topics(request, timeout_ms=3_000))
+        assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
+        assert 2_900 < cluster.world.now_ms - began < 5_500
+        assert "t" not in other.publisher.image.topics
+
+    SimCluster(13).play(scenario)
+
+
+def test_isr_proposal_goes_to_the_new_controller_when_the_old_one_is_cut_off() -> None:
+    """D-13 (KAFKA-14154): a proposal that reached a zombie controller is made again and judged by the real one."""
+
+    async def scenario(cluster: SimCluster) -> None:
+        await cluster.create("t", [[1, 2, 3]])
+        old, other = cluster.active_and_other()
+        leader = other.partition("t").leader
+        if leader == old.node:
+            await cluster.on(old.node, lambda node: node.session.controlled_shutdown(5_000))
+            leader = other.partition("t").leader
+        proposer = cluster.nodes[leader]
+        third = next(node for node in cluster.nodes.values() if node not in (old, proposer))
+        cluster.world.partition(f"n{old.node}", f"n{third.node}")
+        cluster.world.partition(f"n{old.node}", f"n{proposer.node}")
+        info = proposer.partition("t")
+        item = api.AlterPartitionItem(
+            proposer.publisher.image.topics["t"].topic_id,
+            0,
+            info.leader_epoch,
+            info.partition_epoch,
+            (api.IsrMember(leader, -1),),
+        )
+        request = api.AlterPartitionRequest(leader, proposer.session.broker_epoch, (item,))
+        reply = await cluster.on(leader, lambda node: node.channel.alter_partition(request))
+        assert reply.outcomes[0].error in (ErrorCode.NONE, ErrorCode.INVALID_UPDATE_VERSION)
+        assert cluster.active is not old
+        cluster.world.heal()
+
+    SimCluster(14).play(scenario)
+
+
+def test_commands_fail_on_a_standby_at_once() -> None:
+    """NOT_CONTROLLER, so that the channel looks elsewhere."""
+
+    async def scenario(cluster: SimCluster) -> None:
+        _, other = cluster.active_and_other()
+        with pytest.raises(KafkaError) as caught:
+            await cluster.on(other.node, lambda node: node.controller.describe_replicas(api.DescribeReplicasRequest()))
+        assert caught.value.code is ErrorCode.NOT_CONTROLLER
+
+    SimCluster(15).play(scenario)
+
+
+def test_bytes_that_are_no_request_reject_the_call_and_harm_nobody() -> None:
+    """A handler raises ProtocolError (the caller sees RpcRejected); a session that sends nonsense is ended."""
+
+    async def scenario(cluster: SimCluster) -> None:
+        active, other = cluster.active_and_other()
+
+        async def nonsense(node: Any) -> None:
+            target = endpoint(active.node)
+            with pytest.raises(RpcRejected):
+                await node.ports.rpc.call(target, wire.METHODS[0].path, b"\xff\xff", timeout_ms=1000)
+            stream = await node.ports.rpc.open_stream(target, api.SESSION_METHOD, timeout_ms=1000)
+            await stream.write(b"\xff\xff")
+            assert await stream.read() is None
+
+        await cluster.on(other.node, nonsense)
+        await asyncio.sleep(10)
+        assert cluster.active is active
+        assert all(not info.fenced for info in active.publisher.image.brokers.values())
+
+    SimCluster(16).play(scenario)
