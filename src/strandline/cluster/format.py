@@ -121,7 +121,7 @@ def read_directory(disk: Disk, config: NodeConfig) -> Formatted:
     written = _read_voters(disk, path)
     voters = config.quorum_voters or written
     if not voters:
-        raise ConfigError("controller.quorum.voters", "", "the controllers, as id@host:port of their INTERNAL listeners")
+        raise ConfigError("controller.quorum.voters", "", "the controllers, as id@host:port of INTERNAL listeners")
     if written and [voter.node_id for voter in voters] != [voter.node_id for voter in written]:
         expected = f"the voters that {path} was formatted with: {write_voters(written)}"
         raise ConfigError("controller.quorum.voters", write_voters(voters), expected)

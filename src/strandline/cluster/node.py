@@ -16,6 +16,7 @@ import structlog
 
 from strandline.cluster.broker_role import BrokerRole
 from strandline.cluster.config import NodeConfig
+from strandline.cluster.config_identity import INTERNAL
 from strandline.cluster.format import random_id, read_directory
 from strandline.cluster.settings import controller_config
 from strandline.controller.api import PING_METHOD
@@ -103,7 +104,7 @@ class Node:
             await self.broker.bind()
         await self.quorum.start()
         if self.broker is not None:
-            self.broker.start(self.config.advertised("INTERNAL", self._server.endpoint))
+            self.broker.start(self.config.advertised(INTERNAL, self._server.endpoint))
         log.info("node started", node=self.config.node_id, cluster=self.cluster_id, data=self.config.log_dirs)
 
     async def wait_ready(self) -> None:
@@ -122,6 +123,15 @@ class Node:
         if self.broker is not None:
             return self.broker.ready
         return self.quorum.leader_and_epoch.leader_id is not None
+
+    def describe(self) -> dict[str, str | int]:
+        """Who this is and where it listens, for whoever started it."""
+        described: dict[str, str | int] = {"node_id": self.config.node_id, "cluster_id": self.cluster_id}
+        if self.broker is not None:
+            described |= {listener.name: str(listener.endpoint) for listener in self.broker.listeners}
+        if self._server is not None:
+            described[INTERNAL] = str(self._server.endpoint)
+        return described
 
     async def stop(self) -> None:
         """Controlled shutdown: leaderships move away first, the clean-shutdown marker is written last. Idempotent."""

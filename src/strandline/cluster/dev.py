@@ -1,0 +1,283 @@
+"""A cluster of real processes on this machine: what `strandline dev`, the demo, benchmarks and tests run.
+
+    with DevCluster() as cluster:              # three nodes on free ports, in a directory that is deleted at the end
+        cluster.kill(2)                        # SIGKILL
+        cluster.start_node(2)
+
+Nodes are started as new programs, never forked: a process that has used gRPC must not fork.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from strandline.cluster.dev_layout import Layout
+from strandline.proto.errors import StrandlineError
+
+FIRST_CONTROLLER = 101
+"""Id of the first controller where controllers are processes of their own."""
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 15.0
+
+
+class DevError(StrandlineError):
+    """A node did not start; the message holds the end of what it wrote."""
+
+
+@dataclass
+class _Node:
+    """One node: its files, and its process while it runs."""
+
+    node_id: int
+    config_path: Path
+    log_path: Path
+    log_start: int = 0
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def last_words(self) -> str:
+        """The end of what this life of the node has logged."""
+        with self.log_path.open("rb") as log:
+            log.seek(max(self.log_start, self.log_path.stat().st_size - 2000))
+            return log.read().decode(errors="replace").strip()
+
+
+class DevCluster:
+    """Nodes 1 to `nodes`, each controller and broker at once, or with `controllers` brokers alone beside as many
+    controllers (ids from 101).
+
+    Args:
+        data_dir: where the nodes' data lie; kept. Without one, a temporary directory is made, and deleted by `stop`.
+        free_ports: any free ports, or the well-known ones (9092, 9093, ...).
+        settings: settings of every node, by Kafka's names; `node_settings` those of single nodes.
+
+    Not safe for threads.
+    """
+
+    def __init__(
+        self,
+        data_dir: str | os.PathLike[str] | None = None,
+        *,
+        nodes: int = 3,
+        controllers: int = 0,
+        free_ports: bool = True,
+        settings: Mapping[str, str] | None = None,
+        node_settings: Mapping[int, Mapping[str, str]] | None = None,
+    ) -> None:
+        self._temporary = data_dir is None
+        self.root = Path(tempfile.mkdtemp(prefix="strandline-")) if data_dir is None else Path(data_dir).absolute()
+        self._settings = dict(settings or {})
+        self._node_settings = {node: dict(given) for node, given in (node_settings or {}).items()}
+        self.broker_ids = list(range(1, nodes + 1))
+        self.controller_ids = [FIRST_CONTROLLER + n for n in range(controllers)] or list(self.broker_ids)
+        self._layout = Layout(self.root, free_ports=free_ports)
+        self._nodes: dict[int, _Node] = {}
+
+    # Life
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+
+    def start(self, *, wait: bool = True) -> None:
+        """Format what is not formatted, and start every node.
+
+        Args:
+            wait: return only once every node does its work.
+
+        Raises:
+            DevError: a node ended, or was not ready in time; every node is stopped.
+        """
+        self._prepare()
+        for node in self._nodes.values():
+            self._spawn(node)
+        if wait:
+            self.wait_ready()
+
+    def wait_ready(self, nodes: Sequence[int] | None = None, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Return once these nodes (all that run) have said that they do their work.
+
+        Raises:
+            DevError: one ended, or was not ready in time; every node is stopped.
+        """
+        deadline = time.monotonic() + timeout_s
+        for node_id in nodes if nodes is not None else [each for each in self._nodes if self._nodes[each].process]:
+            node = self._nodes[node_id]
+            try:
+                self._read_ready(node, deadline)
+            except DevError:
+                self.stop()
+                raise
+
+    def stop(self) -> None:
+        """Stop every node in an orderly way, all at once; kill those that do not end. Deletes a temporary directory."""
+        for node in self._nodes.values():
+            if node.alive:
+                self._signal(node, signal.SIGCONT)
+                self._signal(node, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        for node in self._nodes.values():
+            self._reap(node, max(0.1, deadline - time.monotonic()))
+        if self._temporary:
+            shutil.rmtree(self.root, ignore_errors=True)
+
+    # Faults
+
+    def kill(self, node_id: int) -> None:
+        """SIGKILL, as a crash; returns when the process is gone."""
+        node = self._nodes[node_id]
+        self._signal(node, signal.SIGKILL)
+        self._reap(node, STOP_TIMEOUT_S)
+
+    def pause(self, node_id: int) -> None:
+        """SIGSTOP: the node is silent, its connections stay open."""
+        self._signal(self._nodes[node_id], signal.SIGSTOP)
+
+    def resume(self, node_id: int) -> None:
+        """SIGCONT."""
+        self._signal(self._nodes[node_id], signal.SIGCONT)
+
+    def stop_node(self, node_id: int) -> None:
+        """SIGTERM: a controlled shutdown; returns when the process is gone."""
+        node = self._nodes[node_id]
+        self._signal(node, signal.SIGTERM)
+        self._reap(node, STOP_TIMEOUT_S)
+
+    def start_node(self, node_id: int, *, wait: bool = True) -> None:
+        """Start a stopped or killed node again, on the same ports and data."""
+        node = self._nodes[node_id]
+        if node.alive:
+            raise DevError(f"node {node_id} runs already")
+        self._spawn(node)
+        if wait:
+            self.wait_ready([node_id])
+
+    def add_broker(self, *, wait: bool = True) -> int:
+        """Start one more broker, which has never been here; returns its id."""
+        node_id = max(self.broker_ids) + 1
+        self.broker_ids.append(node_id)
+        self._prepare()
+        self._spawn(self._nodes[node_id])
+        if wait:
+            self.wait_ready([node_id])
+        return node_id
+
+    # What is where
+
+    @property
+    def bootstrap(self) -> str:
+        """The clients' addresses of all brokers, separated by commas."""
+        return ",".join(str(place.client) for place in self._layout.places.values() if place.client is not None)
+
+    @property
+    def node_ids(self) -> list[int]:
+        """Every node, controllers of their own included."""
+        return sorted(self._nodes)
+
+    def client(self, node_id: int) -> str:
+        """The clients' address of one broker."""
+        return str(self._layout.places[node_id].client)
+
+    def http(self, node_id: int) -> str:
+        """The address of one node's HTTP listener."""
+        return str(self._layout.places[node_id].http)
+
+    def data_dir(self, node_id: int) -> str:
+        """The log directory of one node."""
+        return str(self._layout.directory(node_id))
+
+    def log_path(self, node_id: int) -> str:
+        """What one node has logged."""
+        return str(self._nodes[node_id].log_path)
+
+    def pids(self) -> dict[int, int]:
+        """Process ids of the nodes that run."""
+        return {
+            node_id: node.process.pid
+            for node_id, node in self._nodes.items()
+            if node.process is not None and node.alive
+        }
+
+    # Inside
+
+    def _prepare(self) -> None:
+        """Choose ports, format directories, write configurations; what is there from an earlier life stays."""
+        roles = dict.fromkeys(self.broker_ids, "broker")
+        for node_id in self.controller_ids:
+            roles[node_id] = "broker,controller" if node_id in roles else "controller"
+        self._layout.add(roles)
+        self._layout.format(self.controller_ids)
+        for node_id in roles:
+            if node_id not in self._nodes:
+                settings = {
+                    **self._layout.settings(node_id),
+                    **self._settings,
+                    **self._node_settings.get(node_id, {}),
+                }
+                config_path = self.root / f"node-{node_id}.properties"
+                config_path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+                self._nodes[node_id] = _Node(node_id, config_path, self.root / f"node-{node_id}.log")
+
+    def _spawn(self, node: _Node) -> None:
+        with node.log_path.open("ab") as log:
+            node.log_start = log.tell()
+            node.process = subprocess.Popen(
+                [sys.executable, "-m", "strandline.cluster.run_node", str(node.config_path)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def _read_ready(self, node: _Node, deadline: float) -> None:
+        """Wait for the line that a node writes to its standard output, once, when it does its work."""
+        assert node.process is not None
+        output = node.process.stdout
+        if output is None:
+            return  # read already
+        with selectors.DefaultSelector() as selector:
+            selector.register(output, selectors.EVENT_READ)
+            said = selector.select(max(0.0, deadline - time.monotonic()))
+        line = output.readline() if said else b""
+        if not line:
+            how = "was not ready in time" if not said else f"ended with exit code {node.process.wait()}"
+            raise DevError(f"node {node.node_id} {how}; its log ends:\n{node.last_words()}")
+        output.close()
+        node.process.stdout = None
+
+    @staticmethod
+    def _signal(node: _Node, number: signal.Signals) -> None:
+        if node.process is not None and node.process.poll() is None:
+            node.process.send_signal(number)
+
+    @staticmethod
+    def _reap(node: _Node, timeout_s: float) -> None:
+        process = node.process
+        if process is None:
+            return
+        try:
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+        node.process = None
