@@ -1,9 +1,13 @@
-"""Kafka's simulation invariants (RaftEventSimulationTest) and those of kraft_kip_853_properties.tla, checked as events run."""
+"""Kafka's simulation invariants and those of kraft_kip_853_properties.tla, checked as events run."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 from raft_world import SimNode, World
 
+from strandline.controller.raft.messages import ReplicaKey
 from strandline.controller.raft.ready import Ready
 
 
@@ -20,24 +24,21 @@ class CheckedWorld(World):
     - AckedValueNotLost (at the end): every committed value is still handed out.
     """
 
-    epochs: dict[int, int]
-
-    def _state(self) -> None:
-        if not hasattr(self, "epochs"):
-            self.epochs = {}
-            self.leader_of: dict[int, int] = {}
-            self.high_watermark = 0
-            self.committed: dict[int, tuple[int, str]] = {}
-            self.committed_to = 0
+    def __init__(self, voters: Iterable[int], **options: Any) -> None:
+        super().__init__(voters, **options)
+        self.epochs: dict[ReplicaKey, int] = {}
+        self.leader_of: dict[int, int] = {}
+        self.high_watermark = 0
+        self.committed: dict[int, tuple[int, str]] = {}
+        self.committed_to = 0
 
     def after_ready(self, node: SimNode, ready: Ready) -> None:
         super().after_ready(node, ready)
-        self._state()
         core = node.core
         assert core is not None
-        assert core.epoch >= self.epochs.get(node.id, 0), f"MonotonicEpoch: {node.id} went back to {core.epoch}"
+        assert core.epoch >= self.epochs.get(node.key, 0), f"MonotonicEpoch: {node.id} went back to {core.epoch}"
         assert core.log.start.offset == 0 or node.written.snapshot is not None, "SnapshotAtLogStart"
-        self.epochs[node.id] = core.epoch
+        self.epochs[node.key] = core.epoch
         leading = core.leading
         if leading is None:
             return
@@ -78,7 +79,6 @@ class CheckedWorld(World):
         )
 
     def applied(self, node: SimNode, entry: tuple[int, int, str]) -> None:
-        self._state()
         offset, epoch, value = entry
         known = self.committed.setdefault(offset, (epoch, value))
         assert known == (epoch, value), (
@@ -90,7 +90,6 @@ class CheckedWorld(World):
 
     def assert_all_applied(self, node: SimNode) -> None:
         """AckedValueNotLost."""
-        self._state()
         assert [entry[0] for entry in node.applied] == list(range(len(node.applied)))
         for offset, epoch, value in node.applied:
             assert self.committed.get(offset) == (epoch, value)

@@ -301,7 +301,7 @@ class SimNode:
         if isinstance(message.read, ReadRange):
             assert isinstance(response, FetchResponse)
             batches = [batch for batch in self.written.batches if batch.base_offset >= message.read.offset]
-            response = replace(response, batches=tuple(batches[: self.world.batches_max()]))
+            response = replace(response, batches=tuple(batches[: self.world.batches_max]))
         elif isinstance(message.read, ReadSnapshot):
             assert isinstance(response, FetchSnapshotResponse)
             snapshot = self.written.snapshot
@@ -396,8 +396,11 @@ class World:
         self.loss = 0.0
         self.duplication = 0.0
         self.chunk_bytes = 50
+        self.batches_max = 5
         self.log: list[str] | None = None
         self.trace_messages = False
+        self._received: dict[int, list[Callable[[bool], None]]] = {}
+        """How to fail the calls that a node has received: its death breaks their connections."""
         self.sent: list[tuple[float, int, int, Request]] = []
 
     # --- time --------------------------------------------------------------------------------------------------------
@@ -438,9 +441,6 @@ class World:
 
     def flush_ms(self) -> float:
         return self.rng.uniform(*self.flush_range_ms)
-
-    def batches_max(self) -> int:
-        return 5
 
     # --- network -----------------------------------------------------------------------------------------------------
 
@@ -498,7 +498,6 @@ class World:
             if self.reachable(target.id, sender.id):
                 self.after(self.rng.uniform(*self.latency_ms), lambda: fail(True))
             return
-        life = target.life
 
         def reply(response: Response) -> None:
             if self.trace_messages:
@@ -509,25 +508,16 @@ class World:
             self.after(self.rng.uniform(*self.latency_ms), lambda: conclude(outcome))
 
         target.receive(message.request, reply)
-        if target.life != life:
-            return
-        self.parked.setdefault(target.id, []).append((life, fail))
-
-    @property
-    def parked(self) -> dict[int, list[tuple[int, Callable[[bool], None]]]]:
-        """Calls that a node has received: its death breaks their connections."""
-        if not hasattr(self, "_parked"):
-            self._parked: dict[int, list[tuple[int, Callable[[bool], None]]]] = {}
-        return self._parked
+        self._received.setdefault(target.id, []).append(fail)
 
     def crash(self, node_id: int, *, keep: float | None = None, silent: bool = False) -> None:
         """Kill a node; unless `silent`, its peers notice their connections break."""
         node = self.nodes[node_id]
         node.crash(keep=keep)
         self.trace(f"{node_id} dies")
-        calls = self.parked.pop(node_id, [])
+        calls = self._received.pop(node_id, [])
         if not silent:
-            for _, fail in calls[-20:]:
+            for fail in calls[-20:]:
                 self.after(self.rng.uniform(*self.latency_ms), lambda fail=fail: fail(True))  # type: ignore[misc]
 
     # --- hooks -------------------------------------------------------------------------------------------------------

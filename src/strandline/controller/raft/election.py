@@ -96,13 +96,14 @@ def election_backoff_ms(core: RaftCore) -> float:
     return ceiling * (0.5 + 0.5 * core.rng.random())
 
 
-def suspicion_delay_ms(core: RaftCore, leader_id: NodeId) -> float:
-    """How long a follower goes on trying a leader whose connection broke, before it asks for an election.
+def succession_delay_ms(core: RaftCore, leader_id: NodeId) -> float:
+    """What each follower waits longer than the one before it in the ring of voters after the leader: they lost the same
+    leader at the same instant, and two candidates at once would split the votes."""
+    return 2.0 * core.config.suspicion_ms * core.voters.succession(leader_id, core.key.node_id)
 
-    The first successor in the ring of voters waits one to two suspicion times, each later one two more, so that a
-    killed leader costs one undisputed election. Rounds lost in a row double it up to the fetch timeout.
-    """
-    place = core.voters.succession(leader_id, core.key.node_id)
-    base = core.config.suspicion_ms
-    delay_ms = base * (1.0 + core.rng.random()) + 2.0 * base * place
+
+def suspicion_delay_ms(core: RaftCore, leader_id: NodeId) -> float:
+    """How long a follower goes on trying a leader whose connection broke, before it asks for an election: one to two
+    suspicion times and its place in the succession. Rounds lost in a row double it up to the fetch timeout."""
+    delay_ms = core.config.suspicion_ms * (1.0 + core.rng.random()) + succession_delay_ms(core, leader_id)
     return min(delay_ms * (1 << min(core.rounds_lost, 10)), float(core.config.fetch_timeout_ms))

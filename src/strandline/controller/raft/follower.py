@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from strandline.controller.raft.election import suspicion_delay_ms
+from strandline.controller.raft.election import succession_delay_ms, suspicion_delay_ms
 from strandline.controller.raft.fetching import FetchLoop, Outcome
 from strandline.controller.raft.messages import EndQuorumEpochRequest, Response, SendRequest, VoteRequest
 from strandline.controller.raft.state import Role, RoleKind
@@ -32,7 +32,8 @@ class Follower(Role):
     def __init__(self, core: RaftCore, epoch: int, leader_id: NodeId, *, now_ms: float) -> None:
         super().__init__(core, epoch)
         self._leader_id = leader_id
-        self._fetch_deadline_ms = now_ms + core.config.fetch_timeout_ms
+        self._patience_ms = core.config.fetch_timeout_ms + succession_delay_ms(core, leader_id)
+        self._fetch_deadline_ms = now_ms + self._patience_ms
         self._has_fetched = False
         self._suspects = False
         self.fetching = FetchLoop(core, epoch, after_flush=True)
@@ -80,7 +81,7 @@ class Follower(Role):
         if outcome is Outcome.PROGRESS:
             self._has_fetched = True
             self._suspects = False
-            self._fetch_deadline_ms = now_ms + self.core.config.fetch_timeout_ms
+            self._fetch_deadline_ms = now_ms + self._patience_ms
             self.core.rounds_lost = 0
         elif outcome is Outcome.REFUSED and response.leader_id is None:
             self.suspect(now_ms)
