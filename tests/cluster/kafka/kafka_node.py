@@ -93,7 +93,9 @@ class MachineController:
         if self.replicas is None:
             return
         changed = [
-            self._partition_state(topic_id, number) for topic_id, numbers in delta.partitions.items() for number in numbers
+            self._partition_state(topic_id, number)
+            for topic_id, numbers in delta.partitions.items()
+            for number in numbers
         ]
         gone = [
             TopicIdPartition(topic_id, number)
@@ -204,9 +206,7 @@ class KafkaNode:
             rpc=NoNetwork(),
             broker_epoch=lambda: self.controller.image.brokers[ME].broker_epoch,
         )
-        self.listener = KafkaListener(
-            self.service, name=LISTENER, endpoint=Endpoint("127.0.0.1", 0), config=listener
-        )
+        self.listener = KafkaListener(self.service, name=LISTENER, endpoint=Endpoint("127.0.0.1", 0), config=listener)
 
     async def start(self) -> None:
         await self.listener.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import io
 import struct
 from collections.abc import AsyncIterator
@@ -27,7 +28,9 @@ def response_class(api: str, version: int) -> Any:
     return getattr(module, "".join(word.title() for word in api.split("_")) + "Response")
 
 
-def frame(key: int, version: int, correlation_id: int, body: bytes, *, flexible: bool, client_id: str = "test") -> bytes:
+def frame(
+    key: int, version: int, correlation_id: int, body: bytes, *, flexible: bool, client_id: str = "test"
+) -> bytes:
     header = struct.pack(">hhih", key, version, correlation_id, len(client_id)) + client_id.encode()
     if flexible:
         header += b"\0"
@@ -97,7 +100,21 @@ def build(module: Any, kind: Any, values: dict[str, Any]) -> Any:
             made[name] = codec._milliseconds(value)
         else:
             made[name] = value
+    for name, field in fields.items():
+        if name not in made and field.default is dataclasses.MISSING:
+            made[name] = nothing(field)
     return kind(**made)
+
+
+def nothing(field: Any) -> Any:
+    """A value that says the least."""
+    annotation, nullable = codec._unwrap_optional(field.type)
+    if nullable:
+        return None
+    if getattr(annotation, "__origin__", None) is tuple:
+        return ()
+    kafka_type = field.metadata["kafka_type"]
+    return {"bool": False, "string": "", "timedelta_i32": codec._milliseconds(0)}.get(kafka_type, 0)
 
 
 @asynccontextmanager

@@ -13,7 +13,8 @@ from strandline.cluster.service.memory import Account, MemoryBudget
 
 def put(buffer: ReceiveBuffer, data: bytes, frame_bytes: int = 0) -> int:
     """Receive as much of `data` as there is room for; returns how much."""
-    room = buffer.room(frame_bytes)
+    assert buffer.make_room(frame_bytes)
+    room = buffer.room()
     size = min(len(room), len(data))
     assert size > 0
     room[:size] = data[:size]
@@ -93,6 +94,45 @@ def test_frames_come_out_as_they_went_in(sizes: list[int], reads: list[int]) -> 
                 break
             found.append(bytes(buffer.view[buffer.start : buffer.start + size]))
             buffer.start += size
-        buffer.used()
     assert found == frames
     assert budget.used_bytes == max(0, buffer.capacity - START_BYTES)
+
+
+def test_without_room_one_buffer_grows_at_a_time() -> None:
+    """Two large frames on a small budget: the second waits, keeps its bytes, and goes on when the first is finished."""
+    budget = MemoryBudget(100_000)
+    first, second = ReceiveBuffer(budget), ReceiveBuffer(budget)
+    frame = 200_000
+    for buffer in (first, second):
+        while buffer.end < 2 * START_BYTES:
+            put(buffer, b"a" * START_BYTES, frame)
+    while first.end < frame:
+        put(first, bytes(frame - first.end), frame)
+        assert not second.make_room(frame)
+    assert budget.turn is first
+    first.start = first.end
+    assert first.make_room(0)
+    assert budget.turn is None
+    assert first.capacity == 0
+    assert second.make_room(frame)
+    assert bytes(second.view[: second.end]) == b"a" * (2 * START_BYTES)
+    second.release()
+    assert budget.used_bytes == 0
+
+
+def test_a_turn_ends_with_its_request() -> None:
+    """A peer that pipelines large requests does not keep the turn; it keeps what has come of the next request."""
+    budget = MemoryBudget(60_000)
+    buffer, other = ReceiveBuffer(budget), ReceiveBuffer(budget)
+    frame = 100_000
+    while buffer.end < frame:
+        put(buffer, bytes(frame - buffer.end), frame)
+    assert budget.turn is buffer
+    put(buffer, b"next", frame)
+    buffer.start = frame
+    assert buffer.make_room(0)
+    assert budget.turn is None
+    assert bytes(buffer.view[buffer.start : buffer.end]) == b"next"
+    assert buffer.capacity == START_BYTES
+    buffer.release()
+    other.release()

@@ -57,7 +57,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
         "_in",
         "_processing",
         "_queued_bytes",
-        "_reading_paused",
         "_reason",
         "_tasks",
         "_transport",
@@ -66,6 +65,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         "listener",
         "peer",
         "port",
+        "waiting",
     )
 
     def __init__(self, listener: KafkaListener) -> None:
@@ -78,7 +78,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._queued_bytes = 0
         self._flush_scheduled = False
         self._processing = False
-        self._reading_paused = False
+        self.waiting = False
+        """Reading is paused, by us."""
         self._write_paused = False
         self._reason = ""
         self.peer = Peer(listener.name, "")
@@ -91,6 +92,21 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def held_bytes(self) -> int:
         """Memory of the budget that this connection holds."""
         return self._in.charged_bytes + self._charged
+
+    @property
+    def has_turn(self) -> bool:
+        """Its request may grow beyond the memory budget's limit, and others wait until it is finished."""
+        return self.listener.service.memory.turn is self._in
+
+    @property
+    def to_blame(self) -> bool:
+        """It holds memory that only its peer can free, by sending the rest of a request or by taking answers."""
+        return self.unsent_bytes > 0 or (self._in.charged_bytes > 0 and not self.waiting)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Size of the receive buffer."""
+        return self._in.capacity
 
     @property
     def idle(self) -> bool:
@@ -121,7 +137,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.listener.opened(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._in.room(self._frame_bytes())
+        return self._in.room()
 
     def buffer_updated(self, nbytes: int) -> None:
         self.bytes_moved += nbytes
@@ -175,7 +191,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self.refuse(str(error))
         finally:
             self._processing = False
-        self._in.used()
         self._flush()
         self._read_or_pause()
 
@@ -333,19 +348,24 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._write_paused
             or len(self._exchanges) >= config.requests_in_flight_max
             or self._queued_bytes >= config.queued_bytes_max
-            or self.listener.service.memory.over
+            or self.listener.service.memory.answers_over
         )
 
     def _read_or_pause(self) -> None:
         transport = self._transport
         if transport is None or self._reason:
             return
-        must_wait = self._must_wait()
-        if must_wait and self.listener.service.memory.over:
-            self.listener.service.memory.when_free(self._process)
-        if must_wait != self._reading_paused:
-            self._reading_paused = must_wait
-            if must_wait:
+        memory = self.listener.service.memory
+        wait = self._must_wait()
+        if wait:
+            if memory.answers_over:
+                memory.when_answers_fit(self._process)
+        elif not self._in.make_room(self._frame_bytes()):
+            wait = True
+            memory.when_may_grow(self._process)
+        if wait != self.waiting:
+            self.waiting = wait
+            if wait:
                 transport.pause_reading()
             else:
                 transport.resume_reading()

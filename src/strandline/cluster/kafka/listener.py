@@ -96,6 +96,7 @@ class KafkaListener:
         self._connections: dict[KafkaConnection, _Seen] = {}
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Future[None] | None = None
+        self._turn_seen = (0, 0.0)
 
     @property
     def endpoint(self) -> Endpoint:
@@ -104,6 +105,11 @@ class KafkaListener:
             return self._wanted
         host, port = self._server.sockets[0].getsockname()[:2]
         return Endpoint(host, port)
+
+    @property
+    def connections(self) -> list[KafkaConnection]:
+        """The open connections, oldest first."""
+        return list(self._connections)
 
     async def start(self) -> None:
         """Bind and accept.
@@ -180,18 +186,31 @@ class KafkaListener:
                 self.stats.idle_closed += 1
                 log.info("closed an idle connection", idle_ms=round(now_ms - seen.since_ms), **connection.identity())
                 connection.abort()
-        if self.service.memory.over:
+        memory = self.service.memory
+        if memory.answers_over or memory.receive_scarce:
             self._close_the_largest_stalled(now_ms)
         if self._connections:
             self._schedule_sweep()
 
-    def _close_the_largest_stalled(self, now_ms: float) -> None:
-        """The budget is used up, and a peer sits on much of it without moving: it goes, so that others can go on."""
-        stalled = [
+    def _stalled(self, now_ms: float) -> list[KafkaConnection]:
+        """Who holds memory and does not move, and who makes others wait for their turn with a request that drips in.
+
+        Who waits for memory itself is not to blame.
+        """
+        number, since_ms = self._turn_seen
+        if self.service.memory.turns != number:
+            self._turn_seen = (self.service.memory.turns, now_ms)
+        dripping = self.service.memory.turns == number and now_ms - since_ms >= self.config.stalled_ms_max
+        return [
             connection
             for connection, seen in self._connections.items()
-            if connection.held_bytes and now_ms - seen.since_ms >= self.config.stalled_ms_max
+            if (connection.to_blame and now_ms - seen.since_ms >= self.config.stalled_ms_max)
+            or (dripping and connection.has_turn)
         ]
+
+    def _close_the_largest_stalled(self, now_ms: float) -> None:
+        """Memory is short, and a peer sits on much of it without moving: it goes, so that others can go on."""
+        stalled = self._stalled(now_ms)
         if stalled:
             largest = max(stalled, key=lambda connection: connection.held_bytes)
             log.warning(

@@ -18,7 +18,7 @@ class ReceiveBuffer:
     """Bytes received and not yet used: `view[start:end]`.
 
     It grows only as bytes arrive, by doubling, whatever length a frame announces: a peer that announces 100 MB and
-    sends nothing costs nothing. What it has beyond `START_BYTES` is charged to the node's memory budget.
+    sends nothing costs nothing. What it has beyond `START_BYTES` is asked of the node's memory budget, and charged.
 
     Invariants: 0 <= start <= end <= capacity; the charge is max(0, capacity - START_BYTES).
     """
@@ -42,21 +42,10 @@ class ReceiveBuffer:
         """What of the memory budget it holds."""
         return self._charged
 
-    def room(self, frame_bytes: int) -> memoryview:
-        """Where to receive more; never empty. `frame_bytes`: size of the frame that begins at `start`, 0 if unknown."""
-        capacity = len(self.view)
-        if capacity == 0:
-            self._resize(START_BYTES)
-        elif self._filled and capacity < STREAM_BYTES:
-            self._resize(capacity * 2)
-        elif self.start + frame_bytes > capacity or self.end == capacity:
-            if frame_bytes > capacity and self.end - self.start == capacity:
-                self._resize(min(capacity * 2, _target(frame_bytes)))
-            elif self.start > 0:
-                self._move_down()
-            elif self.end == capacity:
-                self._resize(capacity * 2)
-        self._filled = False
+    def room(self) -> memoryview:
+        """Where to receive more, after `make_room` has said yes; never empty."""
+        if self.end == len(self.view):
+            self._resize(max(START_BYTES, 2 * len(self.view)))
         return self.view[self.end :]
 
     def received(self, size: int) -> None:
@@ -64,10 +53,28 @@ class ReceiveBuffer:
         self.end += size
         self._filled = self.end == len(self.view)
 
-    def used(self) -> None:
-        """Forget what lies before `start`: after all whole frames have been read."""
+    def make_room(self, frame_bytes: int) -> bool:
+        """Prepare for more; false while the budget has no room for it (ask again when it wakes).
+
+        Args:
+            frame_bytes: size of the frame that begins at `start`, 0 if that is not known yet.
+        """
         if self.start == self.end:
-            self.start = self.end = 0
+            self._begin_again()
+        elif self.start > 0 and self._budget.turn is self:
+            self._end_turn()
+        capacity = len(self.view)
+        streaming = self._filled and capacity < STREAM_BYTES and not self._budget.receive_scarce
+        if streaming and self._grow(capacity * 2):
+            return True
+        if self.start + max(frame_bytes, 1) <= capacity and self.end < capacity:
+            return True
+        if self.start > 0:
+            self._move_down()
+        if self.end < capacity or capacity == 0:
+            return True
+        target = min(capacity * 2, frame_bytes + min(frame_bytes, AHEAD_BYTES))
+        return self._grow(max(target, capacity + START_BYTES))
 
     def release(self) -> None:
         """Give the memory back; what was in it is lost."""
@@ -75,11 +82,30 @@ class ReceiveBuffer:
         self.start = self.end = 0
         self._filled = False
         self._charge(0)
+        self._budget.return_turn(self)
+
+    def _begin_again(self) -> None:
+        """Everything was read: the next frame begins at the front, in a small buffer if memory is short."""
+        self.start = self.end = 0
+        if self._charged and self._budget.receive_scarce:
+            self.release()
+
+    def _end_turn(self) -> None:
+        """A request was finished beyond the budget's limit: keep no more than has arrived of the next, and queue up."""
+        self._resize(max(START_BYTES, self.end - self.start))
+        self._budget.return_turn(self)
+
+    def _grow(self, capacity: int) -> bool:
+        if not self._budget.may_grow(self, capacity - len(self.view)):
+            return False
+        self._resize(capacity)
+        return True
 
     def _move_down(self) -> None:
         size = self.end - self.start
         self.view[:size] = self.view[self.start : self.end]
         self.start, self.end = 0, size
+        self._filled = False
 
     def _resize(self, capacity: int) -> None:
         size = self.end - self.start
@@ -87,6 +113,7 @@ class ReceiveBuffer:
         view[:size] = self.view[self.start : self.end]
         self.view = view
         self.start, self.end = 0, size
+        self._filled = False
         self._charge(max(0, capacity - START_BYTES))
 
     def _charge(self, size: int) -> None:
@@ -95,8 +122,3 @@ class ReceiveBuffer:
         elif size < self._charged:
             self._budget.release(Account.RECEIVE, self._charged - size)
         self._charged = size
-
-
-def _target(frame_bytes: int) -> int:
-    """The size at which a buffer for frames of this size stops growing."""
-    return frame_bytes + min(frame_bytes, AHEAD_BYTES)

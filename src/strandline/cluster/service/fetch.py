@@ -139,7 +139,7 @@ class Fetch:
         self._service = service
         self._request = request
         self._done = done
-        budget = max(service.memory.free_bytes, READ_BYTES_MIN)
+        budget = max(service.memory.answer_room_bytes, READ_BYTES_MIN)
         self._max_bytes = max(min(request.max_bytes, service.config.fetch_max_bytes, budget), 0)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
         self._size = 0
