@@ -383,3 +383,20 @@ def test_bytes_that_are_no_request_reject_the_call_and_harm_nobody() -> None:
         assert all(not info.fenced for info in active.publisher.image.brokers.values())
 
     SimCluster(16).play(scenario)
+
+
+def test_controller_that_slept_fences_nobody_on_waking() -> None:
+    """SIGSTOP of a cluster of one for a minute: the broker is as alive as the controller that judges it."""
+
+    async def scenario(cluster: SimCluster) -> None:
+        await cluster.create("t", [[1]])
+        before = cluster.nodes[1].publisher.image
+        cluster.world.pause("n1")
+        await asyncio.sleep(60)
+        cluster.world.resume("n1")
+        await asyncio.sleep(12)
+        assert cluster.active is not None
+        assert cluster.nodes[1].publisher.image.brokers == before.brokers
+        assert cluster.nodes[1].partition("t") == before.partition("t", 0)
+
+    SimCluster(17, nodes=1).play(scenario)

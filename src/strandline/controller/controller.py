@@ -14,6 +14,7 @@ from strandline.controller import api, wire
 from strandline.controller.command_queue import CommandQueue, Operation
 from strandline.controller.machine import brokers, configs, elections, isr, producer_ids, topics
 from strandline.controller.machine.result import Result
+from strandline.controller.machine.sessions import NEVER
 from strandline.controller.machine.state import MachineSettings, MachineState
 from strandline.controller.metadata.config_resolver import AGREED_KEYS, ConfigResolver
 from strandline.controller.metadata.image import CLUSTER_DEFAULT, METADATA_VERSION, MetadataImage
@@ -28,6 +29,9 @@ from strandline.proto.ports import Clock, Rng, Rpc, StreamHandler, UnaryHandler
 
 T = TypeVar("T")
 log = structlog.get_logger("strandline.controller")
+
+STALL_MS = 250.0
+"""A timer that is this late was held up by a stopped process or machine, not by work: a turn takes milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +83,11 @@ class Controller:
         self._resolver = ConfigResolver(config.static)
         self._on_fatal = on_fatal
         self._queue = CommandQueue(quorum, self._lost, self._fatal)
-        self._queue.before_turn = self._fence_expired
+        self._queue.before_turn = self._before_turn
         self._queue.after_turn = self._after_turn
         self._sessions = SessionServer(self._queue, rpc, clock, self._queue.schedule)
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_ms = NEVER
         self._next_balance_ms = 0.0
         self._applied = -1
 
@@ -153,6 +158,7 @@ class Controller:
         return Result(None, records)
 
     def _deactivate(self) -> None:
+        self._timer_due_ms = NEVER
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -170,8 +176,13 @@ class Controller:
 
     # Timers
 
-    def _fence_expired(self) -> None:
+    def _before_turn(self) -> None:
+        """Time's own commands: who is gone is fenced, and leaderships go back to whom they were meant for."""
         now_ms = self._clock.monotonic_ms()
+        late_ms = now_ms - self._timer_due_ms
+        if late_ms > STALL_MS and self._queue.state is not None:
+            log.warning("this controller stood still; every broker gets a full session", late_ms=round(late_ms))
+            self._queue.state.sessions.forgive(now_ms)
         while (node_id := self._queue.run_now(lambda state, _: brokers.fence_expired(state, now_ms))) is not None:
             log.warning("a broker is gone, and fenced", broker=node_id)
         if now_ms >= self._next_balance_ms:
@@ -188,7 +199,9 @@ class Controller:
         self._sessions.probe_suspects()
         self._sessions.ask_for_offsets()
         due_ms = min(state.sessions.next_event_ms(), self._next_balance_ms)
-        delay_ms = max(0.0, due_ms - self._clock.monotonic_ms())
+        now_ms = self._clock.monotonic_ms()
+        delay_ms = max(0.0, due_ms - now_ms)
+        self._timer_due_ms = now_ms + delay_ms
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000.0, self._queue.schedule)

@@ -144,3 +144,16 @@ def test_one_of_two_streams_breaking_is_no_suspicion() -> None:
     all_sessions.stream_opened(1)
     all_sessions.stream_broke(1, 10)
     assert not all_sessions.due_probes(10)
+
+
+def test_silence_that_the_controller_slept_through_is_forgiven() -> None:
+    """A stopped machine, a closed lid: on waking it must not fence everybody."""
+    all_sessions = sessions()
+    all_sessions.forgive(60_000)
+    assert not all_sessions.expired(68_999)
+    assert all_sessions.expired(69_000) == [1]
+    all_sessions = sessions()
+    all_sessions.stream_opened(1)
+    all_sessions.stream_broke(1, 10)
+    all_sessions.forgive(60_000)
+    assert probe_until_fenced(all_sessions, ProbeFinding.SILENT, 60_000) >= 60_500

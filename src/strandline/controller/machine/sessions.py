@@ -124,6 +124,17 @@ class BrokerSessions:
             and now_ms - session.last_contact_ms < self.times.session_timeout_ms
         )
 
+    def forgive(self, now_ms: float) -> None:
+        """This controller itself stood still: a full session for everybody, for it cannot know who was silent.
+
+        Suspicions remain, and count from now.
+        """
+        for session in self._sessions.values():
+            session.last_contact_ms = now_ms
+            if session.suspected_since_ms != NEVER:
+                session.suspected_since_ms = now_ms
+                session.refused_since_ms = NEVER
+
     # Streams and probes
 
     def stream_opened(self, node_id: NodeId) -> None:
