@@ -15,6 +15,7 @@ from typing import Any
 from strandline.chaos.sim.world import World
 
 KINDS = (
+    "stop",
     "kill",
     "kill_in_callback",
     "power_cut",
@@ -62,6 +63,8 @@ class Nemesis:
     options: FaultOptions
     events: list[tuple[int, str]] = field(default_factory=list)
     """(virtual ms, what): printed when a run fails."""
+    stop: Callable[[str], None] | None = None
+    """Asks one's process for a polite stop, where it knows how to."""
     on_fault: Callable[[], None] = lambda: None
     """Called after each fault: checkers look at the world then."""
     _undo: dict[int, Callable[[], None]] = field(default_factory=dict)
@@ -131,6 +134,17 @@ class Nemesis:
         self.note(f"{how} {name} for {self._later(lambda: self._restart(name))} ms")
 
     # --- the faults ---
+
+    def _stop(self) -> None:
+        name = self._pick()
+        if self.stop is not None and self.world.process(name) is not None:
+            self.stop(name)
+            self.note(f"stop {name}; start it again {self._later(lambda: self._replace(name))} ms later")
+
+    def _replace(self, name: str) -> None:
+        """A stop that has not ended by now is cut short, as a supervisor does."""
+        self.world.kill(name)
+        self._restart(name)
 
     def _kill(self) -> None:
         self.down(self._pick(), "kill", self.world.kill)

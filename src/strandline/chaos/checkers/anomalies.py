@@ -29,7 +29,8 @@ class Anomaly:
 
 @dataclass
 class PartitionOrder:
-    """What is known about one partition: the version order from proven sends and all polls, failed ones too.
+    """What is known about one partition: the version order from proven sends (acked under acks=all: under acks=1 the
+    offset may be given away again) and all polls, failed ones too.
 
     Offsets with gaps are legal (control records); positions in `index` are what counts.
     """
@@ -62,7 +63,7 @@ class Analysis:
         self.history = history
         self.partitions: dict[Partition, PartitionOrder] = {}
         for send in history.sends:
-            if send.offset is not None and send.status is Status.OK:
+            if send.offset is not None and send.acked:
                 self.of(send.partition).note(send.offset, send.value)
         for poll in history.polls:
             for partition, offset, value in poll.records:
@@ -180,7 +181,7 @@ def internal_send_order(analysis: Analysis) -> Iterator[Anomaly]:
     """int-send-skip: within one operation, acked sends to a partition with something in between (legal, reported)."""
     groups: dict[tuple[str, int], list[Send]] = {}
     for send in analysis.history.sends:
-        if send.group is not None and send.status is Status.OK and send.offset is not None:
+        if send.group is not None and send.acked and send.offset is not None:
             groups.setdefault((send.process, send.group), []).append(send)
     for (process, _), sends in groups.items():
         places = [(send.partition, send.offset) for send in sends if send.offset is not None]
@@ -193,7 +194,7 @@ def external_send_order(analysis: Analysis) -> Iterator[Anomaly]:
     """nonmonotonic-send: of one producer, a later send to the same partition at a smaller offset."""
     last: dict[tuple[str, Partition], Send] = {}
     for send in analysis.history.sends:
-        if send.status is not Status.OK or send.offset is None:
+        if not send.acked or send.offset is None:
             continue
         before = last.get((send.process, send.partition))
         if before is not None and before.offset is not None and send.offset <= before.offset:

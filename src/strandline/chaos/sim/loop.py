@@ -184,7 +184,7 @@ class SimLoop(asyncio.BaseEventLoop):
         except ProcessKilled:
             pass  # the process died in this callback, as it was told to
         except BaseException as error:
-            self.call_exception_handler({"message": f"in a callback of {owner}", "exception": error, "handle": handle})
+            self.call_exception_handler({"message": "in a callback", "exception": error, "owner": owner})
 
     # --- the rest of a loop's duties ---
 
@@ -249,7 +249,7 @@ def _record_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) 
     assert isinstance(loop, SimLoop)
     if isinstance(context.get("exception"), ProcessKilled):
         return  # a process that was killed in mid-callback: its task ends so
-    context["owner"] = OWNER.get()
+    context["owner"] = str(context.get("owner") or OWNER.get())
     context["at_us"] = loop.now_us
     loop.unhandled.append(context)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -22,6 +23,10 @@ _HIGH_WATER_BYTES = 64 * 1024  # asyncio's own default
 
 class SocketInfo:
     """What `get_extra_info("socket")` and `Server.sockets` show: addresses, and options that go nowhere."""
+
+    family = socket.AF_INET
+    type = socket.SOCK_STREAM
+    proto = socket.IPPROTO_TCP
 
     def __init__(self, local: tuple[str, int], remote: tuple[str, int] | None = None) -> None:
         self._local = local
@@ -43,16 +48,16 @@ class SocketInfo:
 class SimTransport(asyncio.Transport):
     """One end of a byte stream, for a `Protocol` or a `BufferedProtocol`."""
 
-    def __init__(self, socket: Socket) -> None:
+    def __init__(self, end: Socket) -> None:
         super().__init__(
             {
-                "sockname": socket.local,
-                "peername": socket.remote,
-                "socket": SocketInfo(socket.local, socket.remote),
+                "sockname": end.local,
+                "peername": end.remote,
+                "socket": SocketInfo(end.local, end.remote),
             }
         )
-        self._socket = socket
-        self._loop = socket.network.loop
+        self._socket = end
+        self._loop = end.network.loop
         self._protocol: asyncio.BaseProtocol | None = None
         self._closing = False
         self._lost = False
@@ -288,8 +293,7 @@ async def connect(
     network: Network, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
 ) -> tuple[SimTransport, asyncio.BaseProtocol]:
     """`loop.create_connection` for the current process."""
-    socket = await network.connect(host, int(port))
-    transport = SimTransport(socket)
+    transport = SimTransport(await network.connect(host, int(port)))
     protocol = factory()
     transport.start(protocol)
     return transport, protocol

@@ -1,0 +1,173 @@
+"""Invariants of partition replication (correctness B; VAN kip_966_properties), checked as events run.
+
+`PartitionChecks` looks at the live replicas from outside: their roles and watermarks after turns of the loop, their
+batches on the simulated disks at a sparser cadence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from strandline.chaos.checkers.invariant import InvariantViolated
+from strandline.chaos.checkers.stored import stored_batches
+from strandline.chaos.sim.disk import SimDisk
+from strandline.controller.metadata.image import MetadataImage
+from strandline.log.partition_log import PartitionLog
+from strandline.proto.errors import StrandlineError
+from strandline.proto.ids import NodeId, TopicIdPartition
+from strandline.replica.core.leader import LeaderCore
+from strandline.replica.partition import Partition
+
+
+@dataclass
+class Known:
+    """What the run has shown of one partition so far."""
+
+    name: str
+    leaders: dict[int, int] = field(default_factory=dict)
+    """leader epoch -> node."""
+    committed_end: int = 0
+    """The highest high watermark that any leader had."""
+    committed: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    """base offset -> (leader epoch, CRC, next offset) of batches below some replica's high watermark."""
+    written: dict[tuple[int, int], int] = field(default_factory=dict)
+    """(base offset, leader epoch) -> CRC, committed or not."""
+
+
+@dataclass
+class Seen:
+    """What was last seen of one replica."""
+
+    incarnation: int
+    core: object = None
+    high_watermark: int = -1
+    scanned: int = 0
+    """Batches below were compared already."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """What to compare of a log, and under which invariant's name."""
+
+    name: str
+    start: int
+    committed_end: int
+
+
+class PartitionChecks:
+    """All partition invariants.
+
+    - OneLeaderPerLeaderEpoch: an epoch has one leader.
+    - MonotonicHighWatermark: within one stay in a role a replica's high watermark never falls, nor passes its log end.
+    - LeaderCompleteness: a new leader holds everything below any high watermark ever exposed, byte for byte.
+    - CommittedPrefixIdentical: below their high watermarks all replicas hold the same batches.
+    - LogMatching: an (offset, leader epoch) names one batch, wherever it is.
+    - MaximalIsr: the ISR that the controller has committed lies within the leader's maximal ISR.
+    """
+
+    def __init__(self) -> None:
+        self.partitions: dict[TopicIdPartition, Known] = {}
+        self._seen: dict[tuple[int, TopicIdPartition], Seen] = {}
+
+    # --- cheap: after turns of the loop ---
+
+    def observe(self, node: int, incarnation: int, disk: SimDisk, partition: Partition) -> None:
+        """Look at one replica. Raises InvariantViolated."""
+        key = partition.state.topic_id_partition
+        seen = self._seen.get((node, key))
+        if seen is None or seen.incarnation != incarnation:
+            seen = self._seen[node, key] = Seen(incarnation)
+        core = partition.leader or partition.follower
+        log = partition.log
+        if core is None or log is None:
+            return
+        known = self._known(key, partition)
+        high_watermark = core.high_watermark
+        if core is not seen.core:
+            seen.core = core
+            seen.high_watermark = high_watermark
+            seen.scanned = 0
+            if isinstance(core, LeaderCore):
+                self._new_leader(node, core, log, disk, known)
+        elif high_watermark < seen.high_watermark:
+            facts = {"node": node, "partition": known.name, "was": seen.high_watermark, "now": high_watermark}
+            raise InvariantViolated("MonotonicHighWatermark", "a high watermark fell", **facts)
+        seen.high_watermark = high_watermark
+        if high_watermark > log.log_end_offset:
+            facts = {"node": node, "partition": known.name, "now": high_watermark, "log_end": log.log_end_offset}
+            raise InvariantViolated("MonotonicHighWatermark", "a high watermark passed the log end", **facts)
+        if isinstance(core, LeaderCore) and high_watermark > known.committed_end:
+            known.committed_end = high_watermark
+
+    def _known(self, key: TopicIdPartition, partition: Partition) -> Known:
+        known = self.partitions.get(key)
+        if known is None:
+            known = self.partitions[key] = Known(str(partition.topic_partition))
+        return known
+
+    def _new_leader(self, node: int, core: LeaderCore, log: PartitionLog, disk: SimDisk, known: Known) -> None:
+        epoch = int(core.leader_epoch)
+        leader = known.leaders.setdefault(epoch, node)
+        facts = {"node": node, "partition": known.name, "leader_epoch": epoch}
+        if leader != node:
+            raise InvariantViolated("OneLeaderPerLeaderEpoch", f"node {leader} leads this epoch", **facts)
+        if epoch < max(known.leaders):
+            return  # it replays old metadata; nobody believes it any more
+        if log.log_end_offset < known.committed_end:
+            facts |= {"log_end": log.log_end_offset, "committed_end": known.committed_end}
+            raise InvariantViolated("LeaderCompleteness", "a new leader lacks committed records", **facts)
+        self._compare(node, log, disk, known, _Range("LeaderCompleteness", 0, known.committed_end))
+
+    # --- dearer: at faults, and now and then ---
+
+    def scan(self, node: int, disk: SimDisk, partition: Partition) -> None:
+        """Compare a replica's batches with all that was seen before. Raises InvariantViolated."""
+        log, core = partition.log, partition.leader or partition.follower
+        seen = self._seen.get((node, partition.state.topic_id_partition))
+        if log is None or core is None or seen is None or seen.core is not core:
+            return
+        known = self._known(partition.state.topic_id_partition, partition)
+        committed_end = min(core.high_watermark, log.log_end_offset)
+        start = min(seen.scanned, committed_end)
+        self._compare(node, log, disk, known, _Range("CommittedPrefixIdentical", start, committed_end))
+        seen.scanned = committed_end
+
+    def _compare(self, node: int, log: PartitionLog, disk: SimDisk, known: Known, what: _Range) -> None:
+        """Compare the batches from `what.start` to the log end: below `what.committed_end` they are committed."""
+        name = what.name
+        facts = {"node": node, "partition": known.name}
+        expected = max(what.start, log.log_start_offset)
+        try:
+            for header, _ in stored_batches(disk, log.directory, start=expected, end=log.log_end_offset):
+                offset, epoch, crc = header.base_offset, header.leader_epoch, header.crc
+                if offset > expected:
+                    raise InvariantViolated(name, "records are missing", offset=expected, until=offset, **facts)
+                expected = header.next_offset
+                if known.written.setdefault((offset, epoch), crc) != crc:
+                    facts |= {"offset": offset, "leader_epoch": epoch}
+                    raise InvariantViolated("LogMatching", "one offset and epoch, two batches", **facts)
+                if expected <= what.committed_end:
+                    entry = (epoch, crc, expected)
+                    if known.committed.setdefault(offset, entry) != entry:
+                        facts |= {"offset": offset, "here": entry, "elsewhere": known.committed[offset]}
+                        raise InvariantViolated(name, "committed records differ", **facts)
+        except StrandlineError as error:
+            raise InvariantViolated(name, f"the log does not parse: {error}", **facts) from error
+        if expected < log.log_end_offset:
+            facts |= {"stored_end": expected, "log_end": log.log_end_offset}
+            raise InvariantViolated(name, "the log's end is not on the disk", **facts)
+
+    def check_isr(self, node: int, partition: Partition, image: MetadataImage) -> None:
+        """MaximalIsr, of a leader under the newest committed metadata."""
+        core = partition.leader
+        topic = image.topic_by_id.get(partition.state.topic_id)
+        if core is None or topic is None:
+            return
+        committed = topic.partitions.get(partition.state.partition)
+        if committed is None or committed.leader != NodeId(node) or committed.leader_epoch != core.leader_epoch:
+            return
+        if not set(committed.isr) <= set(core.maximal_isr):
+            facts = {"node": node, "partition": str(partition.topic_partition), "committed": committed.isr}
+            raise InvariantViolated(
+                "MaximalIsr", "the leader does not wait for a member of the ISR", maximal_isr=core.maximal_isr, **facts
+            )

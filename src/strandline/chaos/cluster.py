@@ -1,0 +1,217 @@
+"""A cluster of production nodes in the simulated world, and the eyes of the checkers on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from strandline.chaos.checkers.invariant import InvariantViolated
+from strandline.chaos.checkers.partitions import PartitionChecks
+from strandline.chaos.checkers.quorum import QuorumChecks
+from strandline.chaos.quorum_scenario import view
+from strandline.chaos.sim.process import Ports, Process
+from strandline.chaos.sim.world import World
+from strandline.cluster.config import NodeConfig
+from strandline.cluster.format import format_node
+from strandline.cluster.node import Node
+from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.quorum.api import Voter
+from strandline.log.checkpoints import META_PROPERTIES
+from strandline.log.disk import Disk
+from strandline.proto.ids import Endpoint, NodeId
+from strandline.replica.manager import ReplicaManager
+from strandline.replica.partition import Partition
+
+CLIENT_PORT = 9092
+INTERNAL_PORT = 19092
+DATA = "/data"
+CLUSTER_ID = "simulated"
+
+
+@dataclass
+class Live:
+    """A node object and the process it runs in."""
+
+    number: int
+    process: Process
+    node: Node
+
+
+class SimCluster:
+    """Three combined nodes on machines n1, n2, n3.
+
+    `settings` are those of every node, by Kafka's names. A node that stops itself (its `failed` ends) is noted in
+    `fallen`, and its process dies as a supervisor would see it.
+    """
+
+    def __init__(self, world: World, settings: Mapping[str, str], *, size: int = 3) -> None:
+        self.world = world
+        self.names = [f"n{number}" for number in range(1, size + 1)]
+        self.live: dict[str, Live] = {}
+        self.fallen: list[str] = []
+        self.quorum_checks = QuorumChecks()
+        self.partition_checks = PartitionChecks()
+        self._settings = dict(settings)
+        for name in self.names:
+            world.add_machine(name)
+
+    @property
+    def bootstrap(self) -> str:
+        """For clients."""
+        return ",".join(f"{name}:{CLIENT_PORT}" for name in self.names)
+
+    def config(self, name: str) -> NodeConfig:
+        """One node's configuration."""
+        return NodeConfig(
+            {
+                "node.id": name[1:],
+                "listeners": f"PLAINTEXT://{name}:{CLIENT_PORT},INTERNAL://{name}:{INTERNAL_PORT}",
+                "log.dirs": DATA,
+                **self._settings,
+            }
+        )
+
+    def start(self, name: str) -> None:
+        """Start a node's process."""
+        self.live.pop(name, None)
+        self.world.spawn(name, lambda ports: self._main(name, ports))
+
+    async def _main(self, name: str, ports: Ports) -> None:
+        config = self.config(name)
+        if not ports.disk.exists(f"{DATA}/{META_PROPERTIES}"):
+            self._format(config, ports.disk)
+        node = Node(config, disk=ports.disk, clock=ports.clock, rng=ports.rng, rpc=ports.rpc)
+        process = self.world.process(name)
+        assert process is not None
+        self.live[name] = Live(int(name[1:]), process, node)
+        await node.start()
+        try:
+            await node.failed
+        except Exception as error:
+            self.fallen.append(f"{process} at {self.world.now_ms:.0f} ms: {type(error).__name__}: {error}")
+            process.machine.disk.loop.call_at_us(0, self.world.kill, name)
+
+    def _format(self, config: NodeConfig, disk: Disk) -> None:
+        """As `strandline format` does, the directory ids being written down for every voter."""
+        voters = tuple(
+            Voter(NodeId(int(name[1:])), UUID(int=int(name[1:])), Endpoint(name, INTERNAL_PORT)) for name in self.names
+        )
+        format_node(
+            disk,
+            DATA,
+            cluster_id=CLUSTER_ID,
+            node_id=config.node,
+            directory_id=UUID(int=int(config.node)),
+            voters=voters,
+        )
+
+    def stop(self, name: str) -> None:
+        """Ask a node for a controlled shutdown; its process ends when that is done."""
+        live = self.live.get(name)
+        if live is None or not live.process.alive:
+            return
+
+        async def stop() -> None:
+            await live.node.stop()
+            self.world.loop.call_soon(self.world.kill, name)
+
+        live.process.context.copy().run(lambda: self.world.loop.create_task(stop()))
+
+    # --- looking ---
+
+    def nodes(self) -> Iterator[Live]:
+        """The nodes whose processes live."""
+        for live in self.live.values():
+            if live.process.alive:
+                yield live
+
+    def replicas(self, live: Live) -> list[Partition]:
+        """A node's hosted partitions."""
+        broker = live.node.broker
+        if broker is None:
+            return []
+        manager: ReplicaManager = broker.replicas
+        return list(manager._partitions.values())
+
+    def newest_image(self) -> MetadataImage | None:
+        """The image of the node that has applied most."""
+        images = [live.node.publisher.image for live in self.nodes()]
+        return max(images, key=lambda image: image.offset, default=None)
+
+    def observe(self) -> None:
+        """The cheap checks, often. Raises InvariantViolated."""
+        for live in self.nodes():
+            seen = view(live.node.quorum, live.number, live.process.incarnation)
+            if seen is not None:
+                self.quorum_checks.observe(seen)
+            disk = live.process.machine.disk
+            for partition in self.replicas(live):
+                self.partition_checks.observe(live.number, live.process.incarnation, disk, partition)
+        if self.fallen:
+            raise InvariantViolated("NoNodeFalls", self.fallen[0])
+
+    def inspect(self) -> None:
+        """The dear checks, now and then. Raises InvariantViolated."""
+        self.observe()
+        image = self.newest_image()
+        for live in self.nodes():
+            for partition in self.replicas(live):
+                self.partition_checks.scan(live.number, live.process.machine.disk, partition)
+                if image is not None:
+                    self.partition_checks.check_isr(live.number, partition, image)
+
+    def high_watermarks(self) -> dict[str, dict[str, int]]:
+        """Partition -> node -> high watermark."""
+        told: dict[str, dict[str, int]] = {}
+        for live in self.nodes():
+            for partition in self.replicas(live):
+                told.setdefault(str(partition.topic_partition), {})[f"n{live.number}"] = partition.high_watermark
+        return told
+
+    # --- waiting ---
+
+    async def wait_ready(self, timeout_ms: float) -> None:
+        """Until every node does its work. Raises InvariantViolated (Progress)."""
+        await self.wait_for("every node is unfenced", timeout_ms, lambda: self._all(lambda live: live.node.ready))
+
+    async def wait_in_sync(self, timeout_ms: float) -> None:
+        """Until every replica of every partition is in its ISR. Raises InvariantViolated (Progress)."""
+
+        def in_sync() -> bool:
+            image = self.newest_image()
+            return image is not None and all(
+                len(partition.isr) == len(partition.replicas)
+                for topic in image.topics.values()
+                for partition in topic.partitions.values()
+            )
+
+        await self.wait_for("every replica is in its ISR", timeout_ms, in_sync)
+
+    def _all(self, holds: Callable[[Live], bool]) -> bool:
+        living = list(self.nodes())
+        return len(living) == len(self.names) and all(holds(live) for live in living)
+
+    async def wait_for(self, what: str, timeout_ms: float, holds: Callable[[], bool]) -> None:
+        """Poll `holds` until it does. Raises InvariantViolated (Progress) with the state of all nodes."""
+        deadline_ms = self.world.now_ms + timeout_ms
+        while not holds():
+            if self.world.now_ms > deadline_ms:
+                raise InvariantViolated("Progress", f"not within {timeout_ms:.0f} ms: {what}", state=self.state())
+            await self.world.sleep_ms(50)
+
+    def state(self) -> dict[str, object]:
+        """A few lines about every node, for a failed run."""
+        told: dict[str, object] = {}
+        for live in self.nodes():
+            leader = live.node.quorum.leader_and_epoch
+            told[f"n{live.number}"] = {
+                "ready": live.node.ready,
+                "quorum": (leader.leader_id, leader.epoch, live.node.quorum.high_watermark),
+                "replicas": [
+                    f"{one.topic_partition} {one.role.name} leader {one.state.leader} epoch {one.state.leader_epoch} "
+                    f"isr {one.state.isr} hw {one.high_watermark} end {one.log.log_end_offset if one.log else None}"
+                    for one in self.replicas(live)
+                ],
+            }
+        return told

@@ -1,0 +1,210 @@
+"""One seed of the cluster under faults: production nodes, clients, a nemesis, and everything that must hold.
+
+Phases: the cluster comes up and gets its topics; faults and traffic, with the invariants checked as events run; then
+everything is healed and progress is demanded by a deadline; then a fresh client reads everything from the beginning,
+and histories and replicas are judged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from strandline.chaos.checkers.anomalies import judge, realtime_lag_ms
+from strandline.chaos.checkers.history import History
+from strandline.chaos.checkers.invariant import InvariantViolated
+from strandline.chaos.checkers.replicas import compare_replicas
+from strandline.chaos.cluster import DATA, SimCluster
+from strandline.chaos.faults import FaultOptions, Nemesis
+from strandline.chaos.logs import LogCapture
+from strandline.chaos.sim.disk import DiskConfig
+from strandline.chaos.sim.network import NetworkConfig
+from strandline.chaos.sim.seeds import split
+from strandline.chaos.sim.world import World, WorldConfig
+from strandline.chaos.workload import Workload, WorkloadOptions
+
+CLIENT = "client"
+
+READY_MS = 30_000
+PROGRESS_MS = 60_000
+"""After healing, so much virtual time for: every node unfenced, acks again, every replica in sync, everything read."""
+
+
+@dataclass
+class ScenarioOptions:
+    """Everything that the seed decides, expanded: printed when a run fails."""
+
+    world: WorldConfig
+    faults: FaultOptions
+    workload: WorkloadOptions
+    node: dict[str, str]
+    """Settings of the nodes, by Kafka's names."""
+    duration_ms: int
+    kill_clients: bool
+
+    @classmethod
+    def draw(cls, seed: int) -> ScenarioOptions:
+        rng = split(seed, "options")
+        network = NetworkConfig(
+            latency_min_us=50,
+            latency_max_us=rng.choice((300, 1_000, 10_000)),
+            loss_probability=rng.choice((0.0, 0.0, 0.002)),
+            fragment_probability=rng.choice((0.0, 0.05, 0.3)),
+            coalesce_probability=rng.choice((0.0, 0.05, 0.3)),
+            give_up_us=rng.choice((2_000_000, 8_000_000)),
+        )
+        disk = DiskConfig(
+            sync_max_us=rng.choice((500, 4_000, 20_000)),
+            sector_bytes=rng.choice((512, 4096)),
+            cold_probability=rng.choice((0.0, 0.02)),
+        )
+        world = WorldConfig(network, disk, clock_rate_error=rng.choice((0.0, 0.001, 0.03)), wall_error_ms=1000.0)
+        faults = FaultOptions.draw(rng)
+        workload = WorkloadOptions.draw(rng)
+        node = {
+            "controller.quorum.election.timeout.ms": rng.choice(("200", "1000")),
+            "controller.quorum.fetch.timeout.ms": rng.choice(("500", "2000")),
+            "metadata.log.segment.bytes": rng.choice(("2048", "65536", "67108864")),
+            "metadata.log.max.record.bytes.between.snapshots": rng.choice(("2000", "20000", "20971520")),
+            "broker.session.timeout.ms": rng.choice(("3000", "9000")),
+            "replica.lag.time.max.ms": rng.choice(("2000", "10000")),
+        }
+        if rng.random() < 0.2 and not any("power" in kind for kind in faults.kinds):
+            # The memory of min.insync.replicas machines counts: no promise over power cuts.
+            node["flush.policy"] = "replicate"
+        return cls(world, faults, workload, node, rng.choice((4_000, 10_000)), rng.random() < 0.3)
+
+
+class ScenarioRun:
+    """One seed."""
+
+    def __init__(self, seed: int, options: ScenarioOptions | None = None) -> None:
+        self.seed = seed
+        self.options = options or ScenarioOptions.draw(seed)
+        self.world = World(seed, self.options.world)
+        self.cluster = SimCluster(self.world, self.options.node)
+        self.world.add_machine(CLIENT)
+        self.history = History()
+        self.workload = Workload(self.cluster.bootstrap, self.options.workload, self.history, lambda: self.world.now_ms)
+        self.nemesis = Nemesis(
+            self.world,
+            split(seed, "faults"),
+            self.cluster.names,
+            self.cluster.start,
+            self.options.faults,
+            stop=self.cluster.stop,
+            on_fault=self.cluster.inspect,
+        )
+        self._logs = LogCapture(lambda: self.world.now_ms)
+        self._turns = 0
+        self.world.loop.observe = self._observe
+        self.world.loop.observe_every = 16
+
+    def _observe(self) -> None:
+        self.cluster.observe()
+        self._turns += 1
+        if self._turns % 200 == 0:
+            self.cluster.inspect()
+
+    def expanded(self) -> dict[str, Any]:
+        return asdict(self.options)
+
+    def timeline(self) -> list[tuple[int, str]]:
+        return sorted([*self.nemesis.events, *self._logs.lines], key=lambda line: line[0])
+
+    def execute(self) -> dict[str, Any]:
+        """Run it.
+
+        Raises:
+            InvariantViolated
+        """
+        self.world.run(self._scenario())
+        return self._figures()
+
+    async def _scenario(self) -> None:
+        for name in self.cluster.names:
+            self.cluster.start(name)
+        await self.cluster.wait_ready(READY_MS)
+        self._start_clients()
+        await self.cluster.wait_for("the topics exist", READY_MS, lambda: self.workload.topics_exist)
+        self.nemesis.note("topics exist: faults begin")
+        if self.options.kill_clients:
+            self.world.loop.call_later(self.options.duration_ms / 2000, self._replace_clients)
+        await self.nemesis.run(self.options.duration_ms)
+        self.cluster.inspect()
+        self.nemesis.heal()
+        await self._recover()
+        await self._finish()
+        self._judge()
+
+    def _start_clients(self) -> None:
+        self.world.spawn(CLIENT, self.workload.main)
+
+    def _replace_clients(self) -> None:
+        """Clients die too: what they had sent becomes indeterminate."""
+        self.nemesis.note("kill the clients, start others")
+        self.world.kill(CLIENT)
+        self._start_clients()
+
+    async def _recover(self) -> None:
+        """Liveness: with everything healed the cluster gets whole again, and acknowledges."""
+        await self.cluster.wait_ready(PROGRESS_MS)
+        self.nemesis.note("every node is unfenced")
+        acked = self.workload.acked
+        await self.cluster.wait_for("acks come again", PROGRESS_MS, lambda: self.workload.acked >= acked + 10)
+        self.nemesis.note("acks come again")
+        await self.cluster.wait_in_sync(PROGRESS_MS)
+        self.nemesis.note("every replica is in sync")
+
+    async def _finish(self) -> None:
+        self.workload.sending = False
+        lanes = len(self.options.workload.lanes)
+        await self.cluster.wait_for("the producers have flushed", 2 * PROGRESS_MS, lambda: self.workload.idle >= lanes)
+        self.world.kill(CLIENT)
+        process = self.world.spawn(CLIENT, self.workload.read_everything)
+        assert process.main is not None
+        main = process.main
+        await self.cluster.wait_for("everything is read", PROGRESS_MS, main.done)
+        main.result()
+        await self.cluster.wait_in_sync(PROGRESS_MS)
+        await self.world.sleep_ms(2_000)  # followers hear of the last high watermark
+        self.cluster.inspect()
+
+    def _judge(self) -> None:
+        anomalies = judge(self.history)
+        if anomalies:
+            first = anomalies[0]
+            raise InvariantViolated(first.name, str(first), count=len(anomalies))
+        disks = {name: self.world.machines[name].disk for name in self.cluster.names}
+        compare_replicas(disks, DATA, self.cluster.high_watermarks())
+        if self.world.loop.unhandled:
+            raise InvariantViolated("NoUnhandledErrors", _told(self.world.loop.unhandled[0]))
+
+    def _figures(self) -> dict[str, Any]:
+        history = self.history
+        virtual_s = self.world.now_ms / 1000
+        return {
+            "trace": f"{self.world.trace:016x}",
+            "events": self.world.loop.events,
+            "virtual_s": round(virtual_s, 1),
+            "wakeups_per_s": {
+                name: round(sum(one.wakeups for one in self.world.processes if one.machine.name == name) / virtual_s)
+                for name in self.world.machines
+            },
+            "sent": len(history.sends),
+            "acked": sum(send.acked for send in history.sends),
+            "polled": sum(len(poll.records) for poll in history.polls),
+            "faults": len(self.nemesis.events),
+            "leader_epochs": max(
+                (max(known.leaders, default=0) for known in self.cluster.partition_checks.partitions.values()),
+                default=0,
+            ),
+            "realtime_lag_ms": round(realtime_lag_ms(history)),
+            "errors": self.workload.errors,
+        }
+
+
+def _told(context: dict[str, Any]) -> str:
+    """An unhandled error of a run, in one line."""
+    error = context.get("exception")
+    return f"{context.get('owner')} at {context.get('at_us')} us: {context.get('message')}: {error!r}"

@@ -1,0 +1,239 @@
+"""Clients of a simulated cluster: producers, consumers and an admin of `strandline.client.aio`, writing a history.
+
+They run as one process on a machine of their own, over the simulated network, and know nothing of the cluster but its
+addresses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from strandline.chaos.checkers.history import History, Partition, Poll, Send, Status
+from strandline.chaos.sim.process import Ports
+from strandline.client.aio import Admin, Consumer, Producer
+from strandline.client.errors import ClientError
+from strandline.client.types import Ack, NewTopic
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError, StrandlineError
+
+_NOTHING_WRITTEN = frozenset(
+    {
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INVALID_REQUIRED_ACKS,
+    }
+)
+"""Answers to a *single* attempt after which the record is certainly nowhere. After a retry nothing is certain."""
+
+
+@dataclass
+class Lane:
+    """A kind of producer."""
+
+    name: str
+    settings: dict[str, Any]
+    acks: int = -1
+    single_attempt: bool = False
+
+
+LANES = (
+    Lane("idempotent", {}),
+    Lane("idempotent", {}),
+    Lane("once", {"enable_idempotence": False, "retries": 0}, single_attempt=True),
+    Lane("leader", {"acks": "1", "retries": 0}, acks=1, single_attempt=True),
+    Lane("blind", {"acks": "0"}, acks=0),
+)
+
+
+@dataclass
+class WorkloadOptions:
+    """What the clients do. Times in milliseconds."""
+
+    topics: dict[str, int]
+    """name -> partitions."""
+    topic_configs: dict[str, str]
+    lanes: tuple[int, ...]
+    """Indexes into LANES, one producer each."""
+    send_gap_ms: float
+    burst_max: int
+    value_bytes_max: int
+    consumers: int
+    producer: dict[str, Any]
+    consumer: dict[str, Any]
+
+    @classmethod
+    def draw(cls, rng: random.Random) -> WorkloadOptions:
+        lanes = [0, *(rng.randrange(len(LANES)) for _ in range(rng.randint(1, 2)))]
+        return cls(
+            topics={"alpha": rng.randint(1, 2), **({"beta": 1} if rng.random() < 0.3 else {})},
+            topic_configs={"segment.bytes": str(rng.choice((4_096, 65_536, 1 << 30)))},
+            lanes=tuple(lanes),
+            send_gap_ms=rng.choice((20.0, 60.0, 200.0)),
+            burst_max=rng.choice((1, 5, 20)),
+            value_bytes_max=rng.choice((30, 300, 3_000)),
+            consumers=rng.randint(1, 2),
+            producer={
+                "batch_size": rng.choice((200, 2_000, 16_384)),
+                "linger_ms": rng.choice((0, 5, 50)),
+                "delivery_timeout_ms": rng.choice((15_000, 60_000)),
+                "request_timeout_ms": rng.choice((1_000, 5_000)),
+                "max_block_ms": 10_000,
+                "compression_type": rng.choice(("none", "none", "zstd", "lz4")),
+            },
+            consumer={"fetch_max_wait_ms": rng.choice((50, 500)), "request_timeout_ms": rng.choice((2_000, 10_000))},
+        )
+
+
+@dataclass
+class Workload:
+    """The clients of one run, over all incarnations of their process."""
+
+    bootstrap: str
+    options: WorkloadOptions
+    history: History
+    now_ms: Callable[[], float]
+    topics_exist: bool = False
+    sending: bool = True
+    acked: int = 0
+    """Sends acknowledged so far, any lane."""
+    errors: dict[str, int] = field(default_factory=dict)
+    """What went wrong in clients' eyes, counted: for the figures of a run."""
+    idle: int = 0
+    """Producers that have flushed and ended."""
+    _values: int = 0
+    _groups: int = 0
+
+    async def main(self, ports: Ports) -> None:
+        """The clients' process."""
+        if not self.topics_exist:
+            await self._create_topics(ports)
+        name = str(ports.rng.getrandbits(32))
+        async with asyncio.TaskGroup() as group:
+            for number, lane in enumerate(self.options.lanes):
+                group.create_task(self._produce(ports, LANES[lane], f"{name}-{LANES[lane].name}-{number}"))
+            for number in range(self.options.consumers):
+                group.create_task(self._consume(ports, f"{name}-consumer-{number}"))
+
+    def _failed(self, error: BaseException) -> None:
+        what = error.code.name if isinstance(error, KafkaError) else type(error).__name__
+        self.errors[what] = self.errors.get(what, 0) + 1
+
+    def _partitions(self) -> list[Partition]:
+        return [Partition(topic, number) for topic, count in self.options.topics.items() for number in range(count)]
+
+    # --- topics ---
+
+    async def _create_topics(self, ports: Ports) -> None:
+        async with Admin(self.bootstrap, clock=ports.clock, rng=ports.rng) as admin:
+            for topic, partitions in self.options.topics.items():
+                while True:
+                    try:
+                        new = NewTopic(topic, partitions, 3, self.options.topic_configs)
+                        await admin.create_topics([new])
+                    except KafkaError as error:
+                        if error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
+                            break
+                        self._failed(error)
+                    except ClientError as error:
+                        self._failed(error)
+                    else:
+                        break
+                    await asyncio.sleep(0.1)
+        self.topics_exist = True
+
+    # --- producing ---
+
+    async def _produce(self, ports: Ports, lane: Lane, name: str) -> None:
+        settings = self.options.producer | lane.settings
+        producer = Producer(self.bootstrap, clock=ports.clock, rng=ports.rng, **settings)
+        partitions = self._partitions()
+        while self.sending:
+            await asyncio.sleep(ports.rng.uniform(0, 2 * self.options.send_gap_ms) / 1000)
+            self._groups += 1
+            for _ in range(ports.rng.randint(1, self.options.burst_max)):
+                await self._send(producer, lane, name, ports.rng.choice(partitions), ports.rng)
+        try:
+            await producer.close(60.0)
+        except StrandlineError as error:
+            self._failed(error)
+        self.idle += 1
+
+    async def _send(self, producer: Producer, lane: Lane, name: str, where: Partition, rng: random.Random) -> None:
+        self._values += 1
+        value = f"{self._values}".ljust(rng.randint(1, self.options.value_bytes_max), ".")
+        send = self.history.send(Send(name, where, value, acks=lane.acks, group=self._groups, invoked_ms=self.now_ms()))
+        try:
+            future = await producer.send(where.topic, value.encode(), partition=where.number)
+        except StrandlineError as error:
+            # Raised before the record was queued: it can be nowhere.
+            send.status = Status.FAIL
+            send.completed_ms = self.now_ms()
+            self._failed(error)
+            return
+        future.add_done_callback(partial(self._settled, send, lane))
+
+    def _settled(self, send: Send, lane: Lane, future: asyncio.Future[Ack]) -> None:
+        send.completed_ms = self.now_ms()
+        error = future.exception()
+        if error is None:
+            send.status = Status.OK
+            offset = future.result().offset
+            send.offset = offset if offset >= 0 else None
+            self.acked += 1
+            return
+        self._failed(error)
+        certain = lane.single_attempt and isinstance(error, KafkaError) and error.code in _NOTHING_WRITTEN
+        send.status = Status.FAIL if certain else Status.INFO
+
+    # --- consuming ---
+
+    async def _consume(self, ports: Ports, name: str) -> None:
+        """Reads everything from the beginning; sometimes seeks back, and goes on."""
+        settings = self.options.consumer | {"auto_offset_reset": "earliest"}
+        consumer = Consumer(self.bootstrap, clock=ports.clock, rng=ports.rng, **settings)
+        consumer.assign([(where.topic, where.number) for where in self._partitions()])
+        generation = 0
+        while True:
+            if ports.rng.random() < 0.01:
+                consumer.seek_to_beginning()
+                generation += 1
+            await self._poll(consumer, name, generation)
+
+    async def _poll(self, consumer: Consumer, name: str, generation: int, *, final: bool = False) -> int:
+        invoked_ms = self.now_ms()
+        try:
+            records = await consumer.poll(0.5)
+        except StrandlineError as error:
+            self._failed(error)
+            await asyncio.sleep(0.05)
+            return 0
+        places = [
+            (Partition(record.topic, record.partition), record.offset, (record.value or b"").decode())
+            for record in records
+        ]
+        if places:
+            self.history.poll(
+                Poll(name, places, generation, invoked_ms=invoked_ms, completed_ms=self.now_ms(), final=final)
+            )
+        return len(places)
+
+    async def read_everything(self, ports: Ports) -> None:
+        """The last phase: a fresh client from the beginning past the highest offsets there are."""
+        settings = self.options.consumer | {"auto_offset_reset": "earliest"}
+        consumer = Consumer(self.bootstrap, clock=ports.clock, rng=ports.rng, **settings)
+        partitions = [(where.topic, where.number) for where in self._partitions()]
+        consumer.assign(partitions)
+        ends = await consumer.end_offsets(partitions)
+        while True:
+            behind = False
+            for where, end in ends.items():
+                behind = behind or await consumer.position(where) < end
+            if not behind:
+                return
+            await self._poll(consumer, "final", 0, final=True)
