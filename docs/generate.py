@@ -15,10 +15,12 @@ DOCS = Path(__file__).parent
 def parts() -> Iterator[tuple[str, str, Callable[[], str]]]:
     """(page, name of the part, its generator)."""
     from strandline.client.config import settings_table
+    from strandline.cluster.kafka.docs import api_table
     from strandline.spark.options import options_table
 
     yield "client.md", "settings", settings_table
     yield "spark.md", "options", options_table
+    yield "protocol.md", "apis", api_table
 
 
 def rendered(page: str, name: str, text: str) -> str:
