@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import structlog
@@ -31,10 +32,13 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("strandline.node")
 
+LEADERLESS_GRACE_MS = 1000.0
+"""A stopping broker that has known no active controller for so long stops without being let go."""
+
 
 class BrokerRole:
-    """Life of a broker: bind; register; replay the metadata up to the own registration; open the replicas on it; be
-    unfenced. It serves clients from the moment it is bound, as far as the metadata it has go.
+    """Life of a broker: register; replay the metadata up to the own registration; open the replicas on it; serve
+    clients; be unfenced.
     """
 
     def __init__(self, node: Node) -> None:
@@ -72,6 +76,8 @@ class BrokerRole:
             KafkaListener(self.service, name=listener.name, endpoint=listener.endpoint, config=listener_config(config))
             for listener in config.client_listeners
         ]
+        self._unopened = list(self.listeners)
+        self._serving: asyncio.Task[None] | None = None
         self.session: BrokerSession
         self._feed = ReplicaFeed(config.node, self.resolver, self.replicas)
         self._feeding = False
@@ -81,9 +87,16 @@ class BrokerRole:
         return self.service.rpc_handlers(), self.replicas.stream_handlers()
 
     async def bind(self) -> None:
-        """Open the clients' listeners. Raises OSError where an address cannot be bound."""
-        for listener in self.listeners:
+        """Open those of the clients' listeners that shall take any free port, for the registration tells it.
+
+        The others open once the metadata are caught up, so that nobody is answered from the past.
+        """
+        await self._open_listeners([listener for listener in self.listeners if listener.endpoint.port == 0])
+
+    async def _open_listeners(self, listeners: list[KafkaListener]) -> None:
+        for listener in listeners:
             await listener.start()
+            self._unopened.remove(listener)
 
     def start(self, internal: Endpoint) -> None:
         """Register and hold the session; `internal` is where other nodes reach this one."""
@@ -110,7 +123,7 @@ class BrokerRole:
             config=session_config(config),
             collect_offsets=lambda: replica_offsets(self.replicas),
             on_fatal=node.fatal,
-            ready=lambda: self._feeding,
+            ready=lambda: self._feeding and not self._unopened,
             on_registered=self.replicas.set_broker_epoch,
         )
         self.replicas.start()
@@ -128,13 +141,31 @@ class BrokerRole:
 
     async def stop(self, clean: bool) -> None:
         """Hand over the leaderships (if `clean`), then close everything."""
-        if clean and not await self.session.controlled_shutdown(self._node.config.controlled_shutdown_timeout_ms):
-            log.warning("the controller did not let this broker go in time; it stops all the same")
+        if clean and not await self._hand_over():
+            log.warning("the controller did not let this broker go; it stops all the same")
+        if self._serving is not None:
+            self._serving.cancel()
         for listener in self.listeners:
             await listener.close()
         self.service.close()
         await self.session.close()
         await self.replicas.close(clean)
+
+    async def _hand_over(self) -> bool:
+        """A controlled shutdown, given up early where there has been no controller to ask: the whole cluster stops."""
+        quorum, clock = self._node.quorum, self._node.clock
+        asking = asyncio.ensure_future(
+            self.session.controlled_shutdown(self._node.config.controlled_shutdown_timeout_ms)
+        )
+        known_ms = clock.monotonic_ms()
+        while not asking.done():
+            await asyncio.wait((asking,), timeout=LEADERLESS_GRACE_MS / 4000)
+            if quorum.leader_and_epoch.leader_id is not None:
+                known_ms = clock.monotonic_ms()
+            elif clock.monotonic_ms() - known_ms >= LEADERLESS_GRACE_MS:
+                asking.cancel()
+                return False
+        return asking.result()
 
     def _await_own_registration(self, _delta: MetadataDelta, image: MetadataImage) -> None:
         """Begin to follow the metadata once they reach this process's registration: what stands before it tells of
@@ -146,4 +177,12 @@ class BrokerRole:
         self.replicas.set_broker_epoch(own.broker_epoch)
         self._node.publisher.unsubscribe(self._await_own_registration)
         self._node.publisher.subscribe(self._feed.on_metadata)
+        self._serving = asyncio.ensure_future(self._serve())
+
+    async def _serve(self) -> None:
+        try:
+            await self._open_listeners(list(self._unopened))
+        except OSError as error:
+            self._node.fatal(error)
+            return
         self.session.wake()

@@ -10,7 +10,7 @@ import gc
 import json
 import signal
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from strandline.cluster.config import NodeConfig
 from strandline.proto.errors import StrandlineError
@@ -52,7 +52,8 @@ async def _run(config: NodeConfig) -> int:
     await node.start()
     announce = loop.create_task(_announce(node))
     stop = loop.create_task(stopping.wait())
-    await asyncio.wait([stop, node.failed], return_when=asyncio.FIRST_COMPLETED)
+    ends: list[asyncio.Future[Any]] = [stop, node.failed]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     announce.cancel()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.remove_signal_handler(number)
