@@ -117,6 +117,22 @@ def test_lowering_min_isr_to_what_is_still_above_the_isr_keeps_the_eligible(mach
     assert cluster.partition().eligible_leader_replicas == (2, 3)
 
 
+def test_raising_min_isr_makes_proposals_of_leaders_that_have_not_heard_of_it_out_of_date(machine_cluster: Any) -> None:
+    """Such a leader would move the watermark by the old value while the controller counts the leaver as eligible."""
+    cluster = machine_cluster(2)
+    cluster.create("t", [[1, 2]], min_insync_replicas="1")
+    before = cluster.partition()
+    cluster.set_config("min.insync.replicas", "2")
+    after = cluster.partition()
+    assert (after.leader_epoch, after.partition_epoch) == (before.leader_epoch, before.partition_epoch + 1)
+    stale = cluster.alter_isr([1], partition_epoch=before.partition_epoch)
+    assert stale.error is ErrorCode.INVALID_UPDATE_VERSION
+    cluster.set_config("min.insync.replicas", "3")
+    assert cluster.partition() == after
+    assert cluster.alter_isr([1]).min_insync_replicas == 2
+    assert cluster.partition().eligible_leader_replicas == (2,)
+
+
 def test_min_isr_is_capped_by_the_replication_factor(machine_cluster: Any) -> None:
     """Rule B, HW: min(min.insync, RF): a topic of one copy works under the default of 2."""
     cluster = machine_cluster(1)

@@ -16,8 +16,14 @@ from strandline.controller.machine.result import Result
 from strandline.controller.machine.state import MachineState
 from strandline.controller.metadata.config_resolver import AGREED_KEYS
 from strandline.controller.metadata.delta import MetadataDelta
-from strandline.controller.metadata.image import ConfigResource, MetadataImage, ResourceType, TopicInfo
-from strandline.controller.metadata.records import ConfigRecord, MetadataRecord
+from strandline.controller.metadata.image import (
+    ConfigResource,
+    MetadataImage,
+    PartitionInfo,
+    ResourceType,
+    TopicInfo,
+)
+from strandline.controller.metadata.records import ConfigRecord, MetadataRecord, PartitionChangeRecord
 from strandline.controller.metadata.topic_configs import (
     BROKER_CONFIGS,
     TOPIC_CONFIGS,
@@ -122,6 +128,10 @@ def _consequences(state: MachineState, records: list[MetadataRecord]) -> list[Me
     Eligible leader replicas hold all that is committed only while the high watermark stands still, that is while the
     ISR is below min ISR. When min ISR is lowered to the size of the ISR the watermark moves on without them, so that
     they must leave the list in the very batch that lowers it.
+
+    When min ISR is raised, every partition's epoch is bumped along with it. A leader that has not replayed the new
+    value yet could otherwise shrink its ISR, hear by reply that the leaver became eligible, and move the watermark on
+    by the old, smaller value; now its proposal is out of date until it has replayed this batch.
     """
     delta = MetadataDelta(state.image)
     delta.apply_all(records)
@@ -137,6 +147,15 @@ def _consequences(state: MachineState, records: list[MetadataRecord]) -> list[Me
     for topic in topics.values():
         for partition in topic.partitions.values():
             change = state.change(topic, partition, "configs changed", resolver_image=image).build()
+            if change is None and _min_isr_rises(state, image, topic, partition):
+                change = PartitionChangeRecord(topic.topic_id, partition.partition, reason="min.insync.replicas raised")
             if change is not None:
                 changes.append(change)
     return changes
+
+
+def _min_isr_rises(state: MachineState, after: MetadataImage, topic: TopicInfo, partition: PartitionInfo) -> bool:
+    old, new = (
+        state.resolver.min_insync_replicas(image, topic.name, len(partition.replicas)) for image in (state.image, after)
+    )
+    return new > old
