@@ -43,7 +43,7 @@ def log_of(sizes: list[tuple[int, int]], config: LogConfig) -> Iterator[Partitio
 def expected_read(
     batches: list[tuple[int, int, bytes, int]], offset: int, max_bytes: int, limit: int, one: bool
 ) -> tuple[bytes, int, int]:
-    """By definition: from the batch that holds `offset`, whole batches of one segment below the limit within the size."""
+    """By definition: from the batch that holds `offset`, whole batches of one segment below the limit, in the size."""
     data = b""
     first = next_offset = offset
     segment = -1

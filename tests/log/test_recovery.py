@@ -1,4 +1,4 @@
-"""What a stop of any kind leaves: every cut, every flipped byte, every lost page of a small log (rule E: no torn tail)."""
+"""What a stop of any kind leaves: every cut, every flipped byte, lost pages of a small log (rule E: no torn tail)."""
 
 from __future__ import annotations
 
@@ -43,13 +43,14 @@ def check_whole(log: PartitionLog, batches: int) -> None:
     assert [record.offset for record in all_records(log)] == list(range(2 * batches))
     assert log.epochs.entries() == [(0, 0), (1, 4)][: (batches + 1) // 2]
     entry = log.producers.get(1)
-    assert [b.first_offset for b in entry.batches] if entry else [] == [2 * i for i in range(batches)]
+    assert (entry is None) == (batches == 0)
+    assert entry is None or [b.first_offset for b in entry.batches] == [2 * i for i in range(batches)]
     batch = client_batch(2, producer_id=1, producer_epoch=0, sequence=2 * batches)
     assert log.append_as_leader(batch, 1, 0).base_offset == 2 * batches
 
 
 def test_cut_at_every_byte(disk: FailingDisk, tmp_path: Path) -> None:
-    """S79: a torn tail is cut back to the last whole batch, wherever the tear is, after a kill and after a power cut."""
+    """S79: a torn tail is cut back to the last whole batch, wherever the tear is, after a kill or a power cut."""
     positions = left_by_a_crash(disk, tmp_path / "log")
     raw = (tmp_path / "log" / LOG).read_bytes()
     for size in range(len(raw) + 1):
@@ -59,10 +60,6 @@ def test_cut_at_every_byte(disk: FailingDisk, tmp_path: Path) -> None:
             log = open_test_log(disk, tmp_path / "log", last_life=last_life)
             check_whole(log, whole)
             log.close_files()
-            for name in ("leader-epoch-checkpoint",):
-                assert (tmp_path / "log" / name).exists() or whole == 0
-        if size == len(raw) // 2:
-            (tmp_path / "log" / "leader-epoch-checkpoint").unlink(missing_ok=True)
 
 
 def test_zeros_of_preallocation_end_a_log(disk: FailingDisk, tmp_path: Path) -> None:
@@ -79,8 +76,8 @@ def test_zeros_of_preallocation_end_a_log(disk: FailingDisk, tmp_path: Path) -> 
 
 
 def test_a_flip_of_every_byte(disk: FailingDisk, tmp_path: Path) -> None:
-    """Rule E: a damaged byte in front of a good batch is refused with file, byte and offset, and nothing is changed; in the
-    last batch it cannot be told from a torn tail. Base offset and epoch lie outside of the CRC and are judged by order.
+    """Rule E: a damaged byte in front of a good batch is refused with file, byte and offset, and nothing is changed; in
+    the last batch it cannot be told from a torn tail. Base offset and epoch are outside the CRC and judged by order.
     """
     positions = left_by_a_crash(disk, tmp_path / "log")
     path = tmp_path / "log" / LOG
@@ -108,7 +105,7 @@ def test_a_flip_of_every_byte(disk: FailingDisk, tmp_path: Path) -> None:
 
 
 def test_epochs_that_go_back_end_a_log(disk: FailingDisk, tmp_path: Path) -> None:
-    """After a cut and a power cut, old batches of an older epoch may stand behind a new one: they are not of this log."""
+    """After a cut and a power cut, batches of an older epoch may stand behind a new one: they are not of this log."""
     log = open_test_log(disk, tmp_path / "log")
     for offset, epoch in ((0, 5), (1, 5)):
         log.append_as_follower(memoryview(build_batch(records(1), base_offset=offset, leader_epoch=epoch)))
@@ -161,8 +158,8 @@ def segmented(disk: RealDisk, directory: Path) -> list[int]:
 
 
 def test_damage_in_an_earlier_segment(disk: FailingDisk, tmp_path: Path) -> None:
-    """A torn end of a segment that is not the last is no torn tail; after a power cut, above the recovery point, it is:
-    later segments go with it.
+    """A torn end of a segment that is not the last is no torn tail; after a power cut, above the recovery point, it
+    is: later segments go with it.
     """
     bases = segmented(disk, tmp_path / "log")
     path = tmp_path / "log" / f"{bases[1]:020d}.log"
@@ -333,12 +330,8 @@ def test_a_torn_batch_with_a_crazy_length(disk: FailingDisk, tmp_path: Path) -> 
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_random_damage_never_costs_more_than_the_tail(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    """Any damage at any place: the log opens with a prefix of what was written, or is refused with its place; after a kill
-    a prefix that lacks more than the last damaged batch is always refused.
-    """
+def test_random_damage(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """Any damage at any place: the log opens with the batches before it, or is refused with its place."""
     directory = tmp_path_factory.mktemp("random")
     disk = RealDisk()
     try:
@@ -354,15 +347,16 @@ def test_random_damage_never_costs_more_than_the_tail(
         try:
             log = open_test_log(disk, directory, last_life=LastLife(same_boot=same_boot))
         except CorruptLogError as error:
-            assert same_boot
-            assert error.position in positions
+            place = error.position
         else:
+            place = -1
             offsets = [record.offset for record in all_records(log)]
             assert offsets == list(range(len(offsets)))
             assert 2 * sum(1 for position in positions[1:] if position <= start) <= len(offsets) or any(
                 12 <= at - position < 16 for at in range(start, start + length) for position in positions
             )
             log.close_files()
+        assert place == -1 or (same_boot and place in positions)
     finally:
         disk.close()
         shutil.rmtree(directory)
