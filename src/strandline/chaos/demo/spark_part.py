@@ -13,6 +13,7 @@ from strandline.chaos.demo.checks import CheckFailed
 from strandline.chaos.demo.dataset import Flights
 from strandline.proto.ports import Clock
 
+LOOPBACK = "127.0.0.1"
 JAVA_PACKAGES = ("openjdk-17-jre-headless", "default-jre-headless")
 
 
@@ -30,7 +31,7 @@ class SparkResult:
 
     @property
     def rows_per_second(self) -> float:
-        """Rows of the count alone, Spark's own start left out."""
+        """Rows of the scan that groups by carrier; Spark is warm by then."""
         return self.rows / self.seconds
 
 
@@ -65,14 +66,19 @@ def count_with_spark(bootstrap: str, topic: str, clock: Clock) -> SparkResult:
     from pyspark.sql import functions as f
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .appName("strandline demo")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "4")
-        .config("spark.log.level", "ERROR")
-        .getOrCreate()
-    )
+    os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
+    settings = {
+        "spark.driver.bindAddress": LOOPBACK,
+        "spark.driver.host": LOOPBACK,
+        "spark.log.level": "ERROR",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    builder = SparkSession.builder.master("local[2]").appName("strandline demo")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
     try:
         flights = (
             spark.read.format("strandline")
@@ -80,14 +86,14 @@ def count_with_spark(bootstrap: str, topic: str, clock: Clock) -> SparkResult:
             .option("subscribe", topic)
             .load()
         )
-        began_ms = clock.monotonic_ms()
-        rows = flights.count()
-        seconds = (clock.monotonic_ms() - began_ms) / 1000
+        rows = flights.count()  # the first scan also starts Spark's Python workers
         fields = flights.select(
             f.from_json(f.col("value").cast("string"), "carrier STRING, dep_time STRING").alias("f")
         )
         departed = fields.where((f.col("f.dep_time") != "") & (f.col("f.dep_time") != "NA"))
+        began_ms = clock.monotonic_ms()
         counted = departed.groupBy("f.carrier").count().collect()
+        seconds = (clock.monotonic_ms() - began_ms) / 1000
         return SparkResult(rows, dict(sorted((row["carrier"], row["count"]) for row in counted)), seconds)
     finally:
         spark.stop()

@@ -1,0 +1,121 @@
+"""Spark reads a real cluster: `spark.read.format("strandline")` in local mode (row S105, batch)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from strandline.client import Admin, NewTopic, Producer
+from strandline.cluster.dev import DevCluster
+
+pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'strandline[spark]'")
+if shutil.which("java") is None:
+    pytest.skip("Java is not installed", allow_module_level=True)
+
+pytestmark = pytest.mark.timeout(300)  # Spark's own start takes half a minute on a busy machine
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    session = builder.config("spark.driver.host", "127.0.0.1").config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def orders(cluster: DevCluster) -> str:
+    """Topic of 3 partitions with 900 records: key k<n>, value n, timestamp 1,000,000 + n, every third with headers."""
+    with Admin(cluster.bootstrap) as admin:
+        admin.create_topics([NewTopic("spark-orders", 3, 3), NewTopic("spark-empty", 2, 3)])
+    with Producer(cluster.bootstrap) as producer:
+        for number in range(900):
+            producer.send(
+                "spark-orders",
+                None if number % 10 == 9 else str(number).encode(),
+                key=f"k{number}".encode(),
+                partition=number % 3,
+                timestamp_ms=1_000_000 + number,
+                headers=[("n", str(number).encode()), ("none", None)] if number % 3 == 0 else (),
+            )
+    return "spark-orders"
+
+
+def read(spark: Any, cluster: DevCluster, **options: object) -> Any:
+    reader = spark.read.format("strandline").option("kafka.bootstrap.servers", cluster.bootstrap)
+    for key, value in options.items():
+        reader = reader.option(key, str(value))
+    return reader.load()
+
+
+def test_every_column_of_sparks_own_source(spark: Any, cluster: DevCluster, orders: str) -> None:
+    frame = read(spark, cluster, subscribe=orders, includeHeaders="true")
+    assert frame.dtypes == [
+        ("key", "binary"),
+        ("value", "binary"),
+        ("topic", "string"),
+        ("partition", "int"),
+        ("offset", "bigint"),
+        ("timestamp", "timestamp"),
+        ("timestampType", "int"),
+        ("headers", "array<struct<key:string,value:binary>>"),
+    ]
+    rows = {bytes(row.key): row for row in frame.collect()}
+    assert len(rows) == 900
+    for number in range(900):
+        row = rows[f"k{number}".encode()]
+        assert (row.topic, row.partition, row.offset, row.timestampType) == (orders, number % 3, number // 3, 0)
+        assert row.value is None if number % 10 == 9 else bytes(row.value) == str(number).encode()
+        assert round(row.timestamp.timestamp() * 1000) == 1_000_000 + number
+        headers = None if row.headers is None else [(h.key, h.value and bytes(h.value)) for h in row.headers]
+        assert headers == ([("n", str(number).encode()), ("none", None)] if number % 3 == 0 else None)
+
+
+def test_ranges_split_and_bounded(spark: Any, cluster: DevCluster, orders: str) -> None:
+    start, end = json.dumps({orders: {"0": 10, "1": -2, "2": 299}}), json.dumps({orders: {"0": 20, "1": 100, "2": -1}})
+    frame = read(spark, cluster, subscribe=orders, startingOffsets=start, endingOffsets=end, minPartitions=8)
+    assert frame.rdd.getNumPartitions() >= 7
+    counted = {row.partition: row["count"] for row in frame.groupBy("partition").count().collect()}
+    assert counted == {0: 10, 1: 100, 2: 1}
+
+
+def test_by_time_and_pattern(spark: Any, cluster: DevCluster, orders: str) -> None:
+    frame = read(spark, cluster, subscribePattern="spark-o.*", startingTimestamp=1_000_300, endingTimestamp=1_000_600)
+    assert sorted(int(bytes(row.key)[1:]) for row in frame.select("key").collect()) == list(range(300, 600))
+
+
+def test_an_empty_topic_has_no_rows(spark: Any, cluster: DevCluster, orders: str) -> None:
+    assert read(spark, cluster, subscribe="spark-empty").count() == 0
+
+
+def test_sql_over_values(spark: Any, cluster: DevCluster, orders: str) -> None:
+    read(spark, cluster, subscribe=orders).selectExpr("CAST(value AS STRING) AS v").createOrReplaceTempView("v")
+    assert spark.sql("SELECT sum(CAST(v AS BIGINT)) s FROM v").first().s == sum(n for n in range(900) if n % 10 != 9)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"subscribe": "nosuch"}, "strandline topic create nosuch"),
+        ({"subscribe": "spark-orders", "startingOffset": "earliest"}, "did you mean startingOffsets"),
+        (
+            {"assign": '{"spark-orders": [0]}', "startingOffsets": '{"spark-orders": {"0": 9999}}'},
+            "failOnDataLoss",
+        ),
+    ],
+)
+def test_errors_say_what_to_do(
+    spark: Any, cluster: DevCluster, orders: str, options: dict[str, str], says: str
+) -> None:
+    with pytest.raises(Exception, match=says):
+        read(spark, cluster, **options).count()
