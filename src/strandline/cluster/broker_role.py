@@ -135,6 +135,11 @@ class BrokerRole:
         await self.session.wait_unfenced()
 
     @property
+    def caught_up(self) -> bool:
+        """The metadata reach this process's own registration."""
+        return self._feeding
+
+    @property
     def ready(self) -> bool:
         """The broker is unfenced, by its own image."""
         return self._feeding and not self.session.fenced

@@ -16,8 +16,11 @@ import structlog
 
 from strandline.cluster.broker_role import BrokerRole
 from strandline.cluster.config import NodeConfig
-from strandline.cluster.config_identity import INTERNAL
+from strandline.cluster.config_identity import HTTP, INTERNAL
 from strandline.cluster.format import random_id, read_directory
+from strandline.cluster.http.pages import routes_of
+from strandline.cluster.http.protocol import HttpServer
+from strandline.cluster.loop_lag import LoopLag
 from strandline.cluster.settings import controller_config
 from strandline.controller.api import PING_METHOD
 from strandline.controller.controller import Controller, ping_handler
@@ -88,6 +91,8 @@ class Node:
             )
             self.quorum.register(self.controller)
         self.broker = BrokerRole(self) if config.is_broker else None
+        self.loop_lag = LoopLag(clock)
+        self.http = HttpServer(config.http, routes_of(self)) if config.http is not None else None
         self._server: RpcServer | None = None
         self._stopped = False
 
@@ -102,6 +107,9 @@ class Node:
         self._server = await self.rpc.serve(self.config.internal, unary, streams)
         if self.broker is not None:
             await self.broker.bind()
+        if self.http is not None:
+            await self.http.start()
+        self.loop_lag.start()
         await self.quorum.start()
         if self.broker is not None:
             self.broker.start(self.config.advertised(INTERNAL, self._server.endpoint))
@@ -131,6 +139,8 @@ class Node:
             described |= {listener.name: str(listener.endpoint) for listener in self.broker.listeners}
         if self._server is not None:
             described[INTERNAL] = str(self._server.endpoint)
+        if self.http is not None:
+            described[HTTP] = str(self.http.endpoint)
         return described
 
     async def stop(self) -> None:
@@ -149,6 +159,9 @@ class Node:
         if self._server is not None:
             await self._server.close()
         await self.rpc.close()
+        self.loop_lag.stop()
+        if self.http is not None:
+            await self.http.close()
         if clean:
             self.log_dir.close(epoch)
         log.info("node stopped", node=self.config.node_id, clean=clean)

@@ -1,0 +1,1 @@
+"""The HTTP listener: metrics, health, readiness."""

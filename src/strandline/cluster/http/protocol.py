@@ -1,0 +1,174 @@
+"""HTTP/1.1 for a handful of small pages, on h11 over an asyncio protocol, so that it runs in the simulator as it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+
+import h11
+
+from strandline.proto.ids import Endpoint
+
+IDLE_TIMEOUT_S = 30.0
+"""A connection without a request for so long is closed."""
+
+BODY_BYTES_MAX = 64 * 1024
+"""Pages take no body; what a client sends all the same is read and dropped up to this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """An answer."""
+
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+    status: HTTPStatus = HTTPStatus.OK
+
+
+Routes = Mapping[str, Callable[[], Page]]
+"""Path -> what makes its page, at once and without waiting."""
+
+
+class HttpProtocol(asyncio.Protocol):
+    """One connection. GET and HEAD alone; what is no HTTP gets 400 and a closed connection."""
+
+    def __init__(self, routes: Routes, connections: dict[HttpProtocol, None]) -> None:
+        self._routes = routes
+        self._connections = connections
+        self._machine = h11.Connection(h11.SERVER)
+        self._request: h11.Request | None = None
+        self._body_bytes = 0
+        self._transport: asyncio.Transport | None = None
+        self._idle: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client is here."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._connections[self] = None
+        self._restart_idle_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone."""
+        self._connections.pop(self, None)
+        self._transport = None
+        if self._idle is not None:
+            self._idle.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of a request."""
+        self._restart_idle_timer()
+        self._machine.receive_data(data)
+        self._advance()
+
+    def eof_received(self) -> None:
+        """The client sends nothing more; the transport closes once what was answered has left."""
+        self._machine.receive_data(b"")
+
+    def close(self) -> None:
+        """End the connection once what was written has left."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def _restart_idle_timer(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+        self._idle = asyncio.get_running_loop().call_later(IDLE_TIMEOUT_S, self.close)
+
+    def _advance(self) -> None:
+        try:
+            while self._transport is not None:
+                event = self._machine.next_event()
+                if event is h11.NEED_DATA or event is h11.PAUSED:
+                    return
+                if isinstance(event, h11.Request):
+                    self._request, self._body_bytes = event, 0
+                elif isinstance(event, h11.Data):
+                    self._body_bytes += len(event.data)
+                    if self._body_bytes > BODY_BYTES_MAX:
+                        self._answer(_text(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "no page here takes a body"))
+                        return
+                elif isinstance(event, h11.EndOfMessage):
+                    self._answer(self._page())
+                elif isinstance(event, h11.ConnectionClosed):
+                    self.close()
+                    return
+        except h11.RemoteProtocolError as error:
+            self._refuse(error)
+
+    def _page(self) -> Page:
+        assert self._request is not None
+        if self._request.method not in (b"GET", b"HEAD"):
+            return _text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are served here")
+        path = self._request.target.decode("ascii", "replace").partition("?")[0]
+        route = self._routes.get(path)
+        if route is None:
+            return _text(HTTPStatus.NOT_FOUND, "there are: " + " ".join(sorted(self._routes)))
+        return route()
+
+    def _answer(self, page: Page) -> None:
+        head_only = self._request is not None and self._request.method == b"HEAD"
+        self._send(
+            h11.Response(
+                status_code=int(page.status),
+                reason=page.status.phrase,
+                headers=[
+                    ("Content-Type", page.content_type),
+                    ("Content-Length", str(len(page.body))),
+                    ("Cache-Control", "no-store"),
+                ],
+            )
+        )
+        if page.body and not head_only:
+            self._send(h11.Data(data=page.body))
+        self._send(h11.EndOfMessage())
+        if self._machine.our_state is h11.MUST_CLOSE or self._machine.their_state is not h11.DONE:
+            self.close()
+        else:
+            self._machine.start_next_cycle()
+
+    def _refuse(self, error: h11.RemoteProtocolError) -> None:
+        if self._machine.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self._answer(_text(HTTPStatus(error.error_status_hint), str(error)))
+        self.close()
+
+    def _send(self, event: h11.Event) -> None:
+        data = self._machine.send(event)
+        if data and self._transport is not None:
+            self._transport.write(data)
+
+
+def _text(status: HTTPStatus, text: str) -> Page:
+    return Page(text.encode() + b"\n", status=status)
+
+
+class HttpServer:
+    """A listener that serves `routes`."""
+
+    def __init__(self, endpoint: Endpoint, routes: Routes) -> None:
+        self._wanted = endpoint
+        self._routes = routes
+        self._server: asyncio.AbstractServer | None = None
+        self._connections: dict[HttpProtocol, None] = {}
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where it is bound, once it is started."""
+        sockets = getattr(self._server, "sockets", None)
+        return self._wanted if not sockets else Endpoint(*sockets[0].getsockname()[:2])
+
+    async def start(self) -> None:
+        """Bind and accept. Raises OSError where the address cannot be bound."""
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: HttpProtocol(self._routes, self._connections), self._wanted.host, self._wanted.port
+        )
+
+    async def close(self) -> None:
+        """Stop accepting and end every connection. Idempotent."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for connection in list(self._connections):
+            connection.close()
