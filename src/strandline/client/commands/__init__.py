@@ -7,11 +7,12 @@ import click
 
 def register(group: click.Group) -> None:
     """Add the commands to the program's group."""
+    from strandline.client.commands.bench import bench
     from strandline.client.commands.cluster import cluster, quorum
     from strandline.client.commands.configs import config
     from strandline.client.commands.consume import consume
     from strandline.client.commands.produce import produce
     from strandline.client.commands.topics import topic
 
-    for command in (topic, produce, consume, config, cluster, quorum):
+    for command in (topic, produce, consume, config, cluster, quorum, bench):
         group.add_command(command)
