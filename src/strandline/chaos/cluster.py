@@ -13,13 +13,14 @@ from strandline.chaos.quorum_scenario import view
 from strandline.chaos.sim.process import Ports, Process
 from strandline.chaos.sim.world import World
 from strandline.cluster.config import NodeConfig
-from strandline.cluster.format import format_node
+from strandline.cluster.format import format_directory
 from strandline.cluster.node import Node
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.quorum.api import Voter
 from strandline.log.checkpoints import META_PROPERTIES
 from strandline.log.disk import Disk
 from strandline.proto.ids import Endpoint, NodeId
+from strandline.proto.ports import Rng
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.partition import Partition
 
@@ -80,7 +81,7 @@ class SimCluster:
     async def _main(self, name: str, ports: Ports) -> None:
         config = self.config(name)
         if not ports.disk.exists(f"{DATA}/{META_PROPERTIES}"):
-            self._format(config, ports.disk)
+            self._format(config, ports.disk, ports.rng)
         node = Node(config, disk=ports.disk, clock=ports.clock, rng=ports.rng, rpc=ports.rpc)
         process = self.world.process(name)
         assert process is not None
@@ -92,19 +93,12 @@ class SimCluster:
             self.fallen.append(f"{process} at {self.world.now_ms:.0f} ms: {type(error).__name__}: {error}")
             process.machine.disk.loop.call_at_us(0, self.world.kill, name)
 
-    def _format(self, config: NodeConfig, disk: Disk) -> None:
+    def _format(self, config: NodeConfig, disk: Disk, rng: Rng) -> None:
         """As `strandline format` does, the directory ids being written down for every voter."""
         voters = tuple(
             Voter(NodeId(int(name[1:])), UUID(int=int(name[1:])), Endpoint(name, INTERNAL_PORT)) for name in self.names
         )
-        format_node(
-            disk,
-            DATA,
-            cluster_id=CLUSTER_ID,
-            node_id=config.node,
-            directory_id=UUID(int=int(config.node)),
-            voters=voters,
-        )
+        format_directory(disk, config, cluster_id=CLUSTER_ID, initial_controllers=voters, rng=rng)
 
     def stop(self, name: str) -> None:
         """Ask a node for a controlled shutdown; its process ends when that is done."""

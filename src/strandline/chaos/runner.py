@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -83,7 +83,7 @@ def run_seeds(
     jobs: int = 1,
     break_name: str | None = None,
     timeout_s: float = 600.0,
-) -> Iterator[Outcome]:
+) -> Generator[Outcome, None, None]:
     """Execute every seed in a child of its own, `jobs` at a time; outcomes come as they end.
 
     A child that takes longer than `timeout_s` of real time is killed and counts as failed.

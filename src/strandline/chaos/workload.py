@@ -200,7 +200,7 @@ class Workload:
         consumer.assign([(where.topic, where.number) for where in self._partitions()])
         generation = 0
         while True:
-            if ports.rng.random() < 0.01:
+            if ports.rng.random() < 0.003:
                 consumer.seek_to_beginning()
                 generation += 1
             await self._poll(consumer, name, generation)

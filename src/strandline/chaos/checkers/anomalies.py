@@ -251,8 +251,8 @@ def realtime_lag_ms(history: History) -> float:
     worst = 0.0
     positions: dict[tuple[str, int], dict[Partition, int]] = {}
     for poll in history.polls:
-        if poll.status is not Status.OK or poll.final:
-            continue
+        if poll.status is not Status.OK or poll.final or poll.generation:
+            continue  # one that went back to the beginning is behind by its own will
         mine = positions.setdefault((poll.process, poll.generation), {})
         for partition, offset, _ in poll.records:
             mine[partition] = offset + 1

@@ -1,0 +1,54 @@
+"""`strandline sim`: exit codes, JSON, options, and what a failure tells."""
+
+from __future__ import annotations
+
+import json
+
+from click.testing import CliRunner
+
+from strandline.chaos import cli
+from strandline.chaos.breaks import BREAKS
+
+
+def test_seeds_that_hold_exit_0_and_tell_json() -> None:
+    """One object a seed; the trace is the seed's."""
+    arguments = ["--scenario", "quorum", "--seeds", "2", "--seed", "1", "--output", "json"]
+    result = CliRunner().invoke(cli.sim, arguments)
+    assert result.exit_code == 0, result.output
+    outcomes = [json.loads(line) for line in result.stdout.splitlines()]
+    assert sorted(outcome["seed"] for outcome in outcomes) == [1, 2]
+    assert all(outcome["ok"] and len(outcome["figures"]["trace"]) == 16 for outcome in outcomes)
+
+
+def test_a_failure_tells_seed_options_and_how_to_replay_it() -> None:
+    """Exit 1, the invariant's name, the expanded options, the command; and that command fails the same way."""
+    arguments = ["--scenario", "quorum", "--seeds", "60", "--break", "vote-not-durable"]
+    result = CliRunner().invoke(cli.sim, arguments)
+    assert result.exit_code == 1
+    replay = next(line for line in result.stdout.splitlines() if "replay:" in line)
+    words = replay.split("strandline sim ")[1].split()
+    assert '"quorum_election_timeout_ms"' in result.stdout
+    again = CliRunner().invoke(cli.sim, words)
+    assert again.exit_code == 1
+    message = next(line for line in result.stdout.splitlines() if line.startswith("seed "))
+    assert message in again.stdout
+
+
+def test_options_change_what_the_seed_drew() -> None:
+    """Nested, by name; an unknown one is told with those that are known."""
+    arguments = ["--scenario", "quorum", "--seed", "1", "--timeline"]
+    changed = CliRunner().invoke(
+        cli.sim, [*arguments, "--options", '{"duration_ms": 1500, "faults": {"kinds": ["kill"]}}']
+    )
+    assert changed.exit_code == 0, changed.output
+    assert "kill n" in changed.stdout
+    assert "partition" not in changed.stdout
+    wrong = CliRunner().invoke(cli.sim, [*arguments, "--options", '{"faults": {"kind": 1}}'])
+    assert wrong.exit_code == 2
+    assert "faults.kind" in wrong.output
+    assert "kinds" in wrong.output
+
+
+def test_the_breaks_in_the_help_are_those_there_are() -> None:
+    """`--help` must not import the cluster, so the names stand twice."""
+    assert sorted(cli.BREAKS) == sorted(BREAKS)
