@@ -27,27 +27,29 @@ class PartitionQueue:
 
     Invariants:
     - Only the last batch of `waiting` is open for records, and only while it has no sequence and was never sent.
-    - `unresolved` holds the batches that have a sequence and no final answer, in the order of their sequences; those of
-      them that are not on the wire stand at the head of `waiting`, in the same order.
-    - `gap`: a batch with a sequence ended without being known to be in the log. Nothing new is numbered until the later
-      ones are resolved and the epoch is bumped, or their answers show that nothing is missing.
+    - `numbered` holds, in the order of their sequences, the batches from the first without a final answer on; those of
+      them that are not on the wire and have no answer stand at the head of `waiting`, in the same order.
+    - What is on the wire is on its way to one broker, `wire_node`, sent while it led in `wire_epoch`.
+    - `known`: the partition's log holds a batch of this producer id, so its leader refuses what is out of order.
     - The epoch is bumped only while nothing is on the wire.
     """
 
     __slots__ = (
-        "bump_needed", "gap", "new_id_needed", "next_sequence", "on_wire", "partition", "producer_epoch", "producer_id",
-        "unresolved", "waiting",
+        "bump_needed", "known", "new_id_needed", "next_sequence", "numbered", "on_wire", "partition",
+        "producer_epoch", "producer_id", "waiting", "wire_epoch", "wire_node",
     )  # fmt: skip
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
         self.waiting: deque[ProducerBatch] = deque()
-        self.unresolved: list[ProducerBatch] = []
+        self.numbered: list[ProducerBatch] = []
         self.on_wire: list[ProducerBatch] = []
+        self.wire_node = -1
+        self.wire_epoch = -1
         self.producer_id = -1
         self.producer_epoch = -1
         self.next_sequence = 0
-        self.gap = False
+        self.known = False
         self.bump_needed = False
         self.new_id_needed = False
 
@@ -211,9 +213,9 @@ class Accumulator:
     def replace_by_halves(self, queue: PartitionQueue, batch: ProducerBatch, halves: list[ProducerBatch]) -> None:
         """Queue the halves of a batch in its place."""
         with self.lock:
-            if batch in queue.unresolved:
-                place = queue.unresolved.index(batch)
-                queue.unresolved[place : place + 1] = halves
+            if batch in queue.numbered:
+                place = queue.numbered.index(batch)
+                queue.numbered[place : place + 1] = halves
             self._incomplete[batch.id] += len(halves) - 1
             for half in halves:
                 queue.requeue(half)
@@ -238,9 +240,9 @@ class Accumulator:
             done()
 
     def busy_queues(self) -> list[PartitionQueue]:
-        """The queues that hold something to send."""
+        """The queues that hold something to send or have something on the wire."""
         with self.lock:
-            return [queue for queue in self.queues.values() if queue.waiting]
+            return [queue for queue in self.queues.values() if queue.waiting or queue.on_wire]
 
     def all_batches(self) -> list[tuple[PartitionQueue, ProducerBatch]]:
         """Every batch without an answer, queued or on the wire."""

@@ -24,7 +24,8 @@ class ProducerBatch:
 
     __slots__ = (
         "attempts", "base_sequence", "builder", "created_ms", "done", "encoded", "futures", "kind", "last_error",
-        "order", "partition", "producer_epoch", "producer_id", "reserved_bytes", "retry_at_ms", "shared", "timestamps",
+        "order", "partition", "producer_epoch", "producer_id", "reserved_bytes", "resolved", "retry_at_ms", "shared",
+        "timestamps",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +46,7 @@ class ProducerBatch:
         self.attempts = 0
         self.retry_at_ms = 0.0
         self.done = False
+        self.resolved = False
         self.encoded: bytearray | None = None
         self.last_error: Exception | None = None
 

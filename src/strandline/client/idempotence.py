@@ -2,12 +2,14 @@
 
 A broker knows the last five batches of (producer id, epoch) per partition. It answers a batch that it already has with
 the old offset, takes the one that comes next, and refuses any other with OUT_OF_ORDER_SEQUENCE_NUMBER. So a retry keeps
-its sequence, and of several retries only the first in line may be out.
+its sequence, of several retries only the first in line may be out, and nothing new is sent five batches ahead of it:
+the broker would forget it. Until a first batch is known to be in the log it travels alone: a leader without a trace of
+a producer id takes any sequence, and of two batches on their way during an election the second may find it first.
 
-A batch that ended without being known to be in the log leaves a gap. The batches behind it are sent on under their old
-numbers: if the broker takes them, nothing is missing; if it refuses the first in line, none of them was written, and
-all get new numbers from 0 under the next epoch. The epoch is bumped per partition, for brokers keep this state per
-partition; a bump fences requests of the old epoch that are still under way.
+A batch that has failed may or may not be in the log. What is behind it is sent on under its old numbers: if the broker
+takes the first in line, nothing is missing; if it refuses it, none of them was written, and all get new numbers from 0
+under the next epoch. The epoch is bumped per partition, for brokers keep this state per partition; a bump fences what
+is still under way under the old one.
 """
 
 from __future__ import annotations
@@ -22,6 +24,9 @@ from strandline.client.session import Session
 from strandline.client.wire.apis import Api
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
+
+REMEMBERED_BATCHES = 5
+"""How many batches of a producer a broker remembers per partition (Kafka's ProducerStateEntry)."""
 
 EPOCH_MAX = 32_767
 SEQUENCE_MASK = 0x7FFFFFFF
@@ -45,12 +50,9 @@ class Sequencer:
         self._wake = wake
         self._on_fatal = on_fatal
         self._fetching: asyncio.Task[None] | None = None
-        self._limit = config.max_in_flight_requests_per_connection
 
     def may_send(self, queue: PartitionQueue) -> bool:
         """Whether the batch at the head may go out now; bumps the epoch where that is due and possible."""
-        if queue.gap and not queue.unresolved:
-            queue.bump_needed = True
         if queue.bump_needed and (queue.on_wire or not self._bump(queue)):
             return False
         if queue.producer_id < 0:
@@ -60,29 +62,31 @@ class Sequencer:
             queue.producer_id, queue.producer_epoch = self.producer_id, 0
         head = queue.waiting[0]
         if head.base_sequence != NO_SEQUENCE:
-            return queue.unresolved[0] is head
-        return not queue.gap and len(queue.unresolved) < self._limit
+            return queue.numbered[0] is head
+        ahead = len(queue.numbered)
+        return ahead < REMEMBERED_BATCHES and (queue.known or not ahead)
 
     def number(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         """Give a batch that is about to be sent its sequence, unless it has one."""
         if batch.base_sequence == NO_SEQUENCE:
             batch.give_sequence(queue.producer_id, queue.producer_epoch, queue.next_sequence)
             queue.next_sequence = (queue.next_sequence + batch.count) & SEQUENCE_MASK
-            queue.unresolved.append(batch)
+            queue.numbered.append(batch)
 
     def resolve(self, queue: PartitionQueue, batch: ProducerBatch, *, written: bool) -> None:
         """A batch has its final answer; `written` is false unless it is known to be in the log."""
-        if batch in queue.unresolved:
-            queue.unresolved.remove(batch)
-            if not written:
-                queue.gap = True
+        if batch in queue.numbered and not batch.resolved:
+            batch.resolved = True
+            queue.known = queue.known or written
+            while queue.numbered and queue.numbered[0].resolved:
+                queue.numbered.pop(0)
 
     def refused(self, queue: PartitionQueue, batch: ProducerBatch, code: ErrorCode) -> bool:
         """Take note of an error about sequences; true when `code` is one (the batch is then to be sent again)."""
         if batch.base_sequence == NO_SEQUENCE:
             return False
         if code in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID):
-            if queue.unresolved and queue.unresolved[0] is batch:
+            if queue.numbered and queue.numbered[0] is batch:
                 queue.bump_needed = True
             return True
         if code in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING):
@@ -105,15 +109,16 @@ class Sequencer:
             if self.producer_id < 0:
                 self._fetch_producer_id()
                 return False
-            queue.producer_id, queue.producer_epoch = self.producer_id, 0
+            queue.producer_id, queue.producer_epoch, queue.known = self.producer_id, 0, False
         else:
             queue.producer_epoch += 1
         sequence = 0
-        for batch in queue.unresolved:
+        queue.numbered = [batch for batch in queue.numbered if not batch.resolved]
+        for batch in queue.numbered:
             batch.give_sequence(queue.producer_id, queue.producer_epoch, sequence)
             sequence += batch.count
         queue.next_sequence = sequence
-        queue.gap = queue.bump_needed = queue.new_id_needed = False
+        queue.bump_needed = queue.new_id_needed = False
         return True
 
     def _fetch_producer_id(self) -> None:

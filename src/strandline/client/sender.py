@@ -65,11 +65,15 @@ class Sender:
         nodes: dict[int, NodeInfo] = {}
         busy = accumulator.busy_queues()
         for queue in busy:
+            leader = self._metadata.leader_of(queue.partition)
+            if leader is not None and queue.on_wire and leader[1] > queue.wire_epoch:
+                self._give_up_old_leader(queue, leader[0])
+            if not queue.waiting:
+                continue
             delay = accumulator.is_due(queue, linger_ms, now)
             if delay > 0:
                 wait = min(wait, delay)
                 continue
-            leader = self._metadata.leader_of(queue.partition)
             if leader is None:
                 self._metadata.want((queue.partition.topic,))
                 self._metadata.request_update()
@@ -95,18 +99,23 @@ class Sender:
             if self._acks == 0 and not connection.writable:
                 connection.on_writable = self._wake
                 break
-            sent = self._take_due(queues, now)
+            sent = self._take_due(node, queues, now)
             if not sent:
                 break
             self._send(node, connection, sent)
         return float("inf")
 
-    def _take_due(self, queues: list[PartitionQueue], now: float) -> Sent:
-        """One batch per partition (a rule of Produce), as many as fit into `max.request.size`."""
+    def _take_due(self, node: NodeInfo, queues: list[PartitionQueue], now: float) -> Sent:
+        """One batch per partition (a rule of Produce), as many as fit into `max.request.size`.
+
+        A partition with something on its way to another broker waits: the new leader could get the later batch first.
+        """
         accumulator, sequencer = self._accumulator, self._sequencer
         sent: Sent = []
         size = 0
         for queue in queues:
+            if queue.on_wire and queue.wire_node != node.node_id:
+                continue
             if not queue.waiting or accumulator.is_due(queue, self._config.linger_ms, now) > 0:
                 continue
             if sequencer is not None and not sequencer.may_send(queue):
@@ -126,6 +135,8 @@ class Sender:
         for queue, batch in sent:
             batch.attempts += 1
             queue.on_wire.append(batch)
+            leader = self._metadata.leader_of(queue.partition)
+            queue.wire_node, queue.wire_epoch = node.node_id, -1 if leader is None else leader[1]
             topics.setdefault(queue.partition.topic, []).append((queue.partition.partition, batch.encode()))
         ids = {name: view.topic_id for name in topics if (view := self._metadata.topics.get(name)) is not None}
         all_named = all(ids.get(name) is not None for name in topics)
@@ -144,7 +155,8 @@ class Sender:
         if self._acks == 0:
             self._finish_unanswered(sent, answer)
         else:
-            answer.add_done_callback(partial(self._answered, node, version, sent))
+            attempts = [batch.attempts for _, batch in sent]
+            answer.add_done_callback(partial(self._answered, node, version, sent, attempts))
 
     def _undo(self, sent: Sent, error: KafkaError) -> None:
         for queue, batch in sent:
@@ -191,7 +203,32 @@ class Sender:
 
     # -- answers ----------------------------------------------------------------------------------------------------
 
-    def _answered(self, node: NodeInfo, version: int, sent: Sent, answer: asyncio.Future[memoryview]) -> None:
+    def _give_up_old_leader(self, queue: PartitionQueue, leader: NodeInfo) -> None:
+        """Send anew, to the new leader, what the old one has not answered: it may be silent for long.
+
+        Only sequences make that safe: the new leader answers what the old one had replicated as a duplicate.
+        """
+        if self._sequencer is None or queue.wire_node == leader.node_id:
+            return
+        given_up, queue.on_wire = queue.on_wire, []
+        for batch in given_up:
+            if not batch.done:
+                batch.last_error = Disconnected(f"broker {queue.wire_node} no longer leads {queue.partition}")
+                self._accumulator.put_back(queue, batch)
+
+    def _answered(
+        self,
+        node: NodeInfo,
+        version: int,
+        everything: Sent,
+        attempts: list[int],
+        answer: asyncio.Future[memoryview],
+    ) -> None:
+        sent = [
+            (queue, batch)
+            for (queue, batch), attempt in zip(everything, attempts, strict=True)
+            if batch.attempts == attempt and batch in queue.on_wire
+        ]
         for queue, batch in sent:
             queue.on_wire.remove(batch)
         error = Disconnected("the producer was closed") if answer.cancelled() else answer.exception()

@@ -1,0 +1,244 @@
+"""The producer among faults, in virtual time: nothing twice, lost, or out of order (S10, S25, S30, S31)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from strandline.chaos.sim.process import Ports
+from strandline.client.aio import Producer
+from strandline.client.errors import DeliveryTimeout
+from strandline.client.wire.apis import Api
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import TopicPartition
+from tests.client.broker import BOOTSTRAP, Act, ScriptedCluster, drawn, play
+
+WHERE = TopicPartition("t", 0)
+
+
+def producer(ports: Ports, **settings: Any) -> Producer:
+    return Producer(BOOTSTRAP, clock=ports.clock, rng=ports.rng, **settings)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_each_record_once_and_in_order_among_lost_answers_and_moving_leaders(seed: int) -> None:
+    """S31, rules C: replies lost, requests lost, errors after the append, leaders moving, 5 requests in flight."""
+    rng = random.Random(seed)
+    acked: dict[int, tuple[int, int]] = {}
+
+    async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
+        chances = {"lost_before": 0.04, "lost_after": 0.08, "error_after": 0.08, "error_before": 0.05, "slow": 0.2}
+        cluster.on_produce = drawn(rng, chances)
+        async with producer(ports, batch_size=120, linger_ms=1) as sender:
+            waiting = []
+            for number in range(400):
+                waiting.append(await sender.send("t", b"%d" % number, partition=number % 2))
+                if number % 40 == 20:
+                    where = TopicPartition("t", rng.randrange(2))
+                    cluster.move(where, rng.randint(1, 3))
+                if number % 10 == 0:
+                    await asyncio.sleep(rng.uniform(0, 0.05))
+            for number, ack in enumerate(await asyncio.gather(*waiting)):
+                acked[number] = (ack.partition, ack.offset)
+
+    cluster = play(scenario, {"t": 2}, seed=seed)
+    for partition in range(2):
+        records = cluster.records[TopicPartition("t", partition)]
+        assert [int(record.value or b"") for record in records] == list(range(partition, 400, 2))
+        for record in records:
+            told = acked[int(record.value or b"")]
+            # An answer to a duplicate may leave the offset out (-1), but never names a wrong one.
+            assert told in ((partition, record.offset), (partition, -1))
+
+
+def test_a_batch_that_times_out_leaves_a_gap_that_the_next_epoch_closes() -> None:
+    """KIP-360: the batches behind an expired one are not lost, not doubled, and the producer goes on."""
+    outcomes: list[Any] = []
+
+    async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
+        settings = {"delivery_timeout_ms": 1_000, "request_timeout_ms": 900, "batch_size": 1, "linger_ms": 0}
+        async with producer(ports, **settings) as sender:
+            outcomes.append(await sender.send_and_wait("t", b"0", partition=0))
+            cluster.on_produce = lambda _: Act(apply=False, error=ErrorCode.NOT_ENOUGH_REPLICAS)
+            lost = await sender.send("t", b"lost", partition=0)
+            await asyncio.sleep(0.6)
+            behind = await sender.send("t", b"behind", partition=0)
+            outcomes.extend(await asyncio.gather(lost, return_exceptions=True))
+            cluster.on_produce = lambda _: Act()
+            outcomes.append(await behind)
+            outcomes.append(await sender.send_and_wait("t", b"after", partition=0))
+
+    cluster = play(scenario, {"t": 1})
+    assert isinstance(outcomes[1], DeliveryTimeout)
+    assert isinstance(outcomes[1].last_error, KafkaError)
+    assert outcomes[1].last_error.code is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert [record.value for record in cluster.records[WHERE]] == [b"0", b"behind", b"after"]
+
+
+def test_an_expired_batch_that_was_written_after_all_is_not_followed_by_a_duplicate() -> None:
+    """The broker appended it and its answer was lost: what is behind is taken under its old number."""
+
+    async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
+        settings = {"delivery_timeout_ms": 1_000, "request_timeout_ms": 400, "batch_size": 1, "linger_ms": 0}
+        async with producer(ports, **settings) as sender:
+            await sender.send_and_wait("t", b"0", partition=0)
+            cluster.on_produce = lambda _: Act(answer=False)
+            written = await sender.send("t", b"written", partition=0)
+            await asyncio.sleep(0.5)
+            behind = await sender.send("t", b"behind", partition=0)
+            with pytest.raises(DeliveryTimeout):
+                await written
+            cluster.on_produce = lambda _: Act()
+            await behind
+
+    cluster = play(scenario, {"t": 1})
+    assert [record.value for record in cluster.records[WHERE]] == [b"0", b"written", b"behind"]
+
+
+def test_nothing_new_is_sent_beyond_what_brokers_remember() -> None:
+    """Rules C: a batch written five batches ago is forgotten; its retry must come before a sixth goes out."""
+    seen: list[int] = []
+
+    async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
+        async with producer(ports, batch_size=1, linger_ms=0, retry_backoff_ms=500) as sender:
+            await sender.send_and_wait("t", b"first", partition=0)
+
+            def script(_: TopicPartition) -> Act:
+                seen.append(len(seen))
+                return Act(error=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND) if len(seen) == 1 else Act()
+
+            cluster.on_produce = script
+            waiting = [await sender.send("t", b"%d" % number, partition=0) for number in range(20)]
+            await asyncio.sleep(0.3)
+            assert len(seen) == 5, "the one without an ack, and four behind it"
+            assert [ack.offset for ack in await asyncio.gather(*waiting)] == list(range(1, 21))
+
+    play(scenario, {"t": 1})
+
+
+def test_the_first_batch_travels_alone() -> None:
+    """A leader without a trace of the producer id takes any sequence: nothing may overtake sequence 0."""
+
+    async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
+        cluster.on_produce = lambda _: Act(delay_ms=200)
+        async with producer(ports, batch_size=1, linger_ms=0) as sender:
+            waiting = [await sender.send("t", b"%d" % number, partition=0) for number in range(4)]
+            await asyncio.sleep(0.1)
+            assert sender._core is not None
+            assert len(sender._core.accumulator.queues[WHERE].on_wire) == 1
+            await asyncio.gather(*waiting)
+
+    play(scenario, {"t": 1})
+
+
+def test_a_silent_old_leader_is_not_waited_for() -> None:
+    """A paused broker keeps its connections: what it has not answered goes to the new leader once one is known."""
+
+    async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
+        async with producer(ports, linger_ms=0, metadata_max_age_ms=200) as sender:
+            await sender.send_and_wait("t", b"0", partition=0)
+            silent = cluster.partitions[WHERE].leader
+            cluster.silent_nodes.add(silent)
+            waiting = [await sender.send("t", b"1", partition=0), await sender.send("t", b"2", partition=0)]
+            await asyncio.sleep(1)
+            cluster.move(WHERE, silent % 3 + 1)
+            started_ms = ports.clock.monotonic_ms()
+            await asyncio.gather(*waiting)
+            assert ports.clock.monotonic_ms() - started_ms < 1_000
+
+    assert [record.value for record in play(scenario, {"t": 1}).records[WHERE]] == [b"0", b"1", b"2"]
+
+
+def test_without_idempotence_and_one_in_flight_order_is_kept() -> None:
+    """S30: a retry may double a record, but with one request in flight it never overtakes."""
+    rng = random.Random(3)
+
+    async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
+        cluster.on_produce = drawn(rng, {"lost_after": 0.2, "error_before": 0.2})
+        settings = {"enable_idempotence": False, "max_in_flight_requests_per_connection": 1, "batch_size": 60}
+        async with producer(ports, linger_ms=1, **settings) as sender:
+            await asyncio.gather(*[await sender.send("t", b"%d" % n, partition=0) for n in range(100)])
+
+    values = [int(record.value or b"") for record in play(scenario, {"t": 1}).records[WHERE]]
+    assert values != sorted(set(values)), "the script must have doubled something, or this shows nothing"
+    assert list(dict.fromkeys(values)) == list(range(100))
+
+
+def test_acks_zero_is_never_retried() -> None:
+    """S22: fire and forget: offset -1 at once, one request, and what the broker lost stays lost."""
+    told: list[Any] = []
+
+    async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
+        async with producer(ports, acks="0", linger_ms=0) as sender:
+            told.append(await sender.send_and_wait("t", b"kept", partition=0))
+            await asyncio.sleep(0.1)
+            cluster.on_produce = lambda _: Act(apply=False, answer=False)
+            told.append(await sender.send_and_wait("t", b"lost", partition=0))
+            await asyncio.sleep(5)
+
+    cluster = play(scenario, {"t": 1})
+    assert [ack.offset for ack in told] == [-1, -1]
+    assert [ack.replicas for ack in told] == [(), ()]
+    assert [record.value for record in cluster.records[WHERE]] == [b"kept"]
+    assert cluster.requests[Api.PRODUCE] == 2
+
+
+def test_acks_one_names_the_leader_alone() -> None:
+    """S23: what acks=1 promises is one copy."""
+
+    async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
+        async with producer(ports, acks="1") as sender:
+            ack = await sender.send_and_wait("t", b"x", partition=1)
+            assert (ack.offset, ack.replicas) == (0, (cluster.partitions[TopicPartition("t", 1)].leader,))
+
+    play(scenario, {"t": 2})
+
+
+def test_a_batch_too_large_is_split_and_keeps_its_order() -> None:
+    """MESSAGE_TOO_LARGE for a batch of several records: halves are sent until they fit."""
+
+    async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
+        log = cluster.partitions[WHERE].log
+        log.config = type(log.config)(max_message_bytes=400, preallocate_bytes=0)
+        async with producer(ports, batch_size=4_000, linger_ms=20) as sender:
+            waiting = [await sender.send("t", b"%03d" % number * 10, partition=0) for number in range(60)]
+            offsets = [(await ack).offset for ack in waiting]
+            assert offsets == list(range(60))
+
+    cluster = play(scenario, {"t": 1})
+    assert [int((record.value or b"")[:3]) for record in cluster.records[WHERE]] == list(range(60))
+
+
+def test_one_record_too_large_for_the_broker_fails_alone() -> None:
+    """The record fails with the broker's code; those before and behind are kept, in order."""
+
+    async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
+        log = cluster.partitions[WHERE].log
+        log.config = type(log.config)(max_message_bytes=400, preallocate_bytes=0)
+        async with producer(ports, batch_size=1_000, linger_ms=20) as sender:
+            waiting = [await sender.send("t", value, partition=0) for value in (b"a", b"b" * 500, b"c")]
+            results = await asyncio.gather(*waiting, return_exceptions=True)
+            assert [getattr(result, "offset", None) for result in results] == [0, None, 1]
+            assert isinstance(results[1], KafkaError)
+            assert results[1].code is ErrorCode.MESSAGE_TOO_LARGE
+
+    assert [record.value for record in play(scenario, {"t": 1}).records[WHERE]] == [b"a", b"c"]
+
+
+def test_a_refused_epoch_gets_a_new_producer_id() -> None:
+    """INVALID_PRODUCER_EPOCH: the id is burnt, another one goes on from sequence 0."""
+
+    async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
+        async with producer(ports, linger_ms=0) as sender:
+            await sender.send_and_wait("t", b"0", partition=0)
+            acts = [Act(apply=False, error=ErrorCode.INVALID_PRODUCER_EPOCH)]
+            cluster.on_produce = lambda _: acts.pop() if acts else Act()
+            await sender.send_and_wait("t", b"1", partition=0)
+
+    cluster = play(scenario, {"t": 1})
+    assert [record.value for record in cluster.records[WHERE]] == [b"0", b"1"]
+    assert cluster.requests[Api.INIT_PRODUCER_ID] == 2
