@@ -159,25 +159,26 @@ class Member:
         self.disk: Disk | None = None
         self.fatal: list[BaseException] = []
 
-    async def start(self, *, disk: Disk | None = None, config: QuorumConfig | None = None) -> Quorum:
+    async def start(self, *, claims_to_vote: bool | None = None) -> Quorum:
         cluster = self.cluster
-        self.disk = disk or RealDisk()
+        self.disk = RealDisk()
         self.disk.mkdir(self.data_dir)
         self.listener = Replay()
         self.listener.own_id = self.id
         self.fatal = []
+        is_voter = any(voter.node_id == self.id for voter in cluster.voters)
         self.quorum = Quorum(
             node_id=self.id,
             directory_id=self.directory_id,
             cluster_id=CLUSTER,
             voters=cluster.voters,
-            is_voter=any(voter.node_id == self.id for voter in cluster.voters),
+            is_voter=is_voter if claims_to_vote is None else claims_to_vote,
             disk=self.disk,
             clock=SystemClock(),
             rng=random.Random(cluster.rng.random()),
             rpc=MemoryRpc(cluster.network, self.id),
             data_dir=self.data_dir,
-            config=config or cluster.config,
+            config=cluster.config,
             on_fatal=self.fatal.append,
         )
         self.quorum.register(self.listener)

@@ -56,6 +56,7 @@ class Dispatcher:
         self._cold: asyncio.Task[None] | None = None
         self._closed = False
         self._memo: tuple[int, int, list[CommittedBatch], int] | None = None
+        """What was read last: (offset, limit, batches, bytes), for the next listener of the same turn."""
         self.new_record_bytes = 0
         """Bytes handed to the first listener since the last snapshot."""
 
@@ -110,6 +111,7 @@ class Dispatcher:
             self._on_fatal(error)
         finally:
             self._running = False
+            self._memo = None
 
     def close(self) -> None:
         """Hand over nothing more."""
@@ -126,7 +128,7 @@ class Dispatcher:
         replay.listener.handle_leader_change(self._leader)
 
     def _catch_up(self, replay: _Replay) -> None:
-        if not replay.loaded:
+        if not replay.loaded or replay.next_offset < self._log.start_offset:
             self._load(replay)
         budget = _TURN_BYTES_MAX
         while replay.next_offset < self._high_watermark and not self._closed and self._cold is None:
@@ -142,6 +144,8 @@ class Dispatcher:
                     return
                 memo = self._memo = (replay.next_offset, limit, *read)
             _, _, batches, size = memo
+            if not batches:
+                return
             budget -= size
             if replay is self._replays[0]:
                 self.new_record_bytes += size
@@ -169,7 +173,8 @@ class Dispatcher:
             return
         finally:
             self._cold = None
-        self._memo = (offset, limit, *read)
+        if read[0]:
+            self._memo = (offset, limit, *read)
         self.run()
 
     def _run_later(self) -> None:

@@ -13,11 +13,12 @@ from strandline.log.batch import build_batch, iter_batches
 from strandline.log.config import LogConfig
 from strandline.log.disk import Disk
 from strandline.log.partition_log import PartitionLog
+from strandline.log.reader import LogRead
 from strandline.log.records import Record, decode_records
 from strandline.log.recovery import open_log
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import CorruptLogError, KafkaError
-from strandline.proto.ids import LeaderEpoch, TopicPartition
+from strandline.proto.ids import LeaderEpoch, Offset, TopicPartition
 from strandline.proto.ports import Clock
 
 TOPIC_PARTITION = TopicPartition("__cluster_metadata", 0)
@@ -48,8 +49,7 @@ class MetadataLog:
             retention_ms=-1,
         )
         log = open_log(disk, directory, TOPIC_PARTITION, clock=clock, config=log_config, last_life=last_life)
-        disk.sync_now([segment.file for segment in log.segments])
-        disk.sync_dir(directory)
+        disk.sync_dir(directory)  # names that the last life made and had not synced yet
         recovery_point.note(log.log_end_offset)
         return cls(log, recovery_point)
 
@@ -62,6 +62,11 @@ class MetadataLog:
     def end_offset(self) -> int:
         """One past the last record written."""
         return self.partition_log.log_end_offset
+
+    @property
+    def start_offset(self) -> int:
+        """What lies below is in a snapshot alone."""
+        return self.partition_log.log_start_offset
 
     @property
     def durable_offset(self) -> int:
@@ -162,8 +167,8 @@ class MetadataLog:
         return None if found is None else found.data
 
     async def read_cold(self, offset: int, max_bytes: int) -> bytes:
-        """As `read`, off the loop."""
-        return (await self.partition_log.read_cold(offset, max_bytes, self.end_offset)).data
+        """As `read`, off the loop; nothing if a snapshot took the place of these records meanwhile."""
+        return (await self._read_cold(offset, max_bytes, self.end_offset)).data
 
     def committed(self, offset: int, limit: int, max_bytes: int) -> tuple[list[CommittedBatch], int] | None:
         """Batches in [offset, limit) and their size in bytes; None if they are not in memory. Control batches come
@@ -172,9 +177,17 @@ class MetadataLog:
         return None if found is None else (_decode(found.data), len(found.data))
 
     async def committed_cold(self, offset: int, limit: int, max_bytes: int) -> tuple[list[CommittedBatch], int]:
-        """As `committed`, off the loop."""
-        found = await self.partition_log.read_cold(offset, max_bytes, limit)
+        """As `committed`, off the loop; nothing if a snapshot took the place of these records meanwhile."""
+        found = await self._read_cold(offset, max_bytes, limit)
         return _decode(found.data), len(found.data)
+
+    async def _read_cold(self, offset: int, max_bytes: int, limit: int) -> LogRead:
+        try:
+            return await self.partition_log.read_cold(offset, max_bytes, limit)
+        except KafkaError as error:
+            if error.code is ErrorCode.OFFSET_OUT_OF_RANGE and offset < self.start_offset:
+                return LogRead(b"", Offset(offset), Offset(offset))
+            raise
 
 
 def build_data_batch(records: Sequence[bytes], *, base_offset: int, epoch: int, timestamp_ms: int) -> bytearray:

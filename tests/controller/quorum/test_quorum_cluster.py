@@ -1,0 +1,392 @@
+"""The whole quorum on real disks: elect, commit, fail over, restart, snapshot."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from quorum_cluster import FAST, Cluster, Member
+
+from strandline.controller.quorum.api import LeaderAndEpoch, NotLeader
+from strandline.controller.quorum.snapshots import SnapshotStore
+from strandline.controller.raft.messages import OffsetAndEpoch
+from strandline.log.batch import iter_batches
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import ConfigError, CorruptLogError, KafkaError
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    """One loop a test."""
+
+    async def main() -> None:
+        await test()
+
+    asyncio.run(main())
+
+
+def log_bytes(member: Member) -> bytes:
+    """All batches of a stopped member's log, without what its last segment was allocated ahead."""
+    directory = Path(member.data_dir) / "__cluster_metadata-0"
+    return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
+
+
+def test_three_voters_elect_commit_and_hold_the_same_bytes(tmp_path: Path) -> None:
+    """Committed batches reach every listener in order, atomically; the logs are byte-identical."""
+
+    async def test() -> None:
+        cluster = Cluster(tmp_path)
+        async with cluster:
+            await cluster.append(b"a", b"b")
+            await cluster.append(b"c")
+            members = list(cluster.members.values())
+            await cluster.until(lambda: all(member.listener.values == [b"a", b"b", b"c"] for member in members))
+            for member in members:
+                assert [batch.records for batch in member.listener.batches] == [[b"a", b"b"], [b"c"]]
+                assert member.listener.batches[0].epoch >= 1
+                assert abs(member.listener.batches[0].timestamp_ms - time.time() * 1000) < 60_000
+        logs = [log_bytes(member) for member in cluster.members.values()]
+        common = min(len(log) for log in logs)
+        assert common > 0
+        assert len({log[:common] for log in logs}) == 1
+        controls = [header.is_control for header, _ in iter_batches(logs[0])]
+        assert controls[0] is True, "an epoch opens with its LeaderChange"
+        assert controls.count(False) == 2
+
+    run(test)
+
+
+def test_append_is_refused_elsewhere_in_other_epochs_and_beyond_the_limit(tmp_path: Path) -> None:
+    """NotLeader and RECORD_LIST_TOO_LARGE: nothing was appended."""
+
+    async def test() -> None:
+        async with Cluster(tmp_path) as cluster:
+            leader = await cluster.elect()
+            assert leader.quorum is not None
+            epoch = leader.quorum.leader_and_epoch.epoch
+            end = leader.quorum.log_end_offset
+            for member in cluster.running():
+                assert member.quorum is not None
+                with pytest.raises(NotLeader) as caught:
+                    member.quorum.append(epoch if member is not leader else epoch - 1, [b"x"])
+                assert caught.value.code is ErrorCode.NOT_CONTROLLER
+            with pytest.raises(KafkaError, match="RECORD_LIST_TOO_LARGE"):
+                leader.quorum.append(epoch, [b"x" * (9 << 20)])
+            assert leader.quorum.log_end_offset == end
+
+    run(test)
+
+
+def test_a_new_leader_is_told_so_when_it_has_everything(tmp_path: Path) -> None:
+    """A13: the controller may act at once when it hears that it leads; all others hear of a change at once."""
+
+    async def test() -> None:
+        async with Cluster(tmp_path) as cluster:
+            for count in range(1, 6):
+                await cluster.append(b"v%d" % count)
+                old = await cluster.elect()
+                assert old.quorum is not None
+                old.quorum.resign()
+                await cluster.until(lambda old=old: cluster.leader() not in (None, old))  # type: ignore[misc]
+                leader = cluster.leader()
+                assert leader is not None
+                assert leader.listener.values_at_own_leadership[-1] == count
+            for member in cluster.running():
+                epochs = [told.epoch for told in member.listener.leaders]
+                assert epochs == sorted(epochs)
+                leaders = {told for told in member.listener.leaders if told.leader_id is not None}
+                assert len(leaders) == len({told.epoch for told in leaders}), "one leader an epoch"
+
+    run(test)
+
+
+def test_a_killed_leader_is_replaced_within_half_a_second(tmp_path: Path) -> None:
+    """Kill to the next commit, with the default settings: a few hundred milliseconds, not the fetch timeout."""
+
+    async def test() -> None:
+        gaps = []
+        async with Cluster(
+            tmp_path, config=replace(FAST, quorum_fetch_timeout_ms=5000, quorum_suspicion_ms=60)
+        ) as cluster:
+            for _ in range(4):
+                await cluster.append(b"before")
+                leader = await cluster.elect()
+                leader.kill()
+                begin = time.monotonic()
+                await cluster.append(b"after")
+                gaps.append(time.monotonic() - begin)
+                await leader.start()
+                await cluster.until(lambda leader=leader: leader.listener.values[-1:] == [b"after"])  # type: ignore[misc]
+        assert sorted(gaps)[1] < 0.5, gaps
+
+    run(test)
+
+
+def test_everything_committed_survives_the_kill_of_all_three(tmp_path: Path) -> None:
+    """SIGKILL of all nodes at once, restart: what any listener was handed is there again."""
+
+    async def test() -> None:
+        cluster = Cluster(tmp_path)
+        expected: list[bytes] = []
+        for life in range(3):
+            for member in cluster.members.values():
+                await member.start()
+            for i in range(10):
+                expected.append(b"%d-%d" % (life, i))
+                await cluster.append(expected[-1])
+            everyone = cluster.running()
+            await cluster.until(lambda everyone=everyone: all(m.listener.values == expected for m in everyone))  # type: ignore[misc]
+            for member in everyone:
+                member.kill()
+
+    run(test)
+
+
+def test_observers_get_commits_within_milliseconds(tmp_path: Path) -> None:
+    """A12: the leader answers parked fetches when the high watermark moves; nobody waits for a poll to end."""
+
+    async def test() -> None:
+        async with Cluster(tmp_path, observers=2, config=replace(FAST, quorum_fetch_max_wait_ms=300)) as cluster:
+            observers = [cluster.members[101], cluster.members[102]]
+            await cluster.append(b"first")
+            await cluster.until(lambda: all(observer.listener.values for observer in observers))
+            delays = []
+            for i in range(20):
+                await cluster.append(b"%d" % i)
+                begin = time.monotonic()
+                await cluster.until(lambda i=i: all(o.listener.values[-1] == b"%d" % i for o in observers))  # type: ignore[misc]
+                delays.append(time.monotonic() - begin)
+            assert sorted(delays)[15] < 0.05, delays
+            leader = await cluster.elect()
+            leader.kill()
+            await cluster.append(b"after")
+            await cluster.until(lambda: all(observer.listener.values[-1] == b"after" for observer in observers))
+
+    run(test)
+
+
+def test_describe(tmp_path: Path) -> None:
+    """The leader knows everyone's progress; others know themselves."""
+
+    async def test() -> None:
+        async with Cluster(tmp_path, observers=1) as cluster:
+            await cluster.append(b"x")
+            leader = await cluster.elect()
+            assert leader.quorum is not None
+            await cluster.until(
+                lambda: (
+                    [r.log_end_offset for r in leader.quorum.describe().observers]  # type: ignore[union-attr]
+                    == [leader.quorum.log_end_offset]
+                )  # type: ignore[union-attr]
+            )
+            seen = leader.quorum.describe()
+            assert (seen.leader_id, seen.epoch) == leader.quorum.leader_and_epoch
+            assert seen.high_watermark == leader.quorum.high_watermark == 2
+            assert [voter.node_id for voter in seen.voters] == [1, 2, 3]
+            assert [voter.directory_id for voter in seen.voters] == [UUID(int=n) for n in (1, 2, 3)]
+            now = time.time() * 1000
+            for replica in [*seen.voters, *seen.observers]:
+                assert now - 5000 < replica.last_caught_up_timestamp_ms <= replica.last_fetch_timestamp_ms <= now + 50
+            assert [observer.node_id for observer in seen.observers] == [101]
+            other = next(m for m in cluster.running() if m is not leader and m.id < 100)
+            assert other.quorum is not None
+            ends = {voter.node_id: voter.log_end_offset for voter in other.quorum.describe().voters}
+            assert ends[other.id] == 2
+            assert ends[leader.id] == -1
+            assert leader.quorum.endpoint_of(other.id) == other.endpoint
+            assert leader.quorum.endpoint_of(cluster.members[101].id) is None
+
+    run(test)
+
+
+def test_snapshots_bound_the_log_and_serve_restarts_and_laggards(tmp_path: Path) -> None:
+    """A10: taken by size; the log is deleted only below the older kept one; a restart loads the latest; a follower that
+    is too far behind fetches it, in pieces."""
+
+    async def test() -> None:
+        config = replace(
+            FAST, snapshot_max_new_record_bytes=2_000, quorum_snapshot_chunk_bytes=500, log_segment_bytes=1_000
+        )
+        cluster = Cluster(tmp_path, config=config)
+        async with cluster:
+            leader = await cluster.elect()
+            laggard = next(member for member in cluster.running() if member is not leader)
+            laggard.kill()
+            expected = []
+            for i in range(120):
+                expected.append(b"value-%03d" % i)
+                await cluster.append(expected[-1])
+            leader = await cluster.elect()
+            directory = Path(leader.data_dir) / "__cluster_metadata-0"
+            await cluster.until(lambda: len(list(directory.glob("*.checkpoint"))) == 2)
+            await cluster.until(lambda: not (directory / "00000000000000000000.log").exists())
+            await laggard.start()
+            await cluster.until(lambda: laggard.listener.values == expected)
+            assert laggard.listener.loads, "it was so far behind that only a snapshot could help"
+            await cluster.append(b"more")
+            await cluster.until(lambda: laggard.listener.values == [*expected, b"more"])
+        for member in cluster.members.values():
+            await member.start()
+            assert member.listener.loads, "the latest snapshot is loaded before anything else"
+            assert member.listener.values == [*expected, b"more"][: len(member.listener.values)]
+        await cluster.until(lambda: all(member.listener.values == [*expected, b"more"] for member in cluster.running()))
+        for member in cluster.running():
+            await member.stop()
+
+    run(test)
+
+
+def test_a_listener_registered_late_gets_everything(tmp_path: Path) -> None:
+    """Snapshot first, then the log from there."""
+
+    async def test() -> None:
+        async with Cluster(tmp_path, config=replace(FAST, snapshot_max_new_record_bytes=500)) as cluster:
+            for i in range(20):
+                await cluster.append(b"value-%d" % i * 5)
+            leader = await cluster.elect()
+            assert leader.quorum is not None
+            late = type(leader.listener)()
+            late.own_id = leader.id
+            leader.quorum.register(late)
+            await cluster.until(lambda: late.values == leader.listener.values)
+            await cluster.until(lambda: late.leaders[-1:] == [leader.quorum.leader_and_epoch])  # type: ignore[union-attr]
+            assert late.loads
+
+    run(test)
+
+
+def test_a_stopping_leader_hands_over_at_once(tmp_path: Path) -> None:
+    """EndQuorumEpoch: no suspicion, no timeout."""
+
+    async def test() -> None:
+        config = replace(FAST, quorum_fetch_timeout_ms=60_000, quorum_suspicion_ms=20_000)
+        async with Cluster(tmp_path, config=config) as cluster:
+            await cluster.append(b"a")
+            await asyncio.sleep(0.05)
+            await (await cluster.elect()).stop()
+            await cluster.until(lambda: cluster.leader() is not None, timeout_s=2)
+
+    run(test)
+
+
+def test_a_wiped_voter_observes_and_catches_up(tmp_path: Path) -> None:
+    """D-26: under a new directory id it is no voter; `describe` shows both the voter's silence and the observer."""
+
+    async def test() -> None:
+        async with Cluster(tmp_path) as cluster:
+            await cluster.append(b"x")
+            leader = await cluster.elect()
+            wiped = next(member for member in cluster.running() if member is not leader)
+            wiped.kill()
+            wiped.data_dir += "-new"
+            wiped.directory_id = UUID(int=999)
+            await wiped.start()
+            await cluster.until(lambda: wiped.listener.values == [b"x"])
+            assert leader.quorum is not None
+            await cluster.until(lambda: leader.quorum.describe().observers)  # type: ignore[union-attr]
+            assert [o.directory_id for o in leader.quorum.describe().observers] == [UUID(int=999)]
+            others = [m for m in cluster.running() if m not in (leader, wiped)]
+            for member in others:
+                member.kill()
+            assert wiped.quorum is not None
+            last = leader.quorum.append(leader.quorum.leader_and_epoch.epoch, [b"never"])
+            await cluster.until(lambda: wiped.quorum.log_end_offset > last)  # type: ignore[union-attr]
+            await asyncio.sleep(0.1)
+            assert leader.quorum.high_watermark <= last, "the wiped disk must not count"
+
+    run(test)
+
+
+def test_damage_refuses_the_start_with_a_sentence(tmp_path: Path) -> None:
+    """A1, D-31, rule E: quorum state, snapshot, and the middle of the log."""
+
+    async def test() -> None:
+        cluster = Cluster(tmp_path, voters=1, config=replace(FAST, snapshot_max_new_record_bytes=300))
+        member = cluster.members[1]
+        await member.start()
+        for i in range(40):
+            await cluster.append(b"value-%d" % i)
+        directory = Path(member.data_dir) / "__cluster_metadata-0"
+        await cluster.until(lambda: len(list(directory.glob("*.checkpoint"))) == 2)
+        await member.stop()
+        log = sorted(directory.glob("*.log"))[-1]
+        first, second = (header.size for header, _ in list(iter_batches(log.read_bytes()))[:2])
+        for path, position in (
+            (directory / "quorum-state", 0),
+            (sorted(directory.glob("*.checkpoint"))[-1], 40),
+            (log, first + second - 1),
+        ):
+            good = path.read_bytes()
+            damaged = bytearray(good)
+            damaged[position] ^= 0x55
+            path.write_bytes(damaged)
+            with pytest.raises(CorruptLogError) as caught:
+                await member.start()
+            assert path.name in str(caught.value)
+            path.write_bytes(good)
+        await member.start()
+        await cluster.until(lambda: len(member.listener.values) == 40)
+        await member.stop()
+
+    run(test)
+
+
+def test_a_snapshot_ahead_of_the_log_replaces_it(tmp_path: Path) -> None:
+    """A10: stopped between the freeze of a fetched snapshot and the truncation of the log."""
+
+    async def test() -> None:
+        cluster = Cluster(tmp_path, voters=1)
+        member = cluster.members[1]
+        await member.start()
+        await cluster.append(b"old")
+        await member.stop()
+        disk = member.disk
+        assert disk is not None
+        directory = f"{member.data_dir}/__cluster_metadata-0"
+        await SnapshotStore(disk, directory).write(OffsetAndEpoch(50, 1), [b"fetched"], timestamp_ms=1)
+        await member.start()
+        assert member.listener.loads == [(50, 1)]
+        await cluster.append(b"next")
+        assert member.listener.values == [b"fetched", b"next"]
+        assert member.listener.batches[-1].base_offset > 50
+        await member.stop()
+
+    run(test)
+
+
+def test_role_and_voter_set_must_agree(tmp_path: Path) -> None:
+    """The operator's mistake is named with the setting."""
+    cluster = Cluster(tmp_path)
+    member = cluster.members[1]
+
+    async def test() -> None:
+        with pytest.raises(ConfigError, match=r"controller\.quorum\.voters"):
+            await member.start(claims_to_vote=False)
+        cluster.voters = cluster.voters[1:]
+        with pytest.raises(ConfigError, match=r"controller\.quorum\.voters"):
+            await member.start(claims_to_vote=True)
+
+    run(test)
+
+
+def test_a_quorum_without_leader_knows_nothing(tmp_path: Path) -> None:
+    """Before the start and alone: no leader, nothing committed, appends refused, calls answered as unavailable."""
+
+    async def test() -> None:
+        cluster = Cluster(tmp_path)
+        quorum = await cluster.members[1].start()
+        assert quorum.leader_and_epoch == LeaderAndEpoch(None, 0)
+        assert (quorum.high_watermark, quorum.log_end_offset) == (0, 0)
+        with pytest.raises(NotLeader):
+            quorum.append(0, [b"x"])
+        quorum.resign()
+        await quorum.close()
+        await quorum.close()
+        with pytest.raises(NotLeader):
+            quorum.append(0, [b"x"])
+
+    run(test)

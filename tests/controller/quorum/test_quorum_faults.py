@@ -1,0 +1,245 @@
+"""The quorum on disks that fail, fill up and lose power, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from uuid import UUID
+
+from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.world import World, WorldConfig
+from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch, QuorumConfig, Voter
+from strandline.controller.quorum.quorum import Quorum
+from strandline.proto.errors import CorruptLogError
+from strandline.proto.ids import Endpoint, NodeId
+
+PORT = 9
+
+
+class Node:
+    """A listener and its quorum, in one life of a simulated machine."""
+
+    def __init__(self, number: int, voters: int, config: QuorumConfig) -> None:
+        self.number = number
+        self.voters = [Voter(NodeId(n), UUID(int=n), Endpoint(f"n{n}", PORT)) for n in range(1, voters + 1)]
+        self.config = config
+        self.values: list[bytes] = []
+        self.end_offset = 0
+        self.epoch = 0
+        self.leader = LeaderAndEpoch(None, 0)
+        self.fatal: list[BaseException] = []
+        self.refused: BaseException | None = None
+        self.quorum: Quorum | None = None
+
+    async def main(self, ports: Ports) -> None:
+        ports.disk.mkdir("/data")
+        ports.disk.sync_dir("/")
+        quorum = Quorum(
+            node_id=NodeId(self.number),
+            directory_id=UUID(int=self.number),
+            cluster_id="faults",
+            voters=self.voters,
+            is_voter=True,
+            disk=ports.disk,
+            clock=ports.clock,
+            rng=ports.rng,
+            rpc=ports.rpc,
+            data_dir="/data",
+            config=self.config,
+            on_fatal=self.fatal.append,
+        )
+        quorum.register(self)
+        unary, streams = quorum.rpc_handlers()
+        try:
+            await quorum.start()
+        except CorruptLogError as error:
+            self.refused = error
+            return
+        self.quorum = quorum
+        await ports.rpc.serve(Endpoint(f"n{self.number}", PORT), unary, streams)
+        await asyncio.sleep(1e6)
+
+    def handle_commit(self, batch: CommittedBatch) -> None:
+        self.values += batch.records
+        self.end_offset, self.epoch = batch.last_offset + 1, batch.epoch
+
+    def handle_load_snapshot(self, end_offset: int, epoch: int, records: Iterable[bytes]) -> None:
+        self.values, self.end_offset, self.epoch = list(records), end_offset, epoch
+
+    def handle_leader_change(self, leader_and_epoch: LeaderAndEpoch) -> None:
+        self.leader = leader_and_epoch
+
+    def take_snapshot(self) -> tuple[int, int, list[bytes]] | None:
+        return self.end_offset, self.epoch, list(self.values)
+
+
+class Trial:
+    """A few nodes in one world."""
+
+    def __init__(self, *, voters: int = 3, seed: int = 1, config: QuorumConfig | None = None) -> None:
+        self.world = World(seed, WorldConfig())
+        self.voters = voters
+        self.config = config or QuorumConfig()
+        self.nodes: dict[int, Node] = {}
+        for number in range(1, voters + 1):
+            self.world.add_machine(f"n{number}")
+
+    def start(self, *numbers: int) -> None:
+        for number in numbers or range(1, self.voters + 1):
+            node = self.nodes[number] = Node(number, self.voters, self.config)
+            self.world.spawn(f"n{number}", node.main)
+
+    def run(self, test: Callable[[], Awaitable[None]]) -> None:
+        async def main() -> None:
+            await test()
+
+        self.world.run(main())
+
+    async def until(self, condition: Callable[[], object], *, timeout_ms: int = 20_000) -> None:
+        for _ in range(timeout_ms // 5):
+            if condition():
+                return
+            await self.world.sleep_ms(5)
+        raise AssertionError("it did not come to that")
+
+    def leading(self) -> Node | None:
+        found = [
+            node
+            for node in self.nodes.values()
+            if node.leader.leader_id == node.number and self.world.process(f"n{node.number}") is not None
+        ]
+        return max(found, key=lambda node: node.leader.epoch, default=None)
+
+    async def elect(self) -> Node:
+        await self.until(lambda: self.leading() is not None)
+        node = self.leading()
+        assert node is not None
+        return node
+
+    def append(self, node: Node, value: bytes) -> None:
+        assert node.quorum is not None
+        node.quorum.append(node.leader.epoch, [value])
+
+    async def commit(self, value: bytes) -> Node:
+        node = await self.elect()
+        self.append(node, value)
+        await self.until(lambda: value in node.values)
+        return node
+
+
+def test_a_failed_sync_stops_the_node_and_acks_nothing() -> None:
+    """D-32: never retried; a second fsync would succeed over bytes that are gone. The others go on without it."""
+    trial = Trial()
+
+    async def test() -> None:
+        trial.start()
+        leader = await trial.commit(b"a")
+        trial.world.machines[f"n{leader.number}"].disk.faults.syncs = 1
+        trial.append(leader, b"unsure")
+        await trial.until(lambda: leader.fatal)
+        assert len(leader.fatal) == 1
+        committed = list(leader.values)
+        trial.world.kill(f"n{leader.number}")
+        leader.leader = LeaderAndEpoch(None, 0)
+        await trial.commit(b"b")
+        assert leader.values == committed, "it handed over nothing more"
+
+    trial.run(test)
+
+
+def test_a_single_voter_with_a_failed_sync_commits_nothing() -> None:
+    """A9, D-32: the own disk is the majority here."""
+    trial = Trial(voters=1)
+
+    async def test() -> None:
+        trial.start()
+        node = await trial.commit(b"a")
+        trial.world.machines["n1"].disk.faults.syncs = 1
+        trial.append(node, b"lost")
+        await trial.until(lambda: node.fatal)
+        await trial.world.sleep_ms(1000)
+        assert node.values == [b"a"]
+
+    trial.run(test)
+
+
+def test_a_full_disk_under_a_leader_costs_the_leadership_not_the_node() -> None:
+    """D-24 and a full disk: nothing was written, so it steps down; with room again it takes part."""
+    trial = Trial()
+
+    async def test() -> None:
+        trial.start()
+        leader = await trial.commit(b"a")
+        disk = trial.world.machines[f"n{leader.number}"].disk
+        capacity = disk.config.capacity_bytes
+        disk.config.capacity_bytes = disk.used_bytes
+        for _ in range(2000):
+            if leader.leader.leader_id != leader.number:
+                break
+            trial.append(leader, b"x" * 500_000)
+            await trial.world.sleep_ms(5)
+        assert leader.leader.leader_id != leader.number
+        await trial.until(lambda: trial.leading() not in (None, leader))
+        await trial.commit(b"without it")
+        assert leader.fatal == []
+        disk.config.capacity_bytes = capacity
+        await trial.until(lambda: b"without it" in leader.values)
+        assert leader.fatal == []
+
+    trial.run(test)
+
+
+def test_a_full_disk_under_a_vote_makes_a_node_silent_not_dead() -> None:
+    """A1 on a full disk: a vote that cannot be remembered is not given; once there is room, it is."""
+    trial = Trial()
+
+    async def test() -> None:
+        trial.start()
+        leader = await trial.commit(b"a")
+        await trial.until(lambda: all(node.values == [b"a"] for node in trial.nodes.values()))
+        others = [node for node in trial.nodes.values() if node is not leader]
+        disks = [trial.world.machines[f"n{node.number}"].disk for node in others]
+        for disk in disks:
+            disk.config.capacity_bytes = disk.used_bytes
+        trial.world.kill(f"n{leader.number}")
+        await trial.world.sleep_ms(4000)
+        assert trial.leading() is None
+        for disk in disks:
+            disk.config.capacity_bytes = 1 << 34
+        await trial.commit(b"b")
+        assert all(node.fatal == [] for node in others)
+
+    trial.run(test)
+
+
+def test_power_cuts_everywhere_lose_nothing_that_was_committed() -> None:
+    """A1, A8, A9, D-23, D-30: whatever a listener was handed was durable on a majority."""
+    for seed in range(6):
+        trial = Trial(seed=seed, config=QuorumConfig(snapshot_max_new_record_bytes=400, log_segment_bytes=512))
+        expected: list[bytes] = []
+
+        async def test(trial: Trial = trial, expected: list[bytes] = expected) -> None:
+            for life in range(4):
+                trial.start()
+                for i in range(8):
+                    expected.append(b"%d-%d" % (life, i))
+                    await trial.commit(expected[-1])
+                await trial.until(lambda: all(node.values == expected for node in trial.nodes.values()))
+                node = await trial.elect()
+                trial.append(node, b"never acked")
+                for number in trial.nodes:
+                    trial.world.power_cut(f"n{number}")
+                await trial.world.sleep_ms(50)
+                trial.start()
+                node = await trial.commit(b"probe %d" % life)
+                if b"never acked" in node.values:
+                    expected.append(b"never acked")
+                expected.append(b"probe %d" % life)
+                for number in trial.nodes:
+                    trial.world.kill(f"n{number}")
+                expected[:] = node.values
+
+        trial.run(test)
+        assert [value for value in expected if b"-" in value] == [
+            b"%d-%d" % (life, i) for life in range(4) for i in range(8)
+        ]

@@ -1,0 +1,345 @@
+"""The quorum's own files and bytes: quorum-state, control records, snapshots, the wire."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strandline.controller.quorum import wire
+from strandline.controller.quorum.control_records import ControlType, control_type, leader_change, snapshot_header
+from strandline.controller.quorum.recovery_point import FILE_NAME, RecoveryPoint
+from strandline.controller.quorum.snapshots import SnapshotStore, encode_snapshot
+from strandline.controller.quorum.state_file import StateFile
+from strandline.controller.raft.messages import (
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
+    EndQuorumEpochRequest,
+    EndQuorumEpochResponse,
+    FetchRequest,
+    FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    LeaderChange,
+    OffsetAndEpoch,
+    ReplicaKey,
+    Request,
+    Response,
+    VoteRequest,
+    VoteResponse,
+)
+from strandline.controller.raft.ready import ElectionState
+from strandline.log.batch import build_batch, iter_batches
+from strandline.log.real_disk import RealDisk
+from strandline.log.records import Record, decode_records
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import CorruptLogError, ProtocolError
+from strandline.proto.ids import NodeId
+
+ONE = ReplicaKey(NodeId(1), UUID(int=7))
+
+
+# --- quorum-state ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        ElectionState(0),
+        ElectionState(3, leader_id=NodeId(2)),
+        ElectionState(4, voted_for=ONE),
+        ElectionState(4, voted_for=ReplicaKey(NodeId(1), None)),
+    ],
+)
+def test_quorum_state_comes_back(tmp_path: Path, state: ElectionState) -> None:
+    """A1, A2: what was written is what a restart reads."""
+    file = StateFile(RealDisk(), str(tmp_path))
+    assert file.read() is None
+    file.write(ElectionState(1, leader_id=NodeId(9)))
+    file.write(state)
+    assert StateFile(RealDisk(), str(tmp_path)).read() == state
+
+
+def test_quorum_state_is_kafkas_json(tmp_path: Path) -> None:
+    """QuorumStateData version 1, so that Kafka's operators and tools read it."""
+    StateFile(RealDisk(), str(tmp_path)).write(ElectionState(4, voted_for=ONE))
+    assert json.loads((tmp_path / "quorum-state").read_text()) == {
+        "leaderId": -1,
+        "leaderEpoch": 4,
+        "votedId": 1,
+        "votedDirectoryId": "AAAAAAAAAAAAAAAAAAAABw",
+        "data_version": 1,
+    }
+
+
+def test_kafkas_older_quorum_state_is_read(tmp_path: Path) -> None:
+    """Version 0 has no directory id and more fields."""
+    text = (
+        '{"clusterId":"","leaderId":2,"leaderEpoch":9,"votedId":-1,"appliedOffset":0,"currentVoters":[{"voterId":1}],'
+    )
+    (tmp_path / "quorum-state").write_text(text + '"data_version":0}')
+    assert StateFile(RealDisk(), str(tmp_path)).read() == ElectionState(9, leader_id=NodeId(2))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"leaderId":1,"leaderEpoch":2,"votedId":-1,"data_version":2}',
+        '{"leaderId":1,"leaderEpoch":-2,"votedId":-1,"data_version":1}',
+        '{"leaderId":"1","leaderEpoch":2,"votedId":-1,"data_version":1}',
+        '{"leaderId":true,"leaderEpoch":2,"votedId":-1,"data_version":1}',
+        '{"leaderId":-1,"leaderEpoch":2,"votedId":1,"votedDirectoryId":"AAA","data_version":1}',
+        '{"leaderId":-1,"leaderEpoch":2,"votedId":1,"votedDirectoryId":5,"data_version":1}',
+    ],
+)
+def test_a_damaged_quorum_state_is_refused_with_file_and_advice(tmp_path: Path, text: str) -> None:
+    """A1: starting as if it had never voted could elect two leaders."""
+    (tmp_path / "quorum-state").write_text(text)
+    with pytest.raises(CorruptLogError, match=r"quorum-state.*could elect two leaders"):
+        StateFile(RealDisk(), str(tmp_path)).read()
+
+
+def test_a_half_written_successor_does_not_hide_the_state(tmp_path: Path) -> None:
+    """A1: a crash in the middle of a write leaves the old content."""
+    StateFile(RealDisk(), str(tmp_path)).write(ElectionState(4, voted_for=ONE))
+    (tmp_path / "quorum-state.tmp").write_text('{"leaderId":1,"lead')
+    assert StateFile(RealDisk(), str(tmp_path)).read() == ElectionState(4, voted_for=ONE)
+
+
+# --- recovery point --------------------------------------------------------------------------------------------------
+
+
+def test_recovery_point_tells_the_same_boot_from_another(tmp_path: Path) -> None:
+    """Rule E: what recovery may cut depends on both."""
+    disk = RealDisk()
+    point = RecoveryPoint(disk, str(tmp_path))
+    assert (point.read().recovery_point, point.read().same_boot) == (0, False)
+    point.note(42)
+    life = RecoveryPoint(disk, str(tmp_path)).read()
+    assert (life.recovery_point, life.same_boot) == (42, bool(disk.boot_id()))
+    file = tmp_path / FILE_NAME
+    file.write_text(file.read_text().replace(disk.boot_id(), "another"))
+    assert RecoveryPoint(disk, str(tmp_path)).read().same_boot is False
+    point.lower_to(50)
+    assert RecoveryPoint(disk, str(tmp_path)).read().recovery_point == 42
+    point.lower_to(7)
+    assert RecoveryPoint(disk, str(tmp_path)).read().recovery_point == 7
+    file.write_text("recovery.point=x\n")
+    with pytest.raises(CorruptLogError, match="Remove the file"):
+        RecoveryPoint(disk, str(tmp_path)).read()
+
+
+# --- control records -------------------------------------------------------------------------------------------------
+
+
+def test_leader_change_is_kafkas_message() -> None:
+    """LeaderChangeMessage version 0: key (version 0, type 2), compact arrays, empty tags."""
+    voters = (ReplicaKey(NodeId(1), UUID(int=1)), ReplicaKey(NodeId(2), UUID(int=2)))
+    record = leader_change(LeaderChange(NodeId(2), voters, voters[1:]), 5)
+    assert record.key == bytes.fromhex("00000002")
+    assert record.value == bytes.fromhex("0000 00000002 03 00000001 00 00000002 00 02 00000002 00 00")
+    assert control_type(record) is ControlType.LEADER_CHANGE
+
+
+def test_snapshot_header_is_kafkas_message() -> None:
+    """SnapshotHeaderRecord version 0."""
+    record = snapshot_header(258, 5)
+    assert record.key == bytes.fromhex("00000003")
+    assert record.value == bytes.fromhex("0000 0000000000000102 00")
+
+
+def test_foreign_control_records() -> None:
+    """A newer type is known to be unknown; a key that is none is the peer's mistake."""
+    assert control_type(Record(0, 0, bytes.fromhex("00000006"), b"")) is None
+    for key in (None, b"", b"\0\0\0", b"\0" * 5):
+        with pytest.raises(ProtocolError):
+            control_type(Record(0, 0, key, b""))
+
+
+# --- snapshots -------------------------------------------------------------------------------------------------------
+
+
+def write(store: SnapshotStore, offset: int, epoch: int, values: list[bytes]) -> int:
+    return asyncio.run(store.write(OffsetAndEpoch(offset, epoch), values, timestamp_ms=1))
+
+
+def test_a_snapshot_comes_back_under_kafkas_name(tmp_path: Path) -> None:
+    """KIP-630: <offset>-<epoch>.checkpoint, batches framed by header and footer."""
+    store = SnapshotStore(RealDisk(), str(tmp_path))
+    values = [b"v%d" % i * 40 for i in range(1000)]
+    size = write(store, 12, 3, values)
+    path = tmp_path / "00000000000000000012-0000000003.checkpoint"
+    assert path.stat().st_size == size
+    again = SnapshotStore(RealDisk(), str(tmp_path))
+    assert again.latest == OffsetAndEpoch(12, 3)
+    assert again.load(OffsetAndEpoch(12, 3)) == values
+    headers = [header for header, _ in iter_batches(path.read_bytes())]
+    assert [header.is_control for header in headers] == [True, False, True]
+    assert [header.base_offset for header in headers] == [0, 1, 1001]
+    assert {header.leader_epoch for header in headers} == {3}
+
+
+def test_large_and_empty_snapshots() -> None:
+    """Batches of about a megabyte; no data at all."""
+    large = encode_snapshot([b"x" * 600_000] * 5, epoch=1, timestamp_ms=1)
+    counts = [len(decode_records(view)) for header, view in iter_batches(large) if not header.is_control]
+    assert counts == [1] * 5
+    empty = encode_snapshot([], epoch=1, timestamp_ms=1)
+    assert [header.is_control for header, _ in iter_batches(empty)] == [True, True]
+
+
+def test_an_incomplete_snapshot_is_refused(tmp_path: Path) -> None:
+    """D-31: a torn end, a missing footer, a missing header; nothing of it is used."""
+    store = SnapshotStore(RealDisk(), str(tmp_path))
+    write(store, 9, 2, [b"one", b"two", b"three"])
+    path = tmp_path / "00000000000000000009-0000000002.checkpoint"
+    good = path.read_bytes()
+    starts = [sum(header.size for header, _ in list(iter_batches(good))[:count]) for count in range(3)]
+    for length in [0, *starts, *range(1, len(good), 11)]:
+        path.write_bytes(good[:length])
+        with pytest.raises(CorruptLogError, match="will not serve metadata"):
+            store.load(OffsetAndEpoch(9, 2))
+    path.write_bytes(good[starts[1] :])
+    with pytest.raises(CorruptLogError, match="header"):
+        store.load(OffsetAndEpoch(9, 2))
+
+
+def test_a_flipped_bit_in_a_snapshot_is_noticed(tmp_path: Path) -> None:
+    """D-31 (nats-server#7556): anywhere in a batch from its CRC on."""
+    store = SnapshotStore(RealDisk(), str(tmp_path))
+    write(store, 9, 2, [b"payload"])
+    path = tmp_path / "00000000000000000009-0000000002.checkpoint"
+    good = path.read_bytes()
+    first, second = (header.size for header, _ in list(iter_batches(good))[:2])
+    for position in range(first + 17, first + second):
+        damaged = bytearray(good)
+        damaged[position] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(CorruptLogError):
+            store.load(OffsetAndEpoch(9, 2))
+
+
+def test_two_snapshots_are_kept_and_parts_are_swept(tmp_path: Path) -> None:
+    """A10: the log is deleted below the older of the two kept; half-written ones do not exist."""
+    store = SnapshotStore(RealDisk(), str(tmp_path))
+    for offset in (3, 6, 9):
+        write(store, offset, 1, [b"x"])
+    assert store.drop_old() == OffsetAndEpoch(6, 1)
+    assert store.ids == [OffsetAndEpoch(6, 1), OffsetAndEpoch(9, 1)]
+    store.store_chunk(OffsetAndEpoch(20, 2), 0, b"half")
+    (tmp_path / "own.checkpoint.part").write_bytes(b"half")
+    again = SnapshotStore(RealDisk(), str(tmp_path))
+    assert again.ids == [OffsetAndEpoch(6, 1), OffsetAndEpoch(9, 1)]
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".checkpoint", ".checkpoint"]
+
+
+def test_a_fetched_snapshot_is_checked_before_it_exists(tmp_path: Path) -> None:
+    """A10, KAFKA-15312: frozen (synced and renamed) only when whole; a damaged one leaves nothing."""
+    store = SnapshotStore(RealDisk(), str(tmp_path))
+    snapshot = OffsetAndEpoch(5, 1)
+    data = encode_snapshot([b"a", b"b"], epoch=1, timestamp_ms=1)
+    store.store_chunk(snapshot, 0, data[:50])
+    with pytest.raises(CorruptLogError):
+        store.install(snapshot)
+    assert list(tmp_path.iterdir()) == []
+    store.store_chunk(snapshot, 0, data[:50])
+    store.store_chunk(snapshot, 50, data[50:])
+    assert store.install(snapshot) == [b"a", b"b"]
+    assert store.load(snapshot) == [b"a", b"b"]
+    with pytest.raises(CorruptLogError, match="no bytes"):
+        store.install(OffsetAndEpoch(6, 1))
+
+
+def test_reading_a_snapshot_by_pieces(tmp_path: Path) -> None:
+    """A10: positioned; unknown ones are told apart from wrong positions."""
+    store = SnapshotStore(RealDisk(), str(tmp_path))
+    size = write(store, 5, 1, [b"abc"])
+
+    async def read_all() -> bytes:
+        out = b""
+        while len(out) < size:
+            found = await store.read(OffsetAndEpoch(5, 1), len(out), 10)
+            assert found is not None
+            assert found[0] == size
+            out += found[1]
+        assert await store.read(OffsetAndEpoch(5, 1), size + 5, 10) == (size, b"")
+        assert await store.read(OffsetAndEpoch(6, 1), 0, 10) is None
+        return out
+
+    assert asyncio.run(read_all()) == (tmp_path / "00000000000000000005-0000000001.checkpoint").read_bytes()
+
+
+# --- the wire --------------------------------------------------------------------------------------------------------
+
+REQUESTS: list[Request] = [
+    VoteRequest("c", ONE, 3, ReplicaKey(NodeId(2), None), OffsetAndEpoch(5, 2), True),
+    BeginQuorumEpochRequest("c", NodeId(1), 3, ONE),
+    EndQuorumEpochRequest("c", NodeId(1), 3, (ONE, ReplicaKey(NodeId(3), None))),
+    FetchRequest("c", ONE, 3, 9, 2, 7, 500, 1000),
+    FetchSnapshotRequest("c", ONE, 3, OffsetAndEpoch(5, 2), 70, 1000),
+]
+RESPONSES: list[Response] = [
+    VoteResponse(ErrorCode.NONE, 3, NodeId(0), True),
+    BeginQuorumEpochResponse(ErrorCode.FENCED_LEADER_EPOCH, 4, None),
+    EndQuorumEpochResponse(ErrorCode.NONE, 4, NodeId(2)),
+    FetchResponse(ErrorCode.NONE, 3, NodeId(1), -1, 5, OffsetAndEpoch(0, 0), None),
+    FetchSnapshotResponse(ErrorCode.POSITION_OUT_OF_RANGE, 3, None, OffsetAndEpoch(5, 2), 9, 3, b"xyz"),
+]
+
+
+def test_messages_come_back_from_the_wire() -> None:
+    """Leader 0 is not "no leader", an empty diverging point is not "none", the unknown high watermark is -1."""
+    for request, response in zip(REQUESTS, RESPONSES, strict=True):
+        method = wire.method_of(request)
+        assert wire.decode_request(method, wire.encode_request(request)) == request
+        assert wire.decode_response(method, wire.encode_response(response)) == response
+
+
+def test_records_on_the_wire_are_cut_into_batches() -> None:
+    """Whole Kafka batches; damage is the peer's mistake and reaches no log."""
+    data = bytearray()
+    for base in (4, 5):
+        data += build_batch([Record(0, 1, None, b"value")], base_offset=base, leader_epoch=3)
+    answer = FetchResponse(ErrorCode.NONE, 3, NodeId(1), 6, 0)
+    method = wire.method_of(REQUESTS[3])
+    decoded = wire.decode_response(method, wire.encode_response(answer, data))
+    assert isinstance(decoded, FetchResponse)
+    assert [(b.base_offset, b.next_offset, b.epoch) for b in decoded.batches] == [(4, 5, 3), (5, 6, 3)]
+    for bad in (data[:-1], data[:30], data[:-1] + b"X"):
+        with pytest.raises(ProtocolError):
+            wire.decode_response(method, wire.encode_response(answer, bad))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 4), st.binary(max_size=80))
+def test_random_bytes_are_a_protocol_error_or_a_message(index: int, data: bytes) -> None:
+    """No other exception, whatever arrives."""
+    method = wire.methods()[index]
+    for decode in (wire.decode_request, wire.decode_response):
+        try:
+            decode(method, data)
+        except ProtocolError:
+            continue
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 4), st.data())
+def test_truncated_and_altered_messages(index: int, data: st.DataObject) -> None:
+    """Cut or flipped encodings of real messages."""
+    raw = bytearray(wire.encode_request(REQUESTS[index]))
+    cut = data.draw(st.integers(0, len(raw) - 1))
+    raw[cut] ^= data.draw(st.integers(1, 255))
+    for candidate in (bytes(raw), bytes(raw[:cut])):
+        try:
+            wire.decode_request(wire.method_of(REQUESTS[index]), candidate)
+        except ProtocolError:
+            continue
