@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from strandline.client import Admin, Consumer, NewTopic, PartitionDescription, Producer
+from strandline.client import Admin, Consumer, NewTopic, Producer
+from strandline.client.types import PartitionDescription
 from strandline.cluster.dev import DevCluster
 
 T = TypeVar("T")
@@ -42,15 +43,15 @@ def eventually(check: Callable[[], T], timeout_s: float = 15.0, pause_s: float =
 def make_topic(cluster: DevCluster, name: str, partitions: int = 1, replication: int = -1, **configs: str) -> None:
     """Create a topic; keyword `min_insync_replicas="1"` means min.insync.replicas=1."""
     named = {key.replace("_", "."): value for key, value in configs.items()}
-    with Admin(cluster.bootstrap) as admin:
+    with Admin(cluster.responsive) as admin:
         admin.create_topics([NewTopic(name, partitions, replication, configs=named)])
 
 
 def describe(
     cluster: DevCluster, topic: str, partition: int = 0, via: Sequence[int] | None = None
 ) -> PartitionDescription:
-    """One partition as the brokers `via` (all) see it."""
-    bootstrap = cluster.bootstrap if via is None else ",".join(cluster.client(node) for node in via)
+    """One partition as the brokers `via` (any that answers) see it."""
+    bootstrap = cluster.responsive if via is None else ",".join(cluster.client(node) for node in via)
     with Admin(bootstrap) as admin:
         [description] = admin.describe_topics([topic])
     return description.partitions[partition]
@@ -82,14 +83,14 @@ def send_all(
     cluster: DevCluster, topic: str, values: Sequence[bytes], partition: int = 0, **settings: object
 ) -> list[int]:
     """Send the values in order; their offsets."""
-    with Producer(cluster.bootstrap, **settings) as producer:
+    with Producer(cluster.responsive, **settings) as producer:
         futures = [producer.send(topic, value, partition=partition) for value in values]
         return [future.result(60).offset for future in futures]
 
 
 def read_all(cluster: DevCluster, topic: str, partition: int = 0, timeout_s: float = 20.0) -> list[bytes | None]:
     """Every committed value of a partition, from the beginning."""
-    with Consumer(cluster.bootstrap) as consumer:
+    with Consumer(cluster.responsive) as consumer:
         consumer.assign([(topic, partition)])
         consumer.seek_to_beginning()
         [end] = consumer.end_offsets([(topic, partition)]).values()

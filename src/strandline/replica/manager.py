@@ -227,7 +227,8 @@ class ReplicaManager:
             partition.wait(pending)
             return pending
         error = core.judge_committed() if acks == ACKS_ALL else ErrorCode.NONE
-        synced = core.synced_replicas(next_offset)
+        # An ack that waits for nobody names the leader alone, which has the batch but may not have synced it yet.
+        synced = core.synced_replicas(next_offset) or (self.node_id,)
         done(AppendOutcome(error, "", base_offset, append_time_ms, log_start, synced))
         return None
 
@@ -315,6 +316,11 @@ class ReplicaManager:
         """Every hosted partition."""
         now_ms = self.clock.monotonic_ms()
         return [partition.status(now_ms) for partition in self._partitions.values()]
+
+    def lost_leaders(self, within_ms: float) -> list[NodeId]:
+        """Leaders followed here whose stream broke in the last `within_ms` and could not be opened again: they may be
+        dead, and the metadata do not say so yet."""
+        return self._streams.lost_leaders(self.clock.monotonic_ms() - within_ms)
 
     def under_replicated(self) -> int:
         """Led partitions whose ISR lacks a replica."""

@@ -1,0 +1,77 @@
+"""Brokers and controllers as processes of their own, a proxy before each broker: what rows break things on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandline.client import Admin, NewTopic
+from strandline.cluster.dev import DevCluster
+from tests.rows.helpers import eventually
+from tests.rows.proxy import PRODUCE, KafkaProxy
+
+_SETTINGS = {
+    "broker.session.timeout.ms": "5000",
+    "broker.heartbeat.interval.ms": "1000",
+    "leader.imbalance.check.interval.seconds": "1",
+}
+
+
+class FaultyCluster:
+    """Brokers 1 to 3, controllers 101 to 103; clients come through `proxies`, whose addresses the brokers advertise."""
+
+    def __init__(self) -> None:
+        self.proxies = {node: KafkaProxy() for node in (1, 2, 3)}
+        advertised = {
+            node: {"advertised.listeners": f"PLAINTEXT://{proxy.address}"} for node, proxy in self.proxies.items()
+        }
+        self.nodes = DevCluster(nodes=3, controllers=3, settings=_SETTINGS, node_settings=advertised)
+
+    def start(self) -> None:
+        """Start the processes, aim the proxies."""
+        self.nodes.start()
+        for node, proxy in self.proxies.items():
+            host, _, port = self.nodes.client(node).rpartition(":")
+            proxy.target = (host, int(port))
+
+    def close(self) -> None:
+        """Stop everything."""
+        self.nodes.stop()
+        for proxy in self.proxies.values():
+            proxy.close()
+
+    @property
+    def bootstrap(self) -> str:
+        """The proxies' addresses."""
+        return ",".join(proxy.address for proxy in self.proxies.values())
+
+    def make_topic(self, name: str, replicas: Sequence[Sequence[int]], **configs: str) -> None:
+        """A topic with these replicas for each partition, preferred leader first; returns when all brokers serve it."""
+        named = {key.replace("_", "."): value for key, value in configs.items()}
+        with Admin(self.bootstrap) as admin:
+            admin.create_topics([NewTopic(name, configs=named, replica_assignment=dict(enumerate(replicas)))])
+
+    def produce_requests(self) -> int:
+        """Produce requests that came through the proxies since `heal`."""
+        return sum(proxy.requests[PRODUCE] for proxy in self.proxies.values())
+
+    def heal(self) -> None:
+        """Undo pauses, kills and the proxies' faults; returns when every broker serves and every replica is in sync."""
+        for proxy in self.proxies.values():
+            proxy.reset()
+        for node in self.nodes.node_ids:
+            self.nodes.resume(node)
+        dead = [node for node in self.nodes.node_ids if node not in self.nodes.pids()]
+        for node in dead:
+            self.nodes.start_node(node, wait=False)
+        self.nodes.wait_ready(dead)
+        with Admin(self.bootstrap) as admin:
+            eventually(lambda: _all_in_sync(admin), 30)
+
+
+def _all_in_sync(admin: Admin) -> bool:
+    for topic in admin.describe_topics(admin.list_topics()):
+        for part in topic.partitions:
+            assert len(part.isr) == len(part.replicas), f"{topic.name}-{part.partition}: {part}"
+            assert part.leader == part.replicas[0], f"{topic.name}-{part.partition}: {part}"
+    return True
+
