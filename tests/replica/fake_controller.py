@@ -55,19 +55,29 @@ class FakeController:
     # Brokers
 
     def register(self, broker: BrokerState, *, clean: bool = True) -> BrokerEpoch:
-        """A process registers; after an unclean stop it leaves every ISR and ELR first (KAFKA-15586)."""
+        """A process registers, fenced. After an unclean stop it leaves every ISR and ELR (KAFKA-15586), but where it is
+        the last member of both: nobody else has what is committed."""
+        known = self.brokers.get(broker.node_id)
+        if known is not None and not known.fenced:
+            self.fence(broker.node_id)
+        changes = [] if clean else self._forget(broker.node_id)
         self._epoch += 1
-        changes = []
-        if not clean:
-            for key, state in list(self.partitions.items()):
-                elr = self.elr[key]
-                elr.members = tuple(node for node in elr.members if node != broker.node_id)
-                if broker.node_id in state.isr:
-                    changes.append(self._shrink(key, broker.node_id, to_elr=False))
         epoch = BrokerEpoch(self._epoch)
         self.brokers[broker.node_id] = replace(broker, broker_epoch=epoch, fenced=True)
         self.publish(changes)
         return epoch
+
+    def _forget(self, node: NodeId) -> list[PartitionState]:
+        changes = []
+        for key, state in list(self.partitions.items()):
+            elr = self.elr[key]
+            if set(state.isr) | set(elr.members) <= {node}:
+                continue
+            elr.members = tuple(member for member in elr.members if member != node)
+            if node in state.isr:
+                isr = tuple(member for member in state.isr if member != node)
+                changes.append(self._store(key, replace(state, isr=isr)))
+        return changes
 
     def unfence(self, node: NodeId) -> None:
         self.brokers[node] = replace(self.brokers[node], fenced=False)
@@ -89,21 +99,19 @@ class FakeController:
                 continue
             changed = state
             if node in state.isr:
-                changed = self._shrink(key, node, to_elr=True)
+                changed = self._shrink(key, node)
             if changed.leader == node:
                 changed = self._elect(key)
             if changed is not state:
                 changes.append(changed)
         self.publish(changes)
 
-    def _shrink(self, key: TopicIdPartition, node: NodeId, *, to_elr: bool) -> PartitionState:
-        """A member leaves the ISR; below min.insync it stays eligible, and the last eligible one never leaves."""
+    def _shrink(self, key: TopicIdPartition, node: NodeId) -> PartitionState:
+        """A member leaves the ISR; below min.insync it stays eligible to lead (KIP-966)."""
         state, elr = self.partitions[key], self.elr[key]
         isr = tuple(member for member in state.isr if member != node)
-        if to_elr and len(isr) < state.effective_min_isr:
+        if len(isr) < state.effective_min_isr:
             elr.members = (*elr.members, node)
-        elif not isr and not elr.members:
-            isr = (node,)
         return self._store(key, replace(state, isr=isr))
 
     def _store(self, key: TopicIdPartition, state: PartitionState) -> PartitionState:

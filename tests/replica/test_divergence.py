@@ -51,7 +51,7 @@ def reconcile(follower: Epochs, leader: Epochs) -> int:
         if judgement.verdict is Verdict.VALID:
             return cuts
         assert judgement.verdict is Verdict.DIVERGING
-        follower.truncate(truncation_offset(follower, follower.end, judgement.epoch, judgement.end_offset))
+        follower.truncate(truncation_offset(follower, 0, follower.end, judgement.epoch, judgement.end_offset))
     raise AssertionError("they never meet")
 
 
@@ -91,7 +91,7 @@ def test_a_leader_that_has_deleted_the_followers_epochs() -> None:
     leader = Epochs([(5, 30)], 60)
     assert judge(leader, 40, 3, start=30) == FetchJudgement(Verdict.DIVERGING, 3, 30)
     follower = Epochs([(2, 0), (3, 20)], 40)
-    follower.truncate(truncation_offset(follower, follower.end, 3, 30))
+    follower.truncate(truncation_offset(follower, 0, follower.end, 3, 30))
     assert follower.end == 30
     assert judge(leader, 30, 3, start=30) == VALID
 
@@ -111,6 +111,15 @@ def test_back_to_back_failovers_need_iteration() -> None:
     assert reconcile(follower, leader) == 2
     assert follower.end == 10
     assert follower.entries == [(1, 0)]
+
+
+def test_a_follower_that_has_only_larger_epochs_starts_over() -> None:
+    """D-2: its only record is of epoch 2, which the leader never heard of; the leader answers with the end of epoch 1,
+    of which the follower has nothing: equal lengths must not make it believe that they agree."""
+    follower, leader = Epochs([(2, 0)], 1), Epochs([(1, 0), (3, 1)], 9)
+    assert judge(leader, 1, 2) == FetchJudgement(Verdict.DIVERGING, 1, 1)
+    assert reconcile(follower, leader) == 1
+    assert follower.end == 0
 
 
 def test_an_election_without_appends_is_known() -> None:
@@ -145,7 +154,7 @@ def test_epochs_without_records_do_not_make_the_follower_stick() -> None:
         ([(1, 0)], 8, 1, 10, 8),
         ([(1, 0), (3, 6)], 20, 3, 10, 10),
         ([(1, 0), (3, 6)], 20, 2, 10, 6),
-        ([(3, 0)], 20, 2, 10, 10),
+        ([(3, 0)], 20, 2, 10, 0),
         ([], 0, 2, 10, 0),
     ],
 )
@@ -153,7 +162,7 @@ def test_where_a_follower_cuts(
     entries: list[tuple[int, int]], end: int, leader_epoch: int, leader_end: int, cut: int
 ) -> None:
     """Rule B: at the smaller end of a common epoch, else at the end of its own largest below, never beyond its end."""
-    assert truncation_offset(Epochs(entries, end), end, leader_epoch, leader_end) == cut
+    assert truncation_offset(Epochs(entries, end), 0, end, leader_epoch, leader_end) == cut
 
 
 # The follower
@@ -177,8 +186,8 @@ def test_a_followers_high_watermark_is_bounded_by_its_own_end() -> None:
 def test_a_cut_below_the_high_watermark_is_told() -> None:
     """KAFKA-12460, rule A-8: never silently."""
     history = Epochs([(1, 0)], 10)
-    assert follower(8, 10).diverged(history, 10, 1, 6) == (6, True)
-    assert follower(6, 10).diverged(history, 10, 1, 6) == (6, False)
+    assert follower(8, 10).diverged(history, 0, 10, 1, 6) == (6, True)
+    assert follower(6, 10).diverged(history, 0, 10, 1, 6) == (6, False)
 
 
 def test_only_an_unclean_election_explains_it() -> None:

@@ -50,6 +50,8 @@ class Fetcher:
         self.received_ms = 0.0
         self.sent_ms = 0.0
         self.connections = 0
+        self.lost_ms: float | None = None
+        """When the stream broke, while no other has been opened since."""
 
     # What to follow
 
@@ -132,6 +134,7 @@ class Fetcher:
                 finally:
                     stream.close()
                     self._disconnected()
+                    self.lost_ms = self._host.clock.monotonic_ms()
             except RpcError as error:
                 log.debug("no replication stream", leader=self.leader_id, reason=str(error))
             except ProtocolError as error:
@@ -142,6 +145,7 @@ class Fetcher:
     async def _converse(self, stream: Stream) -> None:
         host = self._host
         self._stream = stream
+        self.lost_ms = None
         self.received_ms = self.sent_ms = host.clock.monotonic_ms()
         hello = frames.Hello(frames.PROTOCOL_VERSION, host.node_id, self.leader_id, host.broker_epoch, host.cluster_id)
         self._pieces = [frames.pack_hello(hello), frames.pack_credit(host.config.fetch_window_bytes)]
@@ -346,7 +350,7 @@ class Fetcher:
         if following is None or following.fetch_offset != following.log.log_end_offset:
             return
         plog, core = following.log, following.core
-        truncation = core.diverged(plog, plog.log_end_offset, epoch, end_offset)
+        truncation = core.diverged(plog, plog.log_start_offset, plog.log_end_offset, epoch, end_offset)
 
         def cut() -> None:
             new_end = plog.truncate_to(truncation.offset)

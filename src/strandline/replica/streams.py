@@ -122,6 +122,14 @@ class Streams:
         if fetcher is not None:
             fetcher.synced(partition)
 
+    def lost_leaders(self, since_ms: float) -> list[NodeId]:
+        """Leaders followed here whose stream has broken since `since_ms` and could not be opened again."""
+        return [
+            leader
+            for leader, fetcher in self._fetchers.items()
+            if fetcher.lost_ms is not None and fetcher.lost_ms >= since_ms
+        ]
+
     def drop_idle(self) -> None:
         """End the streams on which nothing is followed any more."""
         for leader in [leader for leader, fetcher in self._fetchers.items() if fetcher.idle]:

@@ -59,13 +59,18 @@ def judge_fetch(
     return _VALID
 
 
-def truncation_offset(history: EpochHistory, log_end: int, leader_epoch: int, leader_end_offset: int) -> int:
+def truncation_offset(
+    history: EpochHistory, log_start: int, log_end: int, leader_epoch: int, leader_end_offset: int
+) -> int:
     """Where a follower cuts its log after DIVERGING(leader_epoch, leader_end_offset).
 
     If it knows that epoch, at the smaller of the two ends. If not, at the end of its own largest epoch below: the
-    next fetch carries that smaller epoch, and so the two iterate until they meet (KAFKA-6361, D-2).
+    next fetch carries that smaller epoch, and so the two iterate until they meet (KAFKA-6361, D-2). If all it has is of
+    larger epochs, none of it is the leader's.
     """
     own_epoch, own_end = history.end_offset_for_epoch(leader_epoch)
-    if own_epoch == leader_epoch or own_epoch < 0:
-        own_end = leader_end_offset if own_epoch < 0 else min(own_end, leader_end_offset)
+    if own_epoch < 0:
+        return log_start
+    if own_epoch == leader_epoch:
+        own_end = min(own_end, leader_end_offset)
     return min(own_end, log_end)

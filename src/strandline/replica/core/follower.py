@@ -48,9 +48,10 @@ class FollowerCore:
         self.high_watermark = high_watermark
         return True
 
-    def diverged(self, history: EpochHistory, log_end_offset: int, epoch: int, end_offset: int) -> Truncation:
+    def diverged(self, history: EpochHistory, log_start: int, log_end: int, epoch: int, end_offset: int) -> Truncation:
         """The leader answered DIVERGING(epoch, end offset)."""
-        return self._truncation(truncation_offset(history, log_end_offset, epoch, end_offset))
+        offset = truncation_offset(history, log_start, log_end, epoch, end_offset)
+        return Truncation(offset, below_high_watermark=offset < self.high_watermark)
 
     def truncated(self, offset: int) -> None:
         """The log was cut at `offset`."""
@@ -69,6 +70,3 @@ class FollowerCore:
     def started_at(self, offset: int) -> None:
         """The log was dropped and starts anew, empty, at `offset`: the leader has nothing committed below it."""
         self.high_watermark = offset
-
-    def _truncation(self, offset: int) -> Truncation:
-        return Truncation(offset, below_high_watermark=offset < self.high_watermark)

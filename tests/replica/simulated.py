@@ -1,0 +1,342 @@
+"""Three brokers in the simulated world: the production replica manager, logs and streams; a workload; faults; checks.
+
+The controller is the one for tests, outside of the world: its word reaches a broker some milliseconds later, in order,
+unless the broker is cut off from it. A broker whose process is gone, or that is cut off, is fenced after a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import deque
+from collections.abc import Callable
+from uuid import UUID
+
+from strandline.chaos.sim.disk import DiskConfig
+from strandline.chaos.sim.network import NetworkConfig
+from strandline.chaos.sim.process import Ports, Process
+from strandline.chaos.sim.seeds import split
+from strandline.chaos.sim.world import World, WorldConfig
+from strandline.log.batch import iter_batches
+from strandline.log.config import LogConfig
+from strandline.log.log_dir import LogDir, format_log_dir
+from strandline.log.records import decode_records
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import NO_NODE, BrokerEpoch, Endpoint, NodeId, TopicIdPartition, TopicPartition
+from strandline.proto.ports import RpcUnavailable
+from strandline.replica.manager import ReplicaManager
+from strandline.replica.states import (
+    AlterPartitionItem,
+    AlterPartitionOutcome,
+    AppendOutcome,
+    BrokerState,
+    PartitionState,
+    ReplicaConfig,
+)
+from tests.replica.fake_controller import FakeController, partition_state
+from tests.replica.helpers import CLUSTER, batch
+
+PORT = 9000
+FENCE_AFTER_MS = 300
+PATH = "/data"
+
+
+class SimBroker:
+    """A machine, and the replica manager of the process that runs on it."""
+
+    def __init__(self, cluster: SimCluster, node: int) -> None:
+        self.cluster = cluster
+        self.node = NodeId(node)
+        self.name = f"n{node}"
+        self.endpoint = Endpoint(self.name, PORT)
+        self.manager: ReplicaManager | None = None
+        self.log_dir: LogDir | None = None
+        self.process: Process | None = None
+        self.cut_off = False
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._delivered_us = 0
+        cluster.world.add_machine(self.name)
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.alive
+
+    def start(self) -> None:
+        self.manager = None
+        self._inbox.clear()
+        self.process = self.cluster.world.spawn(self.name, self._main)
+
+    async def _main(self, ports: Ports) -> None:
+        cluster = self.cluster
+        if not ports.disk.exists(f"{PATH}/meta.properties"):
+            format_log_dir(ports.disk, PATH, CLUSTER, self.node, UUID(int=self.node))
+        self.log_dir = LogDir.open(ports.disk, PATH, ports.clock)
+        assert not self.log_dir.offline, self.log_dir.offline
+        self.manager = ReplicaManager(
+            node_id=self.node,
+            cluster_id=CLUSTER,
+            log_dir=self.log_dir,
+            disk=ports.disk,
+            clock=ports.clock,
+            rng=ports.rng,
+            rpc=ports.rpc,
+            config=cluster.config,
+            send_alter_partition=self._alter_partition,
+            on_fatal=cluster.fatal,
+        )
+        await ports.rpc.serve(Endpoint("", PORT), {}, self.manager.stream_handlers())
+        self.manager.start()
+        while self.cut_off:
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.005)
+        controller = cluster.controller
+        clean = cluster.rng.random() < 0.5
+        epoch = controller.register(BrokerState(self.node, self.endpoint, BrokerEpoch(-1)), clean=clean)
+        controller.subscribe(self.node, self._post)
+        self.deliver(lambda: self._registered(epoch))
+        await asyncio.sleep(3600)
+
+    def _registered(self, epoch: BrokerEpoch) -> None:
+        assert self.manager is not None
+        self.manager.set_broker_epoch(epoch)
+        asyncio.get_running_loop().call_later(0.01, self.cluster.unfence, self.node)
+
+    def _post(
+        self, changes: list[PartitionState], deleted: list[TopicIdPartition], brokers: dict[NodeId, BrokerState]
+    ) -> None:
+        manager = self.manager
+        if manager is not None:
+            self.deliver(lambda: manager.apply(changes, deleted, brokers))
+
+    def deliver(self, event: Callable[[], None]) -> None:
+        """Let `event` happen in the broker's process, after everything that was delivered before."""
+        self._inbox.append(event)
+        if not self.cut_off:
+            self._deliver_one()
+
+    def _deliver_one(self) -> None:
+        loop = self.cluster.world.loop
+        due = max(self._delivered_us, loop.now_us + self.cluster.rng.randrange(500, 20_000)) + 1
+        self._delivered_us = due
+        assert self.process is not None
+        loop.call_at_us(due, self._happen, self.process, context=self.process.context)
+
+    def _happen(self, process: Process) -> None:
+        if self._inbox and process is self.process and not self.cut_off:
+            self._inbox.popleft()()
+
+    def cut(self) -> None:
+        self.cut_off = True
+
+    def reach(self) -> None:
+        if self.cut_off:
+            self.cut_off = False
+            for _ in self._inbox:
+                self._deliver_one()
+
+    async def _alter_partition(self, items: list[AlterPartitionItem]) -> list[AlterPartitionOutcome]:
+        rng = self.cluster.rng
+        await asyncio.sleep(rng.uniform(0.001, 0.02))
+        if self.cut_off or rng.random() < 0.1:
+            raise RpcUnavailable("no controller can be reached")
+        outcomes = self.cluster.controller.alter_partition(self.node, items)
+        await asyncio.sleep(rng.uniform(0.001, 0.05))
+        if rng.random() < 0.1:
+            raise RpcUnavailable("the answer was lost")
+        return outcomes
+
+    def run(self, action: Callable[[ReplicaManager], None]) -> None:
+        """In the broker's process, if there is one."""
+        process, manager = self.process, self.manager
+        if process is not None and process.alive and manager is not None:
+            self.cluster.world.loop.call_soon(action, manager, context=process.context)
+
+
+class SimCluster:
+    def __init__(self, seed: int, *, nodes: int = 3, config: ReplicaConfig | None = None) -> None:
+        self.rng = split(seed, "scenario")
+        self.world = World(
+            seed,
+            WorldConfig(
+                network=NetworkConfig(give_up_us=2_000_000),
+                disk=DiskConfig(sync_max_us=self.rng.choice([1_000, 20_000]), cold_probability=0.1),
+                clock_rate_error=0.01,
+            ),
+        )
+        self.config = config or ReplicaConfig(
+            replica_lag_time_max_ms=3_000,
+            fetch_window_bytes=self.rng.choice([2_000, 1 << 20]),
+            fetch_chunk_bytes=self.rng.choice([500, 1 << 20]),
+            high_watermark_checkpoint_interval_ms=1_000,
+            stream_timeout_ms=2_000,
+        )
+        self.controller = FakeController()
+        self.brokers = {NodeId(node): SimBroker(self, node) for node in range(1, nodes + 1)}
+        self.fatals: list[Exception] = []
+        self._absent_since: dict[NodeId, float] = {}
+
+    def fatal(self, error: Exception) -> None:
+        self.fatals.append(error)
+
+    def unfence(self, node: NodeId) -> None:
+        if not self.brokers[node].cut_off:
+            self.controller.unfence(node)
+
+    def create(self, partitions: int) -> list[TopicPartition]:
+        nodes = list(self.brokers)
+        for number in range(partitions):
+            replicas = tuple(nodes[(number + i) % len(nodes)] for i in range(len(nodes)))
+            self.controller.create(
+                partition_state(
+                    topic_id=UUID(int=9),
+                    replicas=replicas,
+                    partition=number,
+                    log_config=LogConfig(segment_bytes=4_000, index_interval_bytes=200),
+                )
+            )
+        return [TopicPartition("t", number) for number in range(partitions)]
+
+    async def keep_sessions(self) -> None:
+        """The controller's side of sessions: who is absent for a while is fenced, who is back is unfenced."""
+        while True:
+            await self.world.sleep_ms(50)
+            for node, broker in self.brokers.items():
+                known = self.controller.brokers.get(node)
+                if known is None:
+                    continue
+                if broker.alive and not broker.cut_off:
+                    self._absent_since.pop(node, None)
+                    if known.fenced and broker.manager and broker.manager.broker_epoch == known.broker_epoch:
+                        self.unfence(node)
+                else:
+                    since = self._absent_since.setdefault(node, self.world.now_ms)
+                    if self.world.now_ms - since > FENCE_AFTER_MS and not known.fenced:
+                        self.controller.fence(node)
+
+
+class History:
+    """What clients saw.
+
+    `acked`: value -> (partition, offset) of every append with acks=all that was answered NONE; `seen`: what was read at
+    an offset below a high watermark: it must never be anything else (ConsistentRead).
+    """
+
+    def __init__(self) -> None:
+        self.acked: dict[bytes, tuple[TopicPartition, int]] = {}
+        self.refused: dict[bytes, ErrorCode] = {}
+        self.seen: dict[tuple[TopicPartition, int], bytes] = {}
+        self.reads = 0
+
+    def read(self, tp: TopicPartition, data: bytes) -> None:
+        self.reads += 1
+        for _, view in iter_batches(memoryview(data)):
+            for record in decode_records(view):
+                value = record.value or b""
+                before = self.seen.setdefault((tp, record.offset), value)
+                assert before == value, f"{tp} offset {record.offset}: {before!r} was read, then {value!r}"
+                assert value not in self.refused, f"{value!r} was refused as not written and is committed"
+
+
+DEFINITE = {ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.KAFKA_STORAGE_ERROR}
+
+
+async def produce(cluster: SimCluster, tp: TopicPartition, name: str, history: History, stop: asyncio.Event) -> None:
+    """Append unique values to whoever leads; an append that is not answered in time is given up (indeterminate)."""
+    rng, loop = cluster.rng, cluster.world.loop
+    number = 0
+    while not stop.is_set():
+        await cluster.world.sleep_ms(rng.uniform(0.2, 20))
+        leader = cluster.controller.state(tp).leader
+        if leader == NO_NODE:
+            continue
+        number += 1
+        value = f"{name}-{number}-".encode() + b"." * rng.choice([1, 1, 1, 500])
+        answered: asyncio.Future[AppendOutcome] = loop.create_future()
+
+        def append(
+            manager: ReplicaManager, value: bytes = value, answered: asyncio.Future[AppendOutcome] = answered
+        ) -> None:
+            manager.append(tp, batch(value), -1, lambda outcome: answered.done() or answered.set_result(outcome))
+
+        cluster.brokers[leader].run(append)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                outcome = await answered
+                if outcome.error is ErrorCode.NONE:
+                    assert value not in history.acked
+                    history.acked[value] = (tp, outcome.base_offset)
+                    assert len(outcome.synced_replicas) >= 2, outcome
+                elif outcome.error in DEFINITE:
+                    history.refused[value] = outcome.error
+
+
+async def consume(cluster: SimCluster, tps: list[TopicPartition], history: History, stop: asyncio.Event) -> None:
+    """Read anything that any broker serves as leader: also those that no longer are."""
+    rng = cluster.rng
+    high_watermarks: dict[tuple[object, TopicPartition, int], int] = {}
+
+    def read(manager: ReplicaManager) -> None:
+        tp = rng.choice(tps)
+        partition = manager.partition(tp)
+        if partition is None or partition.leader is None:
+            return
+        epoch = partition.leader.leader_epoch
+        start = rng.randint(int(partition.log.log_start_offset), partition.high_watermark) if partition.log else 0
+        outcome = manager.read(tp, start, rng.choice([100, 100_000]))
+        if outcome is not None:
+            assert outcome.error is ErrorCode.NONE, outcome
+            key = (manager, tp, epoch)
+            assert outcome.high_watermark >= high_watermarks.get(key, -1), "a leader's high watermark fell"
+            high_watermarks[key] = outcome.high_watermark
+            history.read(tp, outcome.data)
+
+    while not stop.is_set():
+        await cluster.world.sleep_ms(5)
+        for broker in cluster.brokers.values():
+            broker.run(read)
+
+
+async def trouble(cluster: SimCluster, rng: random.Random, rounds: int) -> None:
+    """Kill, cut the power, part the network, cut off from the controller, pause: now and then two at once."""
+    world = cluster.world
+    for _ in range(rounds):
+        await world.sleep_ms(rng.uniform(100, 1_500))
+        node = rng.choice(list(cluster.brokers))
+        broker = cluster.brokers[node]
+        other = cluster.brokers[rng.choice(list(cluster.brokers))]
+        what = rng.choice(["kill", "power", "part", "cut", "pause", "heal", "restart", "elect", "all"])
+        if what == "kill":
+            world.kill(broker.name)
+        elif what == "power":
+            world.power_cut(broker.name)
+        elif what == "all":
+            for each in cluster.brokers.values():
+                world.power_cut(each.name)
+        elif what == "part" and other is not broker:
+            world.partition(broker.name, other.name, one_way=rng.random() < 0.5)
+        elif what == "cut":
+            broker.cut()
+        elif what == "pause":
+            world.pause(broker.name)
+            await world.sleep_ms(rng.uniform(10, 1_000))
+            world.resume(broker.name)
+        elif what == "elect":
+            for state in list(cluster.controller.partitions.values()):
+                cluster.controller.elect(state.topic_partition, rng.choice(state.replicas))
+        elif what == "heal":
+            heal(cluster)
+        if rng.random() < 0.6:
+            restart(cluster)
+
+
+def restart(cluster: SimCluster) -> None:
+    for broker in cluster.brokers.values():
+        if not broker.alive:
+            broker.start()
+
+
+def heal(cluster: SimCluster) -> None:
+    cluster.world.heal()
+    for broker in cluster.brokers.values():
+        broker.reach()
