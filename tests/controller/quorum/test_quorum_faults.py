@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from uuid import UUID
 
+from strandline.chaos.sim.disk import DiskConfig
 from strandline.chaos.sim.process import Ports
 from strandline.chaos.sim.world import World, WorldConfig
 from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch, QuorumConfig, Voter
@@ -76,8 +77,10 @@ class Node:
 class Trial:
     """A few nodes in one world."""
 
-    def __init__(self, *, voters: int = 3, seed: int = 1, config: QuorumConfig | None = None) -> None:
-        self.world = World(seed, WorldConfig())
+    def __init__(
+        self, *, voters: int = 3, seed: int = 1, config: QuorumConfig | None = None, disk: DiskConfig | None = None
+    ) -> None:
+        self.world = World(seed, WorldConfig(disk=disk or DiskConfig()))
         self.voters = voters
         self.config = config or QuorumConfig()
         self.nodes: dict[int, Node] = {}
@@ -243,3 +246,32 @@ def test_power_cuts_everywhere_lose_nothing_that_was_committed() -> None:
         assert [value for value in expected if b"-" in value] == [
             b"%d-%d" % (life, i) for life in range(4) for i in range(8)
         ]
+
+
+def test_cold_reads_while_snapshots_delete_the_log() -> None:
+    """A10: what is being read off the loop, for a follower or a listener, may be gone when the disk answers."""
+    for seed in range(8):
+        trial = Trial(
+            seed=seed,
+            config=QuorumConfig(snapshot_max_new_record_bytes=300, log_segment_bytes=200),
+            disk=DiskConfig(cold_probability=0.6, read_min_us=5_000, read_max_us=60_000),
+        )
+
+        async def test(trial: Trial = trial) -> None:
+            trial.start()
+            for i in range(60):
+                node = await trial.elect()
+                trial.append(node, b"value %d" % i)
+                await trial.world.sleep_ms(7)
+                if i % 20 == 10:
+                    late = Node(0, trial.voters, trial.config)
+                    assert node.quorum is not None
+                    node.quorum.register(late)
+            await trial.until(lambda: all(node.values[-1:] == [b"value 59"] for node in trial.nodes.values()))
+            expected = [b"value %d" % i for i in range(60)]
+            for node in trial.nodes.values():
+                assert node.values == expected
+                assert node.fatal == []
+            await trial.until(lambda: late.values == expected)
+
+        trial.run(test)

@@ -55,8 +55,8 @@ class Dispatcher:
         self._scheduled = False
         self._cold: asyncio.Task[None] | None = None
         self._closed = False
-        self._memo: tuple[int, int, list[CommittedBatch], int] | None = None
-        """What was read last: (offset, limit, batches, bytes), for the next listener of the same turn."""
+        self._memo: tuple[int, list[CommittedBatch], int] | None = None
+        """What was read last: (offset, batches, bytes), for the next listener of the same turn."""
         self.new_record_bytes = 0
         """Bytes handed to the first listener since the last snapshot."""
 
@@ -137,13 +137,13 @@ class Dispatcher:
                 return
             limit = self._high_watermark
             memo = self._memo
-            if memo is None or memo[0] != replay.next_offset or memo[1] != limit:
+            if memo is None or memo[0] != replay.next_offset:
                 read = self._log.committed(replay.next_offset, limit, budget)
                 if read is None:
                     self._cold = asyncio.get_running_loop().create_task(self._warm(replay.next_offset, limit, budget))
                     return
-                memo = self._memo = (replay.next_offset, limit, *read)
-            _, _, batches, size = memo
+                memo = self._memo = (replay.next_offset, *read)
+            _, batches, size = memo
             if not batches:
                 return
             budget -= size
@@ -174,7 +174,7 @@ class Dispatcher:
         finally:
             self._cold = None
         if read[0]:
-            self._memo = (offset, limit, *read)
+            self._memo = (offset, *read)
         self.run()
 
     def _run_later(self) -> None:

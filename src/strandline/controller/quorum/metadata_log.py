@@ -184,8 +184,8 @@ class MetadataLog:
     async def _read_cold(self, offset: int, max_bytes: int, limit: int) -> LogRead:
         try:
             return await self.partition_log.read_cold(offset, max_bytes, limit)
-        except KafkaError as error:
-            if error.code is ErrorCode.OFFSET_OUT_OF_RANGE and offset < self.start_offset:
+        except (KafkaError, FileNotFoundError):
+            if offset < self.start_offset:
                 return LogRead(b"", Offset(offset), Offset(offset))
             raise
 
