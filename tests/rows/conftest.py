@@ -20,7 +20,7 @@ def _faulty_processes() -> Iterator[FaultyCluster]:
 
 
 @pytest.fixture
-def faulty(_faulty_processes: FaultyCluster) -> Iterator[FaultyCluster]:
+def faulty(_faulty_processes: FaultyCluster) -> FaultyCluster:
     """Three brokers and three controllers to be paused and killed; healed before each test that uses them."""
     _faulty_processes.heal()
-    yield _faulty_processes
+    return _faulty_processes

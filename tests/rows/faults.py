@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from strandline.client import Admin, NewTopic
+from strandline.client import Admin
 from strandline.cluster.dev import DevCluster
 from tests.rows.helpers import eventually
 from tests.rows.proxy import PRODUCE, KafkaProxy
@@ -34,7 +32,10 @@ class FaultyCluster:
             proxy.target = (host, int(port))
 
     def close(self) -> None:
-        """Stop everything."""
+        """Stop everything; brokers first, which ask the controllers to let them go."""
+        for node in self.nodes.broker_ids:
+            self.nodes.resume(node)
+            self.nodes.stop_node(node)
         self.nodes.stop()
         for proxy in self.proxies.values():
             proxy.close()
@@ -43,12 +44,6 @@ class FaultyCluster:
     def bootstrap(self) -> str:
         """The proxies' addresses."""
         return ",".join(proxy.address for proxy in self.proxies.values())
-
-    def make_topic(self, name: str, replicas: Sequence[Sequence[int]], **configs: str) -> None:
-        """A topic with these replicas for each partition, preferred leader first; returns when all brokers serve it."""
-        named = {key.replace("_", "."): value for key, value in configs.items()}
-        with Admin(self.bootstrap) as admin:
-            admin.create_topics([NewTopic(name, configs=named, replica_assignment=dict(enumerate(replicas)))])
 
     def produce_requests(self) -> int:
         """Produce requests that came through the proxies since `heal`."""
@@ -74,4 +69,3 @@ def _all_in_sync(admin: Admin) -> bool:
             assert len(part.isr) == len(part.replicas), f"{topic.name}-{part.partition}: {part}"
             assert part.leader == part.replicas[0], f"{topic.name}-{part.partition}: {part}"
     return True
-

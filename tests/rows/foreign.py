@@ -53,7 +53,7 @@ def segment_files(data_dir: str, topic: str, partition: int = 0) -> Sequence[Pat
 
 
 def java_class_path() -> str:
-    """Apache Kafka's jars as the benchmarks cached them; skips the test where they are not cached, or no JDK is here."""
+    """Apache Kafka's jars as the benchmarks cached them; skips the test where they, or a JDK, are not here."""
     from bench.clusters import KAFKA_VERSION, kafka_jars
 
     cached = Path.home() / ".cache" / "strandline-bench" / KAFKA_VERSION / "complete"

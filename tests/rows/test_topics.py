@@ -15,13 +15,14 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import NewTopic as ForeignTopic
 
-from strandline.client import Admin, ConfigChange, ConfigResource, Consumer, NewTopic, Producer
+from strandline.client import Admin, ConfigChange, ConfigResource, Consumer, Producer
 from strandline.cluster.dev import DevCluster
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from tests.rows.faults import FaultyCluster
 from tests.rows.foreign import kcat, needs_kcat, segment_files, stored_batches, topic_cli
-from tests.rows.helpers import describe, eventually, make_topic, read_all, send_all
+from tests.rows.helpers import describe, eventually, read_all, send_all
+from tests.rows.topics import create
 
 EVERY_BROKER = ConfigResource("broker", "")
 
@@ -43,7 +44,7 @@ def test_a_record_is_a_pair_of_bytes(cluster: DevCluster) -> None:
 
     Left out: "no call rewrites an offset" is no run, it is the absence of such a call.
     """
-    make_topic(cluster, "s01")
+    create(cluster.bootstrap, "s01")
     kcat("-b", cluster.bootstrap, "-P", "-t", "s01", "-K:", stdin=b"table-7:soup\n")
     read = kcat("-b", cluster.bootstrap, "-C", "-t", "s01", "-e", "-q", "-f", "%k=%s\n")
     assert read == "table-7=soup\n"
@@ -59,7 +60,7 @@ def test_a_record_is_a_pair_of_bytes(cluster: DevCluster) -> None:
 
 def test_a_topic_is_an_append_only_log(cluster: DevCluster) -> None:
     """S02: what is in the file stays as it is, later records come behind it; offsets 0 to 5."""
-    make_topic(cluster, "s02")
+    create(cluster.bootstrap, "s02")
     node = describe(cluster, "s02").leader
     assert node is not None
     assert send_all(cluster, "s02", [b"a", b"b", b"c"]) == [0, 1, 2]
@@ -75,9 +76,10 @@ def test_a_topic_is_an_append_only_log(cluster: DevCluster) -> None:
 
 def test_partitions_are_spread_over_brokers(cluster: DevCluster) -> None:
     """S03: of 6 partitions each of 3 nodes leads 2."""
-    make_topic(cluster, "s03", partitions=6)
-    listed = AdminClient({"bootstrap.servers": cluster.bootstrap}).list_topics("s03", timeout=10).topics["s03"]
-    assert Counter(part.leader for part in listed.partitions.values()) == {1: 2, 2: 2, 3: 2}
+    create(cluster.bootstrap, "s03", partitions=6)
+    foreign = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    partitions = eventually(lambda: foreign.list_topics("s03", timeout=10).topics["s03"].partitions)
+    assert Counter(part.leader for part in partitions.values()) == {1: 2, 2: 2, 3: 2}
 
 
 def test_topic_commands(cluster: DevCluster) -> None:
@@ -120,9 +122,9 @@ def list_json(cluster: DevCluster) -> str:
 
 def test_fallback_partition_count(cluster: DevCluster) -> None:
     """S12: without a count a topic has 1 partition, or as many as num.partitions says."""
-    make_topic(cluster, "s12-one", partitions=-1)
+    create(cluster.bootstrap, "s12-one", partitions=-1)
     with broker_setting(cluster.bootstrap, "num.partitions", "3"):
-        make_topic(cluster, "s12-three", partitions=-1)
+        create(cluster.bootstrap, "s12-three", partitions=-1)
         with Admin(cluster.bootstrap) as admin:
             assert [len(item.partitions) for item in admin.describe_topics(["s12-one", "s12-three"])] == [1, 3]
 
@@ -148,7 +150,7 @@ def test_replication_above_the_broker_count(cluster: DevCluster) -> None:
     refused = topic_cli(cluster.bootstrap, "create", "s14", "--replication", "4", exit_code=1)
     assert "INVALID_REPLICATION_FACTOR" in refused.stderr
     with pytest.raises(KafkaError) as ours:
-        make_topic(cluster, "s14", replication=4)
+        create(cluster.bootstrap, "s14", replication=4)
     assert ours.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
     foreign = AdminClient({"bootstrap.servers": cluster.bootstrap})
     with pytest.raises(confluent_kafka.KafkaException) as theirs:
@@ -161,11 +163,10 @@ def test_replication_above_the_broker_count(cluster: DevCluster) -> None:
 @needs_kcat
 def test_topics_are_not_made_by_typos(cluster: DevCluster) -> None:
     """S15, off (the default): produce and consume get UNKNOWN_TOPIC_OR_PARTITION, and no topic appears."""
-    told = kcat(
-        "-b", cluster.bootstrap, "-P", "-t", "s15-typo", "-X", "message.timeout.ms=3000", stdin=b"x\n", fails=True
-    )  # fmt: skip
+    patience = ("-X", "topic.metadata.propagation.max.ms=200")  # how long librdkafka takes "unknown" for "not yet"
+    told = kcat("-b", cluster.bootstrap, "-P", "-t", "s15-typo", *patience, stdin=b"x\n", fails=True)
     assert "Unknown topic or partition" in told
-    told = kcat("-b", cluster.bootstrap, "-C", "-t", "s15-typo", "-e", fails=True)
+    told = kcat("-b", cluster.bootstrap, "-C", "-t", "s15-typo", "-e", *patience, fails=True)
     assert "Unknown topic or partition" in told
     with Admin(cluster.bootstrap) as admin:
         assert "s15-typo" not in admin.list_topics()
@@ -193,7 +194,7 @@ def test_partitions_added_to_a_live_topic(cluster: DevCluster) -> None:
 
     Left out: a running group, for groups are not served yet; an assigned consumer goes on instead.
     """
-    make_topic(cluster, "s16", partitions=3)
+    create(cluster.bootstrap, "s16", partitions=3)
     old = [("s16", number) for number in range(3)]
     with (
         Producer(cluster.bootstrap, metadata_max_age_ms=300) as producer,
@@ -224,7 +225,7 @@ def test_partitions_added_to_a_live_topic(cluster: DevCluster) -> None:
 def test_balanced_for_any_shape(cluster: DevCluster, partitions: int, copies: int) -> None:
     """S18: no broker has two copies of a partition; copies and leaders a broker differ by at most 1."""
     name = f"s18-{partitions}-{copies}"
-    make_topic(cluster, name, partitions, copies)
+    create(cluster.bootstrap, name, partitions, copies)
     with Admin(cluster.bootstrap) as admin:
         [topic] = admin.describe_topics([name])
     for part in topic.partitions:
@@ -238,7 +239,7 @@ def test_balanced_for_any_shape(cluster: DevCluster, partitions: int, copies: in
 
 def test_preferred_leaders_return(faulty: FaultyCluster) -> None:
     """S18: after a rolling restart every partition is led by its preferred replica again; what was acked is there."""
-    faulty.make_topic("s18-rolling", [[1, 2, 3], [2, 3, 1], [3, 1, 2]])
+    create(faulty.bootstrap, "s18-rolling", replicas=[[1, 2, 3], [2, 3, 1], [3, 1, 2]])
     with Producer(faulty.bootstrap) as producer, Admin(faulty.bootstrap) as admin:
         sent = []
         for node in (1, 2, 3):
@@ -260,7 +261,7 @@ def test_preferred_leaders_return(faulty: FaultyCluster) -> None:
 
 def test_payload_is_opaque(faulty: FaultyCluster) -> None:
     """S20: any bytes come back as they were, and the batch on disk is, from its CRC on, what the producer sent."""
-    faulty.make_topic("s20", [[1, 2, 3]])
+    create(faulty.bootstrap, "s20", replicas=[[1, 2, 3]])
     rng = random.Random(20)
     values: list[bytes | None] = [b"", None, rng.randbytes(1_000_000), b"\xff\xfe\x80 not UTF-8"]
     values += [rng.randbytes(rng.randrange(300)) for _ in range(996)]

@@ -1,0 +1,36 @@
+"""Topics for the tests of rows, made and known by every broker before they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from strandline.client import Admin, NewTopic
+from tests.rows.helpers import eventually
+
+
+def create(
+    bootstrap: str,
+    name: str,
+    partitions: int = 1,
+    replication: int = -1,
+    *,
+    replicas: Sequence[Sequence[int]] | None = None,
+    configs: Mapping[str, str] | None = None,
+) -> None:
+    """Create a topic, with these replicas for each partition if given; returns once every broker tells its leaders."""
+    if replicas is not None:
+        topic = NewTopic(name, configs=configs or {}, replica_assignment=dict(enumerate(replicas)))
+    else:
+        topic = NewTopic(name, partitions, replication, configs or {})
+    with Admin(bootstrap) as admin:
+        admin.create_topics([topic])
+    for address in bootstrap.split(","):
+        with Admin(address) as admin:
+            eventually(lambda asked=admin: _led(asked, name))
+
+
+def _led(admin: Admin, name: str) -> bool:
+    if name not in admin.list_topics():
+        return False
+    [topic] = admin.describe_topics([name])
+    return all(part.leader is not None for part in topic.partitions)
