@@ -23,6 +23,15 @@ def parts() -> Iterator[tuple[str, str, Callable[[], str]]]:
     yield "protocol.md", "apis", api_table
 
 
+def whole_pages() -> Iterator[tuple[str, Callable[[], str]]]:
+    """(page, its generator)."""
+    from strandline.cluster.cli.docs import command_page
+    from strandline.cluster.config_docs import configuration_page
+
+    yield "configuration.md", configuration_page
+    yield "cli.md", command_page
+
+
 def rendered(page: str, name: str, text: str) -> str:
     """The page with the part set to `text`."""
     body = (DOCS / page).read_text()
@@ -34,13 +43,16 @@ def rendered(page: str, name: str, text: str) -> str:
 
 def stale() -> list[str]:
     """Pages whose generated parts are not what the code says."""
-    return [page for page, name, text in parts() if rendered(page, name, text()) != (DOCS / page).read_text()]
+    found = [page for page, name, text in parts() if rendered(page, name, text()) != (DOCS / page).read_text()]
+    return found + [page for page, text in whole_pages() if text() != (DOCS / page).read_text()]
 
 
 def main() -> None:
     """Write every part that is stale."""
     for page, name, text in parts():
         (DOCS / page).write_text(rendered(page, name, text()))
+    for page, whole in whole_pages():
+        (DOCS / page).write_text(whole())
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("strandline.node")
 
-LEADERLESS_GRACE_MS = 1000.0
-"""A stopping broker that has known no active controller for so long stops without being let go."""
+CONTROLLERLESS_MS = 1000.0
+"""A stopping broker that has had no session with a controller for so long stops without being let go."""
 
 
 class BrokerRole:
@@ -157,20 +157,19 @@ class BrokerRole:
         await self.replicas.close(clean)
 
     async def _hand_over(self) -> bool:
-        """A controlled shutdown, given up early where there has been no controller to ask: the whole cluster stops."""
-        quorum, clock = self._node.quorum, self._node.clock
-        asking = asyncio.ensure_future(
-            self.session.controlled_shutdown(self._node.config.controlled_shutdown_timeout_ms)
-        )
-        known_ms = clock.monotonic_ms()
-        while not asking.done():
-            await asyncio.wait((asking,), timeout=LEADERLESS_GRACE_MS / 4000)
-            if quorum.leader_and_epoch.leader_id is not None:
-                known_ms = clock.monotonic_ms()
-            elif clock.monotonic_ms() - known_ms >= LEADERLESS_GRACE_MS:
-                asking.cancel()
-                return False
-        return asking.result()
+        """A controlled shutdown, given up early where there is no controller to ask (the whole cluster stops), or in a
+        hurry."""
+        timeout_ms = self._node.config.controlled_shutdown_timeout_ms
+        asking = asyncio.ensure_future(self.session.controlled_shutdown(timeout_ms))
+        hurried = asyncio.ensure_future(self._node.hurried.wait())
+        waiting: list[asyncio.Future[Any]] = [asking, hurried]
+        alone_ms = 0.0
+        while not asking.done() and not hurried.done() and alone_ms < CONTROLLERLESS_MS:
+            await asyncio.wait(waiting, timeout=CONTROLLERLESS_MS / 4000, return_when=asyncio.FIRST_COMPLETED)
+            alone_ms = 0.0 if self.session.connected else alone_ms + CONTROLLERLESS_MS / 4
+        hurried.cancel()
+        asking.cancel()
+        return asking.done() and not asking.cancelled() and asking.result()
 
     def _await_own_registration(self, _delta: MetadataDelta, image: MetadataImage) -> None:
         """Begin to follow the metadata once they reach this process's registration: what stands before it tells of

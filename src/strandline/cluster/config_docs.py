@@ -37,7 +37,7 @@ They hold until the node restarts.
 DYNAMIC_HEAD = """
 ## Defaults for topics
 
-They may stand in the file, and change while the cluster runs: `strandline config alter --brokers -X key=value` sets
+They may stand in the file, and change while the cluster runs: `strandline config alter broker --set key=value` sets
 one for all brokers (a file's value holds where nobody did). Those marked *agreed* must be the same everywhere, so the
 file's value is only what a new cluster begins with; later ones are set with the command. A topic's own config, where it
 has one of the name in the third column, wins over all of them.

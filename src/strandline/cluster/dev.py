@@ -4,7 +4,8 @@
         cluster.kill(2)                        # SIGKILL
         cluster.start_node(2)
 
-Nodes are started as new programs, never forked: a process that has used gRPC must not fork.
+Nodes are started as new programs, never forked: a process that has used gRPC must not fork. They hold a pipe from here
+and stop when it ends, so that none outlives a program that was killed.
 """
 
 from __future__ import annotations
@@ -22,14 +23,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from strandline.cluster.config import NodeConfig
+from strandline.cluster.config_identity import BROKER, CONTROLLER
 from strandline.cluster.dev_layout import Layout
-from strandline.proto.errors import StrandlineError
+from strandline.cluster.run_node import END_WITH_INPUT
+from strandline.proto.errors import ConfigError, StrandlineError
 
 FIRST_CONTROLLER = 101
 """Id of the first controller where controllers are processes of their own."""
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
+HAND_OVER_S = 1.0
 
 
 class DevError(StrandlineError):
@@ -44,6 +49,7 @@ class _Node:
     config_path: Path
     log_path: Path
     log_start: int = 0
+    paused: bool = False
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -58,12 +64,13 @@ class _Node:
 
 
 class DevCluster:
-    """Nodes 1 to `nodes`, each controller and broker at once, or with `controllers` brokers alone beside as many
+    """Brokers 1 to `nodes`, each controller and broker at once, or with `controllers` brokers alone beside as many
     controllers (ids from 101).
 
     Args:
         data_dir: where the nodes' data lie; kept. Without one, a temporary directory is made, and deleted by `stop`.
-        free_ports: any free ports, or the well-known ones (9092, 9093, ...).
+        nodes: how many brokers; None: as many as the directory has, or three.
+        port_base: the clients' port of node 1 (see `dev_layout.PORT_BASE`); 0: any free ports.
         settings: settings of every node, by Kafka's names; `node_settings` those of single nodes.
 
     Not safe for threads.
@@ -73,9 +80,9 @@ class DevCluster:
         self,
         data_dir: str | os.PathLike[str] | None = None,
         *,
-        nodes: int = 3,
+        nodes: int | None = None,
         controllers: int = 0,
-        free_ports: bool = True,
+        port_base: int = 0,
         settings: Mapping[str, str] | None = None,
         node_settings: Mapping[int, Mapping[str, str]] | None = None,
     ) -> None:
@@ -83,9 +90,13 @@ class DevCluster:
         self.root = Path(tempfile.mkdtemp(prefix="strandline-")) if data_dir is None else Path(data_dir).absolute()
         self._settings = dict(settings or {})
         self._node_settings = {node: dict(given) for node, given in (node_settings or {}).items()}
-        self.broker_ids = list(range(1, nodes + 1))
-        self.controller_ids = [FIRST_CONTROLLER + n for n in range(controllers)] or list(self.broker_ids)
-        self._layout = Layout(self.root, free_ports=free_ports)
+        self._layout = Layout(self.root, port_base=port_base)
+        there = self._layout.ids(BROKER)
+        if nodes is not None and nodes < len(there):
+            raise ConfigError("--nodes", nodes, f"at least the {len(there)} nodes whose data are in {self.root}")
+        self.broker_ids = there + list(range(len(there) + 1, (nodes or len(there) or 3) + 1))
+        self.controller_ids = self._layout.ids(CONTROLLER) or [FIRST_CONTROLLER + n for n in range(controllers)]
+        self.controller_ids = self.controller_ids or list(self.broker_ids)
         self._nodes: dict[int, _Node] = {}
 
     # Life
@@ -98,17 +109,20 @@ class DevCluster:
         self.stop()
 
     def start(self, *, wait: bool = True) -> None:
-        """Format what is not formatted, and start every node.
+        """Format what is not formatted, and start every node that does not run.
 
         Args:
             wait: return only once every node does its work.
 
         Raises:
+            ConfigError: a port is taken, or a setting is wrong.
             DevError: a node ended, or was not ready in time; every node is stopped.
         """
         self._prepare()
-        for node in self._nodes.values():
-            self._spawn(node)
+        starting = [node_id for node_id, node in self._nodes.items() if not node.alive]
+        self._layout.check_ports(starting)
+        for node_id in starting:
+            self._spawn(self._nodes[node_id])
         if wait:
             self.wait_ready()
 
@@ -128,10 +142,17 @@ class DevCluster:
                 raise
 
     def stop(self) -> None:
-        """Stop every node in an orderly way, all at once; kill those that do not end. Deletes a temporary directory."""
-        for node in self._nodes.values():
-            if node.alive:
-                self._signal(node, signal.SIGCONT)
+        """Stop every node in an orderly way, all at once; kill those that do not end. Deletes a temporary directory.
+
+        Who has not got rid of its leaderships after a moment is told not to wait: there is nobody left to take them.
+        """
+        alive = [node for node in self._nodes.values() if node.alive]
+        for node in alive:
+            self._signal(node, signal.SIGCONT)
+            self._signal(node, signal.SIGTERM)
+        deadline = time.monotonic() + HAND_OVER_S
+        for node in alive:
+            if not self._ended(node, max(0.0, deadline - time.monotonic())):
                 self._signal(node, signal.SIGTERM)
         deadline = time.monotonic() + STOP_TIMEOUT_S
         for node in self._nodes.values():
@@ -150,10 +171,12 @@ class DevCluster:
     def pause(self, node_id: int) -> None:
         """SIGSTOP: the node is silent, its connections stay open."""
         self._signal(self._nodes[node_id], signal.SIGSTOP)
+        self._nodes[node_id].paused = True
 
     def resume(self, node_id: int) -> None:
         """SIGCONT."""
         self._signal(self._nodes[node_id], signal.SIGCONT)
+        self._nodes[node_id].paused = False
 
     def stop_node(self, node_id: int) -> None:
         """SIGTERM: a controlled shutdown; returns when the process is gone."""
@@ -185,7 +208,14 @@ class DevCluster:
     @property
     def bootstrap(self) -> str:
         """The clients' addresses of all brokers, separated by commas."""
-        return ",".join(str(place.client) for place in self._layout.places.values() if place.client is not None)
+        return ",".join(self.client(node_id) for node_id in self.broker_ids)
+
+    @property
+    def responsive(self) -> str:
+        """As `bootstrap`, of the brokers that run and are not paused."""
+        awake = [node_id for node_id, node in self._nodes.items() if node.alive and not node.paused]
+        clients = [self._layout.places[node_id].client for node_id in awake]
+        return ",".join(str(client) for client in clients if client is not None)
 
     @property
     def node_ids(self) -> list[int]:
@@ -208,6 +238,19 @@ class DevCluster:
         """What one node has logged."""
         return str(self._nodes[node_id].log_path)
 
+    def roles(self, node_id: int) -> str:
+        """process.roles of one node."""
+        return self._layout.places[node_id].roles
+
+    def last_words(self, node_id: int) -> str:
+        """The end of what the current or last life of a node has logged."""
+        return self._nodes[node_id].last_words()
+
+    def exit_code(self, node_id: int) -> int | None:
+        """How a node's process ended (below 0: by that signal); None while it runs, and once it was taken note of."""
+        process = self._nodes[node_id].process
+        return None if process is None else process.poll()
+
     def pids(self) -> dict[int, int]:
         """Process ids of the nodes that run."""
         return {
@@ -224,7 +267,7 @@ class DevCluster:
         for node_id in self.controller_ids:
             roles[node_id] = "broker,controller" if node_id in roles else "controller"
         self._layout.add(roles)
-        self._layout.format(self.controller_ids)
+        self._layout.format()
         for node_id in roles:
             if node_id not in self._nodes:
                 settings = {
@@ -232,6 +275,7 @@ class DevCluster:
                     **self._settings,
                     **self._node_settings.get(node_id, {}),
                 }
+                NodeConfig(settings)
                 config_path = self.root / f"node-{node_id}.properties"
                 config_path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
                 self._nodes[node_id] = _Node(node_id, config_path, self.root / f"node-{node_id}.log")
@@ -240,8 +284,8 @@ class DevCluster:
         with node.log_path.open("ab") as log:
             node.log_start = log.tell()
             node.process = subprocess.Popen(
-                [sys.executable, "-m", "strandline.cluster.run_node", str(node.config_path)],
-                stdin=subprocess.DEVNULL,
+                [sys.executable, "-m", "strandline.cluster.run_node", str(node.config_path), END_WITH_INPUT],
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
@@ -269,6 +313,15 @@ class DevCluster:
             node.process.send_signal(number)
 
     @staticmethod
+    def _ended(node: _Node, timeout_s: float) -> bool:
+        assert node.process is not None
+        try:
+            node.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    @staticmethod
     def _reap(node: _Node, timeout_s: float) -> None:
         process = node.process
         if process is None:
@@ -278,6 +331,7 @@ class DevCluster:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
         node.process = None

@@ -12,15 +12,23 @@ from pathlib import Path
 from uuid import UUID
 
 from strandline.cluster.config import NodeConfig
+from strandline.cluster.config_identity import CONTROLLER
+from strandline.cluster.config_setting import write_voters
 from strandline.cluster.format import format_directory, random_cluster_id, random_id
+from strandline.cluster.ports import holder_of, is_free
 from strandline.controller.quorum.api import Voter
 from strandline.log.real_disk import RealDisk
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import Endpoint, NodeId
 
 HOST = "127.0.0.1"
-CLIENT_PORT, INTERNAL_PORT, HTTP_PORT = 9091, 19091, 8091
-"""With fixed ports, node n has CLIENT_PORT + n and so on."""
+
+PORT_BASE = 9092
+"""The usual first port of clients. From a base b on, node n has b + n - 1 for clients, 10,000 more between nodes, and
+1,000 less for HTTP."""
+
+INTERNAL_DISTANCE, HTTP_DISTANCE = 10_000, -1_000
+PORT_BASES = range(1100, 50_001)
 
 STATE_FILE = "cluster.json"
 
@@ -59,16 +67,22 @@ class Place:
 
 
 class Layout:
-    """The places of a cluster's nodes; what stands in the directory already is kept."""
+    """The places of a cluster's nodes; what stands in the directory already is kept, save ports that are to be others.
 
-    def __init__(self, root: Path, *, free_ports: bool) -> None:
+    Args:
+        port_base: the first port of clients, see `PORT_BASE`; 0: any free ports, kept from one start to the next.
+    """
+
+    def __init__(self, root: Path, *, port_base: int) -> None:
         """Read what is there.
 
         Raises:
-            ConfigError: the file is damaged.
+            ConfigError: the file is damaged, or the ports cannot be.
         """
+        if port_base and port_base not in PORT_BASES:
+            raise ConfigError("--port-base", port_base, f"0 or a port from {PORT_BASES[0]} to {PORT_BASES[-1]}")
         self.root = root
-        self._free_ports = free_ports
+        self._port_base = port_base
         self._rng = random.SystemRandom()
         self.cluster_id = random_cluster_id(self._rng)
         self.places: dict[int, Place] = {}
@@ -81,20 +95,35 @@ class Layout:
             except (ValueError, KeyError, TypeError) as error:
                 raise ConfigError(str(path), error, "the file that a cluster wrote; --fresh begins anew") from None
 
+    def ids(self, role: str) -> list[int]:
+        """The nodes that have this role."""
+        return sorted(node_id for node_id, place in self.places.items() if role in place.roles.split(","))
+
     def add(self, roles_of: Mapping[int, str]) -> None:
         """Give places to nodes that have none, and write the file."""
+        base = self._port_base
         missing = [node_id for node_id in roles_of if node_id not in self.places]
-        with _reserved(3 * len(missing) if self._free_ports else 0) as free:
+        with _reserved(0 if base else 3 * len(missing)) as free:
             for index, node_id in enumerate(missing):
-                ports = (
-                    free[3 * index : 3 * index + 3]
-                    if self._free_ports
-                    else [CLIENT_PORT + node_id, INTERNAL_PORT + node_id, HTTP_PORT + node_id]
-                )
+                ports = _ports_from(base, node_id) if base else free[3 * index : 3 * index + 3]
                 self.places[node_id] = Place(node_id, roles_of[node_id], str(random_id(self._rng)), *ports)
+        if base:
+            self.places = {
+                node_id: Place(node_id, place.roles, place.directory_id, *_ports_from(base, node_id))
+                for node_id, place in self.places.items()
+            }
         self.root.mkdir(parents=True, exist_ok=True)
         state = {"cluster_id": self.cluster_id, "nodes": [asdict(place) for place in self.places.values()]}
         (self.root / STATE_FILE).write_text(json.dumps(state, indent=2))
+
+    def check_ports(self, node_ids: Sequence[int]) -> None:
+        """Raises ConfigError, naming who holds it, when a port of one of these nodes is taken."""
+        for node_id in node_ids:
+            place = self.places[node_id]
+            for endpoint in (place.client, place.internal, place.http):
+                if endpoint is not None and not is_free(endpoint):
+                    allowed = f"a free port; {holder_of(endpoint.port)}. --port-base N takes others, 0 any free ones"
+                    raise ConfigError(f"the port of node {node_id}", endpoint.port, allowed)
 
     def directory(self, node_id: int) -> Path:
         """The node's log directory."""
@@ -108,23 +137,28 @@ class Layout:
             "process.roles": place.roles,
             "listeners": place.listeners,
             "log.dirs": str(self.directory(node_id)),
+            "controller.quorum.voters": write_voters(self._voters()),
         }
 
-    def format(self, controllers: Sequence[int]) -> None:
+    def _voters(self) -> tuple[Voter, ...]:
+        places = [self.places[node_id] for node_id in self.ids(CONTROLLER)]
+        return tuple(Voter(NodeId(place.node_id), UUID(place.directory_id), place.internal) for place in places)
+
+    def format(self) -> None:
         """Format the directories that are not."""
-        voters = tuple(
-            Voter(NodeId(node_id), UUID(self.places[node_id].directory_id), self.places[node_id].internal)
-            for node_id in sorted(controllers)
-        )
         for node_id in self.places:
             format_directory(
                 RealDisk(),
                 NodeConfig(self.settings(node_id)),
                 cluster_id=self.cluster_id,
-                initial_controllers=voters,
                 rng=self._rng,
                 ignore_formatted=True,
             )
+
+
+def _ports_from(base: int, node_id: int) -> list[int]:
+    client = base + node_id - 1
+    return [client, client + INTERNAL_DISTANCE, client + HTTP_DISTANCE]
 
 
 @contextlib.contextmanager

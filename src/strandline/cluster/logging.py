@@ -35,3 +35,5 @@ def configure_logging(level: str, form: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(processor=renderer, foreign_pre_chain=shared))
     logging.basicConfig(level=number, handlers=[handler], force=True)
+    # grpc logs its own view of what `strandline.internal` reports, tracebacks of ended calls included.
+    logging.getLogger("grpc").setLevel(logging.CRITICAL)

@@ -93,6 +93,8 @@ class Node:
         self.broker = BrokerRole(self) if config.is_broker else None
         self.loop_lag = LoopLag(clock)
         self.http = HttpServer(config.http, routes_of(self)) if config.http is not None else None
+        self.hurried = asyncio.Event()
+        """Set: a stop under way waits for no other node any more; what is here is still synced and closed."""
         self._server: RpcServer | None = None
         self._stopped = False
 

@@ -121,6 +121,11 @@ class BrokerSession:
         broker = self._own(self._publisher.image)
         return broker is None or broker.fenced
 
+    @property
+    def connected(self) -> bool:
+        """There is a controller to talk to: the session's stream is open."""
+        return self._stream is not None
+
     def start(self) -> None:
         """Begin: register, then hold the session, until `close`."""
         self._publisher.subscribe(self._on_metadata)

@@ -99,7 +99,8 @@ def _unary(method: str, handler: UnaryHandler) -> Any:
         try:
             return await handler(request)
         except Exception as error:
-            log.warning("an internal call failed", method=method, error=f"{type(error).__name__}: {error}")
+            tell = log.debug if isinstance(error, RpcError) else log.warning
+            tell("an internal call failed", method=method, error=f"{type(error).__name__}: {error}")
             await context.abort(grpc.StatusCode.UNKNOWN, f"{type(error).__name__}: {error}")
         raise AssertionError("abort raises")
 

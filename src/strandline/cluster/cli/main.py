@@ -1,0 +1,47 @@
+"""`strandline`: the entry point of the program."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from strandline.cluster.cli.lazy import LazyGroup
+
+_HERE = "strandline.cluster.cli"
+
+COMMANDS = {
+    "completion": f"{_HERE}.completion:completion",
+    "dev": f"{_HERE}.dev:dev",
+    "doctor": f"{_HERE}.doctor:doctor",
+    "format": f"{_HERE}.format:format_",
+    "log": f"{_HERE}.log:log",
+    "node": f"{_HERE}.node:node",
+}
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Every command has --help with examples. docs/cli.md has them all on one page.",
+)
+@click.version_option(package_name="strandline", prog_name="strandline")
+def main() -> None:
+    """A replicated commit log that Kafka clients can use as it is.
+
+    \b
+    The first five minutes:
+      strandline dev                                  three nodes on this machine; Ctrl-C stops them
+      strandline topic create orders --partitions 3   in a second terminal
+      echo hello | strandline produce orders
+      strandline consume orders --from-beginning
+      strandline doctor                               what could lose data, and what it would lose
+
+    \b
+    Exit codes: 0 done, 1 refused or failed, 2 the command line is wrong, 3 no broker answers.
+    """
+
+
+if __name__ == "__main__":
+    sys.exit(main())
