@@ -168,6 +168,24 @@ def test_without_idempotence_and_one_in_flight_order_is_kept() -> None:
     assert list(dict.fromkeys(values)) == list(range(100))
 
 
+def test_without_idempotence_nothing_overtakes_across_leaders() -> None:
+    """S30: in-flight 1 keeps order over an election too: the new leader waits for the old one's answer."""
+
+    async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
+        settings = {"enable_idempotence": False, "max_in_flight_requests_per_connection": 1, "batch_size": 1}
+        async with producer(ports, linger_ms=0, metadata_max_age_ms=100, **settings) as sender:
+            await sender.send_and_wait("t", b"0", partition=0)
+            acts = [Act(delay_ms=700)]
+            cluster.on_produce = lambda _: acts.pop() if acts else Act()
+            waiting = [await sender.send("t", b"%d" % number, partition=0) for number in (1, 2, 3)]
+            await asyncio.sleep(0.05)
+            cluster.move(WHERE, cluster.partitions[WHERE].leader % 3 + 1)
+            await asyncio.gather(*waiting)
+
+    records = play(scenario, {"t": 1}).records[WHERE]
+    assert [record.value for record in records] == [b"0", b"1", b"2", b"3"]
+
+
 def test_acks_zero_is_never_retried() -> None:
     """S22: fire and forget: offset -1 at once, one request, and what the broker lost stays lost."""
     told: list[Any] = []

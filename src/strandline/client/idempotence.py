@@ -2,9 +2,9 @@
 
 A broker knows the last five batches of (producer id, epoch) per partition. It answers a batch that it already has with
 the old offset, takes the one that comes next, and refuses any other with OUT_OF_ORDER_SEQUENCE_NUMBER. So a retry keeps
-its sequence, of several retries only the first in line may be out, and nothing new is sent five batches ahead of it:
-the broker would forget it. Until a first batch is known to be in the log it travels alone: a leader without a trace of
-a producer id takes any sequence, and of two batches on their way during an election the second may find it first.
+its sequence, and nothing new is sent five batches ahead of it: the broker would forget it. Until a first batch is known
+to be in the log it travels alone: a leader without a trace of a producer id takes any sequence, and of two batches on
+their way during an election the second may find it first.
 
 A batch that has failed may or may not be in the log. What is behind it is sent on under its old numbers: if the broker
 takes the first in line, nothing is missing; if it refuses it, none of them was written, and all get new numbers from 0
@@ -62,7 +62,7 @@ class Sequencer:
             queue.producer_id, queue.producer_epoch = self.producer_id, 0
         head = queue.waiting[0]
         if head.base_sequence != NO_SEQUENCE:
-            return queue.numbered[0] is head
+            return queue.known or queue.numbered[0] is head
         ahead = len(queue.numbered)
         return ahead < REMEMBERED_BATCHES and (queue.known or not ahead)
 

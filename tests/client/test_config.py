@@ -1,0 +1,128 @@
+"""Settings: Kafka's names and defaults, and sentences for what cannot stand (the table of rows.md)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.client.config import (
+    AdminConfig,
+    ConsumerConfig,
+    ProducerConfig,
+    duration_ms,
+    parse_bootstrap,
+    settings_table,
+)
+from strandline.client.consumer import Consumer
+from strandline.client.producer import Producer
+from strandline.proto.errors import ConfigError
+from strandline.proto.ids import Endpoint
+
+DEFAULTS: dict[type[Any], dict[str, object]] = {
+    ProducerConfig: {
+        "acks": "all", "batch.size": 16384, "linger.ms": 5.0, "buffer.memory": 33554432, "max.block.ms": 60000,
+        "max.in.flight.requests.per.connection": 5, "delivery.timeout.ms": 120000, "request.timeout.ms": 30000,
+        "retry.backoff.ms": 100, "retry.backoff.max.ms": 1000, "compression.type": "none", "max.request.size": 1048576,
+        "metadata.max.age.ms": 300000, "retries": 2147483647, "partitioner": None,
+    },
+    ConsumerConfig: {
+        "auto.offset.reset": "latest", "max.poll.records": 500, "fetch.min.bytes": 1, "fetch.max.wait.ms": 500,
+        "fetch.max.bytes": 52428800, "max.partition.fetch.bytes": 1048576, "check.crcs": True,
+        "isolation.level": "read_uncommitted", "metadata.max.age.ms": 300000,
+    },
+    AdminConfig: {"request.timeout.ms": 30000, "default.api.timeout.ms": 60000},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DEFAULTS)
+def test_defaults_are_kafkas(kind: type[Any]) -> None:
+    """Kafka 4.0's defaults under Kafka's names (linger.ms 5: KIP-1030)."""
+    config = kind.of({})
+    assert {name: getattr(config, name.replace(".", "_")) for name in DEFAULTS[kind]} == DEFAULTS[kind]
+
+
+def test_both_spellings_and_text_are_taken() -> None:
+    """Values from a command line are text; names may be Kafka's or Python's."""
+    config = ProducerConfig.of({"linger.ms": "2.5", "batch_size": "100", "enable.idempotence": "false", "acks": 1})
+    assert (config.linger_ms, config.batch_size, config.idempotent, config.acks_number) == (2.5, 100, False, 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"linger.m": 1}, "did you mean linger.ms"),
+        ({"linger.ms": -1}, "at least 0"),
+        ({"linger.ms": "soon"}, "a number"),
+        ({"linger.ms": float("nan")}, "a number"),
+        ({"batch.size": 1.5}, "a whole number"),
+        ({"batch.size": True}, "a number"),
+        ({"acks": "2"}, "one of all, -1, 0, 1"),
+        ({"compression.type": "brotli"}, "one of none, gzip, snappy, lz4, zstd"),
+        ({"enable.idempotence": "maybe"}, "true or false"),
+        ({"enable.idempotence": True, "acks": "1"}, "needs acks=all"),
+        ({"delivery.timeout.ms": 100}, "at least linger.ms + request.timeout.ms"),
+        ({"partitioner": "murmur2"}, "a function"),
+        ({"linger.ms": 1, "linger_ms": 2}, "given twice"),
+        ({"security.protocol": "SSL"}, "one of PLAINTEXT"),
+    ],
+)
+def test_what_cannot_stand_is_refused_with_a_sentence(settings: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        ProducerConfig.of(settings)
+
+
+def test_six_in_flight_with_idempotence_are_refused_at_construction() -> None:
+    """S31: brokers remember five batches; never silently without idempotence either."""
+    for settings in ({}, {"enable_idempotence": True}):
+        with pytest.raises(ConfigError, match=r"at most 5 with enable\.idempotence"):
+            Producer("127.0.0.1:1", max_in_flight_requests_per_connection=6, **settings)
+    assert not ProducerConfig.of({"max.in.flight.requests.per.connection": 6, "enable.idempotence": False}).idempotent
+
+
+@pytest.mark.parametrize(("acks", "on"), [("all", True), ("-1", True), ("1", False), ("0", False)])
+def test_idempotence_follows_acks(acks: str, on: bool) -> None:
+    """Kafka's rule since 3.0: on by default, off where acks rules it out and nobody asked for it."""
+    assert ProducerConfig.of({"acks": acks}).idempotent is on
+
+
+def test_groups_are_refused_with_what_to_do_instead() -> None:
+    """There are no groups yet: a sentence, not a stub."""
+    with pytest.raises(ConfigError, match=r"groups are not served yet; name the partitions with Consumer\.assign"):
+        Consumer("127.0.0.1:1", group_id="kitchen")
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"),
+    [("by_duration:PT1H", 3_600_000), ("by_duration:P1DT2H3M4.5S", 93_784_500), ("BY_DURATION:pt5m", 300_000)],
+)
+def test_durations(text: str, milliseconds: int) -> None:
+    """KIP-1106: ISO 8601 durations."""
+    assert duration_ms(text) == milliseconds
+    assert ConsumerConfig.of({"auto.offset.reset": text}).auto_offset_reset == text
+
+
+@pytest.mark.parametrize("text", ["by_duration:P", "by_duration:1h", "smallest", "by_duration:PT"])
+def test_no_durations(text: str) -> None:
+    with pytest.raises(ConfigError, match="one of earliest, latest, none, or by_duration"):
+        ConsumerConfig.of({"auto.offset.reset": text})
+
+
+def test_bootstrap_lists() -> None:
+    """Host and port, comma separated or a sequence; 9092 when left out; IPv6 in brackets."""
+    assert parse_bootstrap(" a:1, [::1]:2 ,b") == (Endpoint("a", 1), Endpoint("::1", 2), Endpoint("b", 9092))
+    assert parse_bootstrap(["h-1.x:65535"]) == (Endpoint("h-1.x", 65535),)
+
+
+@pytest.mark.parametrize("text", ["", " , ", "a:b", "a:0", "a:65536", "a:1:2", "http://a:1", []])
+def test_no_bootstrap_lists(text: Any) -> None:
+    with pytest.raises(ConfigError, match="host:port"):
+        parse_bootstrap(text)
+
+
+def test_the_documented_settings_are_current() -> None:
+    """docs/client.md holds the generated table; `make docs` renews it."""
+    page = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
+    assert settings_table().strip() in page

@@ -1,0 +1,79 @@
+"""Where records go (S06, S07, S08)."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from strandline.client.metadata import PartitionView, TopicView
+from strandline.client.partitioner import StickyPartitioner, murmur2, partition_of_key
+
+KAFKAS_VECTORS = [
+    (b"21", -973932308),
+    (b"foobar", -790332482),
+    (b"a-little-bit-long-string", -985981536),
+    (b"a-little-bit-longer-string", -1486304829),
+    (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+    (b"abc", 479470107),
+]
+
+
+@pytest.mark.parametrize(("key", "digest"), KAFKAS_VECTORS)
+def test_murmur2_is_kafkas(key: bytes, digest: int) -> None:
+    """S06: the vectors of Kafka's own test (UtilsTest.testMurmur2)."""
+    assert murmur2(key) == digest & 0xFFFFFFFF
+
+
+@given(st.binary(max_size=200), st.integers(1, 100))
+def test_equal_keys_go_to_equal_partitions(key: bytes, partitions: int) -> None:
+    """S06: the partition depends on key and count alone: hash with the sign bit off, modulo the count."""
+    chosen = partition_of_key(key, partitions)
+    assert chosen == (murmur2(key) & 0x7FFFFFFF) % partitions == partition_of_key(bytes(bytearray(key)), partitions)
+
+
+def topic(partitions: int, leaderless: frozenset[int] = frozenset()) -> TopicView:
+    views = {n: PartitionView(None if n in leaderless else 1, 0, (1,), (1,), ()) for n in range(partitions)}
+    return TopicView("t", None, False, views)
+
+
+@given(st.integers(1, 12), st.integers(0, 2**32), st.lists(st.integers(20, 400), min_size=200, max_size=400))
+def test_sticky_batches_spread_evenly(partitions: int, seed: int, sizes: list[int]) -> None:
+    """S08, KIP-794: partitions differ by at most about one batch, whatever the sizes of records."""
+    batch_size = 1_000
+    sticky = StickyPartitioner(batch_size, random.Random(seed))
+    view = topic(partitions)
+    got = Counter(dict.fromkeys(range(partitions), 0))
+    for size in sizes:
+        got[sticky.choose(view, size)] += size
+    assert max(got.values()) - min(got.values()) <= 2 * (batch_size + 400)
+
+
+def test_nine_thousand_records_over_three_partitions() -> None:
+    """S08: each partition holds 20 to 47 % of them."""
+    for seed in range(50):
+        sticky = StickyPartitioner(16_384, random.Random(seed))
+        view = topic(3)
+        counts = Counter(sticky.choose(view, 31) for _ in range(9_000))
+        assert all(0.20 <= counts[number] / 9_000 <= 0.47 for number in range(3)), counts
+
+
+def test_sticky_keeps_clear_of_partitions_without_a_leader() -> None:
+    """Records without a key need not wait for an election; with no leader at all they do."""
+    sticky = StickyPartitioner(10, random.Random(1))
+    view = topic(4, leaderless=frozenset({0, 2}))
+    assert {sticky.choose(view, 10) for _ in range(20)} == {1, 3}
+    nobody = topic(2, leaderless=frozenset({0, 1}))
+    assert sticky.choose(nobody, 10) in (0, 1, 3)
+    assert {sticky.choose(nobody, 10) for _ in range(8)} <= {0, 1, 3}
+
+
+def test_sticky_finds_new_partitions() -> None:
+    """S35: partitions added later get their share."""
+    sticky = StickyPartitioner(10, random.Random(1))
+    for _ in range(6):
+        sticky.choose(topic(2), 10)
+    assert {sticky.choose(topic(6), 10) for _ in range(24)} == set(range(6))
