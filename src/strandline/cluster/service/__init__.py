@@ -1,0 +1,1 @@
+"""The broker's operations, whatever the wire they came by."""
