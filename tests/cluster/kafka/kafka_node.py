@@ -135,6 +135,10 @@ class MachineController:
         beat = api.Heartbeat(node_id, epoch, self.offset, want_fence=False, want_shutdown=False)
         self.run(brokers.heartbeat(self.state, beat, self.offset + 1, 0.0))
 
+    def fence(self, node_id: NodeId) -> None:
+        """The broker is taken for dead; its leaderships move."""
+        self.commit(brokers.fence(self.state, node_id, "in a test"))
+
     def run(self, result: Result[Any]) -> Any:
         self.commit(result.records)
         return result.reply

@@ -15,6 +15,7 @@ from kafka_wire import KafkaClient, connect, frame
 from test_kafka_fetch import append, committed
 from test_kafka_produce import batch, lonely_topic
 
+from strandline.cluster.kafka.apis.metadata import SETTLE_MS_MAX
 from strandline.cluster.kafka.table import APIS
 from strandline.cluster.service.base import ServiceConfig
 from strandline.proto.error_codes import ErrorCode
@@ -198,6 +199,57 @@ def test_metadata_tells_the_allowed_operations_when_asked(tmp_path: Path) -> Non
             assert answer.cluster_authorized_operations == sum(1 << one for one in (5, 7, 8, 9, 10, 11, 12))
         quiet = await client.ask("metadata", 11, topics=None)
         assert quiet.topics[0].topic_authorized_operations == -(2**31)
+
+    run(tmp_path, main)
+
+
+def test_metadata_waits_while_a_leader_is_in_doubt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that has lost its leader is told the new one as soon as that is known, and never the dead one; when no
+    election comes, LEADER_NOT_AVAILABLE. Topics that this broker leads are answered at once."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        node.create_topic("mine")
+        lonely_topic(node, leader_first=False)
+        loop = asyncio.get_running_loop()
+
+        async def ask(name: str) -> tuple[float, int, int]:
+            started = loop.time()
+            answer = await client.ask("metadata", 9, topics=[{"name": name}])
+            partition = answer.topics[0].partitions[0]
+            return (loop.time() - started) * 1000, int(partition.error_code), partition.leader_id
+
+        took_ms, *told = await ask("lonely")
+        assert told == [0, 2]
+        assert took_ms < SETTLE_MS_MAX
+        monkeypatch.setattr(node.replicas, "lost_leaders", lambda within_ms: [NodeId(2)])
+        assert (await ask("mine"))[1:] == (0, 1)
+        took_ms, *told = await ask("lonely")
+        assert told == [ErrorCode.LEADER_NOT_AVAILABLE, -1]
+        assert took_ms >= SETTLE_MS_MAX
+        loop.call_later(0.1, node.controller.fence, NodeId(2))
+        took_ms, *told = await ask("lonely")
+        assert told == [0, 1]
+        assert 90 <= took_ms < SETTLE_MS_MAX
+
+    run(tmp_path, main)
+
+
+def test_a_broker_is_named_for_a_while_after_its_fencing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that clients do not throw away what they hold for it before they have learned the new leaders."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        lonely_topic(node)
+
+        async def named() -> list[int]:
+            return [one.node_id for one in (await client.ask("metadata", 9, topics=None)).brokers]
+
+        assert await named() == [1, 2]
+        node.controller.fence(NodeId(2))
+        assert await named() == [1, 2]
+        described = await client.ask("describe_cluster", 2)
+        assert [one.broker_id for one in described.brokers] == [1]
+        monkeypatch.setattr("strandline.cluster.service.metadata.FORGET_FENCED_MS", -1)
+        assert await named() == [1]
 
     run(tmp_path, main)
 

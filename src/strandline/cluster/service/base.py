@@ -108,6 +108,7 @@ class Base:
 
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._being_created: dict[str, None] = {}
+        self._fenced_since: dict[NodeId, float] = {}
         self._producer_ids_left = ProducerIdBlock(ProducerId(0), 0)
         self._lease: asyncio.Future[None] | None = None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import structlog
@@ -26,6 +26,12 @@ from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, Endpoint, NodeId, TopicId
 
 log = structlog.get_logger("strandline.service")
+
+FORGET_FENCED_MS = 60_000
+"""How long after its fencing a broker is still named to clients."""
+
+DOUBT_MS = 1000
+"""A leader whose stream broke is doubted for so long: it is fenced by then, or lives behind a broken link of ours."""
 
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 """Topics that consumers by pattern leave out (Kafka's `Topic.INTERNAL_TOPICS`)."""
@@ -156,6 +162,40 @@ class Metadata(Base):
             if endpoint is not None and (with_fenced or not broker.fenced):
                 described.append(DescribedBroker(node_id, endpoint, broker.rack, broker.fenced))
         return described
+
+    def known_brokers(self, context: RequestContext) -> list[DescribedBroker]:
+        """The live brokers, and those that were fenced a moment ago: a client drops a broker that is not named any
+        more, and librdkafka (2.16) then holds back that broker's partitions for a second before it looks where they
+        have gone."""
+        now_ms = self.clock.monotonic_ms()
+        known = []
+        for broker in self.live_brokers(context, with_fenced=True):
+            if not broker.fenced:
+                self._fenced_since.pop(broker.node_id, None)
+            elif now_ms - self._fenced_since.setdefault(broker.node_id, now_ms) > FORGET_FENCED_MS:
+                continue
+            known.append(broker)
+        return known
+
+    def led_elsewhere(self, wanted: Sequence[TopicRef]) -> bool:
+        """Any of the topics has a partition that another broker leads."""
+        return any(leader != self.node_id for leader in self._leaders(wanted))
+
+    def led_by(self, wanted: Sequence[TopicRef], leaders: Sequence[NodeId]) -> bool:
+        """Any of the topics has a partition that one of `leaders` leads."""
+        return bool(leaders) and any(leader in leaders for leader in self._leaders(wanted))
+
+    def _leaders(self, wanted: Sequence[TopicRef]) -> Iterator[NodeId]:
+        image = self.image()
+        for ref in wanted:
+            found = find_topic(image, ref.name, ref.topic_id)
+            if not isinstance(found, ErrorCode):
+                for info in found.partitions.values():
+                    yield info.leader
+
+    def doubtful_leaders(self) -> list[NodeId]:
+        """Leaders that may have died in the last moments, though the metadata do not say so yet."""
+        return self.replicas.lost_leaders(DOUBT_MS)
 
     def controller_id(self, context: RequestContext) -> NodeId:
         """Where clients should send admin requests.

@@ -6,6 +6,8 @@ would hold the event loop for a fifth of a second.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -38,7 +40,7 @@ from strandline.cluster.service.metadata import (
 from strandline.controller.metadata.image import MetadataImage, PartitionInfo, TopicInfo
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError
-from strandline.proto.ids import NO_NODE, ZERO_UUID
+from strandline.proto.ids import NO_NODE, ZERO_UUID, NodeId
 
 KEY = 3
 FIRST, LAST = 0, 13
@@ -55,6 +57,14 @@ TOPIC_ID_SINCE = 10
 NO_CLUSTER_OPERATIONS_SINCE = 11
 BY_ID_SINCE = 12
 ERROR_SINCE = 13
+
+NEWS_MS = 20.0
+"""A client that has just lost its leader asks at once where the partitions are now, and overtakes the news of that death
+by a few milliseconds. Told the old leader again, librdkafka looks anew only a second later. So who asks for topics that
+other brokers lead is answered a moment later, and while a leader's death is in the air, when the new one is known."""
+
+SETTLE_MS_MAX = 500.0
+"""An election takes less; longer than this nobody waits for its end."""
 
 OPERATIONS_NOT_ASKED = -(2**31)
 
@@ -131,25 +141,34 @@ class PartitionChunks:
     def __init__(self) -> None:
         self._chunks: dict[tuple[str, Shape, object], _Chunk] = {}
 
-    def get(self, image: MetadataImage, topic: TopicInfo, listener: str, shape: Shape) -> bytes:
+    def get(
+        self, image: MetadataImage, topic: TopicInfo, listener: str, shape: Shape, doubtful: Sequence[NodeId]
+    ) -> bytes:
         """The partitions of a topic in one format."""
+        if doubtful:
+            return encode_partitions(image, topic, listener, shape, doubtful)
         key = (listener, shape, topic.topic_id)
         chunk = self._chunks.get(key)
         if chunk is None or chunk.topic is not topic or chunk.brokers is not image.brokers:
             if len(self._chunks) > 2 * len(Shape) * (len(image.topics) + 16):
                 self._chunks.clear()  # most of it is of topics that are gone
-            chunk = _Chunk(topic, image.brokers, encode_partitions(image, topic, listener, shape))
+            chunk = _Chunk(topic, image.brokers, encode_partitions(image, topic, listener, shape, ()))
             self._chunks[key] = chunk
         return chunk.encoded
 
 
-def encode_partitions(image: MetadataImage, topic: TopicInfo, listener: str, shape: Shape) -> bytes:
-    """The partition array of a topic."""
+def encode_partitions(
+    image: MetadataImage, topic: TopicInfo, listener: str, shape: Shape, doubtful: Sequence[NodeId]
+) -> bytes:
+    """The partition array of a topic. Partitions of a leader in doubt have none for now, so that clients ask again
+    soon, instead of waiting at a door that nobody opens."""
     flexible = shape is Shape.FLEXIBLE
     out = bytearray(array_head(len(topic.partitions), flexible))
     for info in topic.partitions.values():
         replicas, isr = list(info.replicas), list(info.isr)
         error, leader = _leader_of(image, info, listener, shape)
+        if leader in doubtful:
+            error, leader = ErrorCode.LEADER_NOT_AVAILABLE, NO_NODE
         if shape is Shape.LIVE_ONLY:
             replicas, isr = (
                 [node for node in nodes if reachable(image.brokers.get(node), listener)] for nodes in (replicas, isr)
@@ -178,10 +197,29 @@ def _leader_of(image: MetadataImage, info: PartitionInfo, listener: str, shape: 
 
 
 def _handle(exchange: Exchange, body: memoryview, service: BrokerService) -> None:
-    context = exchange.context
-    request = read_request(body, context.version)
-    topics = service.describe_topics(context, request.topics, may_create=request.may_create)
-    exchange.respond(write_response(context, request, topics, service, exchange.connection.listener.partition_chunks))
+    request = read_request(body, exchange.context.version)
+    if request.topics and service.led_elsewhere(request.topics):
+        _answer_later(exchange, request, service)
+    else:
+        _answer(exchange, request, service)
+
+
+def _answer(exchange: Exchange, request: MetadataMessage, service: BrokerService) -> None:
+    topics = service.describe_topics(exchange.context, request.topics, may_create=request.may_create)
+    chunks = exchange.connection.listener.partition_chunks
+    exchange.respond(write_response(exchange.context, request, topics, service, chunks))
+
+
+def _answer_later(exchange: Exchange, request: MetadataMessage, service: BrokerService) -> None:
+    """In a moment, or when leaders in doubt have been replaced."""
+    in_doubt = service.doubtful_leaders()
+    waited_ms = service.clock.monotonic_ms() - exchange.context.received_ms
+    settled = waited_ms >= NEWS_MS and not (request.topics and service.led_by(request.topics, in_doubt))
+    if settled or waited_ms >= SETTLE_MS_MAX:
+        _answer(exchange, request, service)
+    else:
+        loop = asyncio.get_running_loop()
+        exchange.when_gone = loop.call_later(NEWS_MS / 1000, _answer_later, exchange, request, service).cancel
 
 
 def write_response(
@@ -197,12 +235,13 @@ def write_response(
     parts = [_head(context, service)]
     parts.append(array_head(len(topics), flexible))
     shape = shape_of(version)
+    doubtful = service.doubtful_leaders()
     for topic in topics:
         parts.append(_topic_head(topic, version))
         if topic.info is None:
             parts.append(array_head(0, flexible))
         else:
-            parts.append(chunks.get(image, topic.info, context.peer.listener, shape))
+            parts.append(chunks.get(image, topic.info, context.peer.listener, shape, doubtful))
         if version >= OPERATIONS_SINCE:
             asked = request.topic_operations and topic.info is not None
             name = topic.info.name if topic.info is not None else ""
@@ -222,7 +261,7 @@ def write_response(
 def _head(context: RequestContext, service: BrokerService) -> bytes:
     version = context.version
     flexible = version >= FLEXIBLE_SINCE
-    brokers = service.live_brokers(context)
+    brokers = service.known_brokers(context)
     out = bytearray(INT32.pack(0) if version >= THROTTLE_SINCE else b"")
     out += array_head(len(brokers), flexible)
     for broker in brokers:
