@@ -95,6 +95,19 @@ def test_offsets_after_a_cut(disk: FailingDisk, tmp_path: Path) -> None:
     assert log.recovery_point == 4
 
 
+def test_a_cut_at_the_end_cleans_the_epochs(disk: FailingDisk, tmp_path: Path) -> None:
+    """D-5 (KAFKA-10706): elected, written nothing, deposed: its epoch must not stay to conflict with the new leader's."""
+    log = open_test_log(disk, tmp_path, config=SMALL)
+    fill(log, 4, epoch=1)
+    log.assign_epoch_start(5, 4)
+    assert log.latest_epoch == 5
+    assert log.truncate_to(4) == 4
+    assert log.epochs.entries() == [(1, 0)]
+    log.assign_epoch_start(6, 4)
+    assert log.truncate_to(9) == 4
+    assert log.latest_epoch == 1
+
+
 def test_a_checkpoint_is_lowered_before_the_cut(disk: FailingDisk, tmp_path: Path) -> None:
     """Otherwise the next recovery takes the cut for lost data."""
     log = open_test_log(disk, tmp_path, config=SMALL)

@@ -140,6 +140,8 @@ class LogDir:
 
     def _load(self) -> None:
         disk = self.disk
+        disk.sync_dir(self.path)
+        disk.sync_dir(self.path.rpartition("/")[0] or "/")  # a format that was killed may not have come to it
         marker = f"{self.path}/{CLEAN_SHUTDOWN}"
         self.clean_shutdown_broker_epoch = read_clean_shutdown(disk, marker)
         if disk.exists(marker):
@@ -178,17 +180,9 @@ class LogDir:
             log_start_offset=self._log_starts.get(tp, 0),
         )
         try:
-            topic_id = self._topic_id(directory)
+            topic_id = self._topic_id(tp, directory, same_boot)
             if topic_id is None:
-                if tp in self._recovery_points or self._holds_data(directory, same_boot):
-                    raise CorruptLogError(
-                        f"{directory}/{PARTITION_METADATA}",
-                        0,
-                        None,
-                        "the file is missing or empty, but the log has records",
-                        "Write the topic's id into it (another replica has it), or move the directory away.",
-                    )
-                self._delete_directory(name)  # made, but never synced, by a life that ended just then
+                self._delete_directory(name)
                 return
             log = open_log(
                 self.disk,
@@ -205,21 +199,28 @@ class LogDir:
             self.offline[tp] = error
             return
         log.on_cut_below = self._lower
+        if not last_life.clean:  # a life that was killed may have made the log and not come to syncing it
+            metadata = self.disk.open(f"{directory}/{PARTITION_METADATA}")
+            log.must_sync([], [metadata], [directory, self.path])
         self.logs[tp] = log
 
-    def _topic_id(self, directory: str) -> TopicId | None:
-        path = f"{directory}/{PARTITION_METADATA}"
-        if not self.disk.exists(path):
-            return None
-        data = read_file(self.disk, path)
-        return decode_partition_metadata(path, data) if data.strip(b"\0") else None
+    def _topic_id(self, tp: TopicPartition, directory: str, same_boot: bool) -> TopicId | None:
+        """Which topic the directory belongs to; None for one that never held anything that was acknowledged.
 
-    def _holds_data(self, directory: str, same_boot: bool) -> bool:
-        """Whether records there may have been acknowledged. The metadata file is synced with the first of them, so
-        after a power cut its loss proves that none was.
+        The file is synced with the first records. So a life that ended in between may leave it missing or torn, beside
+        records that nobody was told of; anything else is damage. Raises CorruptLogError.
         """
-        if not same_boot and self.clean_shutdown_broker_epoch is None:
-            return False
+        path = f"{directory}/{PARTITION_METADATA}"
+        try:
+            data = read_file(self.disk, path) if self.disk.exists(path) else b""
+            return decode_partition_metadata(path, data)
+        except CorruptLogError:
+            power_was_cut = not same_boot and self.clean_shutdown_broker_epoch is None
+            if tp not in self._recovery_points and (power_was_cut or not self._holds_data(directory)):
+                return None
+            raise
+
+    def _holds_data(self, directory: str) -> bool:
         for name in self.disk.listdir(directory):
             if name.endswith(".log"):
                 file = self.disk.open(f"{directory}/{name}")
@@ -361,11 +362,16 @@ class LogDir:
         await log.delete_removed()
 
     def _lower(self, log: PartitionLog, offset: int) -> None:
-        """A log is about to be cut: a recovery point above the cut would make its next recovery refuse it."""
+        """A log is about to be cut: a recovery point above the cut would make its next recovery refuse it, a log start
+        above it would hide what is written next.
+        """
         tp = log.topic_partition
-        if self._recovery_points.get(tp, 0) > offset:
-            self._recovery_points[tp] = offset
-            self._write_files({RECOVERY_POINTS: self._recovery_points})
+        checkpoints = {RECOVERY_POINTS: self._recovery_points, LOG_STARTS: self._log_starts}
+        promising = {name: values for name, values in checkpoints.items() if values.get(tp, 0) > offset}
+        for values in promising.values():
+            values[tp] = offset
+        if promising:
+            self._write_files(promising)
 
     def _write_files(self, checkpoints: Mapping[str, Mapping[TopicPartition, int]]) -> None:
         """Replace those that changed, as `write_file_durably` does but with the syncs of all at once."""

@@ -289,7 +289,8 @@ class PartitionLog(LogState):
 
     def truncate_to(self, offset: int) -> Offset:
         """Drop every batch that reaches `offset` or lies after it; returns the new log end, below `offset` if that was
-        in the middle of a batch. Nothing happens at or above the log end.
+        in the middle of a batch. At or above the log end only epochs without records go (D-5: they may conflict with
+        the leader's).
 
         Producer state is rolled back before the offsets move (KAFKA-12153).
 
@@ -297,6 +298,7 @@ class PartitionLog(LogState):
         """
         self._check_usable()
         if offset >= self.log_end_offset:
+            self.epochs.truncate_from_end(self.log_end_offset)
             return self.log_end_offset
         if offset < self.segments[0].base_offset:
             self.truncate_fully_and_start_at(offset)

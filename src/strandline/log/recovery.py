@@ -138,9 +138,10 @@ class _Opening:
         if self.last_life.clean:
             self._load_clean(index_names)
         else:
+            self.names_changed = True  # a life that was killed may not have come to syncing a name it made
             self._recover(index_names)
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
-        if not epochs_known:
+        if not epochs_known or self._first_epoch_is_late():
             self._epochs_from_batches()
         self.epochs.truncate_from_end(self.log_end_offset)
         self.epochs.truncate_from_start(self.log_start_offset)
@@ -181,8 +182,13 @@ class _Opening:
             return False  # rebuilt from the batches, which all carry their epoch
         return True
 
+    def _first_epoch_is_late(self) -> bool:
+        """The checkpoint was written for a log start that did not become durable: older records are back."""
+        entries = self.epochs.entries()
+        return bool(entries) and self.log_start_offset < min(entries[0][1], self.log_end_offset)
+
     def _epochs_from_batches(self) -> None:
-        """The file is missing or torn: every batch's header says its epoch. Only epochs without records are lost."""
+        """The file is of no use: every batch's header says its epoch. Only epochs without records are lost."""
         epochs = LeaderEpochs()
         for segment in self.segments:
             for _, header in segment.headers(0, pread_blocking):
@@ -234,18 +240,22 @@ class _Opening:
     # ------------------------------------------------------------------ after any other stop
 
     def _recover(self, index_names: set[str]) -> None:
-        first = 0
+        first = 0  # the segment that was active at the recovery point: how it was closed since need not be durable
         for i, segment in enumerate(self.segments):
-            if segment.base_offset <= self.last_life.recovery_point:
+            if segment.base_offset < self.last_life.recovery_point:
                 first = i
         self._rebuild_missing_indexes(self.segments[:first], index_names)
         self._check_ends(self.segments[:first])
+        # A snapshot above may tell of records that were lost with the power, while older, truncated ones came back.
+        self.snapshots.delete_above(self.last_life.recovery_point)
         self._recover_from(first, known_durable=False)
 
     def _recover_from(self, first: int, *, known_durable: bool) -> None:
         """Read every batch of the segments from `first` on; cut a torn tail or raise CorruptLogError."""
         expected = self.segments[first].base_offset
         epoch: int = self.epochs.epoch_at(expected - 1)
+        stated = self.epochs.entries()
+        self.epochs.truncate_from_end(expected)  # of what follows the batches tell, and they alone
         damage: Damage | None = None
         i = first
         while i < len(self.segments) and damage is None:
@@ -274,14 +284,15 @@ class _Opening:
             self._judge(i, damage, known_durable)
         self._cut(first, i)
         self.log_end_offset = expected
+        if self.epochs.entries() == stated:
+            self.epochs.written = self.epochs.version
 
     def _take_in(self, segment: Segment, found: ScannedBatch) -> None:
         header = found.header
         segment.noted(
             found.position, header.size, header.last_offset, header.max_timestamp, self.config.index_interval_bytes
         )
-        if header.leader_epoch >= 0 and header.leader_epoch != self.epochs.epoch_at(header.base_offset):
-            self.epochs.truncate_from_end(header.base_offset)  # what the checkpoint says of this place is stale
+        if header.leader_epoch > self.epochs.latest:
             self.epochs.assign(header.leader_epoch, header.base_offset)
 
     def _judge(self, i: int, damage: Damage, known_durable: bool) -> None:

@@ -39,17 +39,21 @@ def cut_end(log: PartitionLog, offset: int, now_ms: int) -> None:
 
 
 def cut_whole(log: PartitionLog, offset: int, now_ms: int) -> None:
-    """Drop everything and begin at `offset`. Raises DiskError."""
+    """Drop everything and begin at `offset`. Newest segments go first, so that a crash leaves a log without a gap.
+
+    Raises DiskError.
+    """
     if log.on_cut_below is not None:
-        log.on_cut_below(log, min(offset, log.log_start_offset))
+        log.on_cut_below(log, 0)
     log.producers.clear()
     log.snapshots.delete_above(-1)
-    while log.removed:
-        delete_files(log.disk, log.directory, log.removed.pop().base_offset)
     while log.segments:
         _delete_last_segment(log)
+    while log.removed:
+        delete_files(log.disk, log.directory, log.removed.pop().base_offset)
     log.epochs.clear()
     log.begin_segment(offset, now_ms)
+    log.disk.sync_dir(log.directory)  # the new start is told to others as durable
     log.log_start_offset = Offset(offset)
     log.move_end(offset)
     log.durable_offset = log.log_end_offset

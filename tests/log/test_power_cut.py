@@ -1,0 +1,245 @@
+"""Random lives of a log directory on the simulated disk: killed and power-cut between any two disk operations.
+
+What was told to be durable is there in the next life, nothing is there that was never written, no legal crash makes a log
+be refused, and everything derived (epochs, producer state) is that of the records (rules B truncation, C, E; D-20, D-32).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from strandline.chaos.sim.disk import DiskConfig
+from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.world import World, WorldConfig
+from strandline.log.batch import build_batch
+from strandline.log.config import LogConfig
+from strandline.log.log_dir import LogDir, format_log_dir
+from strandline.log.partition_log import PartitionLog
+from strandline.log.records import Record, decode_records
+from strandline.log.syncer import Syncer
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import NodeId, TopicPartition
+from tests.log.helpers import TOPIC_ID, decode_all
+
+TPS = [TopicPartition("a", 0), TopicPartition("b", 1)]
+LIVES = 6
+RECORDS_MAX = 4
+
+
+class Expectation:
+    """What one partition must and may hold."""
+
+    def __init__(self) -> None:
+        self.values: dict[int, bytes] = {}  # the log as the last life had it
+        self.epochs: dict[int, int] = {}
+        self.ever: dict[int, set[tuple[bytes, int]]] = {}  # everything written at an offset in any life
+        self.end = 0
+        self.start = 0
+        self.guaranteed = 0  # told durable, and not cut since: survives everything
+        self.kept = 0  # completely written: survives a mere kill
+        self.epoch = 0
+
+    def wrote(self, offset: int, value: bytes, epoch: int) -> None:
+        self.values[offset] = value
+        self.epochs[offset] = epoch
+        self.ever.setdefault(offset, set()).add((value, epoch))
+        self.end = self.kept = offset + 1
+
+    def cuts(self, offset: int) -> None:
+        """Everything from `offset` on may go from now on."""
+        self.guaranteed = min(self.guaranteed, offset)
+        self.kept = min(self.kept, offset)
+
+
+class Lives:
+    """The scenario of one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        config = DiskConfig(sector_bytes=self.rng.choice([64, 512]), cold_probability=0.1)
+        self.world = World(seed, WorldConfig(disk=config))
+        self.machine = self.world.add_machine("n1")
+        self.expected = {tp: Expectation() for tp in TPS}
+        self.written = 0
+        self.formatted = False
+        self.problem: BaseException | None = None
+        self.power_lost = False
+        self.config = LogConfig(
+            segment_bytes=self.rng.choice([1100, 3000]),
+            index_interval_bytes=self.rng.choice([0, 200, 4096]),
+            preallocate_bytes=self.rng.choice([0, 1 << 20]),
+            file_delete_delay_ms=1,
+        )
+
+    async def scenario(self) -> None:
+        for _ in range(LIVES):
+            done = asyncio.Event()
+            strike = self.cut_power if self.rng.random() < 0.7 else self.kill
+            self.machine.disk.strike_after(self.rng.randint(1, 400), strike)
+            self.world.spawn("n1", partial(self.life, done))
+            for _ in range(400):
+                if done.is_set() or self.world.process("n1") is None:
+                    break
+                await self.world.sleep_ms(20)
+            self.machine.disk.strike_after(0, None)
+            if self.world.process("n1") is not None:
+                strike()
+            if self.problem is not None:
+                raise self.problem
+
+    def cut_power(self) -> None:
+        self.power_lost = True
+        self.world.power_cut("n1")
+
+    def kill(self) -> None:
+        self.world.kill("n1")
+
+    async def life(self, done: asyncio.Event, ports: Ports) -> None:
+        try:
+            await self.live(ports)
+        except Exception as problem:
+            if self.world.process("n1") is not None:
+                self.problem = problem
+        done.set()
+
+    async def live(self, ports: Ports) -> None:
+        if not self.formatted:
+            if not ports.disk.exists("/d/meta.properties"):
+                format_log_dir(ports.disk, "/d", "c", NodeId(1), UUID(int=1))
+            self.formatted = True
+        log_dir = LogDir.open(ports.disk, "/d", ports.clock, self.config)
+        assert log_dir.offline == {}, f"refused: {log_dir.offline}"
+        logs = {tp: self.check(tp, log_dir) for tp in TPS}
+        self.power_lost = False
+        failed: list[Any] = []
+        syncer = Syncer(ports.disk, self.synced, lambda *what: failed.append(what))
+        for _ in range(self.rng.randint(0, 40)):
+            for tp in TPS:
+                self.step(self.expected[tp], logs[tp], log_dir)
+                if self.rng.random() < 0.8:
+                    syncer.mark(logs[tp])
+            if self.rng.random() < 0.5:
+                await asyncio.sleep(self.rng.random() * 0.01)
+        assert failed == []
+        if self.rng.random() < 0.5:
+            await syncer.drain()
+            await asyncio.sleep(1)
+            log_dir.close(3)
+            for tp in TPS:
+                self.expected[tp].guaranteed = self.expected[tp].end
+
+    def synced(self, logs: list[PartitionLog]) -> None:
+        for log in logs:
+            expected = self.expected[log.topic_partition]
+            assert log.durable_offset <= log.log_end_offset
+            expected.guaranteed = max(expected.guaranteed, int(log.durable_offset))
+
+    def check(self, tp: TopicPartition, log_dir: LogDir) -> PartitionLog:
+        """The log of a new life against what may be left of the old one; it becomes what is expected from now on."""
+        expected = self.expected[tp]
+        least = expected.guaranteed if self.power_lost else max(expected.guaranteed, expected.kept)
+        log = log_dir.logs.get(tp)
+        if log is None:
+            assert least == 0, f"{tp} is gone with {least} records"
+            log = log_dir.create(tp, TOPIC_ID, self.config)
+        assert log.log_end_offset >= least, (log, least)
+        assert log.durable_offset == log.log_end_offset
+        found: dict[int, tuple[bytes, int]] = {}
+        offset: int = log.log_start_offset
+        while offset < log.log_end_offset:
+            try:
+                read = log._reader._read(offset, 500, log.log_end_offset, True, lambda f, s, p: f.pread(s, p))
+            except KafkaError as error:
+                raise AssertionError(f"{tp}: {error}") from error
+            for record in decode_all(read.data):
+                assert record.value is not None
+                found[record.offset] = (record.value, log.epoch_at(record.offset))
+            offset = int(read.next_offset)
+        for at, (value, epoch) in found.items():
+            if log.log_start_offset <= at:
+                assert (value, epoch) in expected.ever[at], f"{tp}: offset {at} holds what was never written there"
+            if at < least:
+                assert value == expected.values[at], f"{tp}: durable offset {at} has changed"
+        self.check_producers(log, found)
+        expected.values = {at: value for at, (value, _) in found.items()}
+        expected.epochs = {at: epoch for at, (_, epoch) in found.items()}
+        expected.end = expected.guaranteed = expected.kept = int(log.log_end_offset)
+        expected.start = int(log.log_start_offset)
+        expected.epoch = max(expected.epoch, int(log.latest_epoch)) + 1
+        return log
+
+    def check_producers(self, log: PartitionLog, found: dict[int, tuple[bytes, int]]) -> None:
+        """Whatever is remembered of the producer is in the log, up to the newest batch."""
+        entry = log.producers.get(1)
+        newest = max((at for at in found), default=-1)
+        if entry is not None and entry.batches and newest >= 0:
+            assert entry.batches[-1].last_offset == newest
+        elif newest >= 0:
+            assert entry is not None
+            assert entry.batches
+
+    def step(self, expected: Expectation, log: PartitionLog, log_dir: LogDir) -> None:
+        """One thing that happens to a log."""
+        dice = self.rng.random()
+        if dice < 0.75:
+            self.append(expected, log)
+        elif dice < 0.85:
+            offset = self.rng.randint(max(expected.start, expected.end - 12), expected.end)
+            told = expected.guaranteed
+            expected.cuts(max(0, offset - RECORDS_MAX))  # a batch that reaches over the cut goes as a whole
+            assert log.truncate_to(offset) <= offset
+            expected.end = int(log.log_end_offset)
+            expected.guaranteed = min(told, expected.end)
+            expected.start = int(log.log_start_offset)
+            expected.kept = expected.end
+            expected.epoch += 1
+        elif dice < 0.88:
+            log.roll()
+        elif dice < 0.92:
+            expected.start = self.rng.randint(expected.start, max(expected.start, expected.guaranteed))
+            log.delete_records_before(expected.start)
+        elif dice < 0.94:
+            expected.cuts(0)
+            offset = expected.end + self.rng.randint(0, 20)
+            log.truncate_fully_and_start_at(offset)
+            expected.values.clear()
+            expected.start = expected.end = expected.kept = offset
+        elif dice < 0.97:
+            log.assign_epoch_start(expected.epoch + 1, log.log_end_offset)
+            expected.epoch += 1
+        else:
+            log_dir.write_checkpoints({})
+
+    def append(self, expected: Expectation, log: PartitionLog) -> None:
+        values = []
+        for _ in range(self.rng.randint(1, RECORDS_MAX)):
+            self.written += 1
+            values.append(b"%d-" % self.written + bytes(self.rng.randint(0, 200)))
+        entry = log.producers.get(1)
+        sequence = entry.batches[-1].last_sequence + 1 if entry is not None and entry.batches else 0
+        items = [Record(0, 1000 + i, None, value) for i, value in enumerate(values)]
+        batch = build_batch(items, producer_id=1, producer_epoch=0, base_sequence=sequence)
+        for i, value in enumerate(values):
+            expected.ever.setdefault(expected.end + i, set()).add((value, expected.epoch))
+        result = log.append_as_leader(memoryview(batch), expected.epoch, self.machine.clock.wall_ms())
+        assert [record.value for record in decode_records(batch)] == values
+        assert result.base_offset == expected.end
+        for i, value in enumerate(values):
+            expected.wrote(int(result.base_offset) + i, value, expected.epoch)
+
+
+@pytest.mark.parametrize("first_seed", range(0, 60, 10))
+def test_lives_of_a_log_directory(first_seed: int) -> None:
+    """Ten seeds of six lives each."""
+    for seed in range(first_seed, first_seed + 10):
+        lives = Lives(seed)
+        try:
+            lives.world.run(lives.scenario())
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
