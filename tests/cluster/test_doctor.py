@@ -1,0 +1,98 @@
+"""`doctor` names each setting that can lose data (S97), a factor of 1 above all (S13)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from strandline.client.types import PartitionDescription, TopicDescription
+from strandline.cluster.config import NodeConfig
+from strandline.cluster.doctor import Finding, judge_cluster, judge_config, judge_settings, judge_topic
+
+SAFE = {
+    "node.id": "1",
+    "log.dirs": "/var/lib/strandline",
+    "controller.quorum.voters": "1@a:1,2@b:1,3@c:1",
+}
+SAFE_TOPIC = {
+    "min.insync.replicas": "2",
+    "unclean.leader.election.enable": "false",
+    "flush.policy": "ack",
+}
+
+
+def settings(findings: Iterable[Finding]) -> list[str]:
+    found = list(findings)
+    assert all(finding.loses and finding.remedy and finding.where for finding in found)
+    return [finding.setting for finding in found]
+
+
+def topic(
+    *, replicas: tuple[int, ...] = (1, 2, 3), isr: tuple[int, ...] = (1, 2, 3), leader: int | None = 1
+) -> TopicDescription:
+    partition = PartitionDescription(partition=0, leader=leader, leader_epoch=1, replicas=replicas, isr=isr)
+    return TopicDescription("t", None, False, (partition,))
+
+
+def test_the_defaults_lose_nothing() -> None:
+    """Safe by default: a file that says only who and where is in order."""
+    assert settings(judge_config(NodeConfig(SAFE))) == []
+
+
+def test_each_dangerous_setting_of_s97_is_named() -> None:
+    """S97: factor 1, min.insync 1, unclean on."""
+    dangerous = {
+        "default.replication.factor": "1",
+        "min.insync.replicas": "1",
+        "unclean.leader.election.enable": "true",
+        "flush.policy": "replicate",
+        "auto.create.topics.enable": "true",
+    }
+    found = settings(judge_config(NodeConfig(SAFE | dangerous)))
+    assert found == [
+        "default.replication.factor = 1",
+        "min.insync.replicas = 1",
+        "unclean.leader.election.enable = true",
+        "flush.policy = replicate",
+        "auto.create.topics.enable = true",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"controller.quorum.voters": "1@a:1"}, "1 controller in"),
+        ({"controller.quorum.voters": "1@a:1,2@b:1"}, "2 controllers in"),
+        ({"log.dirs": "/tmp/data"}, "log.dirs = /tmp/data"),
+        (
+            {"listeners": "PLAINTEXT://0.0.0.0:1,INTERNAL://a:2", "advertised.listeners": "PLAINTEXT://a:1"},
+            "PLAINTEXT on every address",
+        ),
+    ],
+)
+def test_places_and_numbers_that_lose_data(change: dict[str, str], says: str) -> None:
+    """A quorum that cannot lose a disk, a directory that a reboot empties, a door without a lock."""
+    [found] = settings(judge_config(NodeConfig(SAFE | change)))
+    assert says in found
+
+
+def test_a_topic_of_one_copy_is_named() -> None:
+    """S13: any factor of 1; min.insync.replicas then adds nothing to it."""
+    one = topic(replicas=(1,), isr=(1,))
+    assert settings(judge_topic(one, SAFE_TOPIC | {"min.insync.replicas": "1"})) == ["replication factor 1"]
+    assert settings(judge_topic(topic(), SAFE_TOPIC)) == []
+    assert settings(judge_topic(topic(), SAFE_TOPIC | {"min.insync.replicas": "1"})) == ["min.insync.replicas = 1"]
+
+
+def test_the_state_of_a_topic_is_judged_too() -> None:
+    """Who lacks a leader or a replica is told apart."""
+    assert settings(judge_topic(topic(isr=(1, 2)), SAFE_TOPIC)) == ["partitions 0 lack replicas in sync"]
+    assert settings(judge_topic(topic(isr=(), leader=None), SAFE_TOPIC)) == ["partitions 0 have no leader"]
+
+
+def test_a_cluster_of_one_and_a_crowded_broker() -> None:
+    """One broker has one copy of everything; S19: too many partitions cost recovery time."""
+    assert settings(judge_settings("broker 1", {}, brokers=1)) == ["1 broker"]
+    assert settings(judge_cluster(3, {1: 10}, 3)) == []
+    assert settings(judge_cluster(3, {1: 10, 2: 5000}, 1)) == ["1 controller", "5000 replicas"]
