@@ -123,6 +123,7 @@ class Replay:
         self.batches: list[CommittedBatch] = []
         self.values_at_own_leadership: list[int] = []
         self.own_id = -1
+        self.quorum: Quorum | None = None
 
     def handle_commit(self, batch: CommittedBatch) -> None:
         assert batch.base_offset >= self.end_offset
@@ -139,6 +140,8 @@ class Replay:
     def handle_leader_change(self, leader_and_epoch: LeaderAndEpoch) -> None:
         self.leaders.append(leader_and_epoch)
         if leader_and_epoch.leader_id == self.own_id:
+            assert self.quorum is not None
+            assert self.quorum.describe().high_watermark >= 0, "told to lead before its epoch's start is committed"
             self.values_at_own_leadership.append(len(self.values))
 
     def take_snapshot(self) -> tuple[int, int, list[bytes]] | None:
@@ -181,6 +184,7 @@ class Member:
             config=cluster.config,
             on_fatal=self.fatal.append,
         )
+        self.listener.quorum = self.quorum
         self.quorum.register(self.listener)
         await self.quorum.start()
         unary, _ = self.quorum.rpc_handlers()

@@ -10,12 +10,15 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from quorum_cluster import FAST, Cluster, Member
+from quorum_cluster import FAST, Cluster, Member, SystemClock
 
 from strandline.controller.quorum.api import LeaderAndEpoch, NotLeader
+from strandline.controller.quorum.metadata_log import MetadataLog, build_data_batch
+from strandline.controller.quorum.recovery_point import RecoveryPoint
 from strandline.controller.quorum.snapshots import SnapshotStore
-from strandline.controller.raft.messages import OffsetAndEpoch
+from strandline.controller.raft.messages import Batch, OffsetAndEpoch
 from strandline.log.batch import iter_batches
+from strandline.log.real_disk import RealDisk
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, CorruptLogError, KafkaError
 
@@ -250,11 +253,34 @@ def test_a_listener_registered_late_gets_everything(tmp_path: Path) -> None:
             leader = await cluster.elect()
             assert leader.quorum is not None
             late = type(leader.listener)()
-            late.own_id = leader.id
+            late.own_id, late.quorum = leader.id, leader.quorum
             leader.quorum.register(late)
             await cluster.until(lambda: late.values == leader.listener.values)
             await cluster.until(lambda: late.leaders[-1:] == [leader.quorum.leader_and_epoch])  # type: ignore[union-attr]
             assert late.loads
+
+    run(test)
+
+
+def test_a_long_replay_is_spread_over_turns_of_the_loop(tmp_path: Path) -> None:
+    """About a megabyte a turn, so that it never costs an election; and it goes on by itself."""
+
+    async def test() -> None:
+        async with Cluster(tmp_path, voters=1) as cluster:
+            leader = await cluster.elect()
+            assert leader.quorum is not None
+            for i in range(8):
+                await cluster.append(b"%d" % i + b"x" * 600_000)
+            late = type(leader.listener)()
+            leader.quorum.register(late)
+            turns = set()
+            for _ in range(100):
+                await asyncio.sleep(0)
+                turns.add(len(late.values))
+                if len(late.values) == 8:
+                    break
+            assert late.values == leader.listener.values
+            assert len(turns) > 3, "all at once"
 
     run(test)
 
@@ -390,3 +416,22 @@ def test_a_quorum_without_leader_knows_nothing(tmp_path: Path) -> None:
             quorum.append(0, [b"x"])
 
     run(test)
+
+
+def test_a_truncation_lowers_the_recovery_point_first(tmp_path: Path) -> None:
+    """Rule E: recovery refuses damage below the recovery point, so it must never be above the log's end."""
+    disk = RealDisk()
+    clock = SystemClock()
+    log = MetadataLog.open(disk, str(tmp_path), clock, FAST)
+    for base in range(5):
+        data = build_data_batch([b"x"], base_offset=base, epoch=1, timestamp_ms=1)
+        assert log.write(Batch(base, base + 1, 1, data), 1)
+    log.partition_log.sync_now()
+    log.note_recovery_point()
+    assert RecoveryPoint(disk, str(tmp_path)).read().recovery_point == 5
+    log.truncate_to(2)
+    assert RecoveryPoint(disk, str(tmp_path)).read().recovery_point == 2
+    log.abandon()
+    again = MetadataLog.open(disk, str(tmp_path), clock, FAST)
+    assert (again.end_offset, again.summary([]).last_epoch) == (2, 1)
+    again.close()
