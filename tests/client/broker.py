@@ -220,7 +220,8 @@ class ScriptedCluster:
     async def _fetch(self, node: int, version: int, request: Any) -> dict[str, Any]:
         deadline = self.clock.monotonic_ms() + request.max_wait
         while True:
-            topics = [await self._fetch_topic(node, topic) for topic in request.topics]
+            room = [request.max_bytes]
+            topics = [await self._fetch_topic(node, topic, room) for topic in request.topics]
             found = any(part["records"] or part["error_code"] for topic in topics for part in topic["partitions"])
             left = deadline - self.clock.monotonic_ms()
             if found or left <= 0:
@@ -232,12 +233,14 @@ class ScriptedCluster:
             except TimeoutError:
                 continue
 
-    async def _fetch_topic(self, node: int, topic: Any) -> dict[str, Any]:
+    async def _fetch_topic(self, node: int, topic: Any, room: list[int]) -> dict[str, Any]:
         name = self._name(topic)
         parts = []
         for wanted in topic.partitions:
             where = TopicPartition(name, wanted.partition)
-            code, data = await self._read(node, where, wanted)
+            wanted.partition_max_bytes = min(wanted.partition_max_bytes, room[0])
+            code, data = await self._read(node, where, wanted) if room[0] > 0 else (ErrorCode.NONE, b"")
+            room[0] -= len(data)
             log = self.partitions[where].log
             parts.append(
                 {"partition_index": wanted.partition, "error_code": code, "high_watermark": log.log_end_offset,

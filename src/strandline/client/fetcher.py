@@ -2,8 +2,9 @@
 
 Driven by `run`, like the producer's sender: it does what can be done now and sets one timer.
 
-What bounds the memory: records that wait for `poll` stay below `fetch.max.bytes` in all and, per partition, below twice
-`max.partition.fetch.bytes`; each broker may add one answer of what is left of `fetch.max.bytes`, or one batch.
+What bounds the memory: records that wait for `poll`, and what brokers were asked for, stay below `fetch.max.bytes` in
+all, and below twice `max.partition.fetch.bytes` per partition; only a batch larger than what is left comes on top. Each
+broker gets its share of the whole, so that one with nothing to send does not keep the room from the others.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Fetcher:
         self._metadata = session.metadata
         self._clock = session.clock
         self._leaders = leaders
-        self._out: dict[int, asyncio.Future[memoryview]] = {}
+        self._asked_bytes: dict[int, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._connecting: set[int] = set()
         self._news = asyncio.Event()
@@ -108,7 +109,8 @@ class Fetcher:
         wait = float("inf")
         by_node: dict[int, tuple[NodeInfo, list[PartitionState]]] = {}
         full: set[int] = set()
-        room = self._config.fetch_max_bytes - self.buffered_bytes
+        leaders: set[int] = set()
+        room = self._config.fetch_max_bytes - self.buffered_bytes - sum(self._asked_bytes.values())
         for state in self.states.values():
             if state.position is None or state.paused or state.error is not None or state.resolving:
                 continue
@@ -117,16 +119,20 @@ class Fetcher:
                 continue
             node = self._node_for(state)
             if node is None:
-                state.error = self._metadata.absence(state.partition)
+                self._fail(state, self._metadata.absence(state.partition))
                 self._metadata.request_update()
                 wait = min(wait, self._config.retry_backoff_ms + 1.0)
-            elif room <= 0 or state.buffered_bytes >= self._config.max_partition_fetch_bytes:
+                continue
+            leaders.add(node.node_id)
+            if room <= 0 or state.buffered_bytes >= self._config.max_partition_fetch_bytes:
                 full.add(node.node_id)
             elif not state.fetching:
                 by_node.setdefault(node.node_id, (node, []))[1].append(state)
         for node_id, (node, states) in by_node.items():
-            if node_id not in self._out:
-                wait = min(wait, self._fetch(node, states, room, node_id in full))
+            if room > 0 and node_id not in self._asked_bytes:
+                share = min(room, max(self._config.fetch_max_bytes // len(leaders), 1))
+                wait = min(wait, self._fetch(node, states, share, node_id in full))
+                room -= self._asked_bytes.get(node_id, 0)
         self._set_timer(wait)
 
     def _node_for(self, state: PartitionState) -> NodeInfo | None:
@@ -160,7 +166,7 @@ class Fetcher:
         request = FetchRequest(
             max_wait_ms=min(config.fetch_max_wait_ms, _SHORT_WAIT_MS) if others_full else config.fetch_max_wait_ms,
             min_bytes=config.fetch_min_bytes,
-            max_bytes=room,
+            max_bytes=min(room, len(states) * config.max_partition_fetch_bytes),
             read_committed=self._read_committed,
             rack=config.client_rack,
             topics=[FetchTopic(name, ids.get(name), wanted) for name, wanted in topics.items()],
@@ -169,7 +175,7 @@ class Fetcher:
         answer = connection.send(Api.FETCH, version, [encode_fetch(version, request)], timeout_ms)
         for state in states:
             state.fetching = True
-        self._out[node.node_id] = answer
+        self._asked_bytes[node.node_id] = request.max_bytes
         self.requests_sent += 1
         asked = {state.partition: (state, state.generation) for state in states}
         answer.add_done_callback(partial(self._answered, node, connection, version, asked))
@@ -216,7 +222,7 @@ class Fetcher:
         asked: Mapping[TopicPartition, tuple[PartitionState, int]],
         answer: asyncio.Future[memoryview],
     ) -> None:
-        self._out.pop(node.node_id, None)
+        self._asked_bytes.pop(node.node_id, None)
         for state, _ in asked.values():
             state.fetching = False
         if answer.cancelled() or self._closed:
@@ -303,12 +309,17 @@ class Fetcher:
                 state.resolving = True
             self._spawn(self._resolve(wanted))
 
+    def _fail(self, state: PartitionState, error: Exception | None) -> None:
+        """Leave an error, if it is one, for `raise_error`."""
+        if error is not None:
+            state.error = error
+            self._news.set()
+
     def _reset_by_policy(self, state: PartitionState) -> None:
         policy = self._config.auto_offset_reset
         if policy == "none":
-            state.error = NoOffsetForPartition(
-                f"{state.partition} has no position and auto.offset.reset is none: seek before you poll"
-            )
+            text = f"{state.partition} has no position and auto.offset.reset is none: seek before you poll"
+            self._fail(state, NoOffsetForPartition(text))
         elif policy in ("earliest", "latest"):
             state.seek_by_query(EARLIEST if policy == "earliest" else LATEST)
         else:

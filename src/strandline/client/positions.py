@@ -7,6 +7,7 @@ from collections import deque
 from strandline.client.decoding import AbortedTransactions, consumer_records, whole_batches
 from strandline.client.types import ConsumerRecord
 from strandline.log.batch import BatchHeader
+from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
 
 
@@ -97,11 +98,17 @@ class PartitionState:
     def take(self, most: int, check_crcs: bool) -> list[ConsumerRecord]:
         """Up to `most` records from the position on; the position moves past them.
 
-        Raises:
-            KafkaError: damaged records; the position stays before them.
+        Damaged records become `error`; those before them are returned, and the position stays between.
         """
         taken: list[ConsumerRecord] = []
-        while len(taken) < most and (self.decoded_pos < len(self.decoded) or self._decode_next(check_crcs)):
+        while len(taken) < most:
+            if self.decoded_pos >= len(self.decoded):
+                try:
+                    if not self._decode_next(check_crcs):
+                        break
+                except KafkaError as error:
+                    self.error = error
+                    return taken
             pos = self.decoded_pos
             end = min(pos + most - len(taken), len(self.decoded))
             taken += self.decoded[pos:end]

@@ -15,7 +15,7 @@ from strandline.client.leaders import Leaders
 from strandline.client.positions import PartitionState
 from strandline.client.session import Session
 from strandline.client.types import EARLIEST, LATEST, ConsumerRecord, OffsetAndTimestamp
-from strandline.proto.errors import ConfigError, KafkaError
+from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.ports import Clock, Rng
 
@@ -264,11 +264,7 @@ class Consumer:
             if len(taken) >= most:
                 break
             if not state.paused and state.has_records:
-                try:
-                    taken += state.take(most - len(taken), self._config.check_crcs)
-                except KafkaError as error:
-                    # What was taken from other partitions is handed out first.
-                    state.error = error
+                taken += state.take(most - len(taken), self._config.check_crcs)
         return taken
 
     async def _ends(self, partitions: Iterable[Partition], which: int) -> dict[TopicPartition, int]:

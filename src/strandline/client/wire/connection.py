@@ -106,8 +106,8 @@ class Connection(asyncio.BufferedProtocol):
             deadline = self._loop.time() + timeout_ms / 1000
             header_flexible = flexible and api is not Api.API_VERSIONS
             self._pending.append(_Pending(correlation_id, api, header_flexible, deadline, timeout_ms, answer))
-            if self._timer is None:
-                self._timer = self._loop.call_at(deadline, self._check_deadlines)
+            if self._timer is None or deadline < self._timer.when():
+                self._set_timer(deadline)
         else:
             answer.set_result(memoryview(b""))
         self._transport.write(b"".join((_HEADER.pack(size, api, version, correlation_id), client_id, tags, *pieces)))
@@ -231,9 +231,14 @@ class Connection(asyncio.BufferedProtocol):
         now = self._loop.time()
         late = next((item for item in self._pending if item.deadline <= now), None)
         if late is None:
-            self._timer = self._loop.call_at(min(item.deadline for item in self._pending), self._check_deadlines)
+            self._set_timer(min(item.deadline for item in self._pending))
             return
         self._end(ClientTimeout(f"{self.endpoint} did not answer {late.api.name} within {late.timeout_ms:g} ms"))
+
+    def _set_timer(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(deadline, self._check_deadlines)
 
     def _end(self, error: StrandlineError) -> None:
         if self.closed:
