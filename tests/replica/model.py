@@ -23,7 +23,7 @@ from strandline.replica.core.leader import LeaderCore
 from strandline.replica.states import AlterPartitionOutcome, BrokerState, PartitionState
 from tests.replica.fake_controller import FakeController, partition_state
 
-LAG_MS = 1_000.0
+LAG_MS = 250.0
 
 
 class Entry(NamedTuple):
@@ -164,8 +164,8 @@ class Model:
             (14, self.serve),
             (14, self.receive),
             (10, self.hear),
-            (6, self.propose),
-            (6, self.answer),
+            (3, self.propose),
+            (0.7, self.answer),
             (0.3, self.sweep),
             (0.25, self.fence),
             (2, self.unfence),
@@ -274,7 +274,7 @@ class Model:
         replica.state = state
         if old is not None and state.leader_epoch == old.leader_epoch:
             if replica.leader is not None:
-                replica.leader.metadata_changed(state, self.now_ms)
+                replica.leader.metadata_changed(state, replica.brokers, self.now_ms)
             return
         replica.high_watermark = replica.known_high_watermark
         replica.leader = replica.follower = None
@@ -365,9 +365,7 @@ class Model:
         replica.high_watermark = min(replica.high_watermark, replica.log.end)
         broker = BrokerState(replica.node, Endpoint("model", replica.node), BrokerEpoch(-1))
         replica.broker_epoch = self.controller.register(broker, clean=self.rng.random() < 0.5)
-        self.controller.subscribe(
-            replica.node, lambda changes, _, brokers: replica.inbox.append((changes, brokers))
-        )
+        self.controller.subscribe(replica.node, lambda changes, _, brokers: replica.inbox.append((changes, brokers)))
 
     # What must hold
 

@@ -26,6 +26,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_NODE, BrokerEpoch, Endpoint, NodeId, TopicIdPartition, TopicPartition
 from strandline.proto.ports import RpcUnavailable
 from strandline.replica.manager import ReplicaManager
+from strandline.replica.partition import AppendDone
 from strandline.replica.states import (
     AlterPartitionItem,
     AlterPartitionOutcome,
@@ -254,10 +255,12 @@ async def produce(cluster: SimCluster, tp: TopicPartition, name: str, history: H
         value = f"{name}-{number}-".encode() + b"." * rng.choice([1, 1, 1, 500])
         answered: asyncio.Future[AppendOutcome] = loop.create_future()
 
-        def append(
-            manager: ReplicaManager, value: bytes = value, answered: asyncio.Future[AppendOutcome] = answered
-        ) -> None:
-            manager.append(tp, batch(value), -1, lambda outcome: answered.done() or answered.set_result(outcome))
+        def answer(outcome: AppendOutcome, answered: asyncio.Future[AppendOutcome] = answered) -> None:
+            if not answered.done():
+                answered.set_result(outcome)
+
+        def append(manager: ReplicaManager, value: bytes = value, done: AppendDone = answer) -> None:
+            manager.append(tp, batch(value), -1, done)
 
         cluster.brokers[leader].run(append)
         with contextlib.suppress(TimeoutError):

@@ -343,8 +343,8 @@ def test_a_replica_that_left_the_assignment_and_came_back_is_a_new_one() -> None
     core = leader(state(isr=(1, 2)), end=10, high_watermark=10)
     fetched(core, THREE, 10)
     gone = replace(state(replicas=(1, 2), isr=(1, 2)), partition_epoch=PartitionEpoch(51))
-    core.metadata_changed(gone, 0.0)
-    core.metadata_changed(replace(state(isr=(1, 2)), partition_epoch=PartitionEpoch(52)), 0.0)
+    core.metadata_changed(gone, brokers(), 0.0)
+    core.metadata_changed(replace(state(isr=(1, 2)), partition_epoch=PartitionEpoch(52)), brokers(), 0.0)
     core.sweep(0.0)
     assert core.pending is None
     assert core.followers[THREE].fetch_offset == -1
@@ -409,7 +409,7 @@ def test_a_definite_rejection_stays_pending_until_metadata_arrive(error: ErrorCo
     assert pending(core) is change
     assert change.sent
     assert core.maximal_isr == (ONE, TWO, THREE)
-    core.metadata_changed(replace(state(isr=(1, 2)), partition_epoch=PartitionEpoch(51)), 0.0)
+    core.metadata_changed(replace(state(isr=(1, 2)), partition_epoch=PartitionEpoch(51)), brokers(), 0.0)
     assert core.pending is not change
 
 
@@ -433,7 +433,7 @@ def test_an_answer_that_metadata_have_overtaken_is_ignored() -> None:
     core = leader(state(isr=(1, 2)), end=10, high_watermark=10)
     fetched(core, THREE, 10)
     change, answer = pending(core), committed(core)
-    core.metadata_changed(replace(state(), partition_epoch=PartitionEpoch(51)), 0.0)
+    core.metadata_changed(replace(state(), partition_epoch=PartitionEpoch(51)), brokers(), 0.0)
     assert core.isr == (ONE, TWO, THREE)
     assert core.pending is None
     core.answered(change, replace(answer, isr=(ONE,)), 0.0)
@@ -445,7 +445,7 @@ def test_metadata_of_the_same_partition_epoch_leave_a_change_pending() -> None:
     core = leader(state(isr=(1, 2)), end=10, high_watermark=10)
     fetched(core, THREE, 10)
     change = pending(core)
-    core.metadata_changed(state(isr=(1, 2), min_insync_replicas=1), 0.0)
+    core.metadata_changed(state(isr=(1, 2), min_insync_replicas=1), brokers(), 0.0)
     assert pending(core) is change
     assert core.maximal_isr == (ONE, TWO, THREE)
     assert core.min_isr == 1
@@ -454,15 +454,25 @@ def test_metadata_of_the_same_partition_epoch_leave_a_change_pending() -> None:
 def test_older_metadata_are_ignored() -> None:
     """Rule B: partition epochs: accept updates >= own."""
     core = leader()
-    core.metadata_changed(replace(state(isr=(1,)), partition_epoch=PartitionEpoch(49)), 0.0)
+    core.metadata_changed(replace(state(isr=(1,)), partition_epoch=PartitionEpoch(49)), brokers(), 0.0)
     assert core.isr == (ONE, TWO, THREE)
+
+
+def test_a_member_that_was_fenced_is_not_proposed_again() -> None:
+    """D-12: its removal and its fencing come in one change of the metadata, and are judged as one."""
+    core = leader(end=10, high_watermark=10)
+    fetched(core, TWO, 10)
+    fetched(core, THREE, 10)
+    shrunk = replace(state(isr=(1, 2)), partition_epoch=PartitionEpoch(51))
+    core.metadata_changed(shrunk, brokers(three=broker(THREE, fenced=True)), 0.0)
+    assert core.pending is None
 
 
 def test_lowering_min_insync_advances() -> None:
     """The bound of the strict rule is the configured one of now."""
     core = leader(state(isr=(1,)), end=5, durable=5)
     assert core.high_watermark == 0
-    assert core.metadata_changed(state(isr=(1,), min_insync_replicas=1), 0.0)
+    assert core.metadata_changed(state(isr=(1,), min_insync_replicas=1), brokers(), 0.0)
     assert core.high_watermark == 5
 
 
@@ -529,7 +539,7 @@ def test_too_few_after_the_append_is_said_so() -> None:
     """Rule B, acks: the high watermark passed the batch, but |maximal ISR| < min now: written, indeterminate."""
     core = leader(state(isr=(1, 2)), end=3, high_watermark=3)
     assert core.judge_committed() is ErrorCode.NONE
-    core.metadata_changed(replace(state(isr=(1,)), partition_epoch=PartitionEpoch(51)), 0.0)
+    core.metadata_changed(replace(state(isr=(1,)), partition_epoch=PartitionEpoch(51)), brokers(), 0.0)
     assert core.judge_committed() is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 

@@ -64,9 +64,7 @@ async def scenario(cluster: SimCluster, seed: int) -> History:
     await cluster.world.sleep_ms(200)
     tps = cluster.create(2)
     sessions = asyncio.ensure_future(cluster.keep_sessions())
-    clients = [
-        asyncio.ensure_future(produce(cluster, tp, f"{tp}-{i}", history, stop)) for tp in tps for i in range(2)
-    ]
+    clients = [asyncio.ensure_future(produce(cluster, tp, f"{tp}-{i}", history, stop)) for tp in tps for i in range(2)]
     clients.append(asyncio.ensure_future(consume(cluster, tps, history, stop)))
     await trouble(cluster, split(seed, "trouble"), ROUNDS)
     heal(cluster)
@@ -113,8 +111,8 @@ def run(seed: int) -> History:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_nothing_acked_is_lost(seed: int) -> None:
-    """Kills, power cuts, partitions, zombie leaders, lost answers of the controller; then healing (rule E: safety first,
-    then liveness)."""
+    """Kills, power cuts, partitions, zombie leaders, lost answers of the controller; then healing (rule E: safety
+    first, then liveness)."""
     history = run(seed)
     assert history.acked
     assert history.reads

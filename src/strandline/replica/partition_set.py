@@ -135,7 +135,7 @@ class PartitionSet:
                 if node not in state.replicas:
                     partition.drop_subscription(node)
             now_ms = self._clock.monotonic_ms()
-            self._host.progressed(partition, partition.leader.metadata_changed(state, now_ms))
+            self._host.progressed(partition, partition.leader.metadata_changed(state, self.brokers, now_ms))
         elif partition.follower is not None:
             partition.follower.metadata_changed(state)
 

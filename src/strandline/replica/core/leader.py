@@ -152,8 +152,9 @@ class LeaderCore:
         follower.last_caught_up_ms = float("-inf")
         return self._advance(now_ms)
 
-    def metadata_changed(self, state: PartitionState, now_ms: float) -> bool:
-        """The metadata of this partition changed within this leader epoch.
+    def metadata_changed(self, state: PartitionState, brokers: Mapping[NodeId, BrokerState], now_ms: float) -> bool:
+        """The metadata of this partition changed within this leader epoch; `brokers` are as of the same change (a
+        member that was fenced and removed at once must not be proposed again in between).
 
         A newer partition epoch settles what was pending: the controller commits no proposal made under an older one.
         The same partition epoch says nothing new about the ISR (only configs changed), and a pending change stays.
@@ -163,6 +164,7 @@ class LeaderCore:
         newer = state.partition_epoch > self.partition_epoch
         isr = state.isr if newer else self.isr
         self._state = state
+        self._brokers = brokers
         self._min_isr = state.effective_min_isr
         if newer:
             self.pending = None
