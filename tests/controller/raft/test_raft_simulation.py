@@ -7,7 +7,7 @@ import random
 import pytest
 from raft_invariants import CheckedWorld
 
-SEEDS = range(60)
+SEEDS = range(40)
 
 
 def chaos(world: CheckedWorld, rng: random.Random, duration_ms: float) -> int:

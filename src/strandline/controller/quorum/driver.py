@@ -5,23 +5,21 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from strandline.controller.quorum import wire
 from strandline.controller.quorum.api import LeaderAndEpoch, QuorumConfig
+from strandline.controller.quorum.callers import Callers
 from strandline.controller.quorum.dispatch import Dispatcher
 from strandline.controller.quorum.metadata_log import MetadataLog
 from strandline.controller.quorum.snapshots import SnapshotStore
 from strandline.controller.quorum.state_file import StateFile
 from strandline.controller.raft.core import RaftCore
 from strandline.controller.raft.messages import (
-    FetchResponse,
-    FetchSnapshotResponse,
+    FetchRequest,
     Inbound,
     OffsetAndEpoch,
-    ReadRange,
-    ReadSnapshot,
-    Reply,
+    Request,
     RequestFailed,
     RequestReceived,
     ResponseReceived,
@@ -31,7 +29,6 @@ from strandline.controller.raft.ready import Append, InstallSnapshot, LogAction,
 from strandline.log.disk import Disk, DiskError, DiskFull
 from strandline.log.partition_log import PartitionLog
 from strandline.log.syncer import Syncer
-from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import CorruptLogError, FatalError, ProtocolError
 from strandline.proto.ids import Endpoint, NodeId
 from strandline.proto.ports import Clock, Rpc, RpcError, RpcUnavailable
@@ -92,8 +89,7 @@ class Driver:
         self._pump_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
-        self._next_token = 0
-        self._waiting: dict[int, asyncio.Future[bytes]] = {}
+        self._callers = Callers(core, durable.log, durable.snapshots, self._spawn)
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._snapshotting = False
         self._held_back: Ready | None = None
@@ -126,15 +122,12 @@ class Driver:
         request = wire.decode_request(method, payload)
         if self._stopped:
             raise RpcUnavailable("this node's quorum has stopped")
-        self._next_token += 1
-        token = self._next_token
-        future: asyncio.Future[bytes] = self._loop.create_future()
-        self._waiting[token] = future
+        token, future = self._callers.open()
         self.step(RequestReceived(token, request))
         try:
             return await future
         finally:
-            self._waiting.pop(token, None)
+            self._callers.forget(token)
 
     def schedule_pump(self) -> None:
         """Pump once at the end of this turn of the loop: appends of one turn share their messages and their sync."""
@@ -208,7 +201,7 @@ class Driver:
             if isinstance(message, SendRequest):
                 self._spawn(self._call(message))
             else:
-                self._reply(message)
+                self._callers.reply(message)
         if ready.high_watermark is not None:
             self._dispatcher.advance(ready.high_watermark)
 
@@ -288,7 +281,7 @@ class Driver:
         self._log.delete_before(self.core.log.start.offset)
         await self._log.delete_removed()
 
-    # --- calls and replies -------------------------------------------------------------------------------------------
+    # --- calls -------------------------------------------------------------------------------------------
 
     async def _call(self, sent: SendRequest) -> None:
         method = wire.method_of(sent.request)
@@ -298,7 +291,7 @@ class Driver:
                 self._endpoints[sent.to],
                 method.path,
                 wire.encode_request(sent.request),
-                timeout_ms=self._config.quorum_request_timeout_ms,
+                timeout_ms=self._timeout_ms(sent.request),
             )
             outcome = ResponseReceived(sent.request_id, wire.decode_response(method, payload))
         except RpcUnavailable:
@@ -307,46 +300,10 @@ class Driver:
             outcome = RequestFailed(sent.request_id, broken=False)
         self.step(outcome)
 
-    def _reply(self, reply: Reply) -> None:
-        if reply.token not in self._waiting:
-            return  # the caller has gone
-        read = reply.read
-        if isinstance(read, ReadRange):
-            data = self._log.read(read.offset, read.max_bytes)
-            if data is None:
-                self._spawn(self._reply_cold(reply, read))
-            else:
-                self._answer(reply.token, wire.encode_response(reply.response, data))
-        elif isinstance(read, ReadSnapshot):
-            self._spawn(self._reply_snapshot(reply, read))
-        else:
-            self._answer(reply.token, wire.encode_response(reply.response))
-
-    async def _reply_cold(self, reply: Reply, read: ReadRange) -> None:
-        """Records that had to be read off the loop; worthless if leadership went meanwhile, as the log may have too."""
-        epoch = self.core.epoch
-        data = await self._log.read_cold(read.offset, read.max_bytes)
-        if self.core.leading is None or self.core.epoch != epoch:
-            stale = FetchResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, self.core.epoch, self.core.leader_id)
-            self._answer(reply.token, wire.encode_response(stale))
-        else:
-            self._answer(reply.token, wire.encode_response(reply.response, data))
-
-    async def _reply_snapshot(self, reply: Reply, read: ReadSnapshot) -> None:
-        assert isinstance(reply.response, FetchSnapshotResponse)
-        found = await self._durable.snapshots.read(read.snapshot, read.position, read.max_bytes)
-        if found is None:
-            response = replace(reply.response, error=ErrorCode.SNAPSHOT_NOT_FOUND)
-        elif read.position >= found[0]:
-            response = replace(reply.response, error=ErrorCode.POSITION_OUT_OF_RANGE, size=found[0])
-        else:
-            response = replace(reply.response, size=found[0], position=read.position, data=found[1])
-        self._answer(reply.token, wire.encode_response(response))
-
-    def _answer(self, token: int, payload: bytes) -> None:
-        future = self._waiting.pop(token, None)
-        if future is not None and not future.done():
-            future.set_result(payload)
+    def _timeout_ms(self, request: Request) -> float:
+        """A fetch may be parked: its answer is not late before twice that time."""
+        parked_ms = request.max_wait_ms if isinstance(request, FetchRequest) else 0
+        return max(self._config.quorum_request_timeout_ms, 2 * parked_ms)
 
     # --- time --------------------------------------------------------------------------------------------------------
 
@@ -403,9 +360,7 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_exception(RpcUnavailable("this node's quorum has stopped"))
+        self._callers.turn_away()
         for task in list(self._tasks):
             task.cancel()
 

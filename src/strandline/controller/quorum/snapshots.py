@@ -96,9 +96,17 @@ class SnapshotStore:
             self._disk.unlink(self.path(self.ids.pop(0)))
 
     async def read(self, snapshot: OffsetAndEpoch, position: int, max_bytes: int) -> tuple[int, bytes] | None:
-        """(size of the entire snapshot, bytes from `position`); None if there is no such snapshot."""
+        """(size of the entire snapshot, bytes from `position`); None if there is no such snapshot (any more)."""
         if snapshot not in self.ids:
             return None
+        try:
+            return await self._read(snapshot, position, max_bytes)
+        except FileNotFoundError:
+            if snapshot in self.ids:
+                raise
+            return None
+
+    async def _read(self, snapshot: OffsetAndEpoch, position: int, max_bytes: int) -> tuple[int, bytes]:
         file = self._disk.open(self.path(snapshot))
         try:
             size = file.size()

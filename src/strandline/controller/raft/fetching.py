@@ -130,7 +130,7 @@ class FetchLoop:
             core.log.end_offset,
             core.log.last_epoch,
             core.high_watermark,
-            core.config.fetch_max_wait_ms,
+            min(core.config.fetch_max_wait_ms, core.config.fetch_timeout_ms // 3),
             core.config.fetch_max_bytes,
         )
 
