@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from strandline.client import Admin
 from strandline.cluster.dev import DevCluster
 from tests.rows.helpers import eventually
-from tests.rows.proxy import PRODUCE, KafkaProxy
+from tests.rows.proxy import PRODUCE, KafkaProxy, TcpProxy
 
 _SETTINGS = {
     "broker.session.timeout.ms": "5000",
@@ -15,21 +17,29 @@ _SETTINGS = {
 
 
 class FaultyCluster:
-    """Brokers 1 to 3, controllers 101 to 103; clients come through `proxies`, whose addresses the brokers advertise."""
+    """Brokers 1 to 3, controllers 101 to 103; clients come through `proxies`, whose addresses the brokers advertise.
+
+    The other brokers reach broker 1 through `cable`.
+    """
 
     def __init__(self) -> None:
         self.proxies = {node: KafkaProxy() for node in (1, 2, 3)}
+        self.cable = TcpProxy()
         advertised = {
             node: {"advertised.listeners": f"PLAINTEXT://{proxy.address}"} for node, proxy in self.proxies.items()
         }
+        advertised[1]["advertised.listeners"] += f",INTERNAL://{self.cable.address}"
         self.nodes = DevCluster(nodes=3, controllers=3, settings=_SETTINGS, node_settings=advertised)
 
     def start(self) -> None:
         """Start the processes, aim the proxies."""
-        self.nodes.start()
+        self.nodes.start(wait=False)
         for node, proxy in self.proxies.items():
-            host, _, port = self.nodes.client(node).rpartition(":")
-            proxy.target = (host, int(port))
+            proxy.target = _host_and_port(self.nodes.client(node))
+        settings = (self.nodes.root / "node-1.properties").read_text()
+        [internal] = re.findall(r"^listeners=.*INTERNAL://([^,\s]+)", settings, re.MULTILINE)
+        self.cable.target = _host_and_port(internal)
+        self.nodes.wait_ready()
 
     def close(self) -> None:
         """Stop everything; brokers first, which ask the controllers to let them go."""
@@ -37,7 +47,7 @@ class FaultyCluster:
             self.nodes.resume(node)
             self.nodes.stop_node(node)
         self.nodes.stop()
-        for proxy in self.proxies.values():
+        for proxy in (*self.proxies.values(), self.cable):
             proxy.close()
 
     @property
@@ -51,7 +61,7 @@ class FaultyCluster:
 
     def heal(self) -> None:
         """Undo pauses, kills and the proxies' faults; returns when every broker serves and every replica is in sync."""
-        for proxy in self.proxies.values():
+        for proxy in (*self.proxies.values(), self.cable):
             proxy.reset()
         for node in self.nodes.node_ids:
             self.nodes.resume(node)
@@ -69,3 +79,8 @@ def _all_in_sync(admin: Admin) -> bool:
             assert len(part.isr) == len(part.replicas), f"{topic.name}-{part.partition}: {part}"
             assert part.leader == part.replicas[0], f"{topic.name}-{part.partition}: {part}"
     return True
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)
