@@ -1,0 +1,199 @@
+"""Topics and configs changed over a real socket: every version of the admin APIs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kafka_case import run, versions
+from kafka_node import KafkaNode
+from kafka_wire import KafkaClient
+
+from strandline.proto.error_codes import ErrorCode
+
+# Topics
+
+
+@pytest.mark.parametrize("version", versions("CreateTopics"))
+def test_create_topics(tmp_path: Path, version: int) -> None:
+    """Each topic succeeds or fails alone; from version 5 on the answer tells what was made (S12, S14)."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        def topic(name: str, partitions: int = 2, factor: int = 1, **fields: Any) -> dict[str, Any]:
+            return {"name": name, "num_partitions": partitions, "replication_factor": factor, **fields}
+
+        answer = await client.ask(
+            "create_topics",
+            version,
+            topics=[
+                topic("new", configs=[{"name": "retention.ms", "value": "5000"}]),
+                topic("new2", factor=4),
+                topic("no/name"),
+                topic("twice"),
+                topic("twice"),
+                topic("odd", configs=[{"name": "no.such.config", "value": "1"}]),
+                topic("placed", -1, -1, assignments=[{"partition_index": 0, "broker_ids": (1,)}]),
+            ],
+            timeout=1000,
+        )
+        assert [(one.name, int(one.error_code)) for one in answer.topics] == [
+            ("new", 0),
+            ("new2", ErrorCode.INVALID_REPLICATION_FACTOR),
+            ("no/name", ErrorCode.INVALID_TOPIC_EXCEPTION),
+            ("twice", ErrorCode.INVALID_REQUEST),
+            ("twice", ErrorCode.INVALID_REQUEST),
+            ("odd", ErrorCode.INVALID_CONFIG),
+            ("placed", 0),
+        ]
+        assert all(one.error_message for one in answer.topics if one.error_code)
+        assert set(node.controller.image.topics) == {"new", "placed"}
+        if version >= 5:
+            made = answer.topics[0]
+            assert (made.num_partitions, made.replication_factor) == (2, 1)
+            assert {one.name: one.value for one in made.configs}["retention.ms"] == "5000"
+        if version >= 7:
+            assert answer.topics[0].topic_id == node.controller.image.topics["new"].topic_id
+        dry = await client.ask("create_topics", version, topics=[topic("dry")], timeout=1000, validate_only=True)
+        assert dry.topics[0].error_code == 0
+        again = await client.ask("create_topics", version, topics=[topic("new")], timeout=1000)
+        assert again.topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+        assert set(node.controller.image.topics) == {"new", "placed"}
+
+    run(tmp_path, main)
+
+
+@pytest.mark.parametrize("version", versions("DeleteTopics"))
+def test_delete_topics(tmp_path: Path, version: int) -> None:
+    """By name, from version 6 on by id as well."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        first, second = node.create_topic("a"), node.create_topic("b")
+        if version < 6:
+            answer = await client.ask("delete_topics", version, topic_names=("a", "absent"), timeout=1000)
+            assert [(one.name, int(one.error_code)) for one in answer.responses] == [("a", 0), ("absent", 3)]
+            assert set(node.controller.image.topics) == {"b"}
+            return
+        wanted = [
+            {"name": "a", "topic_id": None},
+            {"name": None, "topic_id": second},
+            {"name": None, "topic_id": UUID(int=5)},
+            {"name": "a", "topic_id": first},
+        ]
+        answer = await client.ask("delete_topics", version, topics=wanted, timeout=1000)
+        assert [int(one.error_code) for one in answer.responses] == [42, 0, 100, 42]
+        assert (answer.responses[1].name, answer.responses[1].topic_id) == ("b", second)
+        answer = await client.ask("delete_topics", version, topics=wanted[:1], timeout=1000)
+        assert (answer.responses[0].error_code, answer.responses[0].topic_id) == (0, first)
+        assert not node.controller.image.topics
+
+    run(tmp_path, main)
+
+
+@pytest.mark.parametrize("version", versions("CreatePartitions"))
+def test_create_partitions(tmp_path: Path, version: int) -> None:
+    """S16: a topic grows, and never shrinks."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        node.create_topic("t", 2)
+        node.create_topic("u", 2)
+
+        async def ask(*topics: dict[str, Any], dry_run: bool = False) -> list[int]:
+            answer = await client.ask("create_partitions", version, topics=topics, timeout=1000, validate_only=dry_run)
+            return [int(one.error_code) for one in answer.results]
+
+        grow = {"name": "t", "count": 4, "assignments": None}
+        assert await ask(grow, dry_run=True) == [0]
+        assert len(node.controller.image.topics["t"].partitions) == 2
+        placed = {"name": "u", "count": 3, "assignments": [{"broker_ids": (1,)}]}
+        assert await ask(grow, placed, {"name": "absent", "count": 4, "assignments": None}) == [0, 0, 3]
+        assert len(node.controller.image.topics["t"].partitions) == 4
+        assert len(node.controller.image.topics["u"].partitions) == 3
+        assert await ask({"name": "t", "count": 1, "assignments": None}) == [ErrorCode.INVALID_PARTITIONS]
+
+    run(tmp_path, main)
+
+
+# Configs
+
+
+@pytest.mark.parametrize("version", versions("DescribeConfigs"))
+def test_describe_configs(tmp_path: Path, version: int) -> None:
+    """Value, source, synonyms, and from version 3 on type and sentence; topic, this broker, the cluster's defaults."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        node.create_topic("t", retention_ms="7000")
+
+        def resource(kind: int, name: str, keys: tuple[str, ...] | None = None) -> dict[str, Any]:
+            return {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
+
+        answer = await client.ask(
+            "describe_configs",
+            version,
+            resources=[
+                resource(2, "t", ("retention.ms", "max.message.bytes")),
+                resource(2, "absent"),
+                resource(4, "1"),
+                resource(4, "2"),
+                resource(4, ""),
+                resource(8, "x"),
+            ],
+            include_synonyms=True,
+            include_documentation=True,
+        )
+        assert [int(one.error_code) for one in answer.results] == [0, 3, 0, 42, 0, 42]
+        configs = {one.name: one for one in answer.results[0].configs}
+        assert set(configs) == {"retention.ms", "max.message.bytes"}
+        retention = configs["retention.ms"]
+        assert (retention.value, retention.config_source, retention.read_only) == ("7000", 1, False)
+        assert [(one.name, one.source) for one in retention.synonyms] == [
+            ("retention.ms", 1),
+            ("log.retention.ms", 5),
+        ]
+        if version >= 3:
+            assert retention.config_type == 5
+            assert "milliseconds" in retention.documentation
+        broker = {one.name: one for one in answer.results[2].configs}
+        assert (broker["min.insync.replicas"].value, broker["num.partitions"].value) == ("2", "1")
+        assert answer.results[4].configs == ()
+
+    run(tmp_path, main)
+
+
+@pytest.mark.parametrize("version", versions("IncrementalAlterConfigs"))
+def test_incremental_alter_configs(tmp_path: Path, version: int) -> None:
+    """All changes of a resource or none of them; a dry run changes nothing."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        node.create_topic("t")
+
+        async def alter(kind: int, name: str, *changes: tuple[str, int, str | None], dry_run: bool = False) -> int:
+            configs = [{"name": key, "config_operation": how, "value": value} for key, how, value in changes]
+            answer = await client.ask(
+                "incremental_alter_configs",
+                version,
+                resources=[{"resource_type": kind, "resource_name": name, "configs": configs}],
+                validate_only=dry_run,
+            )
+            (one,) = answer.responses
+            assert (one.resource_type, one.resource_name) == (kind, name)
+            assert bool(one.error_message) == bool(one.error_code)
+            return int(one.error_code)
+
+        def configs() -> dict[str, str]:
+            return dict(node.controller.image.config((2, "t")))
+
+        assert await alter(2, "t", ("retention.ms", 0, "1000"), dry_run=True) == 0
+        assert configs() == {}
+        assert await alter(2, "t", ("retention.ms", 0, "1000"), ("segment.ms", 0, "2000")) == 0
+        assert configs() == {"retention.ms": "1000", "segment.ms": "2000"}
+        assert await alter(2, "t", ("retention.ms", 1, None), ("segment.ms", 0, "soon")) == ErrorCode.INVALID_CONFIG
+        assert configs() == {"retention.ms": "1000", "segment.ms": "2000"}
+        assert await alter(2, "t", ("retention.ms", 1, None)) == 0
+        assert configs() == {"segment.ms": "2000"}
+        assert await alter(2, "t", ("retention.ms", 9, "1")) == ErrorCode.INVALID_REQUEST
+        assert await alter(32, "group", ("x", 0, "1")) == ErrorCode.INVALID_REQUEST
+        assert await alter(2, "absent", ("retention.ms", 0, "1")) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    run(tmp_path, main)
