@@ -105,17 +105,41 @@ class Node:
             OSError: a listener's address cannot be bound.
             CorruptLogError, DiskError: the metadata log cannot be used.
         """
+        try:
+            await self._start()
+        except BaseException:
+            await self._abandon()
+            raise
+        log.info("node started", node=self.config.node_id, cluster=self.cluster_id, data=self.config.log_dirs)
+
+    async def _start(self) -> None:
         unary, streams = self._handlers()
         self._server = await self.rpc.serve(self.config.internal, unary, streams)
-        if self.broker is not None:
-            await self.broker.bind()
         if self.http is not None:
             await self.http.start()
+        if self.broker is not None:
+            await self.broker.bind()
         self.loop_lag.start()
         await self.quorum.start()
         if self.broker is not None:
             self.broker.start(self.config.advertised(INTERNAL, self._server.endpoint))
-        log.info("node started", node=self.config.node_id, cluster=self.cluster_id, data=self.config.log_dirs)
+
+    async def _abandon(self) -> None:
+        """Give back what a start that failed has taken; nothing is written."""
+        self._stopped = True
+        if self.broker is not None:
+            for listener in self.broker.listeners:
+                await listener.close()
+        self.quorum.abandon()
+        await self._close_ports()
+
+    async def _close_ports(self) -> None:
+        if self._server is not None:
+            await self._server.close()
+        await self.rpc.close()
+        self.loop_lag.stop()
+        if self.http is not None:
+            await self.http.close()
 
     async def wait_ready(self) -> None:
         """Return once this node does its work: a broker is unfenced, a controller knows the quorum's leader."""
@@ -158,12 +182,7 @@ class Node:
         if self.controller is not None:
             self.controller.close()
         await self.quorum.close()
-        if self._server is not None:
-            await self._server.close()
-        await self.rpc.close()
-        self.loop_lag.stop()
-        if self.http is not None:
-            await self.http.close()
+        await self._close_ports()
         if clean:
             self.log_dir.close(epoch)
         log.info("node stopped", node=self.config.node_id, clean=clean)

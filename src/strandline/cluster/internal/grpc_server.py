@@ -19,6 +19,9 @@ from strandline.proto.ports import RpcError, RpcUnavailable, StreamHandler, Unar
 
 log = structlog.get_logger("strandline.internal")
 
+ENDING_S = 0.2
+"""How long a closing server waits for gRPC to clean up after the calls it cut off."""
+
 HANDLER_GRACE_S = 5.0
 """How long a stream's handler may go on after its peer is gone: it notices at its next read or write."""
 
@@ -67,6 +70,14 @@ class GrpcServer:
     async def close(self) -> None:
         """Stop listening and end every call and stream. Idempotent."""
         await self._server.stop(None)
+        # gRPC's own tasks end a little later; cancelled with the loop, each would print a traceback.
+        ending = [task for task in asyncio.all_tasks() if _coroutine_name(task) == "_schedule_rpc_coro"]
+        if ending:
+            await asyncio.wait(ending, timeout=ENDING_S)
+
+
+def _coroutine_name(task: asyncio.Task[Any]) -> str:
+    return str(getattr(task.get_coro(), "__name__", ""))
 
 
 def _bind_error(endpoint: Endpoint, cause: Exception) -> OSError:
