@@ -96,7 +96,7 @@ def test_offsets_after_a_cut(disk: FailingDisk, tmp_path: Path) -> None:
 
 
 def test_a_cut_at_the_end_cleans_the_epochs(disk: FailingDisk, tmp_path: Path) -> None:
-    """D-5 (KAFKA-10706): elected, written nothing, deposed: its epoch must not stay to conflict with the new leader's."""
+    """D-5 (KAFKA-10706): elected, written nothing, deposed: its epoch must not stay to conflict with the leader's."""
     log = open_test_log(disk, tmp_path, config=SMALL)
     fill(log, 4, epoch=1)
     log.assign_epoch_start(5, 4)
