@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 from kafka_node import KafkaNode, kafka_node
 from kafka_wire import KafkaClient, connect
+from structlog.testing import capture_logs
 from test_kafka_produce import batch, lonely_topic
 
 from strandline.cluster.kafka import fetch_wire
@@ -343,6 +344,66 @@ def test_a_session_does_not_outlive_its_connection(tmp_path: Path) -> None:
                 assert len(node.listener.fetch_sessions) == 1
             await asyncio.sleep(0.02)
             assert len(node.listener.fetch_sessions) == 0
+
+    asyncio.run(main())
+
+
+def test_cold_bytes_are_read_off_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not in memory is read by a task; answers keep their order, limits and contents, also for a fetch that was
+    parked before, and a client that goes away meanwhile costs nothing."""
+
+    async def main() -> None:
+        async with kafka_node(tmp_path) as node:
+            node.create_topic("t", 2)
+            append(node, "t", 0, batch(b"a"), batch(b"b"))
+            await committed(node, "t", 0, 2)
+            monkeypatch.setattr(node.replicas, "read", lambda *place, **limits: None)
+            async with connect(node.listener.endpoint) as client:
+                first = fetch(client, 11, "t", {0: 0, 1: 0})
+                second = client.send("metadata", 4, topics=())
+                cold, empty = (await client.receive(first)).responses[0].partitions
+                assert (sizes(cold.records), empty.records, cold.high_watermark) == ([(0, 1), (1, 1)], b"", 2)
+                await client.receive(second)
+                parked = fetch(client, 11, "t", {1: 0}, max_wait_ms=20_000)
+                await asyncio.sleep(0.02)
+                append(node, "t", 1, batch(b"c"))
+                (late,) = (await client.receive(parked)).responses[0].partitions
+                assert sizes(late.records) == [(0, 1)]
+                (bad,) = await fetched(client, 11, "t", {0: 99})
+                assert bad.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+                async def never(*place: Any, **limits: Any) -> None:
+                    await asyncio.sleep(60)
+
+                monkeypatch.setattr(node.replicas, "read_cold", never)
+                fetch(client, 11, "t", {0: 0})
+                await client.writer.drain()
+                await asyncio.sleep(0.02)
+                assert node.service.memory.used_bytes > 0
+            await asyncio.sleep(0.02)
+
+    asyncio.run(main())
+
+
+def test_a_mistake_of_ours_in_a_parked_fetch_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no caller is left to see an exception, it is logged and the client is told UNKNOWN_SERVER_ERROR."""
+
+    async def main() -> None:
+        async with kafka_node(tmp_path) as node:
+            node.create_topic("t")
+            async with connect(node.listener.endpoint) as client:
+                sent = fetch(client, 11, "t", {0: 0}, max_wait_ms=20_000)
+                await asyncio.sleep(0.02)
+
+                def fail(*place: Any, **limits: Any) -> None:
+                    raise ZeroDivisionError("on purpose")
+
+                monkeypatch.setattr(node.replicas, "read", fail)
+                with capture_logs() as logs:
+                    append(node, "t", 0, batch(b"x"))
+                    (result,) = (await client.receive(sent)).responses[0].partitions
+                assert result.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+                assert [line["log_level"] for line in logs] == ["error"]
 
     asyncio.run(main())
 

@@ -19,6 +19,7 @@ from structlog.testing import capture_logs
 from test_kafka_fetch import append, committed, fetch
 from test_kafka_produce import batch, lonely_topic, produce
 
+from strandline.cluster.kafka.apis import produce as produce_api
 from strandline.cluster.kafka.config import KIB, MIB, ListenerConfig
 from strandline.cluster.kafka.receive import START_BYTES
 from strandline.cluster.kafka.table import APIS
@@ -417,6 +418,32 @@ def test_a_mistake_of_ours_closes_one_connection(tmp_path: Path, monkeypatch: py
             assert [line["log_level"] for line in logs] == ["error", "warning"]
             monkeypatch.undo()
             await healthy(node)
+
+    asyncio.run(main())
+
+
+def test_a_mistake_of_ours_in_an_answer_stays_with_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replicas call back into an answer that fails: they, and others who wait for the same commit, go on."""
+
+    async def main() -> None:
+        async with kafka_node(tmp_path) as node:
+            node.create_topic("t")
+            write_response = produce_api.write_response
+
+            def fail_once(*arguments: Any) -> bytes:
+                monkeypatch.setattr(produce_api, "write_response", write_response)
+                raise ZeroDivisionError("on purpose")
+
+            monkeypatch.setattr(produce_api, "write_response", fail_once)
+            with capture_logs() as logs:
+                async with connect(node.listener.endpoint) as unlucky, connect(node.listener.endpoint) as other:
+                    produce(unlucky, 9, "t", {0: batch(b"x")})
+                    assert await unlucky.closed()
+                    answer = await other.receive(produce(other, 9, "t", {0: batch(b"y")}))
+                    assert answer.responses[0].partition_responses[0].base_offset == 1
+            assert [line["log_level"] for line in logs] == ["error", "warning"]
 
     asyncio.run(main())
 

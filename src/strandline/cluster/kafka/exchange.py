@@ -6,10 +6,14 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import structlog
+
 from strandline.cluster.service.context import RequestContext
 
 if TYPE_CHECKING:
     from strandline.cluster.kafka.connection import KafkaConnection
+
+log = structlog.get_logger("strandline.kafka")
 
 Part = bytes | bytearray | memoryview
 
@@ -52,6 +56,20 @@ class Exchange:
     def respond_nothing(self) -> None:
         """The request wants no answer (Produce with acks=0)."""
         self._ready()
+
+    def attempt(self, answer: Callable[[], None]) -> None:
+        """Run `answer` where an exception would reach somebody else's work: the replicas', or the event loop's."""
+        try:
+            answer()
+        except Exception:
+            context = self.context
+            log.exception(
+                "a request failed by a mistake of ours",
+                api=context.api,
+                version=context.version,
+                **self.connection.identity(),
+            )
+            self.drop_connection(f"{context.api} v{context.version} could not be answered")
 
     def drop_connection(self, reason: str) -> None:
         """There is no other way to tell the client: close (acks=0 that failed, a request that cannot be answered)."""

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import structlog
+
 from strandline.cluster.service.authorizer import Operation, topic
 from strandline.cluster.service.base import Base
 from strandline.cluster.service.context import RequestContext
@@ -20,6 +22,8 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicId, TopicPartition
 from strandline.replica.states import ReadOutcome
+
+log = structlog.get_logger("strandline.service")
 
 READ_BYTES_MIN = 1024 * 1024
 """A fetch may read this much even when the memory budget is used up: it must make progress."""
@@ -179,7 +183,10 @@ class Fetch:
         if self._ended:
             return
         self._wakes = [wake for wake in self._wakes if wake not in dirty]
-        self._read([wake.result for wake in dirty])
+        try:
+            self._read([wake.result for wake in dirty])
+        except Exception:
+            self._give_up()
 
     def _read(self, results: list[FetchedPartition]) -> None:
         """Read what there is, then answer or wait; cold bytes are read by a task first."""
@@ -196,7 +203,24 @@ class Fetch:
         else:
             self._answer_or_wait(results)
 
+    def _give_up(self) -> None:
+        """A mistake of ours, where nobody above would see it: log it, and answer."""
+        log.exception("a fetch failed by a mistake of ours")
+        for result in self.results:
+            result.fail(ErrorCode.UNKNOWN_SERVER_ERROR)
+        self._end()
+
     async def _read_cold(self, cold: list[FetchedPartition], results: list[FetchedPartition]) -> None:
+        try:
+            await self._read_cold_ones(cold)
+        except Exception:
+            self._give_up()
+            return
+        if not self._ended:
+            self._cold_task = None
+            self._answer_or_wait(results)
+
+    async def _read_cold_ones(self, cold: list[FetchedPartition]) -> None:
         for result in cold:
             limits = self._limits(result)
             self._charge(Account.FETCH, limits["max_bytes"])
@@ -210,8 +234,6 @@ class Fetch:
                 self._charge(Account.FETCH, -limits["max_bytes"])
             if self._ended:
                 return
-        self._cold_task = None
-        self._answer_or_wait(results)
 
     def _place(self, result: FetchedPartition) -> tuple[TopicPartition, int]:
         assert result.tp is not None  # a partition without a place has an error and is not read

@@ -59,9 +59,9 @@ BY_ID_SINCE = 12
 ERROR_SINCE = 13
 
 NEWS_MS = 20.0
-"""A client that has just lost its leader asks at once where the partitions are now, and overtakes the news of that death
-by a few milliseconds. Told the old leader again, librdkafka looks anew only a second later. So who asks for topics that
-other brokers lead is answered a moment later, and while a leader's death is in the air, when the new one is known."""
+"""A client that has just lost its leader asks at once where the partitions are now, and overtakes the news of its death
+by a few milliseconds. Told the old leader again, librdkafka looks anew only a second later. So who asks for topics
+that other brokers lead is answered a moment later, and while such a leader is in doubt, when the new one is known."""
 
 SETTLE_MS_MAX = 500.0
 """An election takes less; longer than this nobody waits for its end."""
@@ -216,7 +216,7 @@ def _answer_later(exchange: Exchange, request: MetadataMessage, service: BrokerS
     waited_ms = service.clock.monotonic_ms() - exchange.context.received_ms
     settled = waited_ms >= NEWS_MS and not (request.topics and service.led_by(request.topics, in_doubt))
     if settled or waited_ms >= SETTLE_MS_MAX:
-        _answer(exchange, request, service)
+        exchange.attempt(lambda: _answer(exchange, request, service))
     else:
         loop = asyncio.get_running_loop()
         exchange.when_gone = loop.call_later(NEWS_MS / 1000, _answer_later, exchange, request, service).cancel

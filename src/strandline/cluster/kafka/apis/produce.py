@@ -101,7 +101,7 @@ def _handle(exchange: Exchange, body: memoryview, service: BrokerService) -> Non
         else:
             exchange.respond_nothing()
 
-    service.produce(exchange.context, request, done)
+    service.produce(exchange.context, request, lambda result: exchange.attempt(lambda: done(result)))
 
 
 def write_response(exchange: Exchange, service: BrokerService, result: ProduceResult) -> bytes:
