@@ -189,7 +189,7 @@ def decode_records(batch: Buffer, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> li
 def _decode(  # noqa: PLR0915 - unrolled on purpose
     data: bytes, count: int, base_offset: int, base_timestamp: int, fixed_timestamp: int | None
 ) -> tuple[list[Record], int]:
-    """The hot loop: about 1 us a record. Each varint has its one-byte case written out."""
+    """The hot loop: about 1 us a record. Each varint has its cases of one and two bytes written out."""
     records: list[Record] = []
     add = records.append
     new = tuple.__new__
@@ -198,50 +198,64 @@ def _decode(  # noqa: PLR0915 - unrolled on purpose
     position = 0
     total = len(data)
     for _ in range(count):
-        byte = data[position]
-        if byte < 0x80:
-            length = (byte >> 1) ^ -(byte & 1)
+        if (byte := data[position]) < 0x80:
             position += 1
+        elif (high := data[position + 1]) < 0x80:
+            byte = byte & 0x7F | high << 7
+            position += 2
         else:
             length, position = varint(data, position)
-        end = position + length
-        if length < 6 or end > total:
-            raise ValueError(f"record length {length} at byte {position}")
+            byte = length << 1 if length >= 0 else 1
+        end = position + (byte >> 1)
+        if byte & 1 or end > total:
+            raise ValueError(f"a record's length that cannot be, before byte {position}")
         position += 1  # attributes: none are in use
-        byte = data[position]
-        if byte < 0x80:
+        if (byte := data[position]) < 0x80:
             timestamp = base_timestamp + ((byte >> 1) ^ -(byte & 1))
             position += 1
+        elif (high := data[position + 1]) < 0x80:
+            byte = byte & 0x7F | high << 7
+            timestamp = base_timestamp + ((byte >> 1) ^ -(byte & 1))
+            position += 2
         else:
             delta, position = varint(data, position)
             timestamp = base_timestamp + delta
-        byte = data[position]
-        if byte < 0x80:
+        if (byte := data[position]) < 0x80:
             offset = base_offset + (byte >> 1)
             position += 1
+        elif (high := data[position + 1]) < 0x80:
+            offset = base_offset + ((byte & 0x7F | high << 7) >> 1)
+            position += 2
         else:
             delta, position = varint(data, position)
             offset = base_offset + delta
-        byte = data[position]
-        if byte < 0x80:
-            size = (byte >> 1) ^ -(byte & 1)
+        if (byte := data[position]) & 1:  # negative: the sign of a zigzag varint is its first bit
+            if byte != 1:
+                raise ValueError(f"a key of negative length at byte {position}")
+            key = None
             position += 1
         else:
-            size, position = varint(data, position)
-        if size < 0:
-            key = None
-        else:
+            if byte < 0x80:
+                size = byte >> 1
+                position += 1
+            else:
+                size, position = varint(data, position)
             key = data[position : position + size]
             position += size
-        byte = data[position]
-        if byte < 0x80:
-            size = (byte >> 1) ^ -(byte & 1)
+        if (byte := data[position]) & 1:  # negative: the sign of a zigzag varint is its first bit
+            if byte != 1:
+                raise ValueError(f"a value of negative length at byte {position}")
+            value = None
             position += 1
         else:
-            size, position = varint(data, position)
-        if size < 0:
-            value = None
-        else:
+            if byte < 0x80:
+                size = byte >> 1
+                position += 1
+            elif (high := data[position + 1]) < 0x80:
+                size = (byte & 0x7F | high << 7) >> 1
+                position += 2
+            else:
+                size, position = varint(data, position)
             value = data[position : position + size]
             position += size
         if data[position] == 0:
@@ -250,7 +264,7 @@ def _decode(  # noqa: PLR0915 - unrolled on purpose
         else:
             headers, position = _decode_headers(data, position, end)
         if position != end:
-            raise ValueError(f"record length {length} is not that of its fields, which end at byte {position}")
+            raise ValueError(f"record length is not that of its fields, which end at byte {position}")
         add(new(kind, (offset, timestamp if fixed_timestamp is None else fixed_timestamp, key, value, headers)))
     return records, position
 
