@@ -13,7 +13,7 @@ from strandline.proto.ports import RpcRejected, RpcUnavailable, StreamHandler, U
 class MemoryStream:
     """One side of a stream; frames arrive at once, the writer waits while too many are unread."""
 
-    def __init__(self, unread_max: int = 64) -> None:
+    def __init__(self, unread_max: int) -> None:
         self.peer: MemoryStream
         self._unread_max = unread_max
         self._frames: deque[bytes] = deque()
@@ -92,6 +92,8 @@ class MemoryNetwork:
         self.open: list[tuple[Endpoint, Endpoint, MemoryStream]] = []
         self.blocked: set[tuple[Endpoint, Endpoint]] = set()
         self.handlers: set[asyncio.Task[None]] = set()
+        self.unread_max = 64
+        """How many frames a stream takes before its writer waits."""
 
     def rpc(self, endpoint: Endpoint) -> MemoryRpc:
         return MemoryRpc(self, endpoint)
@@ -131,7 +133,7 @@ class MemoryRpc:
         server = network.servers.get(endpoint)
         if server is None or (self._endpoint, endpoint) in network.blocked:
             raise RpcUnavailable(f"nobody listens at {endpoint}", refused=True)
-        mine, theirs = MemoryStream(), MemoryStream()
+        mine, theirs = MemoryStream(network.unread_max), MemoryStream(network.unread_max)
         mine.peer, theirs.peer = theirs, mine
         network.open.append((self._endpoint, endpoint, mine))
         task = asyncio.get_running_loop().create_task(self._handle(server.streams[method], theirs))

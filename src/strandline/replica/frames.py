@@ -62,6 +62,21 @@ _WATERMARK = Struct(">BIqq")
 _DIVERGING = Struct(">BIiq")
 _ERROR = Struct(">BIhqq")
 
+_SIZES = {
+    FETCH: _FETCH.size,
+    ACK: _ACK.size,
+    FORGET: _FORGET.size,
+    CREDIT: _CREDIT.size,
+    WELCOME: _WELCOME.size,
+    REJECT: _REJECT.size,
+    ACCEPTED: _ACCEPTED.size,
+    DATA: _DATA.size,
+    WATERMARK: _WATERMARK.size,
+    DIVERGING: _DIVERGING.size,
+    ERROR: _ERROR.size,
+    PING: 1,
+}
+
 PING_FRAME = bytes([PING])
 DATA_HEADER_SIZE = _DATA.size
 
@@ -220,31 +235,34 @@ def read_requests(frame: bytes, side: LeaderSide, position: int = 0) -> None:
         ProtocolError: the frame is not what it says.
     """
     end = len(frame)
-    try:
-        while position < end:
-            kind = frame[position]
-            if kind == ACK:
-                _, subscription, fetch_offset, durable_offset = _ACK.unpack_from(frame, position)
-                position += _ACK.size
-                side.on_ack(subscription, fetch_offset, durable_offset)
-            elif kind == CREDIT:
-                _, size = _CREDIT.unpack_from(frame, position)
-                position += _CREDIT.size
-                side.on_credit(size)
-            elif kind == FETCH:
-                _, subscription, topic_id, *rest = _FETCH.unpack_from(frame, position)
-                position += _FETCH.size
-                side.on_fetch(Fetch(subscription, UUID(bytes=topic_id), *rest))
-            elif kind == FORGET:
-                _, subscription = _FORGET.unpack_from(frame, position)
-                position += _FORGET.size
-                side.on_forget(subscription)
-            elif kind == PING:
-                position += 1
-            else:
-                raise ProtocolError(f"a follower sent an entry of unknown kind {kind} at byte {position}")
-    except error:
-        raise ProtocolError(f"a follower's frame of {end} bytes ends within an entry at byte {position}") from None
+    while position < end:
+        kind = frame[position]
+        if end - position < _SIZES.get(kind, 0):
+            raise _torn(end, position)
+        if kind == ACK:
+            _, subscription, fetch_offset, durable_offset = _ACK.unpack_from(frame, position)
+            position += _ACK.size
+            side.on_ack(subscription, fetch_offset, durable_offset)
+        elif kind == CREDIT:
+            _, size = _CREDIT.unpack_from(frame, position)
+            position += _CREDIT.size
+            side.on_credit(size)
+        elif kind == FETCH:
+            _, subscription, topic_id, *rest = _FETCH.unpack_from(frame, position)
+            position += _FETCH.size
+            side.on_fetch(Fetch(subscription, UUID(bytes=topic_id), *rest))
+        elif kind == FORGET:
+            _, subscription = _FORGET.unpack_from(frame, position)
+            position += _FORGET.size
+            side.on_forget(subscription)
+        elif kind == PING:
+            position += 1
+        else:
+            raise ProtocolError(f"a follower sent an entry of unknown kind {kind} at byte {position}")
+
+
+def _torn(size: int, position: int) -> ProtocolError:
+    return ProtocolError(f"a frame of {size} bytes ends within the entry that begins at byte {position}")
 
 
 def read_replies(frame: bytes, side: FollowerSide) -> None:
@@ -256,27 +274,26 @@ def read_replies(frame: bytes, side: FollowerSide) -> None:
     view = memoryview(frame)
     end = len(frame)
     position = 0
-    try:
-        while position < end:
-            kind = frame[position]
-            if kind == DATA:
-                _, channel, epoch, base_offset, high_watermark, log_start, size = _DATA.unpack_from(frame, position)
-                start = position + DATA_HEADER_SIZE
-                position = start + size
-                if position > end:
-                    raise ProtocolError(f"a leader's data of {size} bytes are longer than the frame that holds them")
-                batches = view[start:position]
-                side.on_data(Data(channel, epoch, base_offset, high_watermark, log_start, batches))
-            elif kind == WATERMARK:
-                _, channel, high_watermark, log_start = _WATERMARK.unpack_from(frame, position)
-                position += _WATERMARK.size
-                side.on_watermark(channel, high_watermark, log_start)
-            elif kind == PING:
-                position += 1
-            else:
-                position = _read_rare_reply(kind, frame, position, side)
-    except error:
-        raise ProtocolError(f"a leader's frame of {end} bytes ends within an entry at byte {position}") from None
+    while position < end:
+        kind = frame[position]
+        if end - position < _SIZES.get(kind, 0):
+            raise _torn(end, position)
+        if kind == DATA:
+            _, channel, epoch, base_offset, high_watermark, log_start, size = _DATA.unpack_from(frame, position)
+            start = position + DATA_HEADER_SIZE
+            position = start + size
+            if position > end:
+                raise ProtocolError(f"a leader's data of {size} bytes are longer than the frame that holds them")
+            batches = view[start:position]
+            side.on_data(Data(channel, epoch, base_offset, high_watermark, log_start, batches))
+        elif kind == WATERMARK:
+            _, channel, high_watermark, log_start = _WATERMARK.unpack_from(frame, position)
+            position += _WATERMARK.size
+            side.on_watermark(channel, high_watermark, log_start)
+        elif kind == PING:
+            position += 1
+        else:
+            position = _read_rare_reply(kind, frame, position, side)
 
 
 def _read_rare_reply(kind: int, frame: bytes, position: int, side: FollowerSide) -> int:
