@@ -72,6 +72,21 @@ def test_a_killed_leader_is_replaced_and_comes_back(cluster: DevCluster) -> None
         until(in_sync)
 
 
+def test_brokers_and_controllers_as_processes_of_their_own() -> None:
+    """Roles: brokers alone observe the quorum; its leader is described from any of them."""
+    with DevCluster(nodes=1, controllers=1) as split:
+        assert split.node_ids == [1, 101]
+        with Admin(split.bootstrap) as admin:
+            quorum = admin.describe_quorum()
+            assert [voter.node_id for voter in quorum.voters] == [101]
+            assert [observer.node_id for observer in quorum.observers] == [1]
+            admin.create_topics([NewTopic("t", 1, 1)])
+        with Producer(split.bootstrap) as producer:
+            assert producer.send("t", b"x").result(20).replicas == (1,)
+        with urllib.request.urlopen(f"http://{split.http(101)}/metrics") as answer:
+            assert b"kafka_controller_kafkacontroller_activecontrollercount 1.0" in answer.read()
+
+
 def test_a_cluster_keeps_its_data_over_a_restart(tmp_path: Path) -> None:
     """--data-dir keeps records, ports and the cluster's id; a different number of nodes below is refused."""
     with DevCluster(tmp_path, nodes=1) as first, Producer(first.bootstrap) as producer:

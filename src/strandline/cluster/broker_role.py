@@ -24,7 +24,6 @@ from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint
-from strandline.proto.ports import StreamHandler, UnaryHandler
 from strandline.replica.manager import ReplicaManager
 
 if TYPE_CHECKING:
@@ -81,10 +80,6 @@ class BrokerRole:
         self.session: BrokerSession
         self._feed = ReplicaFeed(config.node, self.resolver, self.replicas)
         self._feeding = False
-
-    def rpc_handlers(self) -> tuple[dict[str, UnaryHandler], dict[str, StreamHandler]]:
-        """What the internal listener has to serve for this role."""
-        return self.service.rpc_handlers(), self.replicas.stream_handlers()
 
     async def bind(self) -> None:
         """Open those of the clients' listeners that shall take any free port, for the registration tells it.

@@ -21,6 +21,7 @@ from strandline.cluster.format import random_id, read_directory
 from strandline.cluster.http.pages import routes_of
 from strandline.cluster.http.protocol import HttpServer
 from strandline.cluster.loop_lag import LoopLag
+from strandline.cluster.service.quorum import DESCRIBE_QUORUM_METHOD, describe_quorum_handler
 from strandline.cluster.settings import controller_config
 from strandline.controller.api import PING_METHOD
 from strandline.controller.controller import Controller, ping_handler
@@ -189,13 +190,16 @@ class Node:
 
     def _handlers(self) -> tuple[dict[str, UnaryHandler], dict[str, StreamHandler]]:
         unary, streams = self.quorum.rpc_handlers()
-        unary = {**unary, PING_METHOD: ping_handler(self.config.node, self.incarnation_id)}
+        unary = {
+            **unary,
+            PING_METHOD: ping_handler(self.config.node, self.incarnation_id),
+            DESCRIBE_QUORUM_METHOD: describe_quorum_handler(self.config.node, self.quorum),
+        }
         if self.controller is not None:
             more_unary, more_streams = self.controller.rpc_handlers()
             unary, streams = {**unary, **more_unary}, {**streams, **more_streams}
         if self.broker is not None:
-            more_unary, more_streams = self.broker.rpc_handlers()
-            unary, streams = {**unary, **more_unary}, {**streams, **more_streams}
+            streams = {**streams, **self.broker.replicas.stream_handlers()}
         return unary, streams
 
     def fatal(self, error: BaseException) -> None:

@@ -10,6 +10,7 @@ from uuid import UUID
 from strandline.cluster.service.authorizer import CLUSTER, Operation, allowed
 from strandline.cluster.service.base import Base
 from strandline.cluster.service.context import RequestContext
+from strandline.cluster.service.ports import Quorum
 from strandline.controller.quorum.api import QuorumDescription, ReplicaDescription
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -51,17 +52,23 @@ class QuorumQueries(Base):
 
     def rpc_handlers(self) -> dict[str, UnaryHandler]:
         """Methods to mount on the node's internal listener."""
-        return {DESCRIBE_QUORUM_METHOD: self._serve_describe_quorum}
+        return {DESCRIBE_QUORUM_METHOD: describe_quorum_handler(self.node_id, self.quorum)}
 
-    async def _serve_describe_quorum(self, request: bytes) -> bytes:
-        description = self.quorum.describe()
-        if description.leader_id != self.node_id:
+
+def describe_quorum_handler(node_id: NodeId, quorum: Quorum) -> UnaryHandler:
+    """Serves `DESCRIBE_QUORUM_METHOD`: what this node knows, if it leads. Every controller mounts it."""
+
+    async def serve(_request: bytes) -> bytes:
+        description = quorum.describe()
+        if description.leader_id != node_id:
             reply = pb.DescribeQuorumReply(
-                error=ErrorCode.NOT_CONTROLLER, message=f"node {self.node_id} does not lead the metadata quorum"
+                error=ErrorCode.NOT_CONTROLLER, message=f"node {node_id} does not lead the metadata quorum"
             )
         else:
             reply = _to_wire(description)
         return reply.SerializeToString()
+
+    return serve
 
 
 def _to_wire(description: QuorumDescription) -> pb.DescribeQuorumReply:
