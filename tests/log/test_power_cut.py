@@ -237,7 +237,7 @@ class Lives:
             expected.wrote(int(result.base_offset) + i, value, expected.epoch)
 
 
-@pytest.mark.parametrize("first_seed", range(0, 60, 10))
+@pytest.mark.parametrize("first_seed", range(0, 40, 10))
 def test_lives_of_a_log_directory(first_seed: int) -> None:
     """Ten seeds of six lives each."""
     for seed in range(first_seed, first_seed + 10):

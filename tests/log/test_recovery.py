@@ -51,7 +51,7 @@ def check_whole(log: PartitionLog, batches: int) -> None:
 
 def test_cut_at_every_byte(disk: FailingDisk, tmp_path: Path) -> None:
     """S79: a torn tail is cut back to the last whole batch, wherever the tear is, after a kill or a power cut."""
-    positions = left_by_a_crash(disk, tmp_path / "log")
+    positions = left_by_a_crash(disk, tmp_path / "log", 3)
     raw = (tmp_path / "log" / LOG).read_bytes()
     for size in range(len(raw) + 1):
         whole = sum(1 for position in positions[1:] if position <= size)
