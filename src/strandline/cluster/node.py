@@ -20,6 +20,7 @@ from strandline.cluster.config_identity import HTTP, INTERNAL
 from strandline.cluster.format import random_id, read_directory
 from strandline.cluster.http.pages import routes_of
 from strandline.cluster.http.protocol import HttpServer
+from strandline.cluster.internal.health import TellsHealth
 from strandline.cluster.loop_lag import LoopLag
 from strandline.cluster.service.quorum import DESCRIBE_QUORUM_METHOD, describe_quorum_handler
 from strandline.cluster.settings import controller_config
@@ -94,6 +95,7 @@ class Node:
         self.broker = BrokerRole(self) if config.is_broker else None
         self.loop_lag = LoopLag(clock)
         self.http = HttpServer(config.http, routes_of(self)) if config.http is not None else None
+        self._health: asyncio.Task[None] | None = None
         self.hurried = asyncio.Event()
         """Set: a stop under way waits for no other node any more; what is here is still synced and closed."""
         self._server: RpcServer | None = None
@@ -124,6 +126,13 @@ class Node:
         await self.quorum.start()
         if self.broker is not None:
             self.broker.start(self.config.advertised(INTERNAL, self._server.endpoint))
+        if isinstance(self._server, TellsHealth):
+            await self._server.set_serving(False)
+            self._health = asyncio.ensure_future(self._tell_health(self._server))
+
+    async def _tell_health(self, server: TellsHealth) -> None:
+        await self.wait_ready()
+        await server.set_serving(True)
 
     async def _abandon(self) -> None:
         """Give back what a start that failed has taken; nothing is written."""
@@ -135,6 +144,8 @@ class Node:
         await self._close_ports()
 
     async def _close_ports(self) -> None:
+        if self._health is not None:
+            self._health.cancel()
         if self._server is not None:
             await self._server.close()
         await self.rpc.close()
