@@ -523,6 +523,23 @@ def test_a_follower_that_keeps_pace_with_writes_stays() -> None:
         assert core.pending is None
 
 
+def test_who_was_dropped_does_not_come_back_with_nothing_new() -> None:
+    """It left for its lag while nothing was committed beyond it: it must not be proposed again for having reached the
+    high watermark, before that moves or after."""
+    core = leader()
+    fetched(core, TWO, 0)
+    fetched(core, THREE, 0)
+    wrote(core, 10, now=1.0)
+    late = LAG_MS + 2.0
+    core.acked(core.followers[TWO], 10, 10, late)
+    core.sweep(late)
+    assert core.answered(pending(core), committed(core), late)
+    assert core.high_watermark == 10
+    assert core.pending is None
+    core.sweep(late)
+    assert core.pending is None
+
+
 # Acks
 
 

@@ -49,7 +49,6 @@ class Fetcher:
         self.attempts = 0
         self.received_ms = 0.0
         self.sent_ms = 0.0
-        self.connections = 0
         self.lost_ms: float | None = None
         """When the stream broke, while no other has been opened since."""
 
@@ -280,7 +279,7 @@ class Fetcher:
         if node_id != self.leader_id:
             raise ProtocolError(f"node {node_id} answers where node {self.leader_id} was expected")
         self.attempts = 0
-        self.connections += 1
+        self._host.connected(node_id)
         log.debug("following", leader=node_id, broker_epoch=broker_epoch, partitions=len(self._followings))
 
     def on_reject(self, code: ErrorCode, message: str) -> None:

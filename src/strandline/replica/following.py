@@ -30,6 +30,9 @@ class FollowerHost(Protocol):
     @property
     def config(self) -> ReplicaConfig: ...
 
+    def connected(self, leader: NodeId) -> None:
+        """A leader has accepted this broker's stream."""
+
     def replicated(self, partition: Partition, size: int) -> None:
         """`size` bytes were appended to a follower's log (0: it was cut, or its epochs changed)."""
 

@@ -260,10 +260,11 @@ class FollowerLink:
         self._host.progressed(sub.partition, advanced)
 
     def on_forget(self, subscription: int) -> None:
-        """The follower no longer wants it."""
+        """The follower no longer wants it: it is not waited for, unless it is in the ISR."""
         sub = self._subscriptions.get(subscription)
         if sub is not None:
             self._unsubscribe(sub.partition)
+            self._host.progressed(sub.partition, sub.core.disconnected(self.node_id, self.now_ms))
 
     def on_credit(self, size: int) -> None:
         """More may be sent."""

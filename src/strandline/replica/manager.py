@@ -62,6 +62,7 @@ class ReplicaCounters:
     failed_isr_updates: int = 0
     truncations_below_high_watermark: int = 0
     offline_logs: int = 0
+    connections: int = 0
 
 
 class ReplicaManager:
@@ -363,8 +364,18 @@ class ReplicaManager:
         if advanced:
             self._released(partition)
         core = partition.leader
-        if core is not None and core.pending is not None and not core.pending.sent:
+        if core is None:
+            return
+        if core.isr is not partition.isr:
+            self._isr_changed(partition, core)
+        if core.pending is not None and not core.pending.sent:
             self._isr_changes.add(partition)
+
+    def _isr_changed(self, partition: Partition, core: LeaderCore) -> None:
+        """Committed, whether the answer or the metadata told first."""
+        before, partition.isr = len(partition.isr), core.isr
+        self.counters.isr_expands += len(core.isr) > before
+        self.counters.isr_shrinks += len(core.isr) < before
 
     def _released(self, partition: Partition) -> None:
         """The high watermark rose: answer who waited, and let the followers know."""
@@ -400,6 +411,10 @@ class ReplicaManager:
         if leads:
             self._on_fatal(FatalError(f"{partition.topic_partition}, which this node leads, is offline: {reason}"))
 
+    def connected(self, leader: NodeId) -> None:
+        """A leader has accepted this broker's stream."""
+        self.counters.connections += 1
+
     def fatal(self, error: Exception) -> None:
         """Something broke that must not: the node has to stop."""
         self._on_fatal(error)
@@ -433,10 +448,6 @@ class ReplicaManager:
         advanced = core.answered(pending, outcome, self.clock.monotonic_ms())
         if outcome.error is not ErrorCode.NONE:
             self.counters.failed_isr_updates += 1
-        elif pending.expanding:
-            self.counters.isr_expands += 1
-        else:
-            self.counters.isr_shrinks += 1
         if core.pending is not pending:
             self.progressed(partition, advanced)
         elif advanced:

@@ -71,6 +71,7 @@ class Partition:
         "_watchers",
         "channel",
         "follower",
+        "isr",
         "leader",
         "log",
         "reason",
@@ -91,6 +92,8 @@ class Partition:
         self.follower: FollowerCore | None = None
         self.channel = 0
         """The number of this leadership on replication streams; 0 unless it leads."""
+        self.isr: tuple[NodeId, ...] = ()
+        """The committed ISR as its leader last saw it; what the counters compare with."""
         self.subscriptions: dict[NodeId, Subscription] = {}
         """Followers whose fetch was found valid in this leadership."""
         self.waiting: deque[PendingAppend] = deque()
@@ -112,6 +115,7 @@ class Partition:
 
     def lead(self, core: LeaderCore, channel: int) -> None:
         """Become leader in a new leader epoch."""
+        self.isr = core.isr
         self._enter(Trigger.ELECTED, leader=core, channel=channel)
 
     def follow(self, core: FollowerCore) -> None:

@@ -140,7 +140,7 @@ class LeaderCore:
         """A follower that fetched validly in this epoch got further (or fell back, if it had to truncate)."""
         counted = durable_offset if self._sync_before_ack else fetch_offset
         follower.advance(fetch_offset, durable_offset, counted, self.log_end_offset, now_ms)
-        if not follower.in_isr and self.pending is None and self._may_join(follower):
+        if not follower.in_isr and self.pending is None and self._may_join(follower, now_ms):
             self._propose_expand(follower, now_ms)
         return self._advance(now_ms)
 
@@ -170,15 +170,13 @@ class LeaderCore:
             self.pending = None
             self._commit(isr, state.partition_epoch, state.recovering)
         self._adopt_replicas(now_ms)
-        self._propose(now_ms)
-        return self._advance(now_ms)
+        return self._advance_and_propose(now_ms)
 
     def brokers_changed(self, brokers: Mapping[NodeId, BrokerState], now_ms: float) -> bool:
         """Registrations, fencing or shutdowns changed: who may join did too, and whom the high watermark waits for
         (a caught-up stopping replica no longer, KAFKA-15021, D-15)."""
         self._brokers = brokers
-        self._propose(now_ms)
-        return self._advance(now_ms)
+        return self._advance_and_propose(now_ms)
 
     def answered(self, pending: PendingIsr, outcome: AlterPartitionOutcome, now_ms: float) -> bool:
         """The controller answered a proposal. An answer to one that metadata have settled meanwhile is ignored."""
@@ -190,8 +188,8 @@ class LeaderCore:
                 return False
             self.pending = None
             self._commit(outcome.isr, outcome.partition_epoch, outcome.recovering)
-            self._propose(now_ms)
-        elif judgement is Judgement.ROLLED_BACK:
+            return self._advance_and_propose(now_ms)
+        if judgement is Judgement.ROLLED_BACK:
             self.pending = None
             self._set_maximal(self.isr)
             self._propose_after_ms = now_ms + PROPOSAL_BACKOFF_MS
@@ -201,8 +199,7 @@ class LeaderCore:
 
     def sweep(self, now_ms: float) -> bool:
         """Time passed: drop who lags, propose who may join, and stop waiting for who no longer comes."""
-        self._propose(now_ms)
-        return self._advance(now_ms)
+        return self._advance_and_propose(now_ms)
 
     # Judgements
 
@@ -267,19 +264,30 @@ class LeaderCore:
         self.high_watermark = offset
         return True
 
+    def _advance_and_propose(self, now_ms: float) -> bool:
+        """In this order: a member that was dropped for its lag must be behind the high watermark before it is looked at
+        as one that may join, or it goes in and out for ever."""
+        advanced = self._advance(now_ms)
+        self._propose(now_ms)
+        return advanced
+
     def _about_to_join(self, follower: FollowerProgress, now_ms: float) -> bool:
         """Caught up and eligible, but not in the ISR yet: without waiting for it, it could never get in."""
         return follower.caught_up(self.log_end_offset, self._lag_time_max_ms, now_ms) and self._eligible(follower)
 
-    def _may_join(self, follower: FollowerProgress) -> bool:
+    def _may_join(self, follower: FollowerProgress, now_ms: float) -> bool:
         """All conditions of rule B, on one snapshot of the replica: a fetch in this leader epoch, what counts of it
-        reaches the high watermark and the start of the epoch, unfenced, staying, and the very process that fetched."""
+        reaches the high watermark and the start of the epoch, unfenced, staying, and the very process that fetched.
+
+        And one of ours: it has caught up lately. Who has not would be dropped again by the next sweep.
+        """
         counted = follower.counted_offset
         return (
             counted >= 0
             and counted >= self.high_watermark
             and counted >= self.epoch_start_offset
             and self._eligible(follower)
+            and follower.caught_up(self.log_end_offset, self._lag_time_max_ms, now_ms)
         )
 
     def _eligible(self, follower: FollowerProgress) -> bool:
@@ -299,7 +307,7 @@ class LeaderCore:
             self.pending = self._proposal(tuple(node for node in self.isr if node not in lagging), expanding=False)
             return
         for follower in self._followers:
-            if not follower.in_isr and self._may_join(follower):
+            if not follower.in_isr and self._may_join(follower, now_ms):
                 self._propose_expand(follower, now_ms)
                 return
 
