@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -18,7 +20,7 @@ from strandline.cluster.node import Node
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.quorum.api import Voter
 from strandline.log.checkpoints import META_PROPERTIES
-from strandline.log.disk import Disk
+from strandline.log.disk import Disk, DiskError, DiskFull
 from strandline.proto.ids import Endpoint, NodeId
 from strandline.proto.ports import Rng
 from strandline.replica.manager import ReplicaManager
@@ -50,7 +52,12 @@ class SimCluster:
         self.world = world
         self.names = [f"n{number}" for number in range(1, size + 1)]
         self.live: dict[str, Live] = {}
+        self.ever: list[Live] = []
+        """Every node object there was."""
         self.fallen: list[str] = []
+        self.may_fall: Collection[str] = ()
+        """Machines whose nodes have a reason to stop themselves."""
+        self.self_stops = 0
         self.quorum_checks = QuorumChecks()
         self.partition_checks = PartitionChecks()
         self._settings = dict(settings)
@@ -79,19 +86,29 @@ class SimCluster:
         self.world.spawn(name, lambda ports: self._main(name, ports))
 
     async def _main(self, name: str, ports: Ports) -> None:
+        process = self.world.process(name)
+        assert process is not None
+        try:
+            await self._run(name, process, ports)
+        except Exception as error:
+            self.self_stops += 1
+            if name not in self.may_fall and not self._cannot_start(process, error):
+                self.fallen.append(f"{process} at {self.world.now_ms:.0f} ms: {type(error).__name__}: {error}")
+            self.world.loop.call_at_us(0, self.world.kill, name)
+
+    def _cannot_start(self, process: Process, error: Exception) -> bool:
+        """A node does not come up on a full disk. One that runs must not fall over it."""
+        return isinstance(error, DiskFull) and not any(live.process is process for live in self.ever)
+
+    async def _run(self, name: str, process: Process, ports: Ports) -> None:
         config = self.config(name)
         if not ports.disk.exists(f"{DATA}/{META_PROPERTIES}"):
             self._format(config, ports.disk, ports.rng)
         node = Node(config, disk=ports.disk, clock=ports.clock, rng=ports.rng, rpc=ports.rpc)
-        process = self.world.process(name)
-        assert process is not None
-        self.live[name] = Live(int(name[1:]), process, node)
+        live = self.live[name] = Live(int(name[1:]), process, node)
         await node.start()
-        try:
-            await node.failed
-        except Exception as error:
-            self.fallen.append(f"{process} at {self.world.now_ms:.0f} ms: {type(error).__name__}: {error}")
-            process.machine.disk.loop.call_at_us(0, self.world.kill, name)
+        self.ever.append(live)
+        await node.failed
 
     def _format(self, config: NodeConfig, disk: Disk, rng: Rng) -> None:
         """As `strandline format` does, the directory ids being written down for every voter."""
@@ -107,7 +124,8 @@ class SimCluster:
             return
 
         async def stop() -> None:
-            await live.node.stop()
+            with suppress(DiskError):  # then it does not end cleanly, and comes back as after a kill
+                await live.node.stop()
             self.world.loop.call_soon(self.world.kill, name)
 
         live.process.context.copy().run(lambda: self.world.loop.create_task(stop()))
@@ -127,6 +145,15 @@ class SimCluster:
             return []
         manager: ReplicaManager = broker.replicas
         return list(manager._partitions.values())
+
+    def leader(self, rng: random.Random) -> str | None:
+        """The active controller's machine, or that of some partition's leader."""
+        image = self.newest_image()
+        leaders = [live.node.quorum.leader_and_epoch.leader_id for live in self.nodes()]
+        if image is not None:
+            leaders += [partition.leader for topic in image.topics.values() for partition in topic.partitions.values()]
+        names = [f"n{leader}" for leader in leaders if leader is not None and f"n{leader}" in self.names]
+        return rng.choice(names) if names else None
 
     def newest_image(self) -> MetadataImage | None:
         """The image of the node that has applied most."""
@@ -162,6 +189,22 @@ class SimCluster:
             for partition in self.replicas(live):
                 told.setdefault(str(partition.topic_partition), {})[f"n{live.number}"] = partition.high_watermark
         return told
+
+    def marks(self) -> dict[str, int]:
+        """How often the run reached what it is to test."""
+        counters = [live.node.broker.replicas.counters for live in self.ever if live.node.broker is not None]
+        epochs = (epoch for known in self.partition_checks.partitions.values() for epoch in known.leaders)
+        return {
+            "incarnations": len(self.ever),
+            "quorum_epochs": max((live.node.quorum.leader_and_epoch.epoch for live in self.ever), default=0),
+            "leader_epochs": max(epochs, default=0),
+            "isr_shrinks": sum(one.isr_shrinks for one in counters),
+            "isr_expands": sum(one.isr_expands for one in counters),
+            "duplicates": sum(one.duplicates for one in counters),
+            "truncations": self.partition_checks.truncations,
+            "offline_logs": sum(one.offline_logs for one in counters),
+            "self_stops": self.self_stops,
+        }
 
     # --- waiting ---
 

@@ -32,6 +32,9 @@ KINDS = (
     "wall_jump",
 )
 
+NODE_KINDS = (*KINDS, "kill_leader", "full_disk", "fail_sync")
+"""Those that only a whole node can be asked to survive."""
+
 
 @dataclass
 class FaultOptions:
@@ -44,9 +47,9 @@ class FaultOptions:
     duration_max_ms: int = 4000
 
     @classmethod
-    def draw(cls, rng: random.Random) -> FaultOptions:
+    def draw(cls, rng: random.Random, kinds_there_are: Sequence[str] = KINDS) -> FaultOptions:
         """A subset of the kinds, at a pace between gentle and furious."""
-        kinds = tuple(kind for kind in KINDS if rng.random() < 0.5) or ("kill", "power_cut")
+        kinds = tuple(kind for kind in kinds_there_are if rng.random() < 0.5) or ("kill", "power_cut")
         gap = rng.choice((300, 1000, 3000))
         duration = rng.choice((500, 2000, 5000))
         return cls(kinds, gap // 5, gap, duration // 10, duration)
@@ -65,8 +68,12 @@ class Nemesis:
     """(virtual ms, what): printed when a run fails."""
     stop: Callable[[str], None] | None = None
     """Asks one's process for a polite stop, where it knows how to."""
+    leader: Callable[[], str | None] = lambda: None
+    """The machine whose death hurts most now: the active controller, or the leader of a partition."""
     on_fault: Callable[[], None] = lambda: None
     """Called after each fault: checkers look at the world then."""
+    damaged: dict[str, None] = field(default_factory=dict)
+    """Machines whose disk was told to fail: a node there may stop itself, and is rebooted."""
     _undo: dict[int, Callable[[], None]] = field(default_factory=dict)
     _next_undo: int = 0
 
@@ -148,6 +155,40 @@ class Nemesis:
 
     def _kill(self) -> None:
         self.down(self._pick(), "kill", self.world.kill)
+
+    def _kill_leader(self) -> None:
+        name = self.leader()
+        if name is not None:
+            self.down(name, "kill the leader", self.world.kill)
+
+    def _full_disk(self) -> None:
+        """Space for a little more, then none, until somebody makes room."""
+        name = self._pick()
+        disk = self.world.machines[name].disk
+        before = disk.config.capacity_bytes
+        left = self.rng.choice((0, 10_000, 200_000))
+        disk.config.capacity_bytes = disk.used_bytes + left
+
+        def undo() -> None:
+            disk.config.capacity_bytes = max(before, disk.config.capacity_bytes)
+
+        self.note(f"disk of {name} has {left} bytes left for {self._later(undo)} ms")
+
+    def _fail_sync(self) -> None:
+        """One sync fails. Nothing on that machine can be trusted until it reboots (D-32)."""
+        name = self._pick()
+        if self.world.process(name) is None or name in self.damaged:
+            return
+        self.world.machines[name].disk.faults.syncs = 1
+        self.damaged[name] = None
+        self.note(f"the next sync of {name} fails; reboot it {self._later(lambda: self._reboot(name))} ms later")
+
+    def _reboot(self, name: str) -> None:
+        self.world.machines[name].disk.faults.syncs = 0
+        self.damaged.pop(name, None)
+        self.note(f"reboot {name}")
+        self.world.power_cut(name)
+        self._restart(name)
 
     def _power_cut(self) -> None:
         self.down(self._pick(), "power cut", self.world.power_cut)

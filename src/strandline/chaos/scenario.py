@@ -15,7 +15,7 @@ from strandline.chaos.checkers.history import History
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.replicas import compare_replicas
 from strandline.chaos.cluster import DATA, SimCluster
-from strandline.chaos.faults import FaultOptions, Nemesis
+from strandline.chaos.faults import NODE_KINDS, FaultOptions, Nemesis
 from strandline.chaos.logs import LogCapture
 from strandline.chaos.sim.disk import DiskConfig
 from strandline.chaos.sim.network import NetworkConfig
@@ -59,7 +59,7 @@ class ScenarioOptions:
             cold_probability=rng.choice((0.0, 0.02)),
         )
         world = WorldConfig(network, disk, clock_rate_error=rng.choice((0.0, 0.001, 0.03)), wall_error_ms=1000.0)
-        faults = FaultOptions.draw(rng)
+        faults = FaultOptions.draw(rng, NODE_KINDS)
         workload = WorkloadOptions.draw(rng)
         node = {
             "controller.quorum.election.timeout.ms": rng.choice(("200", "1000")),
@@ -69,7 +69,7 @@ class ScenarioOptions:
             "broker.session.timeout.ms": rng.choice(("3000", "9000")),
             "replica.lag.time.max.ms": rng.choice(("2000", "10000")),
         }
-        if rng.random() < 0.2 and not any("power" in kind for kind in faults.kinds):
+        if rng.random() < 0.2 and not any("power" in kind or kind == "fail_sync" for kind in faults.kinds):
             # The memory of min.insync.replicas machines counts: no promise over power cuts.
             node["flush.policy"] = "replicate"
         return cls(world, faults, workload, node, rng.choice((4_000, 10_000)), rng.random() < 0.3)
@@ -93,8 +93,10 @@ class ScenarioRun:
             self.cluster.start,
             self.options.faults,
             stop=self.cluster.stop,
+            leader=lambda: self.cluster.leader(split(seed, "victims", self.world.loop.now_us)),
             on_fault=self.cluster.inspect,
         )
+        self.cluster.may_fall = self.nemesis.damaged
         self._logs = LogCapture(lambda: self.world.now_ms)
         self._turns = 0
         self.world.loop.observe = self._observe
@@ -195,10 +197,7 @@ class ScenarioRun:
             "acked": sum(send.acked for send in history.sends),
             "polled": sum(len(poll.records) for poll in history.polls),
             "faults": len(self.nemesis.events),
-            "leader_epochs": max(
-                (max(known.leaders, default=0) for known in self.cluster.partition_checks.partitions.values()),
-                default=0,
-            ),
+            **self.cluster.marks(),
             "realtime_lag_ms": round(realtime_lag_ms(history)),
             "errors": self.workload.errors,
         }

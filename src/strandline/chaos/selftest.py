@@ -1,12 +1,14 @@
 """A small workload that touches every part of the world, for the self-test: one seed, many processes, one trace.
 
-``python -m strandline.chaos.selftest SEED`` prints the trace hash. It does on purpose what breaks determinism:
+``python -m strandline.chaos.selftest SEED [cluster]`` prints the trace hash, with ``cluster`` that of a
+cluster under faults. The small workload does on purpose what breaks determinism:
 sets of tasks, task groups, timers of one instant, cancellations, executors, kills in mid-flight, garbage.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 
 from strandline.chaos.sim.network import NetworkConfig
@@ -120,5 +122,15 @@ def trace(seed: int) -> str:
     return f"{world.trace:016x} {world.loop.events} events {world.now_ms:.0f} ms"
 
 
+def cluster_trace(seed: int) -> str:
+    """The trace hash of a cluster under faults."""
+    from strandline.chaos.scenario import ScenarioRun
+
+    return str(ScenarioRun(seed).execute()["trace"])
+
+
 if __name__ == "__main__":
-    sys.stdout.write(trace(int(sys.argv[1])) + "\n")
+    chosen = cluster_trace if sys.argv[2:] == ["cluster"] else trace
+    sys.stdout.write(chosen(int(sys.argv[1])) + "\n")
+    sys.stdout.flush()
+    os._exit(0)  # no finalisation: it would run the `finally` blocks of simulated processes that are dead

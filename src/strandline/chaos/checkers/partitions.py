@@ -41,6 +41,7 @@ class Seen:
     incarnation: int
     core: object = None
     high_watermark: int = -1
+    log_end: int = -1
     scanned: int = 0
     """Batches below were compared already."""
 
@@ -67,6 +68,8 @@ class PartitionChecks:
 
     def __init__(self) -> None:
         self.partitions: dict[TopicIdPartition, Known] = {}
+        self.truncations = 0
+        """Logs that were seen to become shorter: a mark that the runs reach what they are to test."""
         self._seen: dict[tuple[int, TopicIdPartition], Seen] = {}
 
     # --- cheap: after turns of the loop ---
@@ -93,6 +96,9 @@ class PartitionChecks:
             facts = {"node": node, "partition": known.name, "was": seen.high_watermark, "now": high_watermark}
             raise InvariantViolated("MonotonicHighWatermark", "a high watermark fell", **facts)
         seen.high_watermark = high_watermark
+        if log.log_end_offset < seen.log_end:
+            self.truncations += 1
+        seen.log_end = log.log_end_offset
         if high_watermark > log.log_end_offset:
             facts = {"node": node, "partition": known.name, "now": high_watermark, "log_end": log.log_end_offset}
             raise InvariantViolated("MonotonicHighWatermark", "a high watermark passed the log end", **facts)
