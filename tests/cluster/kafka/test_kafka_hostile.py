@@ -384,14 +384,17 @@ def test_idle_connections_are_closed(tmp_path: Path) -> None:
 
 
 def test_idle_connections_are_cheap(tmp_path: Path) -> None:
-    """Connections that sent nothing hold no buffer; those that became quiet give theirs back."""
+    """Between small requests a connection holds no buffer; after a large one it gives it back once it is quiet."""
 
     async def main() -> None:
         config = ListenerConfig(stalled_ms_max=100)
         async with kafka_node(tmp_path, listener=config) as node, connect(node.listener.endpoint) as client:
+            node.create_topic("t")
             await client.ask("metadata", 4, topics=())
             (connection,) = node.listener.connections
-            assert connection.buffer_bytes == START_BYTES
+            assert connection.buffer_bytes == 0
+            await client.receive(produce(client, 9, "t", {0: batch(bytes(100_000))}))
+            assert connection.buffer_bytes > START_BYTES
             async with asyncio.timeout(5):
                 while connection.buffer_bytes:
                     await asyncio.sleep(0.02)
