@@ -63,7 +63,7 @@ class QuorumConfig:
     without fetches of a majority (rule A5)."""
 
     quorum_request_timeout_ms: int = 1000
-    """One call between quorum nodes; must exceed `quorum_fetch_max_wait_ms`."""
+    """How long one call between quorum nodes may take; a fetch that may be parked gets at least twice its wait."""
 
     quorum_retry_backoff_ms: int = 20
     """Wait before a failed call is repeated."""
@@ -76,7 +76,8 @@ class QuorumConfig:
     in the order of succession times twice this, unless a retried fetch succeeds first."""
 
     quorum_fetch_max_wait_ms: int = 500
-    """How long the leader parks a fetch that it has nothing new for (long poll)."""
+    """How long the leader parks a fetch that it has nothing new for (long poll); at most a third of the fetch timeout
+    is asked for."""
 
     quorum_fetch_max_bytes: int = 8 * 1024 * 1024
     """At most this many bytes of the log in one fetch answer, save that one batch always fits."""
