@@ -7,8 +7,10 @@ Everything is read when it is scraped, from the plain numbers that the parts kee
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from strandline.cluster.kafka.listener import TIME_BOUNDS_MS, ApiTimes
 from strandline.cluster.service.memory import Account
 
 if TYPE_CHECKING:
@@ -186,7 +188,7 @@ def _of_logs(broker: BrokerRole) -> Iterator[Metric]:
 
 
 def _of_requests(broker: BrokerRole) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
     connections = GaugeMetricFamily(
         "kafka_server_socket_server_metrics_connection_count", "Open connections of clients.", labels=("listener",)
@@ -198,7 +200,7 @@ def _of_requests(broker: BrokerRole) -> Iterator[Metric]:
         "strandline_refused_connections", "Connections closed for what they sent.", labels=("listener",)
     )
     labels = ("listener", "request", "version")
-    times = SummaryMetricFamily(
+    times = HistogramMetricFamily(
         "kafka_network_requestmetrics_totaltimems", "Time from whole request to answer, milliseconds.", labels=labels
     )
     longest = GaugeMetricFamily(
@@ -214,8 +216,14 @@ def _of_requests(broker: BrokerRole) -> Iterator[Metric]:
         refused.add_metric((listener.name,), stats.refused)
         for (api, version), seen in list(stats.apis.items()):
             key = (listener.name, api, str(version))
-            times.add_metric(key, count_value=seen.answers, sum_value=seen.ms_total)
+            times.add_metric(key, _buckets(seen), seen.ms_total)
             longest.add_metric(key, seen.ms_max)
     for account in Account:
         memory.add_metric((account.value,), broker.service.memory.used_for(account))
     yield from (connections, bytes_out, refused, times, longest, memory)
+
+
+def _buckets(seen: ApiTimes) -> list[tuple[str, float]]:
+    """Upper bound and how many were not above it, as Prometheus counts them."""
+    bounds = [*(f"{bound:.1f}" for bound in TIME_BOUNDS_MS), "+Inf"]
+    return [(bound, float(count)) for bound, count in zip(bounds, accumulate(seen.counts), strict=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections import Counter
 
 import structlog
@@ -27,13 +28,22 @@ CLOSE_GRACE_MS = 2000
 """How long a closing listener waits for its last answers to leave."""
 
 
-class ApiTimes:
-    """How often an API was answered and how long that took, from the whole frame to the answer."""
+TIME_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
+"""Upper bounds of the histogram of answer times; a last bucket takes what is above."""
 
-    __slots__ = ("answers", "ms_max", "ms_total")
+
+class ApiTimes:
+    """How often an API was answered and how long that took, from the whole frame to the answer.
+
+    Attributes:
+        counts: answers in each bucket of `TIME_BOUNDS_MS`, and above.
+    """
+
+    __slots__ = ("answers", "counts", "ms_max", "ms_total")
 
     def __init__(self) -> None:
         self.answers = 0
+        self.counts = [0] * (len(TIME_BOUNDS_MS) + 1)
         self.ms_total = 0.0
         self.ms_max = 0.0
 
@@ -58,6 +68,7 @@ class ListenerStats:
             times = self.apis[context.api, context.version] = ApiTimes()
         took_ms = self._clock.monotonic_ms() - context.received_ms
         times.answers += 1
+        times.counts[bisect_left(TIME_BOUNDS_MS, took_ms)] += 1
         times.ms_total += took_ms
         times.ms_max = max(times.ms_max, took_ms)
 
