@@ -1,5 +1,8 @@
 """Fetches ahead for one consumer: one request out per broker, memory bounded, positions looked up and checked.
 
+A seek does not wait for a fetch of the old position that the broker holds: what was sought is asked for over a second
+connection, never held there, until its end is reached or the first connection is free.
+
 Driven by `run`, like the producer's sender: it does what can be done now and sets one timer.
 
 What bounds the memory: records that wait for `poll`, and what brokers were asked for, stay below `fetch.max.bytes` in
@@ -17,12 +20,11 @@ from typing import Any
 from strandline.client.config import ConsumerConfig, duration_ms
 from strandline.client.errors import LogTruncated, NoOffsetForPartition, OffsetOutOfRange
 from strandline.client.leaders import Leaders
-from strandline.client.network import DATA
+from strandline.client.network import DATA, SEEK
 from strandline.client.positions import Chunk, PartitionState
 from strandline.client.session import Session
 from strandline.client.types import EARLIEST, LATEST, NodeInfo
 from strandline.client.wire.apis import Api
-from strandline.client.wire.connection import Connection
 from strandline.client.wire.fetch import (
     FetchedPartition,
     FetchRequest,
@@ -51,9 +53,10 @@ class Fetcher:
         self._metadata = session.metadata
         self._clock = session.clock
         self._leaders = leaders
-        self._asked_bytes: dict[int, int] = {}
+        self._asked_bytes: dict[tuple[int, str], int] = {}
+        """(broker, connection) -> bytes asked for by the request that is out there."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._connecting: set[int] = set()
+        self._connecting: set[tuple[int, str]] = set()
         self._news = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._wake_pending = False
@@ -129,10 +132,13 @@ class Fetcher:
             elif not state.fetching:
                 by_node.setdefault(node.node_id, (node, []))[1].append(state)
         for node_id, (node, states) in by_node.items():
-            if room > 0 and node_id not in self._asked_bytes:
+            purpose = SEEK if (node_id, DATA) in self._asked_bytes else DATA
+            wanted = states if purpose is DATA else [state for state in states if state.sought]
+            if room > 0 and wanted and (node_id, purpose) not in self._asked_bytes:
                 share = min(room, max(self._config.fetch_max_bytes // len(leaders), 1))
-                wait = min(wait, self._fetch(node, states, share, node_id in full))
-                room -= self._asked_bytes.get(node_id, 0)
+                most_wait_ms = 0 if purpose is SEEK else self._held_ms(node_id in full)
+                wait = min(wait, self._fetch((node, purpose), wanted, share, most_wait_ms))
+                room -= self._asked_bytes.get((node_id, purpose), 0)
         self._set_timer(wait)
 
     def _node_for(self, state: PartitionState) -> NodeInfo | None:
@@ -148,10 +154,16 @@ class Fetcher:
             state.checked_epoch = epoch
         return self._metadata.nodes.get(state.preferred_replica, node)
 
-    def _fetch(self, node: NodeInfo, states: list[PartitionState], room: int, others_full: bool) -> float:
-        connection = self._network.ready(node, DATA)
+    def _held_ms(self, others_full: bool) -> int:
+        """How long a broker may hold a fetch that it has nothing for."""
+        most = self._config.fetch_max_wait_ms
+        return min(most, _SHORT_WAIT_MS) if others_full else most
+
+    def _fetch(self, lane: tuple[NodeInfo, str], states: list[PartitionState], room: int, most_wait_ms: int) -> float:
+        node, purpose = lane
+        connection = self._network.ready(node, purpose)
         if connection is None:
-            return self._connect(node)
+            return self._connect(node, purpose)
         states.sort(key=lambda state: state.turn)
         config = self._config
         topics: dict[str, list[FetchWanted]] = {}
@@ -164,7 +176,7 @@ class Fetcher:
         all_named = all(ids.get(name) is not None for name in topics)
         version = connection.version(Api.FETCH, None if all_named else 12)
         request = FetchRequest(
-            max_wait_ms=min(config.fetch_max_wait_ms, _SHORT_WAIT_MS) if others_full else config.fetch_max_wait_ms,
+            max_wait_ms=most_wait_ms,
             min_bytes=config.fetch_min_bytes,
             max_bytes=min(room, len(states) * config.max_partition_fetch_bytes),
             read_committed=self._read_committed,
@@ -175,29 +187,30 @@ class Fetcher:
         answer = connection.send(Api.FETCH, version, [encode_fetch(version, request)], timeout_ms)
         for state in states:
             state.fetching = True
-        self._asked_bytes[node.node_id] = request.max_bytes
+            state.sought = state.sought and purpose is SEEK
+        self._asked_bytes[node.node_id, purpose] = request.max_bytes
         self.requests_sent += 1
         asked = {state.partition: (state, state.generation) for state in states}
-        answer.add_done_callback(partial(self._answered, node, connection, version, asked))
+        answer.add_done_callback(partial(self._answered, lane, version, asked))
         return float("inf")
 
-    def _connect(self, node: NodeInfo) -> float:
-        if node.node_id not in self._connecting:
+    def _connect(self, node: NodeInfo, purpose: str) -> float:
+        if (node.node_id, purpose) not in self._connecting:
             wait = self._network.backoff_ms(node)
             if wait > 0:
                 return wait
-            self._connecting.add(node.node_id)
-            self._spawn(self._open(node))
+            self._connecting.add((node.node_id, purpose))
+            self._spawn(self._open(node, purpose))
         return float("inf")
 
-    async def _open(self, node: NodeInfo) -> None:
+    async def _open(self, node: NodeInfo, purpose: str) -> None:
         try:
-            await self._network.to_node(node, DATA)
+            await self._network.to_node(node, purpose)
         except StrandlineError as error:
             self.last_error = error
             self._metadata.request_update()
         finally:
-            self._connecting.discard(node.node_id)
+            self._connecting.discard((node.node_id, purpose))
             self.wake()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -216,15 +229,16 @@ class Fetcher:
 
     def _answered(
         self,
-        node: NodeInfo,
-        connection: Connection,
+        lane: tuple[NodeInfo, str],
         version: int,
         asked: Mapping[TopicPartition, tuple[PartitionState, int]],
         answer: asyncio.Future[memoryview],
     ) -> None:
-        self._asked_bytes.pop(node.node_id, None)
-        for state, _ in asked.values():
-            state.fetching = False
+        node, purpose = lane
+        self._asked_bytes.pop((node.node_id, purpose), None)
+        for state, generation in asked.values():
+            if state.generation == generation:
+                state.fetching = False
         if answer.cancelled() or self._closed:
             return
         now = self._clock.monotonic_ms()
@@ -249,6 +263,8 @@ class Fetcher:
                 and self.states.get(entry[0].partition) is entry[0]
             ):
                 self._take(entry[0], told, node, now)
+                if not len(told.records):
+                    entry[0].sought = False  # nothing more to hurry for
         self._news.set()
         self.wake()
 

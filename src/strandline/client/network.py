@@ -1,7 +1,8 @@
 """The connections of one client: one per broker and purpose, opened when needed, with back-off where it fails.
 
 Produce and Fetch go over a broker's *data* connection; everything else over its *control* connection, so that a look-up
-never waits behind a fetch that a broker holds for half a second.
+never waits behind a fetch that a broker holds for half a second. A consumer that seeks while its fetch is held opens
+one more, for the same reason.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from strandline.proto.ports import Clock, Rng
 
 DATA = "data"
 CONTROL = "control"
+SEEK = "seek"
 
 
 class _Key(NamedTuple):

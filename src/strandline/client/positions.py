@@ -31,13 +31,14 @@ class PartitionState:
     - `position` is the offset of the next record that `poll` returns, `fetch_offset` >= `position` the one to fetch
       next; everything between lies in `chunks` and `decoded`.
     - `generation` grows with every seek: an answer to a fetch of an older generation is dropped.
+    - `sought` from a seek until the broker's ordinary connection, which may hold a fetch of the old position, is free.
     - With `reset_to` set there is no position until the leader has told the offset.
     """
 
     __slots__ = (
         "buffered_bytes", "checked_epoch", "chunks", "decoded", "decoded_pos", "error", "fetch_epoch", "fetch_offset",
         "fetching", "generation", "high_watermark", "log_start_offset", "partition", "paused", "position",
-        "preferred_replica", "reset_to", "resolving", "retry_at_ms", "turn",
+        "preferred_replica", "reset_to", "resolving", "retry_at_ms", "sought", "turn",
     )  # fmt: skip
 
     def __init__(self, partition: TopicPartition) -> None:
@@ -53,6 +54,7 @@ class PartitionState:
         self.decoded_pos = 0
         self.buffered_bytes = 0
         self.fetching = False
+        self.sought = False
         self.resolving = False
         self.paused = False
         self.error: Exception | None = None
@@ -77,6 +79,8 @@ class PartitionState:
 
     def _forget(self) -> None:
         self.generation += 1
+        self.fetching = False
+        self.sought = True
         self.chunks.clear()
         self.decoded = []
         self.decoded_pos = 0
