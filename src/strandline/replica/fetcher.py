@@ -15,7 +15,7 @@ from strandline.replica import frames
 from strandline.replica.core.follower import Truncation
 from strandline.replica.following import FollowerHost, Following
 from strandline.replica.partition import Partition
-from strandline.replica.signal import Signal
+from strandline.replica.signal import Signal, end
 
 log = structlog.get_logger("strandline.replica")
 
@@ -157,8 +157,7 @@ class Fetcher:
                 self.received_ms = host.clock.monotonic_ms()
                 frames.read_replies(frame, self)
         finally:
-            writer.cancel()
-            await asyncio.wait([writer])
+            await end(writer)
 
     async def _write(self, stream: Stream) -> None:
         try:

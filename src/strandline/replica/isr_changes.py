@@ -34,9 +34,12 @@ class IsrChanges:
         self,
         send: SendAlterPartition,
         answered: Callable[[Partition, LeaderCore, PendingIsr, AlterPartitionOutcome], None],
+        failed: Callable[[BaseException], None],
     ) -> None:
+        """`failed` is told what nobody foresaw, after which nothing would be proposed any more."""
         self._send = send
         self._answered = answered
+        self._failed = failed
         self._due: dict[Partition, None] = {}
         self._task: asyncio.Task[None] | None = None
         self._pause_ms = 0.0
@@ -46,6 +49,12 @@ class IsrChanges:
         self._due[partition] = None
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._failed(error)
 
     def stop(self) -> asyncio.Task[None] | None:
         """Send nothing more; returns the task that ends with it, if any."""

@@ -24,7 +24,7 @@ from strandline.replica.core.divergence import Verdict, judge_fetch
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.core.progress import FollowerProgress
 from strandline.replica.partition import Partition
-from strandline.replica.signal import Signal
+from strandline.replica.signal import Signal, end
 from strandline.replica.states import ReplicaConfig, Role
 
 log = structlog.get_logger("strandline.replica")
@@ -128,8 +128,7 @@ class FollowerLink:
                 frame = await self._stream.read()
         finally:
             self.close()
-            writer.cancel()
-            await asyncio.wait([writer])
+            await end(writer)
 
     async def _write(self) -> None:
         try:
@@ -192,11 +191,11 @@ class FollowerLink:
         core, plog = partition.leader, partition.log
         assert core is not None
         assert plog is not None
-        verdict, epoch, end = judge_fetch(
+        verdict, epoch, end_offset = judge_fetch(
             plog, plog.log_start_offset, plog.log_end_offset, fetch.fetch_offset, fetch.last_fetched_epoch
         )
         if verdict is Verdict.DIVERGING:
-            self.push(frames.pack_diverging(fetch.subscription, epoch, end))
+            self.push(frames.pack_diverging(fetch.subscription, epoch, end_offset))
         elif verdict is Verdict.OUT_OF_RANGE:
             self.push(
                 frames.pack_error(

@@ -103,7 +103,7 @@ class ReplicaManager:
         self._partitions = self._set.partitions
         self._streams = Streams(self)
         self._syncer = Syncer(disk, self._synced, self._sync_failed)
-        self._isr_changes = IsrChanges(send_alter_partition, self._isr_answered)
+        self._isr_changes = IsrChanges(send_alter_partition, self._isr_answered, self.fatal)
         self._publisher = Publisher(config.watermark_delay_ms)
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._checkpointed_ms = clock.monotonic_ms()
@@ -415,9 +415,9 @@ class ReplicaManager:
         """A leader has accepted this broker's stream."""
         self.counters.connections += 1
 
-    def fatal(self, error: Exception) -> None:
+    def fatal(self, error: BaseException) -> None:
         """Something broke that must not: the node has to stop."""
-        self._on_fatal(error)
+        self._on_fatal(error if isinstance(error, Exception) else FatalError(f"replication ended: {error!r}"))
 
     # Syncs
 

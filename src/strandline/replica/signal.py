@@ -1,4 +1,4 @@
-"""Wake one waiting coroutine."""
+"""Wake one waiting coroutine; end a task without losing its error."""
 
 from __future__ import annotations
 
@@ -32,3 +32,14 @@ class Signal:
             finally:
                 self._waiter = None
         self._set = False
+
+
+async def end(task: asyncio.Task[None]) -> None:
+    """Cancel a task and wait for its end.
+
+    Raises whatever it had failed with.
+    """
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()

@@ -28,7 +28,7 @@ class StreamHost(LeaderHost, FollowerHost, Protocol):
     @property
     def brokers(self) -> Mapping[NodeId, BrokerState]: ...
 
-    def fatal(self, error: Exception) -> None:
+    def fatal(self, error: BaseException) -> None:
         """Something broke that must not."""
 
 
@@ -89,8 +89,7 @@ class Streams:
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
-            error = task.exception()
-            self._host.fatal(error if isinstance(error, Exception) else FatalError("a fetcher ended by itself"))
+            self._host.fatal(task.exception() or FatalError("a fetcher ended by itself"))
 
     # Following
 
