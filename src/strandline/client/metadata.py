@@ -77,7 +77,9 @@ class Metadata:
         self._idle_after_ms: float | None = None
         self._listeners: list[Callable[[], None]] = []
         self._running: asyncio.Task[None] | None = None
-        self._again = False
+        self._begun = 0
+        self._needed = 0
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._age_timer: asyncio.TimerHandle | None = None
         self._missing: dict[TopicPartition, float] = {}
         self._closed = False
@@ -149,39 +151,32 @@ class Metadata:
     # -- updates ----------------------------------------------------------------------------------------------------
 
     def request_update(self) -> None:
-        """Fetch anew in the background; failures are retried with back-off. Requests while one runs make one more."""
+        """Fetch anew in the background, after any fetch that is under way; failures are retried with back-off."""
         if self._closed:
             return
-        if self._running is not None:
-            self._again = True
-            return
-        self._running = asyncio.get_running_loop().create_task(self._update())
+        self._needed = self._begun + 1
+        if self._running is None:
+            self._running = asyncio.get_running_loop().create_task(self._update())
 
     async def update(self, timeout_ms: float) -> None:
-        """Return after the next update that began after this call, whatever it found.
+        """Return after the first fetch that began after this call, whatever it found.
 
         Raises:
             ClientTimeout: no broker answered in time.
+            ClosedError: the client was closed meanwhile.
         """
+        self.request_update()
         done = asyncio.get_running_loop().create_future()
-        rounds = 2 if self._running is not None else 1
-
-        def after() -> None:
-            nonlocal rounds
-            rounds -= 1
-            if (rounds <= 0 or self._closed) and not done.done():
-                done.set_result(None)
-
-        self._listeners.append(after)
+        waiter = (self._needed, done)
+        self._waiters.append(waiter)
         try:
-            self.request_update()
             if not self._closed:
                 async with asyncio.timeout(timeout_ms / 1000):
                     await done
         except TimeoutError:
             raise ClientTimeout(f"no metadata within {timeout_ms:g} ms", self.last_error) from None
         finally:
-            self._listeners.remove(after)
+            self._waiters.remove(waiter)
         if self._closed:
             raise ClosedError("the client is closed")
 
@@ -228,35 +223,40 @@ class Metadata:
         if running is not None:
             running.cancel()
             await asyncio.wait([running])
-        self._notify()
+        self._tell()
 
     async def _update(self) -> None:
         failures = 0
         try:
-            while True:
-                self._again = False
+            while self._begun < self._needed:
+                if failures:
+                    wait = backoff_ms(
+                        failures, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, self._rng
+                    )
+                    await asyncio.sleep(wait / 1000)
+                self._begun += 1
                 try:
                     await self._fetch()
                 except StrandlineError as error:
                     self.last_error = error
                     failures += 1
-                    self._notify()
-                    config = self._config
-                    wait = backoff_ms(failures, config.retry_backoff_ms, config.retry_backoff_max_ms, self._rng)
-                    await asyncio.sleep(wait / 1000)
-                    continue
-                failures = 0
-                self.last_error = None
-                self._notify()
-                if not self._again:
-                    return
-                await asyncio.sleep(self._config.retry_backoff_ms / 1000)
+                    self._needed = self._begun + 1
+                else:
+                    self.last_error = None
+                    failures = 0
+                self._tell()
+                if not failures and self._begun < self._needed:
+                    await asyncio.sleep(self._config.retry_backoff_ms / 1000)
         finally:
             self._running = None
             self._set_age_timer()
 
-    def _notify(self) -> None:
-        for listener in list(self._listeners):
+    def _tell(self) -> None:
+        """A fetch has ended: tell those who wait for it, and the listeners."""
+        for needed, done in self._waiters:
+            if (needed <= self._begun or self._closed) and not done.done():
+                done.set_result(None)
+        for listener in self._listeners:
             listener()
 
     def _set_age_timer(self) -> None:
