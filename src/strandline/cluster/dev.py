@@ -115,7 +115,8 @@ class DevCluster:
             wait: return only once every node does its work.
 
         Raises:
-            ConfigError: a port is taken, or a setting is wrong.
+            ConfigError: a setting is wrong.
+            PortTaken: somebody else listens on a port of a node.
             DevError: a node ended, or was not ready in time; every node is stopped.
         """
         self._prepare()

@@ -18,7 +18,7 @@ from strandline.cluster.format import format_directory, random_cluster_id, rando
 from strandline.cluster.ports import holder_of, is_free
 from strandline.controller.quorum.api import Voter
 from strandline.log.real_disk import RealDisk
-from strandline.proto.errors import ConfigError
+from strandline.proto.errors import ConfigError, StrandlineError
 from strandline.proto.ids import Endpoint, NodeId
 
 HOST = "127.0.0.1"
@@ -64,6 +64,15 @@ class Place:
         """The setting `listeners`."""
         client = "" if self.client is None else f"PLAINTEXT://{self.client},"
         return f"{client}INTERNAL://{self.internal},HTTP://{self.http}"
+
+
+class PortTaken(StrandlineError):
+    """A port that a node shall have is somebody else's."""
+
+    def __init__(self, node_id: int, port: int, holder: str) -> None:
+        self.port = port
+        advice = "--port-base N takes others, --port-base 0 any free ones"
+        super().__init__(f"port {port} of node {node_id} is taken: {holder}. {advice}")
 
 
 class Layout:
@@ -117,13 +126,12 @@ class Layout:
         (self.root / STATE_FILE).write_text(json.dumps(state, indent=2))
 
     def check_ports(self, node_ids: Sequence[int]) -> None:
-        """Raises ConfigError, naming who holds it, when a port of one of these nodes is taken."""
+        """Raises PortTaken, naming who holds it, when a port of one of these nodes is taken."""
         for node_id in node_ids:
             place = self.places[node_id]
             for endpoint in (place.client, place.internal, place.http):
                 if endpoint is not None and not is_free(endpoint):
-                    allowed = f"a free port; {holder_of(endpoint.port)}. --port-base N takes others, 0 any free ones"
-                    raise ConfigError(f"the port of node {node_id}", endpoint.port, allowed)
+                    raise PortTaken(node_id, endpoint.port, holder_of(endpoint.port))
 
     def directory(self, node_id: int) -> Path:
         """The node's log directory."""
