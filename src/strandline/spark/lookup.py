@@ -50,4 +50,6 @@ class ClusterOffsets:
     def _offsets(self, questions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
         if not questions:
             return {}
-        return {partition: listed.offset for partition, listed in self._admin.list_offsets(questions).items()}
+        wanted: dict[TopicPartition | tuple[str, int], int] = dict(questions.items())
+        answers = self._admin.list_offsets(wanted)
+        return {partition: listed.offset for partition, listed in answers.items()}
