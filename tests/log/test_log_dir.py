@@ -135,6 +135,29 @@ def test_damage_takes_one_partition_offline(disk: FailingDisk, tmp_path: Path) -
     fill(log_dir.create(TP, TOPIC_ID), 1)
 
 
+def test_damage_after_a_clean_stop_takes_one_partition_offline(disk: FailingDisk, tmp_path: Path) -> None:
+    """A clean stop is believed and nothing is walked but what rebuilds the producers' state: damage met there is that
+    partition's, and the node starts (simulator: a sync that lied, then a reboot).
+    """
+    path = formatted(disk, tmp_path)
+    log_dir = opened(disk, path)
+    for tp in (TP, OTHER):
+        fill(log_dir.create(tp, TOPIC_ID), 5)
+    log_dir.close(9)
+    directory = Path(path) / "orders-0"
+    for snapshot in directory.glob("*.snapshot"):
+        snapshot.unlink()
+    segment = directory / f"{0:020d}.log"
+    raw = bytearray(segment.read_bytes())
+    raw[16] = 0  # the magic of the first batch
+    segment.write_bytes(raw)
+    log_dir = opened(disk, path)
+    assert list(log_dir.logs) == [OTHER]
+    error = log_dir.offline[TP]
+    assert isinstance(error, CorruptLogError)
+    assert (error.path, error.position) == (str(segment), 0)
+
+
 def test_what_a_checkpoint_promises_is_demanded(disk: FailingDisk, tmp_path: Path) -> None:
     """Damage below the recovery point is refused even after a power cut, which may lose what was never synced."""
     path = formatted(disk, tmp_path)

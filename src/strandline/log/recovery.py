@@ -84,7 +84,13 @@ def open_log(
     """
     disk.mkdir(directory)
     opening = _Opening(disk, directory, clock.wall_ms(), config or LogConfig(), last_life or LastLife())
-    opening.load()
+    try:
+        opening.load()
+        producers = opening.snapshots.load(opening.segments, opening.log_end_offset, opening.now_ms)
+    except KafkaError as error:
+        # Not walked, since its stop was clean or its boot the same; and then a reader of it met damage.
+        path, position = str(error.figures.get("file", directory)), int(error.figures.get("position", 0))
+        raise CorruptLogError(path, position, None, error.message, ADVICE) from error
     log = PartitionLog(
         disk=disk,
         clock=clock,
@@ -95,7 +101,7 @@ def open_log(
         segments=opening.segments,
         snapshots=opening.snapshots,
         epochs=opening.epochs,
-        producers=opening.snapshots.load(opening.segments, opening.log_end_offset, opening.now_ms),
+        producers=producers,
         log_start_offset=opening.log_start_offset,
         log_end_offset=opening.log_end_offset,
         cache=cache or IndexCache(),
