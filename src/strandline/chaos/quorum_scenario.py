@@ -276,10 +276,10 @@ def _living(world: World, node: int) -> int:
 
 
 def view(quorum: Quorum, node: int, incarnation: int) -> QuorumView | None:
-    """What the checks see of a live quorum; None before it has started, and once it has stopped: what it could not make
-    durable counts for nobody."""
+    """What the checks see of a live quorum; None before it has started, once it has stopped, and while its disk has no
+    room for its vote: what it could not make durable counts for nobody."""
     driver = quorum._driver
-    if driver is None or driver.stopped:
+    if driver is None or driver.stopped or driver._held_back is not None:
         return None
     core = driver.core
     voted_for = core.role.voted_for
