@@ -41,12 +41,12 @@ async def make_node(config: NodeConfig) -> tuple[Node, World]:
     return Node(config, disk=world.disk, clock=world.clock, rng=world.rng, rpc=world.rpc), world
 
 
-def run(path: Path, body: Callable[[Node], Awaitable[None]]) -> None:
+def run(path: Path, body: Callable[[Node], Awaitable[None]], **more: str) -> None:
     """Format if need be, start, run, stop."""
 
     async def main() -> None:
         world = system_world()
-        config = free_port_config(path)
+        config = free_port_config(path, **more)
         format_directory(world.disk, config, cluster_id=CLUSTER, rng=world.rng, ignore_formatted=True)
         node = Node(config, disk=world.disk, clock=world.clock, rng=world.rng, rpc=world.rpc)
         await node.start()
@@ -235,3 +235,15 @@ def test_a_dry_run_of_format_writes_nothing(tmp_path: Path) -> None:
     made = format_directory(world.disk, config, cluster_id=CLUSTER, rng=world.rng, dry_run=True)
     assert not made.already
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("policy", ["ack", "replicate"])
+def test_the_flush_policy_of_the_file_is_obeyed(tmp_path: Path, policy: str) -> None:
+    """A setting without effect would be a lie: whether a record counts before it is synced follows flush.policy."""
+
+    async def body(node: Node) -> None:
+        await node.wait_ready()
+        assert node.broker is not None
+        assert node.broker.replicas.config.flush_policy == policy
+
+    run(tmp_path / "data", body, flush_policy=policy)

@@ -174,6 +174,7 @@ class BrokerRole:
             return
         self._feeding = True
         self.replicas.set_broker_epoch(own.broker_epoch)
+        self.replicas.set_flush_policy(self.resolver.broker_value(image, "flush.policy"))
         self._node.publisher.unsubscribe(self._await_own_registration)
         self._node.publisher.subscribe(self._feed.on_metadata)
         self._serving = asyncio.ensure_future(self._serve())

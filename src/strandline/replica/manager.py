@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -135,6 +135,14 @@ class ReplicaManager:
         await self._syncer.drain()
         if clean:
             self._checkpoint()
+
+    def set_flush_policy(self, policy: str) -> None:
+        """What `ReplicaConfig.flush_policy` shall be: known only once the metadata are. Before the first `apply`."""
+        if self._partitions:
+            raise AssertionError("partitions are hosted already under the other policy")
+        self.config = replace(self.config, flush_policy=policy)
+        self._sync_before_ack = self.config.sync_before_ack
+        self._set.config = self.config
 
     def set_broker_epoch(self, epoch: BrokerEpoch) -> None:
         """This process is registered (anew): streams introduce it by that epoch from now on."""

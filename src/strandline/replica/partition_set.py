@@ -53,7 +53,7 @@ class PartitionSet:
         self._me = me
         self._log_dir = log_dir
         self._clock = clock
-        self._config = config
+        self.config = config
         self._host = host
         self._channel = 0
         self._deletions: dict[TopicPartition, asyncio.Task[None]] = {}
@@ -171,8 +171,8 @@ class PartitionSet:
             log_end_offset=plog.log_end_offset,
             durable_offset=plog.durable_offset,
             high_watermark=partition.high_watermark,
-            sync_before_ack=self._config.sync_before_ack,
-            lag_time_max_ms=self._config.replica_lag_time_max_ms,
+            sync_before_ack=self.config.sync_before_ack,
+            lag_time_max_ms=self.config.replica_lag_time_max_ms,
             now_ms=self._clock.monotonic_ms(),
         )
         self._channel = self._channel % 0xFFFFFFFF + 1
