@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from raft_world import SimNode, World
+from raft_node import SimNode
+from raft_world import World
 
 from strandline.controller.raft.messages import ReplicaKey
 from strandline.controller.raft.ready import Ready

@@ -1,0 +1,186 @@
+"""The rules A5, A6, A7 and A9, what a leader may do, by single messages. Each test fails without its rule."""
+
+from __future__ import annotations
+
+from raft_bench import Bench, key
+
+from strandline.controller.raft.log_summary import LogSummary
+from strandline.controller.raft.messages import FetchResponse, LeaderChange, OffsetAndEpoch
+from strandline.controller.raft.ready import Append, ElectionState
+from strandline.controller.raft.state import RoleKind
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import NodeId
+
+# --- A5: check-quorum ------------------------------------------------------------------------------------------------
+
+
+def test_a5_a_leader_without_fetches_of_a_majority_resigns() -> None:
+    """A5, D-27 (KAFKA-15489): after 1.5 fetch timeouts; fetches of one of the others of three put it off."""
+    bench = Bench()
+    bench.lead()
+    bench.wait(2900)
+    assert bench.role is RoleKind.LEADER
+    bench.fetch(2, 1)
+    bench.wait(2900)
+    assert bench.role is RoleKind.LEADER
+    bench.fetch(9, 1)  # an observer does not count
+    bench.wait(200)
+    assert bench.role is RoleKind.RESIGNED
+
+
+def test_a5_a_single_voter_is_exempt() -> None:
+    """A5: it is its own majority."""
+    bench = Bench(voters=1)
+    bench.wait(1)
+    bench.wait(100_000)
+    assert bench.role is RoleKind.LEADER
+
+
+def test_a5_of_five_two_others_must_fetch() -> None:
+    """A5: a majority with the leader itself counted."""
+    bench = Bench(voters=5)
+    bench.lead()
+    for _ in range(4):
+        bench.wait(1000)
+        if bench.role is RoleKind.LEADER:
+            bench.fetch(2, 1)
+    assert bench.role is RoleKind.RESIGNED
+
+
+# --- A6, A7, A9: the high watermark ----------------------------------------------------------------------------------
+
+
+def test_a6_the_epoch_opens_with_leader_change() -> None:
+    """A6: the first append of an epoch, in Kafka's terms with voters and granting voters."""
+    bench = Bench()
+    bench.lead()
+    (first,) = [action.batch for ready in bench.outputs for action in ready.log if isinstance(action, Append)]
+    assert isinstance(first.data, LeaderChange)
+    assert first.data.leader_id == 1
+    assert first.data.voters == (key(1), key(2), key(3))
+    assert len(first.data.granting_voters) >= 2
+
+
+def test_a6_nothing_of_an_older_epoch_is_committed_by_count() -> None:
+    """A6, D-22: the majority's offset must lie beyond the epoch's start; until then the high watermark is unknown."""
+    bench = Bench(saved=ElectionState(1), log=LogSummary(end_offset=5, epochs=((1, 0),)))
+    bench.lead()
+    assert bench.core.leading is not None
+    for node, offset in ((2, 5), (3, 5)):
+        bench.fetch(node, offset)
+    assert bench.core.leading.epoch_high_watermark is None
+    assert bench.core.high_watermark == 0
+    bench.fetch(2, 6)
+    assert bench.core.leading.epoch_high_watermark == 6
+
+
+def test_a6_the_high_watermark_does_not_go_back() -> None:
+    """A6: a follower that lost its tail fetches from further back."""
+    bench = Bench()
+    bench.lead()
+    bench.append(5)
+    bench.flush()
+    bench.fetch(2, 6)
+    assert bench.core.leading is not None
+    assert bench.core.high_watermark == 6
+    for lost_tail in (3, 1):
+        bench.fetch(2, lost_tail)
+        assert (bench.core.high_watermark, bench.core.leading.epoch_high_watermark) == (6, 6)
+
+
+def test_a7_only_a_valid_fetch_updates_replica_state() -> None:
+    """A7: a diverging fetcher's offset says nothing about what it holds of this log."""
+    bench = Bench(saved=ElectionState(3), log=LogSummary(end_offset=4, epochs=((1, 0), (3, 2))))
+    bench.lead()
+    assert bench.core.leading is not None
+    response = bench.fetch(2, 5, last_epoch=2)
+    assert isinstance(response, FetchResponse)
+    assert response.diverging == OffsetAndEpoch(2, 1)
+    assert bench.core.leading.voters[NodeId(2)].end_offset == -1
+    assert bench.core.leading.epoch_high_watermark is None
+
+
+def test_a7_errors_of_fetch() -> None:
+    """A7: older epoch fenced, newer unknown, no leader here, a foreign cluster, the leader's own id."""
+    bench = Bench()
+    not_leading = bench.fetch(2, 0, last_epoch=0)
+    assert isinstance(not_leading, FetchResponse)
+    assert not_leading.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    bench.lead()
+    for over, error in (
+        ({"epoch": 0}, ErrorCode.FENCED_LEADER_EPOCH),
+        ({"epoch": 9}, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        ({"cluster_id": "other"}, ErrorCode.INCONSISTENT_CLUSTER_ID),
+        ({"replica": key(1)}, ErrorCode.INVALID_REQUEST),
+    ):
+        response = bench.fetch(2, 0, last_epoch=0, **over)  # type: ignore[arg-type]
+        assert isinstance(response, FetchResponse)
+        assert response.error is error
+        assert response.leader_id == 1
+
+
+def test_a7_a_parked_fetch_returns_its_original_answer() -> None:
+    """A7, KAFKA-15100: when the wait ends without news, what it was worth when it came; not a new judgement."""
+    bench = Bench()
+    bench.lead()
+    assert bench.fetch(2, 1) is not None  # it brings the high watermark
+    assert bench.fetch(2, 1, high_watermark=1) is None
+    token = bench.tokens
+    bench.wait(499)
+    assert bench.answer_to(token) is None
+    bench.wait(2)
+    response = bench.answer_to(token)
+    assert response == FetchResponse(ErrorCode.NONE, bench.core.epoch, NodeId(1), 1, 0)
+
+
+def test_a7_one_parked_fetch_a_replica() -> None:
+    """A replica that fetches again has given the first one up: that is answered, and not kept."""
+    bench = Bench()
+    bench.lead()
+    bench.fetch(2, 1)
+    assert bench.fetch(2, 1, high_watermark=1) is None
+    first = bench.tokens
+    assert bench.fetch(2, 1, high_watermark=1) is None
+    assert bench.answer_to(first) is not None
+    bench.append()
+    assert bench.answer_to(bench.tokens) is not None
+
+
+def test_a7_parked_fetches_learn_at_once_that_the_leader_is_gone() -> None:
+    """They are answered with NOT_LEADER_OR_FOLLOWER by the role that follows."""
+    bench = Bench()
+    bench.lead()
+    bench.fetch(9, 1)
+    token = bench.tokens
+    bench.follow(3, epoch=bench.core.epoch + 1)
+    response = bench.answer_to(token)
+    assert isinstance(response, FetchResponse)
+    assert (response.error, response.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, NodeId(3))
+
+
+def test_a9_the_leaders_own_end_counts_only_when_flushed() -> None:
+    """A9: even where it is the only voter."""
+    for voters in (1, 3):
+        bench = Bench(voters=voters)
+        if voters == 1:
+            bench.wait(1)
+            bench.flush()
+        else:
+            bench.lead()
+        bench.append()
+        bench.fetch(2, 2)
+        assert bench.core.high_watermark < 2, f"{voters} voters"
+        bench.flush()
+        assert bench.core.high_watermark == 2, f"{voters} voters"
+
+
+def test_a9_a_flush_that_began_before_an_append_does_not_cover_it() -> None:
+    """A9 and rule E: a sync covers what was written before it began."""
+    bench = Bench(voters=1)
+    bench.wait(1)
+    bench.append()
+    before = bench.core.log.end_offset
+    bench.append()
+    bench.core.flushed(before, bench.now)
+    bench.drain()
+    assert bench.core.high_watermark == before

@@ -1,0 +1,236 @@
+"""The rules A11 to A13: who counts, who leaves, and the table of moves, by single messages."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+
+import pytest
+from raft_bench import CLUSTER, Bench, key
+
+from strandline.controller.raft.messages import (
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
+    EndQuorumEpochRequest,
+    FetchRequest,
+    FetchResponse,
+    OffsetAndEpoch,
+    VoteRequest,
+    VoteResponse,
+)
+from strandline.controller.raft.ready import ElectionState
+from strandline.controller.raft.state import LEGAL, TRANSITIONS, RoleKind
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import FatalError
+from strandline.proto.ids import NodeId
+
+# --- A11, A12: who counts --------------------------------------------------------------------------------------------
+
+
+def test_a11_a_wiped_voter_observes() -> None:
+    """A11, D-26 (KAFKA-12181): another directory id is another replica; it never asks for an election."""
+    bench = Bench(node=1, directory=99)
+    assert bench.role is RoleKind.OBSERVER
+    bench.wait(20_000)
+    assert bench.sent(VoteRequest) == []
+
+
+def test_a11_a_wiped_voter_does_not_vote_in_its_old_name() -> None:
+    """A11, D-26: the candidate asks for the recorded directory."""
+    bench = Bench(node=1, directory=99)
+    response = bench.ask(bench.vote_request(candidate=2, epoch=1, voter=key(1)))
+    assert response == VoteResponse(ErrorCode.INVALID_VOTER_KEY, 0, None, False)
+
+
+def test_a11_a_wiped_voter_is_not_elected_and_its_fetches_do_not_count() -> None:
+    """A11, D-26: as candidate refused, as fetcher an observer."""
+    bench = Bench(node=2)
+    response = bench.ask(VoteRequest(CLUSTER, key(1, 99), 1, key(2), OffsetAndEpoch(0, 0), False))
+    assert isinstance(response, VoteResponse)
+    assert (response.error, response.granted) == (ErrorCode.INVALID_VOTER_KEY, False)
+    bench.lead()
+    bench.append()
+    bench.flush()
+    bench.fetch(1, 2, replica=key(1, 99))
+    assert bench.core.high_watermark == 0
+    bench.fetch(1, 2)
+    assert bench.core.high_watermark == 2
+
+
+def test_a12_observers_count_for_nothing() -> None:
+    """A12: neither for the high watermark nor for check-quorum (see A5)."""
+    bench = Bench()
+    bench.lead()
+    bench.append()
+    bench.flush()
+    for node in (7, 8, 9):
+        bench.fetch(node, 2)
+    assert bench.core.high_watermark == 0
+    assert [seen.key.node_id for seen in bench.core.leading.described_observers(bench.now)] == [7, 8, 9]  # type: ignore[union-attr]
+    bench.wait(100)
+    bench.now += 400_000
+    assert bench.core.leading is not None
+    assert bench.core.leading.described_observers(bench.now) == []
+
+
+def test_a12_an_observer_finds_the_leader_by_fetching_from_any_voter() -> None:
+    """A12: each failure sends it to another voter; a voter's answer names the leader."""
+    bench = Bench(node=9)
+    asked: list[int] = []
+    for _ in range(30):
+        sent = bench.sent(FetchRequest)[-1]
+        asked.append(sent.to)
+        bench.fail(sent, broken=True)
+        bench.wait(300)
+    assert set(asked) == {1, 2, 3}
+    assert all(a != b for a, b in pairwise(asked))
+    sent = bench.sent(FetchRequest)[-1]
+    bench.respond(sent, FetchResponse(ErrorCode.FENCED_LEADER_EPOCH, 4, NodeId(2)))
+    assert (bench.core.epoch, bench.core.leader_id) == (4, 2)
+    assert bench.sent(FetchRequest)[-1].to == 2
+
+
+# --- leaving, failing ------------------------------------------------------------------------------------------------
+
+
+def test_a_leader_whose_write_failed_steps_down() -> None:
+    """D-24 (canonical/raft#320): it must not write another record at an (offset, epoch) that others may hold."""
+    bench = Bench()
+    bench.lead()
+    epoch, end = bench.core.epoch, bench.core.log.end_offset
+    bench.append()
+    bench.core.append_failed(end, bench.now)
+    bench.drain()
+    assert bench.role is RoleKind.RESIGNED
+    assert bench.core.log.end_offset == end
+    assert [sent.to for sent in bench.sent(EndQuorumEpochRequest)] == [2, 3]
+    assert bench.core.epoch == epoch
+
+
+def test_a_resigned_leader_names_the_furthest_first_and_that_one_stands_at_once() -> None:
+    """EndQuorumEpoch: preferred candidates in the order of their logs."""
+    bench = Bench(node=1)
+    bench.lead()
+    bench.append()
+    bench.fetch(2, 1)
+    bench.fetch(3, 2)
+    bench.core.resign(bench.now)
+    request = bench.sent(EndQuorumEpochRequest)[0].request
+    assert isinstance(request, EndQuorumEpochRequest)
+    assert [candidate.node_id for candidate in request.preferred_candidates] == [3, 2]
+
+    delays = {}
+    for node in (2, 3):
+        follower = Bench(node=node)
+        follower.follow(1, epoch=request.epoch)
+        follower.ask(request)
+        delays[node] = follower.core.deadline_ms()
+    assert delays[3] == 0
+    assert 0 < delays[2] < 500
+
+
+def test_suspicion_a_broken_connection_shortens_the_wait_and_a_good_fetch_ends_it() -> None:
+    """A killed leader must not cost the fetch timeout; a reconnect must not cost an election."""
+    bench = Bench(node=3)
+    bench.follow(2)
+    bench.fetched()
+    bench.fail(bench.sent(FetchRequest)[-1], broken=True)
+    bench.wait(30)
+    bench.fetched()
+    bench.wait(1000)
+    assert bench.role is RoleKind.FOLLOWER
+    bench.fail(bench.sent(FetchRequest)[-1], broken=True)
+    bench.wait(150)
+    assert bench.role is RoleKind.PROSPECTIVE
+
+
+def test_suspicion_a_slow_answer_is_none() -> None:
+    """Only a broken connection is: a leader that is merely busy keeps its two seconds."""
+    bench = Bench(node=3)
+    bench.follow(2)
+    bench.fail(bench.sent(FetchRequest)[-1], broken=False)
+    bench.wait(1500)
+    assert bench.role is RoleKind.FOLLOWER
+    bench.wait(1000)
+    assert bench.role is RoleKind.PROSPECTIVE
+
+
+def test_suspicion_from_elsewhere_probes_at_once() -> None:
+    """`report_unreachable`: a new fetch goes out although one is parked, and its success ends the suspicion."""
+    bench = Bench(node=3)
+    bench.follow(2)
+    bench.fetched()
+    before = len(bench.sent(FetchRequest))
+    bench.core.suspect(NodeId(2), bench.now)
+    assert len(bench.sent(FetchRequest)) == before + 1
+    bench.fetched()
+    bench.wait(1900)
+    assert bench.role is RoleKind.FOLLOWER
+
+
+def test_two_leaders_in_an_epoch_stop_the_node() -> None:
+    """SingleLeader: a broken invariant is fatal, not a reason to choose."""
+    bench = Bench()
+    bench.follow(2, epoch=1)
+    with pytest.raises(FatalError, match="two leaders in epoch 1"):
+        bench.ask(BeginQuorumEpochRequest(CLUSTER, NodeId(3), 1, key(1)))
+
+
+def test_begin_and_end_of_an_epoch_are_judged() -> None:
+    """Errors of BeginQuorumEpoch and EndQuorumEpoch."""
+    bench = Bench(saved=ElectionState(5))
+    begin = [
+        (BeginQuorumEpochRequest("x", NodeId(2), 6, key(1)), ErrorCode.INCONSISTENT_CLUSTER_ID),
+        (BeginQuorumEpochRequest(CLUSTER, NodeId(2), 4, key(1)), ErrorCode.FENCED_LEADER_EPOCH),
+        (BeginQuorumEpochRequest(CLUSTER, NodeId(2), 6, key(3)), ErrorCode.INVALID_VOTER_KEY),
+        (BeginQuorumEpochRequest(CLUSTER, NodeId(1), 6, key(1)), ErrorCode.INVALID_REQUEST),
+        (BeginQuorumEpochRequest(CLUSTER, NodeId(9), 6, key(1)), ErrorCode.INVALID_REQUEST),
+    ]
+    for request, error in begin:
+        response = bench.ask(request)
+        assert isinstance(response, BeginQuorumEpochResponse)
+        assert response.error is error
+    for end, error in (
+        (EndQuorumEpochRequest("x", NodeId(2), 6, ()), ErrorCode.INCONSISTENT_CLUSTER_ID),
+        (EndQuorumEpochRequest(CLUSTER, NodeId(2), 4, ()), ErrorCode.FENCED_LEADER_EPOCH),
+        (EndQuorumEpochRequest(CLUSTER, NodeId(1), 6, ()), ErrorCode.INVALID_REQUEST),
+    ):
+        response_end = bench.ask(end)
+        assert response_end is not None
+        assert response_end.error is error
+    assert (bench.core.epoch, bench.role) == (5, RoleKind.UNATTACHED)
+
+
+# --- the table of transitions ----------------------------------------------------------------------------------------
+
+
+def test_the_table_is_the_only_way() -> None:
+    """Every move that is not in the table raises, and changes nothing."""
+    roles: dict[RoleKind, Bench] = {}
+    for kind in RoleKind:
+        bench = Bench(node=9 if kind is RoleKind.OBSERVER else 1)
+        if kind is RoleKind.FOLLOWER:
+            bench.follow(2)
+        elif kind is RoleKind.PROSPECTIVE:
+            bench.wait(400)
+        elif kind in (RoleKind.LEADER, RoleKind.RESIGNED):
+            bench.lead()
+            if kind is RoleKind.RESIGNED:
+                bench.core.resign(bench.now)
+        elif kind is RoleKind.CANDIDATE:
+            bench = Bench(saved=ElectionState(1, voted_for=key(1)))
+        assert bench.role is kind
+        roles[kind] = bench
+    for source, target in product(RoleKind, RoleKind):
+        if (source, target) not in LEGAL:
+            bench = roles[source]
+            before = bench.core.role
+            with pytest.raises(FatalError, match="may not go"):
+                bench.core._move(roles[target].core.role, bench.now)
+            assert bench.core.role is before
+
+
+def test_the_table_says_each_move_once_with_its_trigger() -> None:
+    """One table, a trigger each; only Resigned is in memory alone (A1)."""
+    assert len(LEGAL) == len(TRANSITIONS)
+    assert all(move.trigger for move in TRANSITIONS)
+    assert {move.target for move in TRANSITIONS if not move.durable} == {RoleKind.RESIGNED}
