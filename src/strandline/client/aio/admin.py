@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from strandline.client.config import AdminConfig
-from strandline.client.errors import ClientTimeout, ManyErrors, UnknownTopic
+from strandline.client.descriptions import (
+    config_change,
+    config_entry,
+    config_error,
+    described,
+    described_with_elr,
+    new_topic,
+    none_if_negative,
+    quorum_replica,
+    resource_type,
+    topic_error,
+)
+from strandline.client.errors import ClientTimeout, ManyErrors
 from strandline.client.leaders import Leaders
-from strandline.client.metadata import TopicView, topic_view
+from strandline.client.metadata import topic_view
 from strandline.client.network import CONTROL
 from strandline.client.session import Session
 from strandline.client.types import (
@@ -22,9 +35,7 @@ from strandline.client.types import (
     ListedOffset,
     NewTopic,
     NodeInfo,
-    PartitionDescription,
     QuorumDescription,
-    QuorumReplica,
     TopicDescription,
 )
 from strandline.client.wire.apis import Api
@@ -35,19 +46,10 @@ from strandline.proto.ports import Clock, Rng
 
 T = TypeVar("T")
 
-_RESOURCE_TYPES = {"topic": 2, "broker": 4, "group": 32}
-_OPERATIONS = {"set": 0, "delete": 1, "append": 2, "subtract": 3}
-_SOURCES = {
-    1: "DYNAMIC_TOPIC_CONFIG",
-    2: "DYNAMIC_BROKER_CONFIG",
-    3: "DYNAMIC_DEFAULT_BROKER_CONFIG",
-    4: "STATIC_BROKER_CONFIG",
-    5: "DEFAULT_CONFIG",
-    6: "DYNAMIC_BROKER_LOGGER_CONFIG",
-    7: "DYNAMIC_CLIENT_METRICS_CONFIG",
-    8: "DYNAMIC_GROUP_CONFIG",
-}
 _METADATA_TOPIC = "__cluster_metadata"
+
+NEW_TOPIC_GRACE_MS = 500
+"""How long an unknown topic is asked for again: the broker asked may not have heard yet of one that was just created."""
 
 
 class Admin:
@@ -89,7 +91,7 @@ class Admin:
         """
         wanted = list(topics)
         values = {
-            "topics": [_new_topic(topic) for topic in wanted],
+            "topics": [new_topic(topic) for topic in wanted],
             "timeout": self._config.request_timeout_ms,
             "validate_only": validate_only,
         }
@@ -133,7 +135,7 @@ class Admin:
             if told.error_code is ErrorCode.NONE:
                 deleted[told.name] = told.name
             else:
-                errors[told.name] = _topic_error(told.name, told.error_code, getattr(told, "error_message", None))
+                errors[told.name] = topic_error(told.name, told.error_code, getattr(told, "error_message", None))
         return list(_results(deleted, errors))
 
     async def create_partitions(self, totals: Mapping[str, int], *, validate_only: bool = False) -> None:
@@ -153,7 +155,7 @@ class Admin:
         _results(
             {told.name: told for told in answer.results if told.error_code is ErrorCode.NONE},
             {
-                told.name: _topic_error(told.name, told.error_code, told.error_message)
+                told.name: topic_error(told.name, told.error_code, told.error_message)
                 for told in answer.results
                 if told.error_code is not ErrorCode.NONE
             },
@@ -175,13 +177,22 @@ class Admin:
         if not wanted:
             return []
         results: dict[str, TopicDescription] = {}
-        errors: dict[Any, Exception] = {}
-        for name, code, description in await self._retrying(lambda: self._describe_topics(wanted)):
-            if code is ErrorCode.NONE and description is not None:
-                results[name] = description
-            else:
-                errors[name] = _topic_error(name, code, None)
-        _results(results, errors)
+        errors: dict[str, ErrorCode] = {}
+        until_ms = self._clock.monotonic_ms() + NEW_TOPIC_GRACE_MS
+        asked = wanted
+        while asked:
+            for name, code, description in await self._retrying(partial(self._describe_topics, asked)):
+                errors.pop(name, None)
+                if code is ErrorCode.NONE and description is not None:
+                    results[name] = description
+                else:
+                    errors[name] = code
+            asked = [name for name, code in errors.items() if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+            if asked and self._clock.monotonic_ms() >= until_ms:
+                break
+            if asked:
+                await asyncio.sleep(self._config.retry_backoff_ms / 1000)
+        _results(results, {name: topic_error(name, code, None) for name, code in errors.items()})
         return [results[name] for name in wanted]
 
     # -- cluster ----------------------------------------------------------------------------------------------------
@@ -194,7 +205,7 @@ class Admin:
             if Api.DESCRIBE_CLUSTER not in connection.versions:
                 told = await self._metadata.ask([], self._config.request_timeout_ms)
                 nodes = tuple(self._metadata.nodes[number] for number in sorted(self._metadata.nodes))
-                return ClusterDescription(told.cluster_id, _none_if_negative(told.controller_id), nodes)
+                return ClusterDescription(told.cluster_id, none_if_negative(told.controller_id), nodes)
             values = {
                 "include_cluster_authorized_operations": False,
                 "endpoint_type": 1,
@@ -207,7 +218,7 @@ class Admin:
                 NodeInfo(node.broker_id, node.host, node.port, node.rack, getattr(node, "is_fenced", False))
                 for node in sorted(told.brokers, key=lambda node: int(node.broker_id))
             )
-            return ClusterDescription(told.cluster_id, _none_if_negative(told.controller_id), nodes)
+            return ClusterDescription(told.cluster_id, none_if_negative(told.controller_id), nodes)
 
         return await self._retrying(ask)
 
@@ -228,8 +239,8 @@ class Admin:
             partition.leader_id,
             partition.leader_epoch,
             partition.high_watermark,
-            tuple(_quorum_replica(item) for item in partition.current_voters),
-            tuple(_quorum_replica(item) for item in partition.observers),
+            tuple(quorum_replica(item) for item in partition.current_voters),
+            tuple(quorum_replica(item) for item in partition.observers),
         )
 
     async def list_offsets(
@@ -259,7 +270,7 @@ class Admin:
         for node, group in self._by_broker(resources):
             values = {
                 "resources": [
-                    {"resource_type": _resource_type(item), "resource_name": item.name, "configuration_keys": None}
+                    {"resource_type": resource_type(item), "resource_name": item.name, "configuration_keys": None}
                     for item in group
                 ],
                 "include_synonyms": False,
@@ -270,9 +281,9 @@ class Admin:
             )
             for item, told in zip(group, answer.results, strict=True):
                 if told.error_code is ErrorCode.NONE:
-                    results[item] = sorted((_config_entry(entry) for entry in told.configs), key=_name)
+                    results[item] = sorted((config_entry(entry) for entry in told.configs), key=_name)
                 else:
-                    errors[item] = _config_error(item, told.error_code, told.error_message)
+                    errors[item] = config_error(item, told.error_code, told.error_message)
         return _results(results, errors)
 
     async def alter_configs(
@@ -289,9 +300,9 @@ class Admin:
             values = {
                 "resources": [
                     {
-                        "resource_type": _resource_type(item),
+                        "resource_type": resource_type(item),
                         "resource_name": item.name,
-                        "configs": [_config_change(change) for change in changes[item]],
+                        "configs": [config_change(change) for change in changes[item]],
                     }
                     for item in group
                 ],
@@ -304,7 +315,7 @@ class Admin:
                 if told.error_code is ErrorCode.NONE:
                     done[item] = None
                 else:
-                    errors[item] = _config_error(item, told.error_code, told.error_message)
+                    errors[item] = config_error(item, told.error_code, told.error_message)
         _results(done, errors)
 
     async def close(self) -> None:
@@ -397,7 +408,7 @@ class Admin:
         if Api.DESCRIBE_TOPIC_PARTITIONS not in connection.versions:
             told = (await self._metadata.ask(names, timeout_ms)).topics
             return [
-                (item.name, item.error_code, _described(topic_view(item)) if not item.error_code else None)
+                (item.name, item.error_code, described(topic_view(item)) if not item.error_code else None)
                 for item in told
             ]
         found: dict[str, tuple[Any, list[Any]]] = {}
@@ -414,7 +425,7 @@ class Admin:
                 "partition_index": answer.next_cursor.partition_index,
             }
         return [
-            (name, topic.error_code, _described_with_elr(topic, partitions) if not topic.error_code else None)
+            (name, topic.error_code, described_with_elr(topic, partitions) if not topic.error_code else None)
             for name, (topic, partitions) in found.items()
         ]
 
@@ -436,95 +447,9 @@ def _name(item: Any) -> str:
     return str(item.name)
 
 
-def _none_if_negative(number: int) -> int | None:
-    return None if number < 0 else number
-
-
-def _results(results: dict[Any, T], errors: dict[Any, Exception]) -> dict[Any, T]:
+def _results(results: dict[Any, T], errors: Mapping[Any, Exception]) -> dict[Any, T]:
     if len(errors) == 1 and not results:
         raise next(iter(errors.values()))
     if errors:
         raise ManyErrors(results, errors)
     return results
-
-
-def _topic_error(name: str, code: ErrorCode, message: str | None) -> KafkaError:
-    if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return UnknownTopic(name)
-    return KafkaError(code, message or "", topic=name)
-
-
-def _new_topic(topic: NewTopic) -> dict[str, Any]:
-    assignment = topic.replica_assignment
-    if assignment is not None and (topic.partitions != -1 or topic.replication_factor != -1):
-        raise ConfigError("replica_assignment", topic.name, "without partitions and replication_factor")
-    return {
-        "name": topic.name,
-        "num_partitions": topic.partitions,
-        "replication_factor": topic.replication_factor,
-        "assignments": [
-            {"partition_index": number, "broker_ids": tuple(brokers)} for number, brokers in (assignment or {}).items()
-        ],
-        "configs": [{"name": name, "value": value} for name, value in topic.configs.items()],
-    }
-
-
-def _described(view: TopicView) -> TopicDescription:
-    partitions = tuple(
-        PartitionDescription(number, item.leader, item.leader_epoch, item.replicas, item.isr, item.offline)
-        for number, item in view.partitions.items()
-    )
-    return TopicDescription(view.name, view.topic_id, view.is_internal, partitions)
-
-
-def _described_with_elr(topic: Any, partitions: list[Any]) -> TopicDescription:
-    described = tuple(
-        PartitionDescription(
-            item.partition_index,
-            _none_if_negative(item.leader_id),
-            item.leader_epoch,
-            item.replica_nodes,
-            item.isr_nodes,
-            item.offline_replicas,
-            item.eligible_leader_replicas,
-            item.last_known_elr,
-        )
-        for item in sorted(partitions, key=lambda item: int(item.partition_index))
-    )
-    return TopicDescription(topic.name, topic.topic_id, topic.is_internal, described)
-
-
-def _quorum_replica(told: Any) -> QuorumReplica:
-    return QuorumReplica(
-        told.replica_id,
-        getattr(told, "replica_directory_id", None),
-        told.log_end_offset,
-        getattr(told, "last_fetch_timestamp", -1),
-        getattr(told, "last_caught_up_timestamp", -1),
-    )
-
-
-def _resource_type(resource: ConfigResource) -> int:
-    kind = _RESOURCE_TYPES.get(resource.kind)
-    if kind is None:
-        raise ConfigError("kind", resource.kind, "one of " + ", ".join(_RESOURCE_TYPES))
-    return kind
-
-
-def _config_entry(told: Any) -> ConfigEntry:
-    source = _SOURCES.get(told.config_source, "UNKNOWN")
-    documentation = getattr(told, "documentation", None)
-    return ConfigEntry(told.name, told.value, source, told.read_only, told.is_sensitive, documentation)
-
-
-def _config_change(change: ConfigChange) -> dict[str, Any]:
-    operation = _OPERATIONS.get(change.operation)
-    if operation is None:
-        raise ConfigError("operation", change.operation, "one of " + ", ".join(_OPERATIONS))
-    return {"name": change.name, "config_operation": operation, "value": change.value}
-
-
-def _config_error(resource: ConfigResource, code: ErrorCode, message: str | None) -> KafkaError:
-    if resource.kind == "topic" and code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return UnknownTopic(resource.name)
-    return KafkaError(code, message or "", **{resource.kind: resource.name})

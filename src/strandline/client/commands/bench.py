@@ -34,7 +34,7 @@ SILENCE_S = 30.0
 @click.command()
 @click.option("-n", "--records", type=click.IntRange(1), default=200_000, show_default=True, help="Records to send.")
 @click.option("-s", "--size", type=click.IntRange(0), default=100, show_default=True, help="Bytes of each value.")
-@click.option("-p", "--partitions", type=click.IntRange(1), default=6, show_default=True)
+@click.option("-p", "--partitions", type=click.IntRange(1), default=6, show_default=True, help="Of the topic.")
 @click.option("--topic", default="strandline-bench", show_default=True, help="Made for the run, and deleted after it.")
 @click.option("--latency-records", type=click.IntRange(1), default=500, show_default=True, help="Sent one at a time.")
 @output_option

@@ -1,0 +1,128 @@
+"""Between the wire's answers about topics, settings and the quorum and the plain values of `types`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strandline.client.errors import UnknownTopic
+from strandline.client.metadata import TopicView
+from strandline.client.types import (
+    ConfigChange,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    PartitionDescription,
+    QuorumReplica,
+    TopicDescription,
+)
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import ConfigError, KafkaError
+
+_RESOURCE_TYPES = {"topic": 2, "broker": 4, "group": 32}
+_OPERATIONS = {"set": 0, "delete": 1, "append": 2, "subtract": 3}
+_SOURCES = {
+    1: "DYNAMIC_TOPIC_CONFIG",
+    2: "DYNAMIC_BROKER_CONFIG",
+    3: "DYNAMIC_DEFAULT_BROKER_CONFIG",
+    4: "STATIC_BROKER_CONFIG",
+    5: "DEFAULT_CONFIG",
+    6: "DYNAMIC_BROKER_LOGGER_CONFIG",
+    7: "DYNAMIC_CLIENT_METRICS_CONFIG",
+    8: "DYNAMIC_GROUP_CONFIG",
+}
+
+
+def none_if_negative(number: int) -> int | None:
+    """Kafka's -1 for "none"."""
+    return None if number < 0 else number
+
+
+def topic_error(name: str, code: ErrorCode, message: str | None) -> KafkaError:
+    """The error of one topic in an answer."""
+    if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return UnknownTopic(name)
+    return KafkaError(code, message or "", topic=name)
+
+
+def new_topic(topic: NewTopic) -> dict[str, Any]:
+    """A topic as CreateTopics wants it. Raises ConfigError for counts beside an assignment."""
+    assignment = topic.replica_assignment
+    if assignment is not None and (topic.partitions != -1 or topic.replication_factor != -1):
+        raise ConfigError("replica_assignment", topic.name, "without partitions and replication_factor")
+    return {
+        "name": topic.name,
+        "num_partitions": topic.partitions,
+        "replication_factor": topic.replication_factor,
+        "assignments": [
+            {"partition_index": number, "broker_ids": tuple(brokers)} for number, brokers in (assignment or {}).items()
+        ],
+        "configs": [{"name": name, "value": value} for name, value in topic.configs.items()],
+    }
+
+
+def described(view: TopicView) -> TopicDescription:
+    """A topic as Metadata told it."""
+    partitions = tuple(
+        PartitionDescription(number, item.leader, item.leader_epoch, item.replicas, item.isr, item.offline)
+        for number, item in view.partitions.items()
+    )
+    return TopicDescription(view.name, view.topic_id, view.is_internal, partitions)
+
+
+def described_with_elr(topic: Any, partitions: list[Any]) -> TopicDescription:
+    """A topic as DescribeTopicPartitions told it, eligible leader replicas included."""
+    described = tuple(
+        PartitionDescription(
+            item.partition_index,
+            none_if_negative(item.leader_id),
+            item.leader_epoch,
+            item.replica_nodes,
+            item.isr_nodes,
+            item.offline_replicas,
+            item.eligible_leader_replicas,
+            item.last_known_elr,
+        )
+        for item in sorted(partitions, key=lambda item: int(item.partition_index))
+    )
+    return TopicDescription(topic.name, topic.topic_id, topic.is_internal, described)
+
+
+def quorum_replica(told: Any) -> QuorumReplica:
+    """One voter or observer of DescribeQuorum."""
+    return QuorumReplica(
+        told.replica_id,
+        getattr(told, "replica_directory_id", None),
+        told.log_end_offset,
+        getattr(told, "last_fetch_timestamp", -1),
+        getattr(told, "last_caught_up_timestamp", -1),
+    )
+
+
+def resource_type(resource: ConfigResource) -> int:
+    """Kafka's number of a kind of resource. Raises ConfigError."""
+    kind = _RESOURCE_TYPES.get(resource.kind)
+    if kind is None:
+        raise ConfigError("kind", resource.kind, "one of " + ", ".join(_RESOURCE_TYPES))
+    return kind
+
+
+def config_entry(told: Any) -> ConfigEntry:
+    """One setting of DescribeConfigs."""
+    source = _SOURCES.get(told.config_source, "UNKNOWN")
+    documentation = getattr(told, "documentation", None)
+    return ConfigEntry(told.name, told.value, source, told.read_only, told.is_sensitive, documentation)
+
+
+def config_change(change: ConfigChange) -> dict[str, Any]:
+    """One step of IncrementalAlterConfigs. Raises ConfigError."""
+    operation = _OPERATIONS.get(change.operation)
+    if operation is None:
+        raise ConfigError("operation", change.operation, "one of " + ", ".join(_OPERATIONS))
+    return {"name": change.name, "config_operation": operation, "value": change.value}
+
+
+def config_error(resource: ConfigResource, code: ErrorCode, message: str | None) -> KafkaError:
+    """The error of one resource in an answer."""
+    if resource.kind == "topic" and code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return UnknownTopic(resource.name)
+    return KafkaError(code, message or "", **{resource.kind: resource.name})

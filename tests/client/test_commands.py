@@ -1,0 +1,196 @@
+"""The commands against real brokers: what they print, what they refuse, how they end (S11, S14, S16; exit codes)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from strandline.client import Admin
+from strandline.client.commands import register
+
+Run = Callable[..., Result]
+
+
+@click.group()
+def program() -> None:
+    """The program, with the client's commands alone."""
+
+
+register(program)
+
+
+@pytest.fixture
+def run(cluster: Any) -> Run:
+    """Run one command against the cluster."""
+
+    def call(*words: str, stdin: bytes | None = None, expect: int = 0) -> Result:
+        told = CliRunner().invoke(program, words, input=stdin, env={"STRANDLINE_BOOTSTRAP": cluster.bootstrap})
+        assert told.exit_code == expect, (told.output, told.stderr, told.exception)
+        return told
+
+    return call
+
+
+@pytest.fixture
+def topic(cluster: Any) -> Iterator[str]:
+    """A name for a topic, deleted afterwards if it was made."""
+    name = f"commands-{os.getpid()}"
+    yield name
+    with Admin(cluster.bootstrap) as admin:
+        if name in admin.list_topics():
+            admin.delete_topics([name])
+
+
+def test_a_topics_life(run: Run, topic: str) -> None:
+    """S11: create, list, describe, alter, delete; each write first as a dry run that changes nothing."""
+    dry = run("topic", "create", topic, "-p", "3", "--dry-run")
+    assert dry.stdout.startswith(f"would create topic {topic}: 3 partitions, 3 replicas each")
+    assert topic not in run("topic", "list").stdout
+    made = run("topic", "create", topic, "-p", "3", "-c", "retention.ms=3600000")
+    assert made.stdout == f"created topic {topic}: 3 partitions, 3 replicas each, min.insync.replicas 2\n"
+    assert "TOPIC_ALREADY_EXISTS" in run("topic", "create", topic, expect=1).stderr
+    assert run("topic", "create", topic, "--if-not-exists").stdout == f"topic {topic} is there already\n"
+    [line] = [line for line in run("topic", "list").stdout.splitlines() if topic in line]
+    assert line.split() == [topic, "3", "3", "ok"]
+    described = json.loads(run("topic", "describe", topic, "-o", "json").stdout)[0]
+    assert described["configs"]["retention.ms"] == "3600000"
+    assert [part["high_watermark"] for part in described["partitions"]] == [0, 0, 0]
+    assert f"{topic}  (id {described['topic_id']})" in run("topic", "describe", topic).stdout
+    grown = run("topic", "alter", topic, "-p", "5", "--delete-config", "retention.ms")
+    assert f"topic {topic} is now at 5 partitions, 3 before" in grown.stdout
+    assert "a key may map to another partition now" in grown.stderr
+    assert "INVALID_PARTITIONS" in run("topic", "alter", topic, "-p", "4", expect=1).stderr
+    assert "would delete topic" in run("topic", "delete", topic, "--dry-run").stdout
+    assert "nobody is there to ask; say --yes" in run("topic", "delete", topic, expect=2).stderr
+    assert run("topic", "delete", topic, "--yes").stdout.startswith(f"deleted topic {topic}: 5 partitions")
+    gone = run("topic", "describe", topic, expect=1)
+    assert f"create it with: strandline topic create {topic} --partitions 3" in gone.stderr
+
+
+def test_more_replicas_than_brokers(run: Run, topic: str) -> None:
+    """S14: refused with Kafka's error, nothing made."""
+    assert "INVALID_REPLICATION_FACTOR" in run("topic", "create", topic, "-r", "4", expect=1).stderr
+    assert topic not in run("topic", "list").stdout
+
+
+def test_lines_become_records_and_records_lines(run: Run, topic: str) -> None:
+    run("topic", "create", topic, "-p", "2")
+    assert "would send 2 records" in run("produce", topic, "--dry-run", stdin=b"a\nb\n").stdout
+    sent = run("produce", topic, "-p", "1", stdin=b"first\nsecond\r\n\nlast")
+    assert sent.stderr == f"4 records acknowledged in {topic} (partition 1: 0-3)\n"
+    assert run("consume", topic, "--from-beginning", "-e").stdout_bytes == b"first\nsecond\n\nlast\n"
+    run("produce", topic, "-K", "=>", "-H", "by=me", "-q", stdin="schlüssel=>wert=>2\n".encode())
+    lines = run("consume", topic, "--from-beginning", "-e", "--json").stdout.splitlines()
+    found = [record for record in map(json.loads, lines) if record["key"]]
+    assert [(record["key"], record["value"], record["headers"]) for record in found] == [
+        ("schlüssel", "wert=>2", [["by", "me"]])
+    ]
+    given = {"key": "k", "value": {"n": 1}, "headers": {"h": "v"}, "partition": 0, "timestamp_ms": 5_000}
+    run("produce", topic, "--json", stdin=json.dumps(given).encode() + b"\n")
+    back = json.loads(run("consume", topic, "-p", "0", "--since", "5000", "-e", "--json", "-n", "1").stdout)
+    assert back["value"] is not None
+    at = [
+        json.loads(line)
+        for line in run("consume", topic, "-p", "0", "--offset", "0", "-e", "--json").stdout.splitlines()
+    ]
+    assert {"partition": 0, "offset": at[-1]["offset"], "timestamp_ms": 5_000, "key": "k", "value": '{"n": 1}',
+            "headers": [["h", "v"]]} in at  # fmt: skip
+    assert run("consume", topic, "-p", "1", "--offset", "2", "-n", "1").stdout_bytes == b"\n"
+    assert run("consume", topic, "-e").stdout_bytes == b""
+
+
+@pytest.mark.parametrize(
+    ("words", "stdin", "says"),
+    [
+        (("produce", "{t}", "-K", ":"), b"no separator\n", "line 1 has no key separator ':'"),
+        (("produce", "{t}", "--json"), b"{\n", "line 1 is not JSON"),
+        (
+            ("produce", "{t}", "--json"),
+            b'{"valu": 1}\n',
+            "no other names than headers, key, partition, timestamp_ms, value",
+        ),
+        (("produce", "{t}", "-X", "compression.type=brotli"), b"", "one of none, gzip, snappy, lz4, zstd"),
+        (("consume", "{t}", "--offset", "99", "-n", "1"), None, "offset 99 of {t}-0 is out of range: the log holds 0"),
+        (("consume", "{t}", "-X", "group.id=kitchen"), None, "consumer groups are not served yet"),
+        (("consume", "{t}", "--offset", "1", "--from-beginning"), None, "exclude one another"),
+        (("consume", "{t}", "--since", "soon"), None, "is neither 15m"),
+        (("topic", "alter", "{t}"), None, "nothing to alter"),
+        (("topic", "create", "x", "-c", "retention"), None, "'retention' is not key=value"),
+        (("config", "alter", "topic", "{t}", "-s", "retention.ms=soon"), None, "INVALID_CONFIG"),
+        (("config", "describe", "topic"), None, "which topic?"),
+        (("config", "describe", "broker", "99"), None, "there is no broker 99; the brokers are 1, 2, 3"),
+    ],
+)
+def test_mistakes_get_a_sentence(run: Run, topic: str, words: tuple[str, ...], stdin: bytes | None, says: str) -> None:
+    """The caller's mistakes: one sentence, exit code 1 or 2, never a traceback."""
+    run("topic", "create", topic)
+    told = run(*(word.format(t=topic) for word in words), stdin=stdin, expect=_any_failure)
+    assert says.format(t=topic) in told.stderr
+    assert "Traceback" not in told.stderr
+
+
+class _AnyFailure(int):
+    """Equal to 1 and 2."""
+
+    def __eq__(self, other: object) -> bool:
+        return other in (1, 2)
+
+    __hash__ = int.__hash__
+
+
+_any_failure = _AnyFailure()
+
+
+def test_nobody_there(run: Run) -> None:
+    """Exit code 3 at once, with the address, the reason and what to start."""
+    told = run("topic", "list", "-b", "127.0.0.1:1", expect=3)
+    assert "no broker answers at 127.0.0.1:1" in told.stderr
+    assert "Connection refused" in told.stderr
+    assert "strandline dev" in told.stderr
+
+
+def test_the_cluster_and_its_quorum(run: Run, cluster: Any) -> None:
+    """Who is there, who leads; the same for programs."""
+    table = run("cluster", "describe").stdout
+    assert all(cluster.client(node) in table for node in (1, 2, 3))
+    told = json.loads(run("cluster", "describe", "-o", "json").stdout)
+    assert [broker["node_id"] for broker in told["brokers"]] == [1, 2, 3]
+    quorum = json.loads(run("quorum", "describe", "--output", "json").stdout)
+    assert sorted(voter["node_id"] for voter in quorum["voters"]) == [1, 2, 3]
+    table = run("quorum", "describe").stdout
+    assert f"leader {quorum['leader_id']} in epoch {quorum['leader_epoch']}" in table
+
+
+def test_settings_are_changed_and_put_back(run: Run, topic: str) -> None:
+    run("topic", "create", topic)
+    dry = run("config", "alter", "topic", topic, "-s", "retention.ms=7200000", "--dry-run").stdout
+    assert dry == "retention.ms would be 7200000 (was 604800000)\n"
+    run("config", "alter", "topic", topic, "-s", "retention.ms=7200000")
+    entries = json.loads(run("config", "describe", "topic", topic, "-o", "json").stdout)
+    assert ("retention.ms", "7200000") in [(entry["name"], entry["value"]) for entry in entries]
+    assert "is now at its default (was 7200000)" in run("config", "alter", "topic", topic, "-d", "retention.ms").stdout
+    assert "604800000" in run("config", "describe", "topic", topic, "--all").stdout
+    assert "node.id" in run("config", "describe", "broker", "1", "--all").stdout
+
+
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+@pytest.mark.parametrize(("path", "command"), list(commands(program)), ids=lambda item: str(item)[:30])
+def test_help_teaches(path: tuple[str, ...], command: click.Command) -> None:
+    """Every command shows examples of itself; every option says what it does."""
+    text = CliRunner().invoke(program, [*path, "--help"]).output
+    assert f"strandline {' '.join(path)}" in text
+    silent = [option.name for option in command.params if isinstance(option, click.Option) and not option.help]
+    assert not silent
