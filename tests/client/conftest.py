@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -22,6 +24,14 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
     if not named:
         pytest.skip("no Apache Kafka here: name one in STRANDLINE_KAFKA_BOOTSTRAP to hold the client against it")
     return named
+
+
+def eventually(holds: Callable[[], object], within_s: float = 10.0) -> None:
+    """Wait until `holds()` is true: what one broker has acknowledged, another hears of a moment later."""
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline, f"{holds} did not come true within {within_s} s"
+        threading.Event().wait(0.02)
 
 
 MakeTopic = Callable[..., str]

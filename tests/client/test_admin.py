@@ -22,14 +22,14 @@ from strandline.client.errors import ClientTimeout, ManyErrors, UnknownTopic
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError
 from strandline.proto.ids import TopicPartition
-from tests.client.conftest import MakeTopic
+from tests.client.conftest import MakeTopic, eventually
 
 
 def test_describe(bootstrap: str, make_topic: MakeTopic) -> None:
     """Leaders spread, replicas in sync, ids given; the cluster and its quorum."""
     name = make_topic(6, retention_ms="3600000")
     with Admin(bootstrap) as admin:
-        assert name in admin.list_topics()
+        eventually(lambda: name in admin.list_topics())
         [topic] = admin.describe_topics([name])
         assert (topic.name, topic.is_internal, topic.topic_id is None) == (name, False, False)
         assert [part.partition for part in topic.partitions] == list(range(6))
@@ -90,16 +90,15 @@ def test_partitions_and_settings_are_altered(bootstrap: str, make_topic: MakeTop
     resource = ConfigResource("topic", name)
     with Admin(bootstrap) as admin:
         admin.create_partitions({name: 5})
-        assert len(admin.describe_topics([name])[0].partitions) == 5
+        eventually(lambda: len(admin.describe_topics([name])[0].partitions) == 5)
         with pytest.raises(KafkaError, match="INVALID_PARTITIONS"):
             admin.create_partitions({name: 5})
         admin.alter_configs({resource: [ConfigChange("retention.ms", "7200000")]})
         admin.alter_configs({resource: [ConfigChange("segment.bytes", "2000000")]})
-        found = settings(admin, resource)
-        assert found["retention.ms"] == ("7200000", "DYNAMIC_TOPIC_CONFIG")
-        assert found["segment.bytes"] == ("2000000", "DYNAMIC_TOPIC_CONFIG")
+        eventually(lambda: settings(admin, resource)["segment.bytes"] == ("2000000", "DYNAMIC_TOPIC_CONFIG"))
+        assert settings(admin, resource)["retention.ms"] == ("7200000", "DYNAMIC_TOPIC_CONFIG")
         admin.alter_configs({resource: [ConfigChange("retention.ms", operation="delete")]})
-        assert settings(admin, resource)["retention.ms"][1] == "DEFAULT_CONFIG"
+        eventually(lambda: settings(admin, resource)["retention.ms"][1] == "DEFAULT_CONFIG")
         broker = ConfigResource("broker", "2")
         assert settings(admin, broker)["node.id"][0] == "2"
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -13,8 +15,11 @@ from click.testing import CliRunner, Result
 
 from strandline.client import Admin
 from strandline.client.commands import register
+from strandline.client.errors import UnknownTopic
+from tests.client.conftest import eventually
 
 Run = Callable[..., Result]
+_numbers = itertools.count(1)
 
 
 @click.group()
@@ -40,11 +45,10 @@ def run(cluster: Any) -> Run:
 @pytest.fixture
 def topic(cluster: Any) -> Iterator[str]:
     """A name for a topic, deleted afterwards if it was made."""
-    name = f"commands-{os.getpid()}"
+    name = f"commands-{os.getpid()}-{next(_numbers)}"
     yield name
-    with Admin(cluster.bootstrap) as admin:
-        if name in admin.list_topics():
-            admin.delete_topics([name])
+    with Admin(cluster.bootstrap) as admin, suppress(UnknownTopic):
+        admin.delete_topics([name])
 
 
 def test_a_topics_life(run: Run, topic: str) -> None:
@@ -54,6 +58,7 @@ def test_a_topics_life(run: Run, topic: str) -> None:
     assert topic not in run("topic", "list").stdout
     made = run("topic", "create", topic, "-p", "3", "-c", "retention.ms=3600000")
     assert made.stdout == f"created topic {topic}: 3 partitions, 3 replicas each, min.insync.replicas 2\n"
+    eventually(lambda: topic in run("topic", "list").stdout)
     assert "TOPIC_ALREADY_EXISTS" in run("topic", "create", topic, expect=1).stderr
     assert run("topic", "create", topic, "--if-not-exists").stdout == f"topic {topic} is there already\n"
     [line] = [line for line in run("topic", "list").stdout.splitlines() if topic in line]
@@ -65,10 +70,12 @@ def test_a_topics_life(run: Run, topic: str) -> None:
     grown = run("topic", "alter", topic, "-p", "5", "--delete-config", "retention.ms")
     assert f"topic {topic} is now at 5 partitions, 3 before" in grown.stdout
     assert "a key may map to another partition now" in grown.stderr
+    eventually(lambda: len(json.loads(run("topic", "describe", topic, "-o", "json").stdout)[0]["partitions"]) == 5)
     assert "INVALID_PARTITIONS" in run("topic", "alter", topic, "-p", "4", expect=1).stderr
     assert "would delete topic" in run("topic", "delete", topic, "--dry-run").stdout
     assert "nobody is there to ask; say --yes" in run("topic", "delete", topic, expect=2).stderr
     assert run("topic", "delete", topic, "--yes").stdout.startswith(f"deleted topic {topic}: 5 partitions")
+    eventually(lambda: topic not in run("topic", "list").stdout)
     gone = run("topic", "describe", topic, expect=1)
     assert f"create it with: strandline topic create {topic} --partitions 3" in gone.stderr
 
@@ -172,10 +179,9 @@ def test_settings_are_changed_and_put_back(run: Run, topic: str) -> None:
     dry = run("config", "alter", "topic", topic, "-s", "retention.ms=7200000", "--dry-run").stdout
     assert dry == "retention.ms would be 7200000 (was 604800000)\n"
     run("config", "alter", "topic", topic, "-s", "retention.ms=7200000")
-    entries = json.loads(run("config", "describe", "topic", topic, "-o", "json").stdout)
-    assert ("retention.ms", "7200000") in [(entry["name"], entry["value"]) for entry in entries]
+    eventually(lambda: "7200000" in run("config", "describe", "topic", topic, "-o", "json").stdout)
     assert "is now at its default (was 7200000)" in run("config", "alter", "topic", topic, "-d", "retention.ms").stdout
-    assert "604800000" in run("config", "describe", "topic", topic, "--all").stdout
+    eventually(lambda: "604800000" in run("config", "describe", "topic", topic, "--all").stdout)
     assert "node.id" in run("config", "describe", "broker", "1", "--all").stdout
 
 

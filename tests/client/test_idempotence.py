@@ -9,7 +9,7 @@ import pytest
 
 from strandline.client.accumulator import PartitionQueue
 from strandline.client.batches import ProducerBatch
-from strandline.client.clock import SystemClock
+from strandline.proto.system import SystemClock
 from strandline.client.config import ProducerConfig
 from strandline.client.futures import ThreadFutures
 from strandline.client.idempotence import EPOCH_MAX, REMEMBERED_BATCHES, Sequencer

@@ -49,7 +49,7 @@ T = TypeVar("T")
 _METADATA_TOPIC = "__cluster_metadata"
 
 NEW_TOPIC_GRACE_MS = 500
-"""How long an unknown topic is asked for again: the broker asked may not have heard yet of one that was just created."""
+"""How long an unknown topic is asked for again: a broker may not have heard yet of one that was just created."""
 
 
 class Admin:

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from strandline.client.clock import SystemClock
+from strandline.proto.system import SystemClock
 from strandline.client.commands.common import (
     CommandFailed,
     Target,

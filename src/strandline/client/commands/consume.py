@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from strandline.client.clock import SystemClock
+from strandline.proto.system import SystemClock
 from strandline.client.commands.common import Target, check_reachable, plural, target_options, told_plainly
 from strandline.client.config import ConsumerConfig
 from strandline.client.types import ConsumerRecord
