@@ -90,6 +90,7 @@ def test_a_follower_that_is_cut_off_leaves_and_comes_back() -> None:
         await scene.until(lambda: len(scene.isr()) == 3)
         assert (await scene.append()).synced_replicas == (1, 2, 3)
         counters = scene.manager(1).counters
+        assert scene.manager(1).replicated_out_bytes >= 2 * scene.manager(2).counters.replicated_in_bytes > 0
         assert (counters.isr_shrinks, counters.isr_expands) == (1, 1)
 
     Scene().run(scenario)

@@ -113,6 +113,8 @@ class FollowerLink:
         self.received_ms = self.now_ms
         self.sent_ms = self.now_ms
         self.closed = False
+        self.bytes_out = 0
+        """Batches queued for the follower so far."""
 
     # The stream
 
@@ -293,6 +295,7 @@ class FollowerLink:
             self._lag(subscription)
             return False
         self._credit -= size
+        self.bytes_out += size
         subscription.next_offset = next_offset
         return True
 
@@ -371,6 +374,7 @@ class FollowerLink:
                 size=len(read.data),
             )
             self._credit -= len(read.data)
+            self.bytes_out += len(read.data)
             subscription.next_offset = read.next_offset
             subscription.sent_high_watermark = core.high_watermark
             self.push(header + read.data)

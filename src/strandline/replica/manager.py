@@ -339,6 +339,11 @@ class ReplicaManager:
         """Led partitions that cannot commit."""
         return sum(1 for core in self._leaders() if core.under_min_isr)
 
+    @property
+    def replicated_out_bytes(self) -> int:
+        """Batches sent to followers since the start."""
+        return self._streams.bytes_out
+
     def _leaders(self) -> Iterable[LeaderCore]:
         return [partition.leader for partition in self._partitions.values() if partition.leader is not None]
 

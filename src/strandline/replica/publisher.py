@@ -17,7 +17,6 @@ class Publisher:
         self._watermark_delay_ms = watermark_delay_ms
         self._risen: dict[Partition, None] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self.bytes_out = 0
 
     def publish(self, partition: Partition, core: LeaderCore, result: AppendResult) -> None:
         """Send an append to the followers that are at the end of the log: one copy, made here, is queued for all of
@@ -39,7 +38,6 @@ class Publisher:
                     piece = b"".join((header, data))
                 subscription.sent_high_watermark = core.high_watermark
                 subscription.link.push(piece)
-                self.bytes_out += size
 
     def rose(self, partition: Partition) -> None:
         """Its high watermark rose: the followers learn it with the next data, or after a while without any."""

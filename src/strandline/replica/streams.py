@@ -48,6 +48,12 @@ class Streams:
         self._followed: dict[Partition, Fetcher] = {}
         self._links: dict[NodeId, FollowerLink] = {}
         self._ending: dict[asyncio.Task[None], None] = {}
+        self._ended_bytes_out = 0
+
+    @property
+    def bytes_out(self) -> int:
+        """Batches sent to followers since the start."""
+        return self._ended_bytes_out + sum(link.bytes_out for link in self._links.values())
 
     def start(self) -> None:
         """Open streams from now on."""
@@ -181,8 +187,9 @@ class Streams:
             stream.close()
 
     async def _serve(self, stream: Stream, hello: frames.Hello, frame: bytes, position: int) -> None:
-        previous = self._links.get(hello.node_id)
+        previous = self._links.pop(hello.node_id, None)
         if previous is not None:
+            self._ended_bytes_out += previous.bytes_out
             previous.close()
         link = self._links[hello.node_id] = FollowerLink(self._host, stream, hello)
         link.push(frames.pack_welcome(self._host.node_id, self._host.broker_epoch))
@@ -190,6 +197,7 @@ class Streams:
             await link.run(frame, position)
         finally:
             if self._links.get(hello.node_id) is link:
+                self._ended_bytes_out += link.bytes_out
                 del self._links[hello.node_id]
 
     def _judge(self, hello: frames.Hello) -> tuple[ErrorCode, str]:
