@@ -30,9 +30,8 @@ BANNED_IN_NODE = {
 }
 WORLD = {
     # The production twins of the ports, and the synchronous client's background loop: the edge of the world.
-    "src/strandline/cluster/world.py",
+    "src/strandline/proto/system.py",
     "src/strandline/log/real_disk.py",
-    "src/strandline/client/clock.py",
     "src/strandline/client/loop_thread.py",
 }
 IN_NODE = (

@@ -9,7 +9,6 @@ import pytest
 
 from strandline.client.accumulator import PartitionQueue
 from strandline.client.batches import ProducerBatch
-from strandline.proto.system import SystemClock
 from strandline.client.config import ProducerConfig
 from strandline.client.futures import ThreadFutures
 from strandline.client.idempotence import EPOCH_MAX, REMEMBERED_BATCHES, Sequencer
@@ -18,6 +17,7 @@ from strandline.log.batch import parse_header
 from strandline.log.compression import Codec
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition
+from strandline.proto.system import SystemClock
 
 WHERE = TopicPartition("t", 0)
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.client.wire.apis import FIRST_FLEXIBLE, SUPPORTED, Api, VersionRange, choose_version
-from strandline.client.wire.schema import decode_response, encode_request, read_uvarint, write_uvarint
+from strandline.client.wire.schema import decode_response, encode_request
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
 
@@ -165,13 +165,6 @@ def test_a_lying_count_is_refused_before_anything_is_made() -> None:
 def test_a_missing_field_is_named() -> None:
     with pytest.raises(ProtocolError, match=r"CreatableTopic\.num_partitions is missing"):
         encode_request(Api.CREATE_TOPICS, 7, {"topics": [{"name": "x"}]})
-
-
-@given(st.integers(0, 2**32 - 1))
-def test_unsigned_varints(value: int) -> None:
-    out = bytearray()
-    write_uvarint(out, value)
-    assert read_uvarint(bytes(out), 0) == (value, len(out))
 
 
 def test_versions_are_chosen_from_what_both_speak() -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from strandline.proto.system import SystemClock, system_rng
 from strandline.client.config import CommonConfig, parse_bootstrap
 from strandline.client.metadata import Metadata
 from strandline.client.network import Network, backoff_ms
 from strandline.proto.ports import Clock, Rng
+from strandline.proto.system import SystemClock, system_rng
 
 
 class Session:

@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-import random
-import time
 from dataclasses import dataclass, field
 
 from strandline.log.disk import Disk
 from strandline.proto.ports import Clock, Rng, Rpc
-
-
-class SystemClock:
-    """The machine's clocks."""
-
-    def monotonic_ms(self) -> float:
-        """Milliseconds from an arbitrary origin; never goes back, and goes on while the process is paused."""
-        return time.monotonic() * 1000.0
-
-    def wall_ms(self) -> int:
-        """Milliseconds since the Unix epoch."""
-        return time.time_ns() // 1_000_000
+from strandline.proto.system import SystemClock, system_rng
 
 
 @dataclass(slots=True)
@@ -29,8 +16,7 @@ class World:
     disk: Disk
     rpc: Rpc
     clock: Clock = field(default_factory=SystemClock)
-    rng: Rng = field(default_factory=random.Random)
-    """Seeded by the operating system."""
+    rng: Rng = field(default_factory=system_rng)
 
 
 def system_world() -> World:

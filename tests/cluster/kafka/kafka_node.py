@@ -18,7 +18,6 @@ from strandline.cluster.kafka.config import ListenerConfig
 from strandline.cluster.kafka.listener import KafkaListener
 from strandline.cluster.service.base import ServiceConfig
 from strandline.cluster.service.broker_service import BrokerService
-from strandline.cluster.world import SystemClock
 from strandline.controller import api
 from strandline.controller.machine import brokers, configs, producer_ids, topics
 from strandline.controller.machine.result import Result
@@ -31,6 +30,7 @@ from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.real_disk import RealDisk
 from strandline.proto.ids import Endpoint, NodeId, TopicIdPartition
 from strandline.proto.ports import RpcServer, RpcUnavailable, Stream, StreamHandler, UnaryHandler
+from strandline.proto.system import SystemClock
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.states import AlterPartitionItem, AlterPartitionOutcome, PartitionState, ReplicaConfig
 

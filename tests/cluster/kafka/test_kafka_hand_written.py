@@ -17,9 +17,10 @@ from test_kafka_codec import instances, kind_of
 
 from strandline.cluster.kafka import fetch_wire
 from strandline.cluster.kafka.apis import metadata, produce
-from strandline.cluster.kafka.wire import tagged_field, varint
+from strandline.cluster.kafka.wire import tagged_field
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import ZERO_UUID
+from strandline.proto.varint import uvarint
 
 READERS: dict[str, Any] = {
     "Produce": produce.read_request,
@@ -46,7 +47,7 @@ def with_unknown_tags(entity: Any) -> bytes:
         tag = field.metadata.get("tag")
         target = out if tag is None else io.BytesIO()
         if "kafka_type" not in field.metadata and value is not None and isinstance(value, tuple):
-            target.write(varint(len(value) + 1) + b"".join(map(with_unknown_tags, value)))
+            target.write(uvarint(len(value) + 1) + b"".join(map(with_unknown_tags, value)))
         elif "kafka_type" not in field.metadata and value is not None:
             target.write(with_unknown_tags(value))
         else:
@@ -55,7 +56,7 @@ def with_unknown_tags(entity: Any) -> bytes:
         if tag is not None and value != field.default:
             known.append(tagged_field(tag, target.getvalue()))
     unknown = tagged_field(UNKNOWN_TAG, b"new")
-    return out.getvalue() + varint(len(known) + 1) + b"".join(known) + unknown
+    return out.getvalue() + uvarint(len(known) + 1) + b"".join(known) + unknown
 
 
 def expected(name: str, version: int, message: Any) -> Any:

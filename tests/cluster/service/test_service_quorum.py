@@ -12,12 +12,12 @@ from strandline.cluster.internal.grpc_rpc import GrpcRpc
 from strandline.cluster.service.base import ServiceConfig
 from strandline.cluster.service.broker_service import BrokerService
 from strandline.cluster.service.context import Peer, RequestContext
-from strandline.cluster.world import SystemClock
 from strandline.controller.quorum.api import LeaderAndEpoch, QuorumDescription, ReplicaDescription
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import Endpoint, NodeId
 from strandline.proto.ports import Rpc
+from strandline.proto.system import SystemClock
 
 DESCRIPTION = QuorumDescription(
     leader_id=NodeId(1),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from uuid import UUID
@@ -23,6 +22,7 @@ from strandline.proto.ports import (
     StreamHandler,
     UnaryHandler,
 )
+from strandline.proto.system import SystemClock
 
 CLUSTER = "driver-test"
 FAST = QuorumConfig(
@@ -32,16 +32,6 @@ FAST = QuorumConfig(
     quorum_fetch_max_wait_ms=150,
     quorum_suspicion_ms=30,
 )
-
-
-class SystemClock:
-    """The machine's clocks."""
-
-    def monotonic_ms(self) -> float:
-        return time.monotonic() * 1000.0
-
-    def wall_ms(self) -> int:
-        return int(time.time() * 1000)
 
 
 class Network:

@@ -10,7 +10,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from quorum_cluster import FAST, Cluster, Member, SystemClock
+from quorum_cluster import FAST, Cluster, Member
 
 from strandline.controller.quorum.api import LeaderAndEpoch, NotLeader
 from strandline.controller.quorum.metadata_log import MetadataLog, build_data_batch
@@ -21,6 +21,7 @@ from strandline.log.batch import iter_batches
 from strandline.log.real_disk import RealDisk
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, CorruptLogError, KafkaError
+from strandline.proto.system import SystemClock
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:

@@ -21,9 +21,9 @@ from strandline.chaos.demo.load import FlightLoad
 from strandline.chaos.demo.spark_part import SparkMissing, check_spark, count_with_spark, ensure_spark
 from strandline.client import Admin, Consumer, NewTopic, Producer
 from strandline.cluster.dev import DevCluster
-from strandline.cluster.world import SystemClock
 from strandline.proto.ids import TopicPartition
 from strandline.proto.ports import Clock
+from strandline.proto.system import SystemClock
 
 TOPIC = "flights"
 PARTITIONS = 6

@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 
-from strandline.proto.system import SystemClock
 from strandline.client.commands.common import (
     CommandFailed,
     Target,
@@ -26,6 +25,7 @@ from strandline.client.commands.common import (
 from strandline.client.config import AdminConfig, ConsumerConfig, ProducerConfig
 from strandline.client.types import Ack, NewTopic
 from strandline.proto.ports import Clock
+from strandline.proto.system import SystemClock
 
 SILENCE_S = 30.0
 """A read that brings nothing for this long has failed."""

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from strandline.proto.system import SystemClock
 from strandline.client.commands.common import (
     Target,
     admin_for,
@@ -19,6 +18,7 @@ from strandline.client.commands.common import (
     target_options,
 )
 from strandline.client.types import QuorumDescription
+from strandline.proto.system import SystemClock
 
 
 @click.group()

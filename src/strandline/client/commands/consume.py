@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from strandline.proto.system import SystemClock
 from strandline.client.commands.common import Target, check_reachable, plural, target_options, told_plainly
 from strandline.client.config import ConsumerConfig
 from strandline.client.types import ConsumerRecord
 from strandline.proto.ids import TopicPartition
+from strandline.proto.system import SystemClock
 
 if TYPE_CHECKING:
     from strandline.client.consumer import Consumer

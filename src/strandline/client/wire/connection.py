@@ -218,7 +218,7 @@ class Connection(asyncio.BufferedProtocol):
         if pending.flexible:
             try:
                 start = skip_tags(frame, 4)
-            except IndexError as error:
+            except (IndexError, ProtocolError) as error:
                 self._fail(pending, ProtocolError(f"{self.endpoint} sent a broken response header: {error}"))
                 return
         if not pending.answer.done():

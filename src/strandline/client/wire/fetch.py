@@ -12,9 +12,9 @@ from typing import NamedTuple
 from uuid import UUID
 
 from strandline.client.wire.produce import read_legacy_string, skip_tags
-from strandline.client.wire.schema import read_uvarint, write_uvarint
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError
+from strandline.proto.varint import read_uvarint, write_uvarint
 
 _CURRENT_LEADER_TAG = 1
 
@@ -145,7 +145,7 @@ def decode_fetch(version: int, body: memoryview) -> FetchResponse:
     """
     try:
         return _decode(version, body)
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
+    except (struct.error, IndexError, ProtocolError, UnicodeDecodeError) as error:
         raise ProtocolError(f"FETCH response v{version} cannot be read: {error}") from error
 
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from strandline.client.wire.schema import read_uvarint, write_uvarint
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError
+from strandline.proto.varint import read_uvarint, write_uvarint
 
 REPLICAS_TAG = 7001
 """Compact array of int32: the ids of the replicas that had synced the batch when it was acknowledged."""
@@ -97,7 +97,7 @@ def decode_produce(version: int, body: bytes | memoryview) -> list[ProducedParti
     """
     try:
         return _decode_flexible(version, body) if version >= 9 else _decode_legacy(version, body)
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
+    except (struct.error, IndexError, ProtocolError, UnicodeDecodeError) as error:
         raise ProtocolError(f"PRODUCE response v{version} cannot be read: {error}") from error
 
 

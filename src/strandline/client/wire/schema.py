@@ -23,6 +23,7 @@ from uuid import UUID
 from strandline.client.wire.apis import Api
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError
+from strandline.proto.varint import read_uvarint, write_uvarint
 
 Reader = Callable[[bytes, int], tuple[Any, int]]
 Writer = Callable[[bytearray, Any], None]
@@ -71,7 +72,7 @@ def decode_response(api: Api, version: int, body: bytes) -> Any:
     """
     try:
         value, _ = _codec(api, version, "response").read(body, 0)
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
+    except (struct.error, IndexError, ProtocolError, UnicodeDecodeError) as error:
         raise ProtocolError(f"{api.name} response v{version} cannot be read: {error}") from error
     return value
 
@@ -279,30 +280,3 @@ def _write_length(out: bytearray, size: int | None, flexible: bool, layout: str)
         write_uvarint(out, 0 if size is None else size + 1)
     else:
         out += struct.pack(layout, -1 if size is None else size)
-
-
-def read_uvarint(buffer: bytes | memoryview, pos: int) -> tuple[int, int]:
-    """An unsigned varint of at most 32 bits.
-
-    Raises:
-        IndexError: the buffer ends in it, or it is longer than 5 bytes.
-    """
-    byte = buffer[pos]
-    if byte < 128:
-        return byte, pos + 1
-    value = byte & 127
-    for shift in (7, 14, 21, 28):
-        pos += 1
-        byte = buffer[pos]
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, pos + 1
-    raise IndexError("a varint of more than 5 bytes")
-
-
-def write_uvarint(out: bytearray, value: int) -> None:
-    """Append an unsigned varint."""
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)

@@ -25,12 +25,10 @@ from typing import Any, Union, get_args, get_origin
 from uuid import UUID
 
 from strandline.proto.errors import ProtocolError
+from strandline.proto.varint import read_uvarint
 
 Reader = Callable[[memoryview, int], tuple[Any, int]]
 """(buffer, position) -> (value, position after it). Raises ProtocolError."""
-
-VARINT_BYTES_MAX = 5
-"""An unsigned varint of Kafka's protocol carries at most 31 bits."""
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
@@ -116,29 +114,13 @@ def decode(kind: Any, buffer: memoryview, position: int = 0) -> Any:
     return message
 
 
-def read_varint(buffer: memoryview, position: int) -> tuple[int, int]:
-    """An unsigned varint (KIP-482). Raises ProtocolError."""
-    value = shift = 0
-    limit = min(position + VARINT_BYTES_MAX, len(buffer))
-    while position < limit:
-        byte = buffer[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if value > 0x7FFFFFFF:
-                raise ProtocolError(f"A length of {value} is beyond the protocol's 31 bits")
-            return value, position
-        shift += 7
-    raise ProtocolError("A varint does not end")
-
-
 def skip_tagged_fields(buffer: memoryview, position: int) -> int:
     """Pass over a tagged-field section of which nothing is of interest. Raises ProtocolError."""
-    count, position = read_varint(buffer, position)
+    count, position = read_uvarint(buffer, position)
     _check_count(count, 2, buffer, position)
     for _ in range(count):
-        _, position = read_varint(buffer, position)
-        size, position = read_varint(buffer, position)
+        _, position = read_uvarint(buffer, position)
+        size, position = read_uvarint(buffer, position)
         position += _checked(size, buffer, position)
     return position
 
@@ -188,7 +170,7 @@ def _length_reader(layout: struct.Struct | None) -> Callable[[memoryview, int], 
     """Reads a length or count, -1 for null: compact (None) or of a fixed layout."""
 
     def compact(buffer: memoryview, position: int) -> tuple[int, int]:
-        value, position = read_varint(buffer, position)
+        value, position = read_uvarint(buffer, position)
         return value - 1, position
 
     if layout is None:
@@ -332,11 +314,11 @@ def _entity_reader(kind: Any) -> Reader:
 def _read_tagged(
     buffer: memoryview, position: int, known: Mapping[int, tuple[str, Reader]], values: dict[str, Any]
 ) -> int:
-    count, position = read_varint(buffer, position)
+    count, position = read_uvarint(buffer, position)
     _check_count(count, 2, buffer, position)
     for _ in range(count):
-        tag, position = read_varint(buffer, position)
-        size, position = read_varint(buffer, position)
+        tag, position = read_uvarint(buffer, position)
+        size, position = read_uvarint(buffer, position)
         end = position + _checked(size, buffer, position)
         if tag in known:
             name, reader = known[tag]

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, cast
 import structlog
 
 from strandline.cluster.kafka.api import Api
+from strandline.cluster.kafka.codec import skip_tagged_fields
 from strandline.cluster.kafka.exchange import Exchange, Part
 from strandline.cluster.kafka.intruders import describe_intruder
 from strandline.cluster.kafka.receive import ReceiveBuffer
-from strandline.cluster.kafka.wire import read_string, skip_tagged_fields
+from strandline.cluster.kafka.wire import read_string
 from strandline.cluster.service.context import Peer, RequestContext
 from strandline.cluster.service.memory import Account
 from strandline.proto.errors import ProtocolError

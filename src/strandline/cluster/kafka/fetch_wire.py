@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
+from strandline.cluster.kafka.codec import skip_tagged_fields
 from strandline.cluster.kafka.exchange import Part
 from strandline.cluster.kafka.fetch_sessions import FINAL_EPOCH, NO_SESSION, PartitionKey
 from strandline.cluster.kafka.wire import (
@@ -17,16 +18,14 @@ from strandline.cluster.kafka.wire import (
     read_name,
     read_string,
     read_uuid,
-    read_varint,
-    skip_tagged_fields,
     string,
     tagged_field,
-    varint,
 )
 from strandline.cluster.service.fetch import FetchedPartition, FetchPartition
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import ZERO_UUID
+from strandline.proto.varint import read_uvarint, uvarint
 
 FIRST, LAST = 4, 18
 LOG_START_SINCE = 5
@@ -165,10 +164,10 @@ def _read_forgotten(view: memoryview, position: int, version: int) -> tuple[list
 def _read_replica_state(view: memoryview, position: int) -> tuple[int, int]:
     """The tagged fields that end the request: (replica id, position); -1 for a consumer, who sends none."""
     replica_id = -1
-    count, position = read_varint(view, position)
+    count, position = read_uvarint(view, position)
     for _ in range(count):
-        tag, position = read_varint(view, position)
-        size, position = read_varint(view, position)
+        tag, position = read_uvarint(view, position)
+        size, position = read_uvarint(view, position)
         if size > len(view) - position:
             raise ProtocolError(f"A tagged field claims {size} bytes, {len(view) - position} are left")
         if tag == REPLICA_STATE_TAG and size >= _REPLICA.size:
@@ -251,7 +250,7 @@ def _write_partition_head(out: bytearray, result: FetchedPartition, version: int
     out += aborted
     if version >= RACK_SINCE:
         out += INT32.pack(-1)  # preferred_read_replica: consumers read from leaders
-    out += varint(result.size + 1) if version >= FLEXIBLE_SINCE else INT32.pack(result.size)
+    out += uvarint(result.size + 1) if version >= FLEXIBLE_SINCE else INT32.pack(result.size)
 
 
 def _partition_tags(result: FetchedPartition, version: int) -> bytes:
@@ -261,4 +260,4 @@ def _partition_tags(result: FetchedPartition, version: int) -> bytes:
         fields.append(tagged_field(DIVERGING_TAG, _DIVERGING.pack(epoch, end_offset, 0)))
     if version >= LEADER_SINCE and result.leader_id >= 0:
         fields.append(tagged_field(CURRENT_LEADER_TAG, _LEADER.pack(result.leader_id, result.leader_epoch, 0)))
-    return varint(len(fields)) + b"".join(fields) if fields else NO_TAGS
+    return uvarint(len(fields)) + b"".join(fields) if fields else NO_TAGS

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from strandline.cluster.kafka.wire import INT32, NO_TAGS, nullable_string, string, tagged_field, varint
+from strandline.cluster.kafka.wire import INT32, NO_TAGS, nullable_string, string, tagged_field
 from strandline.cluster.service.broker_service import BrokerService
 from strandline.cluster.service.context import RequestContext
 from strandline.proto.ids import NodeId
+from strandline.proto.varint import uvarint
 
 NODE_ENDPOINTS_TAG = 0
 
@@ -28,4 +29,4 @@ def node_endpoints(service: BrokerService, context: RequestContext, leaders: Ite
             )
     if not entries:
         return NO_TAGS
-    return varint(1) + tagged_field(NODE_ENDPOINTS_TAG, varint(len(entries) + 1) + b"".join(entries))
+    return uvarint(1) + tagged_field(NODE_ENDPOINTS_TAG, uvarint(len(entries) + 1) + b"".join(entries))

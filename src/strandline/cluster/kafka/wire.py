@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
-from strandline.cluster.kafka.codec import read_varint, skip_tagged_fields
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import ZERO_UUID
+from strandline.proto.varint import read_uvarint, uvarint
 
 INT8: Final = struct.Struct(">b")
 INT16: Final = struct.Struct(">h")
@@ -22,30 +22,16 @@ INT64: Final = struct.Struct(">q")
 UUID_BYTES = 16
 NO_TAGS = b"\x00"
 
-__all__ = ["read_varint", "skip_tagged_fields"]
-
-
-def varint(value: int) -> bytes:
-    """An unsigned varint."""
-    if value < 0x80:
-        return value.to_bytes(1, "big")
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
 
 def array_head(count: int, flexible: bool) -> bytes:
     """The count before an array's elements."""
-    return varint(count + 1) if flexible else INT32.pack(count)
+    return uvarint(count + 1) if flexible else INT32.pack(count)
 
 
 def string(value: str, flexible: bool) -> bytes:
     """A string that is not null."""
     raw = value.encode()
-    return (varint(len(raw) + 1) if flexible else INT16.pack(len(raw))) + raw
+    return (uvarint(len(raw) + 1) if flexible else INT16.pack(len(raw))) + raw
 
 
 def nullable_string(value: str | None, flexible: bool) -> bytes:
@@ -62,13 +48,13 @@ def int32_array(values: Sequence[int], flexible: bool) -> bytes:
 
 def tagged_field(tag: int, value: bytes) -> bytes:
     """One tagged field, without the section's count."""
-    return varint(tag) + varint(len(value)) + value
+    return uvarint(tag) + uvarint(len(value)) + value
 
 
 def read_string(view: memoryview, position: int, flexible: bool) -> tuple[str | None, int]:
     """A string or None for null."""
     if flexible:
-        size, position = read_varint(view, position)
+        size, position = read_uvarint(view, position)
         size -= 1
     else:
         size, position = read_int16(view, position)
@@ -115,7 +101,7 @@ def read_uuid(view: memoryview, position: int) -> tuple[UUID, int]:
 def read_count(view: memoryview, position: int, element_bytes_min: int, flexible: bool) -> tuple[int, int]:
     """The count of an array, checked against the bytes that are left; -1 for null."""
     if flexible:
-        count, position = read_varint(view, position)
+        count, position = read_uvarint(view, position)
         count -= 1
     else:
         if position + 4 > len(view):
@@ -131,7 +117,7 @@ def read_count(view: memoryview, position: int, element_bytes_min: int, flexible
 def read_bytes(view: memoryview, position: int, flexible: bool) -> tuple[memoryview | None, int]:
     """Bytes as a view of the buffer, or None for null."""
     if flexible:
-        size, position = read_varint(view, position)
+        size, position = read_uvarint(view, position)
         size -= 1
     else:
         if position + 4 > len(view):

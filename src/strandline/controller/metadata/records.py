@@ -14,6 +14,7 @@ from strandline.controller.mapping import Mapper
 from strandline.proto.errors import FatalError, ProtocolError
 from strandline.proto.ids import BrokerEpoch, Endpoint, LeaderEpoch, NodeId, PartitionEpoch, ProducerId, TopicId
 from strandline.proto.v1 import metadata_pb2 as pb
+from strandline.proto.varint import read_uvarint
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +166,11 @@ def decode_record(data: bytes) -> MetadataRecord:
     Raises:
         FatalError: unknown type or version, or bytes that are no such record. The node must stop.
     """
-    type_id, position = _read_varint(data, 0)
-    version, position = _read_varint(data, position)
+    try:
+        type_id, position = read_uvarint(data, 0)
+        version, position = read_uvarint(data, position)
+    except ProtocolError:
+        raise FatalError(f"The metadata log holds a record whose envelope is cut short: {data[:8].hex()}") from None
     mapper = _MAPPERS.get(type_id)
     if mapper is None:
         raise FatalError(
@@ -192,16 +196,3 @@ def encode_records(records: Iterable[MetadataRecord]) -> list[bytes]:
 def decode_records(datas: Iterable[bytes]) -> list[MetadataRecord]:
     """The records of envelopes. Raises FatalError as `decode_record` does."""
     return [decode_record(data) for data in datas]
-
-
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if position >= len(data) or shift > 28:
-            raise FatalError(f"The metadata log holds a record whose envelope is cut short: {data[:8].hex()}")
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7

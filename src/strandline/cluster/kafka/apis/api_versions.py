@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from strandline.cluster.kafka import codec
 from strandline.cluster.kafka.api import Api
 from strandline.cluster.kafka.exchange import Exchange
-from strandline.cluster.kafka.wire import INT16, INT32, INT64, NO_TAGS, array_head, string, tagged_field, varint
+from strandline.cluster.kafka.wire import INT16, INT32, INT64, NO_TAGS, array_head, string, tagged_field
 from strandline.cluster.service.broker_service import BrokerService
 from strandline.controller.metadata.image import SUPPORTED_METADATA_VERSIONS
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.varint import uvarint
 
 KEY = 18
 FIRST, LAST = 0, 4
@@ -70,9 +71,9 @@ def _features(service: BrokerService) -> bytes:
     image = service.image()
     first, last = SUPPORTED_METADATA_VERSIONS[0], SUPPORTED_METADATA_VERSIONS[-1]
     name = string(FEATURE, True)
-    fields = [tagged_field(SUPPORTED_FEATURES_TAG, varint(2) + name + INT16.pack(first) + INT16.pack(last) + NO_TAGS)]
+    fields = [tagged_field(SUPPORTED_FEATURES_TAG, uvarint(2) + name + INT16.pack(first) + INT16.pack(last) + NO_TAGS)]
     if image.metadata_version > 0:
         level = INT16.pack(image.metadata_version)
         fields.append(tagged_field(FINALIZED_EPOCH_TAG, INT64.pack(image.offset)))
-        fields.append(tagged_field(FINALIZED_FEATURES_TAG, varint(2) + name + level + level + NO_TAGS))
-    return varint(len(fields)) + b"".join(fields)
+        fields.append(tagged_field(FINALIZED_FEATURES_TAG, uvarint(2) + name + level + level + NO_TAGS))
+    return uvarint(len(fields)) + b"".join(fields)

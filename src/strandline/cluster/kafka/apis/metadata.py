@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from strandline.cluster.kafka.api import Api
+from strandline.cluster.kafka.codec import skip_tagged_fields
 from strandline.cluster.kafka.exchange import Exchange
 from strandline.cluster.kafka.wire import (
     INT16,
@@ -25,7 +26,6 @@ from strandline.cluster.kafka.wire import (
     read_name,
     read_string,
     read_uuid,
-    skip_tagged_fields,
     string,
 )
 from strandline.cluster.service.broker_service import BrokerService

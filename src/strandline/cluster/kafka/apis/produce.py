@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 
 from strandline.cluster.kafka.api import Api
+from strandline.cluster.kafka.codec import skip_tagged_fields
 from strandline.cluster.kafka.exchange import Exchange
 from strandline.cluster.kafka.node_endpoints import node_endpoints
 from strandline.cluster.kafka.wire import (
@@ -18,16 +19,15 @@ from strandline.cluster.kafka.wire import (
     read_name,
     read_string,
     read_uuid,
-    skip_tagged_fields,
     string,
     tagged_field,
-    varint,
 )
 from strandline.cluster.service.broker_service import BrokerService
 from strandline.cluster.service.produce import PartitionResult, ProduceRequest, ProduceResult, ProduceTopic
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import ZERO_UUID
+from strandline.proto.varint import uvarint
 
 KEY = 0
 FIRST, LAST = 3, 13
@@ -139,7 +139,7 @@ def _write_partition(out: bytearray, result: PartitionResult, version: int, ours
     if version < MESSAGE_SINCE:
         return
     flexible = version >= FLEXIBLE_SINCE
-    out += varint(1) if flexible else _NO_RECORD_ERRORS
+    out += uvarint(1) if flexible else _NO_RECORD_ERRORS
     out += nullable_string(result.message or None, flexible)
     if flexible:
         out += _partition_tags(result, version, ours)
@@ -151,7 +151,7 @@ def _partition_tags(result: PartitionResult, version: int, ours: bool) -> bytes:
         fields.append(tagged_field(CURRENT_LEADER_TAG, _LEADER.pack(result.leader_id, result.leader_epoch, 0)))
     if ours and result.error is ErrorCode.NONE:
         fields.append(tagged_field(SYNCED_REPLICAS_TAG, int32_array(result.synced_replicas, True)))
-    return varint(len(fields)) + b"".join(fields) if fields else NO_TAGS
+    return uvarint(len(fields)) + b"".join(fields) if fields else NO_TAGS
 
 
 def _end_tags(exchange: Exchange, service: BrokerService, result: ProduceResult) -> bytes:
