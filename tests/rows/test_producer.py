@@ -160,8 +160,8 @@ def test_order_inside_a_partition(faulty: FaultyCluster) -> None:
     seen: dict[tuple[int, bytes], list[int]] = defaultdict(list)
     for record in drain(faulty.bootstrap, "s10", 2):
         assert record.value is not None
-        name, _, count = record.value.partition(b":")
-        seen[record.partition, name].append(int(count))
+        sender, _, count = record.value.partition(b":")
+        seen[record.partition, sender].append(int(count))
     assert len(seen) == 6
     for (partition, _), numbers in seen.items():
         assert numbers == list(range(partition, 1000, 2))

@@ -13,7 +13,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin import NewTopic as ForeignTopic
+from confluent_kafka.cimpl import NewTopic as ForeignTopic
 
 from strandline.client import Admin, ConfigChange, ConfigResource, Consumer, Producer
 from strandline.cluster.dev import DevCluster
@@ -209,7 +209,7 @@ def test_partitions_added_to_a_live_topic(cluster: DevCluster) -> None:
         new = producer.send("s16", b"30", partition=5).result(20)
         assert new.offset == 0
         consumer.assign([*old, ("s16", 5)])
-        seen = set()
+        seen: set[tuple[int, int, bytes | None]] = set()
 
         def all_seen() -> bool:
             seen.update((one.partition, one.offset, one.value) for one in consumer.poll(1))

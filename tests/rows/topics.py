@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from strandline.client import Admin, NewTopic
 from tests.rows.helpers import eventually
@@ -26,7 +27,7 @@ def create(
         admin.create_topics([topic])
     for address in bootstrap.split(","):
         with Admin(address) as admin:
-            eventually(lambda asked=admin: _led(asked, name))
+            eventually(partial(_led, admin, name))
 
 
 def _led(admin: Admin, name: str) -> bool:
