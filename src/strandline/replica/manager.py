@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 
@@ -23,6 +23,7 @@ from strandline.proto.ports import Clock, Rng, Rpc, StreamHandler
 from strandline.replica import reads
 from strandline.replica.core.isr import PendingIsr
 from strandline.replica.core.leader import LeaderCore
+from strandline.replica.counters import ReplicaCounters
 from strandline.replica.fetcher import STREAM_METHOD
 from strandline.replica.isr_changes import IsrChanges, SendAlterPartition
 from strandline.replica.partition import AppendDone, Partition, PendingAppend
@@ -42,27 +43,9 @@ from strandline.replica.states import (
     Role,
 )
 from strandline.replica.streams import Streams
+from strandline.replica.upkeep import Upkeep
 
 log = structlog.get_logger("strandline.replica")
-
-SWEEP_INTERVAL_MS = 1_000
-"""Lagging followers, silent streams and cancelled appends are looked for this often: their limits are seconds."""
-
-
-@dataclass(slots=True)
-class ReplicaCounters:
-    """Running totals since the start."""
-
-    messages_in_bytes: int = 0
-    appends: int = 0
-    duplicates: int = 0
-    replicated_in_bytes: int = 0
-    isr_shrinks: int = 0
-    isr_expands: int = 0
-    failed_isr_updates: int = 0
-    truncations_below_high_watermark: int = 0
-    offline_logs: int = 0
-    connections: int = 0
 
 
 class ReplicaManager:
@@ -97,7 +80,6 @@ class ReplicaManager:
         self.rpc = rpc
         self.broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
         self.counters = ReplicaCounters()
-        self._log_dir = log_dir
         self._on_fatal = on_fatal
         self._set = PartitionSet(node_id, log_dir, clock, config, self)
         self._partitions = self._set.partitions
@@ -105,8 +87,7 @@ class ReplicaManager:
         self._syncer = Syncer(disk, self._synced, self._sync_failed)
         self._isr_changes = IsrChanges(send_alter_partition, self._isr_answered, self.fatal)
         self._publisher = Publisher(config.watermark_delay_ms)
-        self._sweep_timer: asyncio.TimerHandle | None = None
-        self._checkpointed_ms = clock.monotonic_ms()
+        self._upkeep = Upkeep(self, self._partitions, log_dir, self._streams, self._syncer)
         self._sync_before_ack = config.sync_before_ack
 
     # Life
@@ -114,13 +95,12 @@ class ReplicaManager:
     def start(self) -> None:
         """Begin to follow and to sweep."""
         self._streams.start()
-        self._schedule_sweep()
+        self._upkeep.start()
 
     async def close(self, clean: bool) -> None:
         """Stop serving: end the streams, answer who waits, finish syncs and deletions; write the high watermarks down
         if `clean`. The log directory is left to its owner."""
-        if self._sweep_timer is not None:
-            self._sweep_timer.cancel()
+        self._upkeep.stop()
         self._publisher.stop()
         ending = [*self._streams.stop()]
         isr_task = self._isr_changes.stop()
@@ -134,7 +114,7 @@ class ReplicaManager:
         await self._set.finish_deletions()
         await self._syncer.drain()
         if clean:
-            self._checkpoint()
+            self._upkeep.checkpoint()
 
     def set_flush_policy(self, policy: str) -> None:
         """What `ReplicaConfig.flush_policy` shall be: known only once the metadata are. Before the first `apply`."""
@@ -465,32 +445,3 @@ class ReplicaManager:
             self.progressed(partition, advanced)
         elif advanced:
             self._released(partition)
-
-    # The sweep
-
-    def _schedule_sweep(self) -> None:
-        self._sweep_timer = asyncio.get_running_loop().call_later(SWEEP_INTERVAL_MS / 1000, self._sweep)
-
-    def _sweep(self) -> None:
-        self._schedule_sweep()
-        now_ms = self.clock.monotonic_ms()
-        for partition in list(self._partitions.values()):
-            if partition.leader is not None:
-                partition.drop_ended()
-                self.progressed(partition, partition.leader.sweep(now_ms))
-        self._streams.keep_alive(now_ms)
-        if now_ms - self._checkpointed_ms >= self.config.high_watermark_checkpoint_interval_ms:
-            self._checkpointed_ms = now_ms
-            try:
-                self._checkpoint()
-            except DiskError as error:
-                log.warning("high watermarks could not be written down", error=str(error))
-            if not self._sync_before_ack:
-                for partition in self._partitions.values():
-                    self._mark(partition)
-
-    def _checkpoint(self) -> None:
-        """A high watermark that is too low after a crash costs nothing but a moment after an election."""
-        known = dict(self._log_dir.high_watermarks)
-        known.update((tp, partition.high_watermark) for tp, partition in self._partitions.items())
-        self._log_dir.write_checkpoints(known)

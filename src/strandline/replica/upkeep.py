@@ -1,0 +1,97 @@
+"""What has to be looked after now and then: one timer for every partition and stream of the broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol
+
+import structlog
+
+from strandline.log.disk import DiskError
+from strandline.log.log_dir import LogDir
+from strandline.log.syncer import Syncer
+from strandline.proto.ids import TopicPartition
+from strandline.proto.ports import Clock
+from strandline.replica.partition import Partition
+from strandline.replica.states import ReplicaConfig
+from strandline.replica.streams import Streams
+
+log = structlog.get_logger("strandline.replica")
+
+SWEEP_INTERVAL_MS = 1_000
+"""Lagging followers, silent streams and cancelled appends are looked for this often: their limits are seconds."""
+
+
+class UpkeepHost(Protocol):
+    """The broker whose partitions are looked after."""
+
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def config(self) -> ReplicaConfig: ...
+
+    def progressed(self, partition: Partition, advanced: bool) -> None:
+        """A leader learned something; `advanced`: the high watermark rose."""
+
+
+class Upkeep:
+    """Sweeps leaders for who lags, streams for who is silent, and writes high watermarks down."""
+
+    def __init__(
+        self,
+        host: UpkeepHost,
+        partitions: Mapping[TopicPartition, Partition],
+        log_dir: LogDir,
+        streams: Streams,
+        syncer: Syncer,
+    ) -> None:
+        self._host = host
+        self._partitions = partitions
+        self._log_dir = log_dir
+        self._streams = streams
+        self._syncer = syncer
+        self._timer: asyncio.TimerHandle | None = None
+        self._checkpointed_ms = host.clock.monotonic_ms()
+
+    def start(self) -> None:
+        """Sweep from now on."""
+        self._timer = asyncio.get_running_loop().call_later(SWEEP_INTERVAL_MS / 1000, self._sweep)
+
+    def stop(self) -> None:
+        """Sweep no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _sweep(self) -> None:
+        self.start()
+        now_ms = self._host.clock.monotonic_ms()
+        for partition in list(self._partitions.values()):
+            if partition.leader is not None:
+                partition.drop_ended()
+                self._host.progressed(partition, partition.leader.sweep(now_ms))
+        self._streams.keep_alive(now_ms)
+        if now_ms - self._checkpointed_ms >= self._host.config.high_watermark_checkpoint_interval_ms:
+            self._checkpointed_ms = now_ms
+            try:
+                self.checkpoint()
+            except DiskError as error:
+                log.warning("high watermarks could not be written down", error=str(error))
+            if not self._host.config.sync_before_ack:
+                self._sync_all()
+
+    def checkpoint(self) -> None:
+        """Write the high watermarks down. One that is too low after a crash costs nothing but a moment after an
+        election; those of logs that are not hosted (yet) are kept.
+
+        Raises DiskError.
+        """
+        known = dict(self._log_dir.high_watermarks)
+        known.update((tp, partition.high_watermark) for tp, partition in self._partitions.items())
+        self._log_dir.write_checkpoints(known)
+
+    def _sync_all(self) -> None:
+        """flush.policy = replicate: no ack waits for a sync, but a restart shall not have to scan everything."""
+        for partition in self._partitions.values():
+            if partition.log is not None and partition.log.needs_sync:
+                self._syncer.mark(partition.log)
