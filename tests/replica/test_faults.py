@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from structlog.testing import capture_logs
+
 from strandline.chaos.sim.disk import DiskConfig
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId, TopicPartition
@@ -195,8 +197,11 @@ def test_full_disks() -> None:
         machines["n1"].disk.config.capacity_bytes = roomy
         machines["n3"].disk.config.capacity_bytes = 0
         waiting = asyncio.ensure_future(scene.append(b"y" * 3_000))
-        await scene.world.sleep_ms(1_000)
+        with capture_logs() as said:
+            await scene.world.sleep_ms(1_000)
         assert not waiting.done()
+        refusals = [line for line in said if line["event"] == "replicated data cannot be appended"]
+        assert 1 <= len(refusals) <= 10, "the pauses grow: it neither fetches nor logs the same without end"
         machines["n3"].disk.config.capacity_bytes = roomy
         assert (await waiting).synced_replicas == (1, 2, 3)
         assert not scene.cluster.fatals

@@ -290,7 +290,6 @@ class Fetcher:
         following = self._by_id.get(subscription)
         if following is not None:
             following.channel = channel
-            following.attempts = 0
             self._by_channel[channel] = following
             self._learn(following, high_watermark, log_start_offset)
 
@@ -323,6 +322,7 @@ class Fetcher:
         except StorageError as error:
             self._host.log_failed(partition, str(error))
             return
+        following.attempts = 0  # not before: the pauses of a full disk grow, though the leader accepts each fetch
         self._learn(following, data.high_watermark, data.log_start_offset)
         self._host.replicated(partition, size)
         if not self._host.config.sync_before_ack:
