@@ -18,6 +18,8 @@ from bench.clusters import Cluster, cpu_seconds, rss_mb, wait_ready
 
 PARTITIONS = 6
 DEADLINE_S = 120.0
+WARM_UP_S = 2
+"""Latencies of the first seconds are left out: the client connects and gets its producer id then."""
 
 
 @dataclass
@@ -150,7 +152,7 @@ def ack_latency(bootstrap: str, topic: str, per_second: int, seconds: float, siz
 
     poller = threading.Thread(target=poll)
     poller.start()
-    warm_up = per_second // 2
+    warm_up = per_second * WARM_UP_S
     began = time.perf_counter()
     for index in range(int(per_second * seconds) + warm_up):
         due = began + index / per_second
