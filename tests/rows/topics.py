@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from strandline.client import Admin, NewTopic
+from strandline.client import EARLIEST, LATEST, Admin, Consumer, ConsumerRecord, NewTopic
 from tests.rows.helpers import eventually
 
 
@@ -35,3 +35,22 @@ def _led(admin: Admin, name: str) -> bool:
         return False
     [topic] = admin.describe_topics([name])
     return all(part.leader is not None for part in topic.partitions)
+
+
+def drain(bootstrap: str, topic: str, partitions: int, timeout_s: float = 30.0) -> list[ConsumerRecord]:
+    """Every committed record of a topic."""
+    every = [(topic, number) for number in range(partitions)]
+    with Admin(bootstrap) as admin:
+        first = admin.list_offsets(dict.fromkeys(every, EARLIEST))
+        last = admin.list_offsets(dict.fromkeys(every, LATEST))
+    count = sum(last[place].offset - first[place].offset for place in last)
+    records: list[ConsumerRecord] = []
+    with Consumer(bootstrap, auto_offset_reset="earliest", max_poll_records=10_000) as consumer:
+        consumer.assign(every)
+
+        def all_read() -> bool:
+            records.extend(consumer.poll(1))
+            return len(records) >= count
+
+        eventually(all_read, timeout_s, pause_s=0)
+    return records
