@@ -119,7 +119,7 @@ def test_a_half_written_successor_does_not_hide_the_state(tmp_path: Path) -> Non
 
 
 def test_recovery_point_tells_the_same_boot_from_another(tmp_path: Path) -> None:
-    """Rule E: what recovery may cut depends on both."""
+    """Rule E: what recovery may cut depends on both. Half a file is refused, wherever it ends."""
     disk = RealDisk()
     point = RecoveryPoint(disk, str(tmp_path))
     assert (point.read().recovery_point, point.read().same_boot) == (0, False)
@@ -133,9 +133,11 @@ def test_recovery_point_tells_the_same_boot_from_another(tmp_path: Path) -> None
     assert RecoveryPoint(disk, str(tmp_path)).read().recovery_point == 42
     point.lower_to(7)
     assert RecoveryPoint(disk, str(tmp_path)).read().recovery_point == 7
-    file.write_text("recovery.point=x\n")
-    with pytest.raises(CorruptLogError, match="Remove the file"):
-        RecoveryPoint(disk, str(tmp_path)).read()
+    whole = file.read_bytes()
+    for damaged in [b"recovery.point=x\n", *(whole[:end] for end in range(len(whole)))]:
+        file.write_bytes(damaged)
+        with pytest.raises(CorruptLogError, match="Remove the file"):
+            RecoveryPoint(disk, str(tmp_path)).read()
 
 
 # --- control records -------------------------------------------------------------------------------------------------

@@ -32,8 +32,11 @@ class RecoveryPoint:
         """
         if not self._disk.exists(self._path):
             return LastLife()
-        values = decode_properties(read_file(self._disk, self._path))
+        data = read_file(self._disk, self._path)
+        values = decode_properties(data)
         try:
+            if not data.endswith(b"\n"):  # half a boot's id would be taken for another boot
+                raise ValueError("the last line is not whole")
             offset, boot_id = int(values["recovery.point"]), values["boot.id"]
         except (KeyError, ValueError) as error:
             raise CorruptLogError(self._path, 0, None, f"not a recovery point ({error!r})", _ADVICE) from error
