@@ -49,6 +49,14 @@ def test_commands_in_the_docs_exist(page: Path) -> None:
                 group = group.get_command(context, word)  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_tests_in_the_docs_exist(page: Path) -> None:
+    for name, test in re.findall(r"`(tests/[\w/.]+\.py)(?:::(\w+))?`", page.read_text()):
+        path = ROOT / name
+        assert path.is_file(), f"{page.name}: {name}"
+        assert not test or f"def {test}(" in path.read_text(), f"{page.name}: {name}::{test}"
+
+
 def test_make_words_in_the_docs_exist() -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for page in PAGES:

@@ -24,7 +24,7 @@ from strandline.controller import wire as controller_wire
 from strandline.controller.api import SESSION_METHOD
 from strandline.controller.quorum import wire as quorum_wire
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError
+from strandline.proto.errors import ConfigError, KafkaError
 from strandline.replica.fetcher import STREAM_METHOD
 from tests.rows.helpers import QUICK, describe, eventually, leader_of, make_topic, read_all, send_all, wait_isr
 
@@ -193,6 +193,13 @@ def test_a_half_written_file_that_can_be_rebuilt_costs_time_alone(single: DevClu
         os.truncate(path, path.stat().st_size // 2)
     single.start_node(1)
     assert kept(single) == 120
+
+
+def test_a_half_written_layout_of_a_cluster_is_refused(tmp_path: Path) -> None:
+    """What `strandline dev` keeps of ids and ports: not guessed anew, for the data behind it would seem gone."""
+    (tmp_path / "cluster.json").write_text('{"cluster_id": "x", "nodes": [{"node_id": 1')
+    with pytest.raises(ConfigError, match=r"cluster\.json.*--fresh begins anew"):
+        DevCluster(tmp_path)
 
 
 def test_damage_in_the_metadata_log_stops_the_start_with_a_sentence(single: DevCluster) -> None:
