@@ -92,13 +92,21 @@ class SimCluster:
             await self._run(name, process, ports)
         except Exception as error:
             self.self_stops += 1
-            if name not in self.may_fall and not self._cannot_start(process, error):
+            if not self._may_stop_itself(name, process, error):
                 self.fallen.append(f"{process} at {self.world.now_ms:.0f} ms: {type(error).__name__}: {error}")
             self.world.loop.call_at_us(0, self.world.kill, name)
 
-    def _cannot_start(self, process: Process, error: Exception) -> bool:
-        """A node does not come up on a full disk. One that runs must not fall over it."""
-        return isinstance(error, DiskFull) and not any(live.process is process for live in self.ever)
+    def _may_stop_itself(self, name: str, process: Process, error: Exception) -> bool:
+        """A node must not fall, save over a disk that failed; before it has come up, over one that is full; and when
+        the cluster knows another process under its id (a registration of its predecessor that arrived late)."""
+        if name in self.may_fall:
+            return True
+        live = next((one for one in self.ever if one.process is process), None)
+        if live is None:
+            return isinstance(error, DiskFull)
+        image = self.newest_image()
+        registered = None if image is None else image.brokers.get(live.node.config.node)
+        return registered is not None and registered.incarnation_id != live.node.incarnation_id
 
     async def _run(self, name: str, process: Process, ports: Ports) -> None:
         config = self.config(name)

@@ -48,10 +48,11 @@ class FaultOptions:
 
     @classmethod
     def draw(cls, rng: random.Random, kinds_there_are: Sequence[str] = KINDS) -> FaultOptions:
-        """A subset of the kinds, at a pace between gentle and furious."""
-        kinds = tuple(kind for kind in kinds_there_are if rng.random() < 0.5) or ("kill", "power_cut")
-        gap = rng.choice((300, 1000, 3000))
-        duration = rng.choice((500, 2000, 5000))
+        """A few or many of the kinds, at a pace between gentle and furious."""
+        number = rng.choice((2, 3, 5, len(kinds_there_are) // 2, len(kinds_there_are)))
+        kinds = tuple(rng.sample(list(kinds_there_are), number))
+        gap = rng.choice((200, 700, 2000))
+        duration = rng.choice((300, 1000, 3000))
         return cls(kinds, gap // 5, gap, duration // 10, duration)
 
 

@@ -67,12 +67,12 @@ class ScenarioOptions:
             "metadata.log.segment.bytes": rng.choice(("2048", "65536", "67108864")),
             "metadata.log.max.record.bytes.between.snapshots": rng.choice(("2000", "20000", "20971520")),
             "broker.session.timeout.ms": rng.choice(("3000", "9000")),
-            "replica.lag.time.max.ms": rng.choice(("2000", "10000")),
+            "replica.lag.time.max.ms": rng.choice(("1000", "10000")),
         }
         if rng.random() < 0.2 and not any("power" in kind or kind == "fail_sync" for kind in faults.kinds):
             # The memory of min.insync.replicas machines counts: no promise over power cuts.
             node["flush.policy"] = "replicate"
-        return cls(world, faults, workload, node, rng.choice((4_000, 10_000)), rng.random() < 0.3)
+        return cls(world, faults, workload, node, rng.choice((5_000, 10_000, 20_000)), rng.random() < 0.3)
 
 
 class ScenarioRun:

@@ -72,7 +72,10 @@ class WorkloadOptions:
         lanes = [0, *(rng.randrange(len(LANES)) for _ in range(rng.randint(1, 2)))]
         return cls(
             topics={"alpha": rng.randint(1, 2), **({"beta": 1} if rng.random() < 0.3 else {})},
-            topic_configs={"segment.bytes": str(rng.choice((20_000, 100_000, 1 << 30)))},
+            topic_configs={
+                "segment.bytes": str(rng.choice((20_000, 100_000, 1 << 30))),
+                "min.insync.replicas": rng.choice(("2", "2", "1")),
+            },
             lanes=tuple(lanes),
             send_gap_ms=rng.choice((20.0, 60.0, 200.0)),
             burst_max=rng.choice((1, 5, 20)),
