@@ -156,3 +156,78 @@ def test_a_stream_has_back_pressure() -> None:
         assert len(log) == 100
 
     run(client, log=log)
+
+
+def test_an_idle_connection_to_a_machine_without_power_is_found_out() -> None:
+    """gRPC's keep-alive, as `cluster.internal.options` sets it: a ping after 5 s, a break 5 s later."""
+
+    async def client(world: World, ports: Ports) -> None:
+        stream = await ports.rpc.open_stream(SERVER, "/Shout", timeout_ms=100)
+        world.power_cut("server")
+        cut_ms = world.now_ms
+        with pytest.raises(RpcUnavailable):
+            await stream.read()
+        assert 5_000 <= world.now_ms - cut_ms <= 15_001
+
+    run(client)
+
+
+def test_after_a_failed_attempt_callers_are_answered_from_memory() -> None:
+    """gRPC's reconnect back-off: a node that came back is found within about 300 ms, not at once."""
+
+    async def client(world: World, ports: Ports) -> None:
+        nowhere = Endpoint("server", 7)
+        with pytest.raises(RpcUnavailable):
+            await ports.rpc.call(nowhere, "/Echo", b"", timeout_ms=300)
+        at_ms = world.now_ms
+        with pytest.raises(RpcUnavailable) as caught:
+            await ports.rpc.call(nowhere, "/Echo", b"", timeout_ms=300)
+        assert caught.value.refused
+        assert world.now_ms == at_ms
+        await asyncio.sleep(0.5)
+        at_ms = world.now_ms
+        with pytest.raises(RpcUnavailable):
+            await ports.rpc.call(nowhere, "/Echo", b"", timeout_ms=300)
+        assert world.now_ms > at_ms
+
+    run(client)
+
+
+def test_a_stream_that_its_caller_closes_is_reset() -> None:
+    """What was written last may never be read; the handler learns of the end by its reads, whichever way it looks."""
+    ends: set[tuple[int, bool]] = set()
+    for seed in range(30):
+        world = World(seed)
+        for name in ("server", "client"):
+            world.add_machine(name)
+        seen: list[bytes] = []
+        broke: list[bool] = []
+
+        async def handler(stream: Stream, seen: list[bytes] = seen, broke: list[bool] = broke) -> None:
+            await asyncio.sleep(0.5)
+            try:
+                while (frame := await stream.read()) is not None:
+                    seen.append(frame)
+                broke.append(False)
+            except RpcUnavailable:
+                broke.append(True)
+
+        async def server(ports: Ports, handler: Callable[[Stream], Awaitable[None]] = handler) -> None:
+            await ports.rpc.serve(SERVER, {}, {"/Late": handler})
+            await asyncio.get_running_loop().create_future()
+
+        async def client(ports: Ports) -> None:
+            await asyncio.sleep(0.01)
+            stream = await ports.rpc.open_stream(SERVER, "/Late", timeout_ms=100)
+            await stream.write(b"1")
+            await stream.write(b"2")
+            stream.close()
+
+        async def scenario(world: World = world) -> None:
+            world.spawn("server", server)
+            world.spawn("client", client)
+            await asyncio.sleep(2)
+
+        world.run(scenario())
+        ends.add((len(seen), broke[0]))
+    assert ends == {(0, False), (0, True), (2, False), (2, True)}
