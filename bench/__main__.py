@@ -137,7 +137,8 @@ def show(medians: dict[str, dict[str, float]]) -> None:
             kept = value <= bound if sign == "<=" else value >= bound
             row += [f"{sign} {bound:,g}", "yes" if kept else "NO"]
         table.add_row(*row)
-    Console().print(table)
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    console.print(table)
 
 
 if __name__ == "__main__":

@@ -49,9 +49,20 @@ def producer_settings(bootstrap: str, **settings: object) -> dict[str, object]:
 
 
 def create_topic(bootstrap: str, name: str, partitions: int) -> None:
-    """Replication 3, min.insync.replicas 2."""
+    """Replication 3, min.insync.replicas 2; returns when its leaders are known."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     admin.create_topics([NewTopic(name, partitions, 3, config={"min.insync.replicas": "2"})])[name].result(30)
+    deadline = time.perf_counter() + 30
+    while leaders(admin, name) != partitions:
+        if time.perf_counter() > deadline:
+            raise TimeoutError(f"topic {name} has not all its leaders after 30 s")
+        time.sleep(0.02)
+
+
+def leaders(admin: AdminClient, name: str) -> int:
+    """How many partitions of the topic have a leader."""
+    topic = admin.list_topics(name, timeout=10).topics[name]
+    return sum(partition.leader >= 0 for partition in topic.partitions.values())
 
 
 def produce_load(bootstrap: str, topic: str, size: int, count: int) -> float:
