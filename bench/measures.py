@@ -33,7 +33,7 @@ class Results:
 
 
 def producer_settings(bootstrap: str, **settings: object) -> dict[str, object]:
-    """acks=all and idempotent, as the issue of every comparison."""
+    """acks=all and idempotent, the same for every cluster."""
     return {
         "bootstrap.servers": bootstrap,
         "acks": "all",

@@ -1,4 +1,4 @@
-"""A full disk and a failing one: what is refused, what stays, what goes on (bad input of the issue; D-18)."""
+"""A full disk and a failing one: what is refused, what stays, what goes on (D-18)."""
 
 from __future__ import annotations
 
