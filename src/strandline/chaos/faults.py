@@ -6,7 +6,7 @@ which everything happens at once hides bugs that need one kind alone.
 
 from __future__ import annotations
 
-import asyncio
+import contextvars
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -114,7 +114,9 @@ class Nemesis:
         number = self._next_undo
         self._next_undo += 1
         self._undo[number] = undo
-        asyncio.get_running_loop().call_later(duration_ms / 1000, self._undo_now, number)
+        due_us = self.world.loop.now_us + duration_ms * 1000
+        # In a context of its own: a strike comes in the name of the process that it kills.
+        self.world.loop.call_at_us(due_us, self._undo_now, number, context=contextvars.Context())
         return duration_ms
 
     def _undo_now(self, number: int) -> None:
