@@ -23,7 +23,7 @@ WIDTH = 100
 def command_page() -> str:
     """docs/cli.md."""
     parts = [HEAD]
-    for path, command, context in _walk(main, click.Context(main, info_name="strandline")):
+    for path, command, context in _walk(main, click.Context(main, info_name="strandline", **main.context_settings)):
         if isinstance(command, click.Group) and path != "strandline":
             continue
         context.terminal_width = context.max_content_width = WIDTH
