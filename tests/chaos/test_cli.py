@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from strandline.chaos import cli
 from strandline.chaos.breaks import BREAKS
+from strandline.cluster.cli.main import main
+
+
+def sim(arguments: list[str]) -> Result:
+    """Through the program, as a user does: click remembers in a command how it was called first."""
+    return CliRunner().invoke(main, ["sim", *arguments])
 
 
 def test_seeds_that_hold_exit_0_and_tell_json() -> None:
     """One object a seed; the trace is the seed's."""
     arguments = ["--scenario", "quorum", "--seeds", "2", "--seed", "1", "--output", "json"]
-    result = CliRunner().invoke(cli.sim, arguments)
+    result = sim(arguments)
     assert result.exit_code == 0, result.output
     outcomes = [json.loads(line) for line in result.stdout.splitlines()]
     assert sorted(outcome["seed"] for outcome in outcomes) == [1, 2]
@@ -23,12 +29,12 @@ def test_seeds_that_hold_exit_0_and_tell_json() -> None:
 def test_a_failure_tells_seed_options_and_how_to_replay_it() -> None:
     """Exit 1, the invariant's name, the expanded options, the command; and that command fails the same way."""
     arguments = ["--scenario", "quorum", "--seeds", "60", "--break", "vote-not-durable"]
-    result = CliRunner().invoke(cli.sim, arguments)
+    result = sim(arguments)
     assert result.exit_code == 1
     replay = next(line for line in result.stdout.splitlines() if "replay:" in line)
     words = replay.split("strandline sim ")[1].split()
     assert '"quorum_election_timeout_ms"' in result.stdout
-    again = CliRunner().invoke(cli.sim, words)
+    again = sim(words)
     assert again.exit_code == 1
     message = next(line for line in result.stdout.splitlines() if line.startswith("seed "))
     assert message in again.stdout
@@ -37,13 +43,11 @@ def test_a_failure_tells_seed_options_and_how_to_replay_it() -> None:
 def test_options_change_what_the_seed_drew() -> None:
     """Nested, by name; an unknown one is told with those that are known."""
     arguments = ["--scenario", "quorum", "--seed", "1", "--timeline"]
-    changed = CliRunner().invoke(
-        cli.sim, [*arguments, "--options", '{"duration_ms": 1500, "faults": {"kinds": ["kill"]}}']
-    )
+    changed = sim([*arguments, "--options", '{"duration_ms": 1500, "faults": {"kinds": ["kill"]}}'])
     assert changed.exit_code == 0, changed.output
     assert "kill n" in changed.stdout
     assert "partition" not in changed.stdout
-    wrong = CliRunner().invoke(cli.sim, [*arguments, "--options", '{"faults": {"kind": 1}}'])
+    wrong = sim([*arguments, "--options", '{"faults": {"kind": 1}}'])
     assert wrong.exit_code == 2
     assert "faults.kind" in wrong.output
     assert "kinds" in wrong.output
