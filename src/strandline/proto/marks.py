@@ -1,0 +1,88 @@
+"""Coverage marks: production code says that a rare branch was reached, and tests and simulator runs ask whether.
+
+A fault injector that never reaches the dangerous branches proves nothing. `mark` stands where a rare decision is taken
+(a refused vote, a truncation, an election from the eligible leader replicas), never on the path of a record. Counts are
+those of this process since the last `reset`; all nodes of a simulated cluster share them.
+"""
+
+from __future__ import annotations
+
+MARKS: dict[str, str] = {
+    # the metadata quorum
+    "pre-vote-refused": "a voter that has heard of its leader lately refused a pre-vote",
+    "vote-refused-log-behind": "a voter refused a candidate whose log is behind its own",
+    "vote-refused-directory": "a vote was refused because the node has another directory id than the voter set says",
+    "check-quorum-resign": "a quorum leader resigned because a majority of voters had not fetched",
+    "restarted-as-leader": "a quorum node that had led came back as resigned in its epoch",
+    "quorum-diverging": "a quorum leader found a follower's log diverging",
+    "quorum-truncated": "a quorum node cut records that an older leader had appended",
+    "quorum-snapshot-taken": "a quorum node wrote a snapshot of its metadata",
+    "quorum-snapshot-installed": "a quorum node that was too far behind installed its leader's snapshot",
+    "quorum-disk-full": "a quorum node held its vote back because its disk had no room to make it durable",
+    # the controller
+    "elected-from-isr": "an election moved a partition's leadership to another in-sync replica",
+    "elected-from-elr": "the ISR being empty, an eligible leader replica was elected",
+    "elected-last-known-leader": "ISR and ELR being empty, the last known leader was elected",
+    "elected-unclean": "an unclean election was held: committed records may be lost",
+    "partition-leaderless": "a partition was left without a leader: no acceptable replica was eligible",
+    "elr-grew": "the ISR fell below min.insync.replicas, and those who left it stayed eligible",
+    "unclean-shutdown": "a broker registered again after an unclean shutdown and left every ISR and ELR",
+    "duplicate-registration": "a registration was refused, because another process of that id has a live session",
+    "controlled-shutdown": "a broker handed its leaderships over before it stopped",
+    "broker-fenced": "a broker that was silent too long, or whose process was gone, was fenced",
+    "alter-partition-fenced": "an ISR change of a leader of an older leader epoch was refused",
+    "alter-partition-stale": "an ISR change based on an older partition epoch was refused",
+    "alter-partition-ineligible": "an ISR change that adds a fenced or stopping broker, or another incarnation, was refused",
+    "alter-partition-newer": "an ISR change that knows more than this controller was refused: the controller is stale",
+    # replicas
+    "isr-shrunk": "a leader saw its ISR shrink",
+    "isr-expanded": "a leader saw its ISR grow",
+    "isr-change-rolled-back": "a leader took a proposed ISR change back, because the controller found a member ineligible",
+    "not-enough-replicas": "an append was refused because the ISR was below min.insync.replicas: nothing was written",
+    "not-enough-replicas-after-append": "a batch was committed while the ISR was below min.insync.replicas",
+    "leadership-lost-while-waiting": "leadership was lost while a batch waited for the high watermark",
+    "fenced-zombie": "a replica that asks in another leader epoch than the leader's was refused",
+    "replica-diverging": "a leader found that a follower's log is no prefix of its own",
+    "diverged-over-epochs": "a follower had to ask more than once to find where its log diverges",
+    "truncated": "a follower cut a diverging log",
+    "truncated-below-high-watermark": "a follower cut below its high watermark, as an unclean election allows",
+    "truncation-refused": "a follower kept its log rather than cut committed records that its leader lacks",
+    "restarted-at-log-start": "a follower dropped its whole log, since the leader's begins after it",
+    "log-offline": "a partition went offline because its log cannot be used",
+    # the log
+    "torn-tail-cut": "recovery cut a torn batch off the end of a log",
+    "damage-refused": "recovery found damage that is no torn tail, and refused to use the log",
+    "clean-start": "logs were opened after a clean shutdown, without recovery",
+    "segment-rolled": "a log began a new segment",
+    "producer-state-from-snapshot": "producer state was taken from a snapshot",
+    "producer-state-rolled-back": "a truncation rolled the state of producers back",
+    "disk-full": "an append was refused because the disk is full",
+    "sync-failed": "a sync failed, and the log was closed to writes",
+    "write-failed": "a write failed with an I/O error",
+    "read-failed": "a read failed with an I/O error",
+    # idempotence
+    "duplicate-batch": "a batch that was in the log already was answered with its original offsets",
+    "out-of-order-sequence": "a batch was refused because batches of its producer before it are missing",
+}
+"""name -> what it says that a run reached."""
+
+_counts: dict[str, int] = dict.fromkeys(MARKS, 0)
+
+
+def mark(name: str) -> None:
+    """Count one arrival.
+
+    Raises:
+        KeyError: no such mark is declared in `MARKS`.
+    """
+    _counts[name] += 1
+
+
+def counts() -> dict[str, int]:
+    """How often each mark was reached since the last `reset`; those that never were are there with 0."""
+    return dict(_counts)
+
+
+def reset() -> None:
+    """Begin counting anew."""
+    _counts.update(dict.fromkeys(MARKS, 0))
