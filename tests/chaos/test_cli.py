@@ -6,8 +6,6 @@ import json
 
 from click.testing import CliRunner, Result
 
-from strandline.chaos import cli
-from strandline.chaos.breaks import BREAKS
 from strandline.cluster.cli.main import main
 
 
@@ -51,8 +49,3 @@ def test_options_change_what_the_seed_drew() -> None:
     assert wrong.exit_code == 2
     assert "faults.kind" in wrong.output
     assert "kinds" in wrong.output
-
-
-def test_the_breaks_in_the_help_are_those_there_are() -> None:
-    """`--help` must not import the cluster, so the names stand twice."""
-    assert sorted(cli.BREAKS) == sorted(BREAKS)

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from strandline.chaos.mutants import MUTANTS
+
 if TYPE_CHECKING:
     from strandline.chaos.runner import Outcome, Run
 
 SCENARIOS = ("cluster", "quorum")
-BREAKS = ("count-before-sync", "isr-instead-of-maximal", "vote-not-durable")
-"""Spelled here too, so that `--help` need not import the cluster; a test holds them equal to `breaks.BREAKS`."""
 
 _TIMELINE_LINES = 60
 
@@ -53,7 +53,13 @@ def make_run(scenario: str, changes: Mapping[str, Any], trace_file: str | None, 
 @click.option("--scenario", type=click.Choice(SCENARIOS), default="cluster", help="What to simulate.")
 @click.option("--jobs", type=click.IntRange(1), default=2, help="Seeds at a time, each in a process of its own.")
 @click.option("--options", "options_text", default="{}", help="JSON: changes to what the seed draws.")
-@click.option("--break", "break_name", type=click.Choice(BREAKS), help="Remove a rule on purpose: some seed must fail.")
+@click.option(
+    "--break",
+    "break_name",
+    type=click.Choice(tuple(MUTANTS)),
+    metavar="MUTANT",
+    help="Take a rule out on purpose (see `strandline mutants --list`): some seed must fail.",
+)
 @click.option("--timeline", is_flag=True, help="Show faults and log lines of every seed, not only of failed ones.")
 @click.option("--trace-file", type=click.Path(dir_okay=False), help="Write every event of a single seed to a file.")
 @click.option("--keep-going", is_flag=True, help="Go on after a failure.")

@@ -12,8 +12,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
-from strandline.chaos.breaks import broken
 from strandline.chaos.checkers.invariant import InvariantViolated
+from strandline.chaos.mutants import without
 
 _FORK = multiprocessing.get_context("fork")
 
@@ -52,7 +52,7 @@ def run_one(seed: int, make: Callable[[int], Run], break_name: str | None = None
     """Execute one seed here, in this process."""
     started = time.process_time()
     outcome = Outcome(seed, ok=False)
-    with broken(break_name):
+    with without(break_name):
         try:
             run = make(seed)
             outcome.options = run.expanded()

@@ -1,0 +1,31 @@
+"""Rules of the production code taken out on purpose: each mutant must be noticed, or the tests have a hole.
+
+`strandline mutants` holds every one against what is to kill it, `strandline sim --break NAME` runs seeds with one of
+them, `pytest --mutant NAME` tests. Nothing of the cluster is imported before a mutant is applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from strandline.chaos.mutants import quorum
+from strandline.chaos.mutants.mutant import Mutant, Patch
+from strandline.chaos.mutants.patching import StalePatch, applied
+
+__all__ = ["MUTANTS", "Mutant", "Patch", "StalePatch", "without"]
+
+MUTANTS: dict[str, Mutant] = {mutant.name: mutant for table in (quorum.TABLE,) for mutant in table}
+"""By name, in the order of the rules."""
+
+
+@contextmanager
+def without(name: str | None) -> Iterator[None]:
+    """Run without the rule that the mutant called `name` takes out (None: with every rule).
+
+    Raises:
+        KeyError: there is no such mutant.
+        StalePatch: the code that it changes is not there any more.
+    """
+    with applied(None if name is None else MUTANTS[name]):
+        yield
