@@ -186,3 +186,4 @@ class BrokerRole:
             self._node.fatal(error)
             return
         self.session.wake()
+        self.service.run(self.service.hold_producer_ids())

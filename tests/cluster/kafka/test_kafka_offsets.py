@@ -139,6 +139,33 @@ def test_producer_ids_wait_for_the_controller_together(tmp_path: Path) -> None:
     run(tmp_path, main)
 
 
+def test_new_producers_need_no_controller(tmp_path: Path) -> None:
+    """S34, S45: a broker holds a block from its start, and gets the next one before this one is used up."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        await node.service.hold_producer_ids()
+        assert node.controller.blocks == 1
+        shut = asyncio.Event()
+
+        async def wait() -> None:
+            await shut.wait()
+
+        async def take(number: int) -> list[int]:
+            sent = [client.send("init_producer_id", 4, transactional_id=None) for _ in range(number)]
+            return [(await client.receive(one)).producer_id for one in sent]
+
+        node.controller.gate = wait
+        ids = await take(890)
+        node.controller.gate = None
+        ids += await take(50)
+        node.controller.gate = wait
+        ids += await take(1000)
+        assert len(set(ids)) == 1940
+        assert node.controller.blocks == 2
+
+    run(tmp_path, main)
+
+
 @pytest.mark.parametrize("version", versions("FindCoordinator"))
 def test_find_coordinator_says_that_there_is_none(tmp_path: Path, version: int) -> None:
     """Groups and transactions are not served yet; from version 1 on the answer says so in words."""

@@ -66,6 +66,9 @@ class StaticSetting:
     is_default: bool
 
 
+NO_PRODUCER_IDS = ProducerIdBlock(ProducerId(0), 0)
+
+
 class Base:
     """The parts of the node that the operations use.
 
@@ -109,7 +112,8 @@ class Base:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._being_created: dict[str, None] = {}
         self._fenced_since: dict[NodeId, float] = {}
-        self._producer_ids_left = ProducerIdBlock(ProducerId(0), 0)
+        self._producer_ids_left = NO_PRODUCER_IDS
+        self._producer_ids_next = NO_PRODUCER_IDS
         self._lease: asyncio.Future[None] | None = None
 
     def close(self) -> None:

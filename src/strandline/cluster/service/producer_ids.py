@@ -6,12 +6,19 @@ import asyncio
 from typing import NamedTuple
 
 from strandline.cluster.service.authorizer import CLUSTER, Operation, allowed
-from strandline.cluster.service.base import NO_TRANSACTIONS, Base
+from strandline.cluster.service.base import NO_PRODUCER_IDS, NO_TRANSACTIONS, Base
 from strandline.cluster.service.context import RequestContext
 from strandline.controller.api import AllocateProducerIdsRequest, ProducerIdBlock
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import ProducerId
+
+
+PREFETCH_BELOW = 100
+"""So many ids left of a block of 1,000: ask for the next one, before a producer has to wait for it."""
+
+RETRY_MS = 500.0
+"""Pause after a failed request for the first block."""
 
 
 class InitProducerIdRequest(NamedTuple):
@@ -43,20 +50,39 @@ class ProducerIds(Base):
         if not allowed(self.authorizer, context, Operation.IDEMPOTENT_WRITE, CLUSTER):
             raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         while self._producer_ids_left.count == 0:
-            await self._lease_block()
+            if self._producer_ids_next.count > 0:
+                self._producer_ids_left, self._producer_ids_next = self._producer_ids_next, NO_PRODUCER_IDS
+            else:
+                await self._lease_block()
         producer_id = self._producer_ids_left.first_producer_id
         self._producer_ids_left = ProducerIdBlock(ProducerId(producer_id + 1), self._producer_ids_left.count - 1)
+        if self._producer_ids_left.count < PREFETCH_BELOW and self._producer_ids_next.count == 0:
+            self._start_lease()
         return ProducerIdentity(producer_id, 0)
+
+    async def hold_producer_ids(self) -> None:
+        """Return once a block is here. A broker asks for it when it starts: new producers then need no controller,
+        and data flow on while a majority of controllers is away (S34, S45)."""
+        while self._producer_ids_left.count + self._producer_ids_next.count == 0:
+            try:
+                await self._lease_block()
+            except KafkaError:
+                await asyncio.sleep(RETRY_MS / 1000)
 
     async def _lease_block(self) -> None:
         """One request to the controller, however many producers wait for it."""
+        await asyncio.shield(self._start_lease())
+
+    def _start_lease(self) -> asyncio.Future[None]:
         if self._lease is None:
             self._lease = asyncio.ensure_future(self._ask_for_block())
-        await asyncio.shield(self._lease)
+            # Whoever waits hears of a failure; a block asked for ahead of need is asked for again when it is needed.
+            self._lease.add_done_callback(lambda lease: lease.cancelled() or lease.exception())
+        return self._lease
 
     async def _ask_for_block(self) -> None:
         try:
-            self._producer_ids_left = await self.controller.allocate_producer_ids(
+            self._producer_ids_next = await self.controller.allocate_producer_ids(
                 AllocateProducerIdsRequest(node_id=self.node_id, broker_epoch=self.broker_epoch()),
                 self.config.request_timeout_ms,
             )
