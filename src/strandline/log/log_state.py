@@ -16,6 +16,7 @@ from strandline.log.snapshots import Snapshots
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StorageError
 from strandline.proto.ids import LeaderEpoch, Offset, TopicId, TopicPartition
+from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
 
 if TYPE_CHECKING:
@@ -179,6 +180,7 @@ class LogState:
 
     def sync_failed(self, error: DiskError) -> None:
         """That sync failed: nothing written since the last one can be trusted, and no retry would tell (D-32)."""
+        mark("sync-failed")
         self._fence(error)
 
     def sync_now(self) -> None:
@@ -203,7 +205,9 @@ class LogState:
     def _disk_failed(self, error: DiskError) -> KafkaError | StorageError:
         """A full disk is the moment's trouble and has changed nothing; anything else ends this log's life."""
         if isinstance(error, DiskFull):
+            mark("disk-full")
             return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no space left in {self.directory}")
+        mark("write-failed")
         return self._fence(error)
 
     def _fence(self, error: DiskError) -> StorageError:

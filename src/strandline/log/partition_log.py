@@ -26,6 +26,7 @@ from strandline.log.validation import check_client_batches, check_replicated_bat
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import LeaderEpoch, Offset
+from strandline.proto.marks import mark
 
 
 class AppendResult(NamedTuple):
@@ -213,6 +214,7 @@ class PartitionLog(LogState):
                 raise self._disk_failed(error) from error
 
     def _roll(self, now_ms: int) -> None:
+        mark("segment-rolled")
         old = self.segments[-1]
         self.dirt.add_and_close(old.seal())
         self.dirt.add(old.file)

@@ -14,6 +14,7 @@ from crc32c import crc32c
 from strandline.log.batch import BatchHeader
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.marks import mark
 
 BATCHES_KEPT = 5
 """Kafka's number: clients may have at most five requests in flight and still be idempotent."""
@@ -244,6 +245,7 @@ def _check_follows(header: BatchHeader, current_epoch: int, last_sequence: int) 
     if header.producer_epoch == current_epoch and last_sequence < 0:
         return
     if header.base_sequence != expected:
+        mark("out-of-order-sequence")
         raise KafkaError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
             "the batch does not follow on the producer's last one",

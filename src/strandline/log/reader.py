@@ -12,6 +12,7 @@ from strandline.log.segment import ColdRead, Pread, Segment, pread_blocking, pre
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import LeaderEpoch, Offset
+from strandline.proto.marks import mark
 
 if TYPE_CHECKING:
     from strandline.log.log_state import LogState
@@ -205,4 +206,5 @@ class LogReader:
 
 
 def _unreadable(error: DiskError) -> KafkaError:
+    mark("read-failed")
     return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log cannot be read: {error}")

@@ -9,9 +9,11 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
 from strandline.log.disk import DiskError, DiskFull, File
+from strandline.log.sync_thread import SyncThread
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -163,7 +165,7 @@ class RealDisk:
         self._poison: DiskError | None = None
         self._scratch = bytearray()
         self._nowait = getattr(os, "RWF_NOWAIT", 0)
-        self._sync_thread = ThreadPoolExecutor(1, "strandline-sync")
+        self._sync_thread = SyncThread("strandline-sync")
         self._io_threads = ThreadPoolExecutor(2, "strandline-disk")
         self._syncfs = _load_syncfs()
 
@@ -244,7 +246,7 @@ class RealDisk:
             file.pins += 1
             file.dirty = False  # what is written while the sync runs belongs to the next one, and sets this again
         try:
-            await self._in_thread(self._sync_thread, self._sync_group, pairs, tuple(directories))
+            await self._sync_thread.run(partial(self._sync_group, pairs, tuple(directories)))
         except BaseException:
             for file in real:
                 file.dirty = True
@@ -293,23 +295,21 @@ class RealDisk:
         fd = real.descriptor()
         real.pins += 1
         try:
-            return await self._in_thread(self._io_threads, _pread_all, fd, size, position, real.path)
+            return await self._in_thread(_pread_all, fd, size, position, real.path)
         finally:
             real.unpin()
 
     async def unlink_slowly(self, path: str) -> None:
         """Shrink the file step by step, then unlink it, in a thread. Raises FileNotFoundError, DiskError."""
-        await self._in_thread(self._io_threads, _shrink_and_unlink, path)
+        await self._in_thread(_shrink_and_unlink, path)
 
-    async def _in_thread(
-        self, threads: ThreadPoolExecutor, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    async def _in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         assert not kwargs
-        return await asyncio.get_running_loop().run_in_executor(threads, work, *args)
+        return await asyncio.get_running_loop().run_in_executor(self._io_threads, work, *args)
 
     def close(self) -> None:
         """Close every descriptor and end the threads; waits for what they are doing."""
-        self._sync_thread.shutdown()
+        self._sync_thread.close()
         self._io_threads.shutdown()
         for file in list(self._open):
             file.close()

@@ -34,6 +34,7 @@ from strandline.log.segment import (
 from strandline.log.snapshots import Snapshots
 from strandline.proto.errors import CorruptLogError, KafkaError
 from strandline.proto.ids import ZERO_UUID, TopicId, TopicPartition
+from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
 
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log")
@@ -89,6 +90,7 @@ def open_log(
         producers = opening.snapshots.load(opening.segments, opening.log_end_offset, opening.now_ms)
     except KafkaError as error:
         # Not walked, since its stop was clean or its boot the same; and then a reader of it met damage.
+        mark("damage-refused")
         path, position = str(error.figures.get("file", directory)), int(error.figures.get("position", 0))
         raise CorruptLogError(path, position, None, error.message, ADVICE) from error
     log = PartitionLog(
@@ -142,6 +144,7 @@ class _Opening:
         self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
         epochs_known = self._load_epochs()
         if self.last_life.clean:
+            mark("clean-start")
             self._load_clean(index_names)
         else:
             self.names_changed = True  # a life that was killed may not have come to syncing a name it made
@@ -241,6 +244,7 @@ class _Opening:
                 if end == following.base_offset:
                     continue
             reason += "; this part of the log was durable once"
+            mark("damage-refused")
             raise CorruptLogError(segment.file.path, position, offset, reason, ADVICE)
 
     # ------------------------------------------------------------------ after any other stop
@@ -288,6 +292,7 @@ class _Opening:
                 damage = Damage(self.segments[i].size, expected, "the log ends here")
         if damage is not None:
             self._judge(i, damage, known_durable)
+            mark("torn-tail-cut")
         self._cut(first, i)
         self.log_end_offset = expected
         if self.epochs.entries() == stated:
@@ -317,6 +322,7 @@ class _Opening:
                 if not reason and not only_zeros(later.file, 0, later.file.size()):
                     reason = f"{later.file.path} follows, so this is no torn tail"
         if reason:
+            mark("damage-refused")
             raise CorruptLogError(file.path, damage.position, damage.offset, f"{damage.reason}; {reason}", ADVICE)
 
     def _cut(self, first: int, last: int) -> None:

@@ -12,6 +12,7 @@ from bisect import bisect_right, insort
 from strandline.log.disk import Disk, File, read_file
 from strandline.log.producer_state import ProducerStates, SnapshotDamaged
 from strandline.log.segment import SNAPSHOT_SUFFIX, Segment, pread_blocking, segment_name
+from strandline.proto.marks import mark
 
 SNAPSHOT_INTERVAL_BYTES = 64 << 20
 """Bounds the replay of a truncation: 64 MiB of 1 KB batches are walked in about 0.1 s."""
@@ -54,6 +55,7 @@ class Snapshots:
             except SnapshotDamaged:
                 self.delete(offset)
                 continue
+            mark("producer-state-from-snapshot")
             start = offset
             break
         replay(states, segments, start, end_offset, now_ms)

@@ -32,7 +32,6 @@ class Syncer:
         self._on_synced = on_synced
         self._on_failed = on_failed
         self._marked: list[PartitionLog] = []
-        self._scheduled = False
         self._task: asyncio.Task[None] | None = None
         self.syncs = 0
         """Groups synced so far."""
@@ -42,22 +41,13 @@ class Syncer:
         if not log.sync_pending:
             log.sync_pending = True
             self._marked.append(log)
-            if not self._scheduled and self._task is None:
-                self._scheduled = True
-                asyncio.get_running_loop().call_soon(self._start)
+            if self._task is None:  # it starts in the next turn of the loop: all that this turn marks goes with it
+                self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def drain(self) -> None:
         """Return when everything marked so far, and what that entails, has been synced or has failed."""
-        while self._scheduled or self._task is not None:
-            if self._task is not None:
-                await asyncio.wait([self._task])
-            else:
-                await asyncio.sleep(0)
-
-    def _start(self) -> None:
-        self._scheduled = False
-        if self._marked and self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+        while self._task is not None:
+            await asyncio.wait([self._task])
 
     async def _run(self) -> None:
         try:

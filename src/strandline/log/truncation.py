@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from strandline.log.segment import delete_files, pread_blocking
 from strandline.proto.ids import Offset
+from strandline.proto.marks import mark
 
 if TYPE_CHECKING:
     from strandline.log.partition_log import PartitionLog
@@ -26,6 +27,7 @@ def cut_end(log: PartitionLog, offset: int, now_ms: int) -> None:
         log.on_cut_below(log, new_end)
     names_changed = log.snapshots.delete_above(new_end)
     if len(log.producers):
+        mark("producer-state-rolled-back")
         log.producers = log.snapshots.load(log.segments, new_end, now_ms)
     while len(log.segments) > keep + 1:
         _delete_last_segment(log)
