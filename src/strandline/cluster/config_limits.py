@@ -81,3 +81,9 @@ class Limits:
     request_timeout_ms = milliseconds(
         "request.timeout.ms", 30_000, "How long an operation without a timeout of its own waits for the controller."
     )
+    fault_injection = boolean(
+        "strandline.fault.injection",
+        False,
+        "For tests alone: POST /faults on the HTTP listener makes chosen requests fail and the disk slow. Whoever "
+        "reaches that listener can do so.",
+    )

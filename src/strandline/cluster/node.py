@@ -17,8 +17,9 @@ import structlog
 from strandline.cluster.broker_role import BrokerRole
 from strandline.cluster.config import NodeConfig
 from strandline.cluster.config_identity import HTTP, INTERNAL
+from strandline.cluster.faults.injection import FaultInjection
 from strandline.cluster.format import random_id, read_directory
-from strandline.cluster.http.pages import routes_of
+from strandline.cluster.http.pages import commands_of, routes_of
 from strandline.cluster.http.protocol import HttpServer
 from strandline.cluster.internal.health import TellsHealth
 from strandline.cluster.loop_lag import LoopLag
@@ -53,6 +54,9 @@ class Node:
             CorruptLogError, DiskError: the directory cannot be used.
         """
         self.config = config
+        self.faults = FaultInjection() if config.fault_injection else None
+        if self.faults is not None:
+            disk = self.faults.slow(disk)
         self.disk = disk
         self.clock = clock
         self.rng = rng
@@ -93,8 +97,13 @@ class Node:
             )
             self.quorum.register(self.controller)
         self.broker = BrokerRole(self) if config.is_broker else None
+        if self.faults is not None and self.broker is not None:
+            for listener in self.broker.listeners:
+                listener.apis = self.faults.intercept(listener.apis)
         self.loop_lag = LoopLag(clock)
-        self.http = HttpServer(config.http, routes_of(self)) if config.http is not None else None
+        self.http: HttpServer | None = None
+        if config.http is not None:
+            self.http = HttpServer(config.http, routes_of(self), commands_of(self))
         self._health: asyncio.Task[None] | None = None
         self.hurried = asyncio.Event()
         """Set: a stop under way waits for no other node any more; what is here is still synced and closed."""

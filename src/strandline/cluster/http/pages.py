@@ -6,21 +6,31 @@ import json
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from strandline.cluster.http.protocol import Page, Routes
+from strandline.cluster.http.protocol import Commands, Page, Routes
 from strandline.cluster.metrics import CONTENT_TYPE, Metrics
+
+FAULTS_PATH = "/faults"
 
 if TYPE_CHECKING:
     from strandline.cluster.node import Node
 
 
 def routes_of(node: Node) -> Routes:
-    """/metrics for Prometheus; /healthz: the process is in order; /readyz: the node does its work."""
+    """/metrics for Prometheus; /healthz: the process is in order; /readyz: the node does its work. /faults, where fault
+    injection is on: the faults asked for, and how often each struck."""
     metrics = Metrics(node)
+    faults = {} if node.faults is None else {FAULTS_PATH: node.faults.page}
     return {
+        **faults,
         "/metrics": lambda: Page(metrics.render(), CONTENT_TYPE),
         "/healthz": lambda: _verdict(node, not node.failed.done(), "the node must stop; its log says why"),
         "/readyz": lambda: _verdict(node, node.ready, _why_not_ready(node)),
     }
+
+
+def commands_of(node: Node) -> Commands:
+    """POST /faults, where fault injection is on."""
+    return {} if node.faults is None else {FAULTS_PATH: node.faults.command}
 
 
 def _verdict(node: Node, holds: bool, reason: str) -> Page:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
+from types import MappingProxyType
 
 import h11
 
@@ -15,7 +16,7 @@ IDLE_TIMEOUT_S = 30.0
 """A connection without a request for so long is closed."""
 
 BODY_BYTES_MAX = 64 * 1024
-"""Pages take no body; what a client sends all the same is read and dropped up to this."""
+"""The largest body of a request; pages that are only read drop it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +31,20 @@ class Page:
 Routes = Mapping[str, Callable[[], Page]]
 """Path -> what makes its page, at once and without waiting."""
 
+Commands = Mapping[str, Callable[[bytes], Page]]
+"""Path -> what takes the body of a POST and makes the answer, at once and without waiting."""
+
 
 class HttpProtocol(asyncio.Protocol):
-    """One connection. GET and HEAD alone; what is no HTTP gets 400 and a closed connection."""
+    """One connection. GET, HEAD, and POST to commands; what is no HTTP gets 400 and a closed connection."""
 
-    def __init__(self, routes: Routes, connections: dict[HttpProtocol, None]) -> None:
+    def __init__(self, routes: Routes, commands: Commands, connections: dict[HttpProtocol, None]) -> None:
         self._routes = routes
+        self._commands = commands
         self._connections = connections
         self._machine = h11.Connection(h11.SERVER)
         self._request: h11.Request | None = None
-        self._body_bytes = 0
+        self._body = bytearray()
         self._transport: asyncio.Transport | None = None
         self._idle: asyncio.TimerHandle | None = None
 
@@ -84,11 +89,11 @@ class HttpProtocol(asyncio.Protocol):
                 if event is h11.NEED_DATA or event is h11.PAUSED:
                     return
                 if isinstance(event, h11.Request):
-                    self._request, self._body_bytes = event, 0
+                    self._request, self._body = event, bytearray()
                 elif isinstance(event, h11.Data):
-                    self._body_bytes += len(event.data)
-                    if self._body_bytes > BODY_BYTES_MAX:
-                        self._answer(_text(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "no page here takes a body"))
+                    self._body += event.data
+                    if len(self._body) > BODY_BYTES_MAX:
+                        self._answer(_text(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {BODY_BYTES_MAX} bytes"))
                         return
                 elif isinstance(event, h11.EndOfMessage):
                     self._answer(self._page())
@@ -100,10 +105,13 @@ class HttpProtocol(asyncio.Protocol):
 
     def _page(self) -> Page:
         assert self._request is not None
-        if self._request.method not in (b"GET", b"HEAD"):
-            return _text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are served here")
         path = self._request.target.decode("ascii", "replace").partition("?")[0]
+        command = self._commands.get(path)
+        if self._request.method == b"POST" and command is not None:
+            return command(bytes(self._body))
         route = self._routes.get(path)
+        if self._request.method not in (b"GET", b"HEAD") and route is not None:
+            return _text(HTTPStatus.METHOD_NOT_ALLOWED, "this page is only read: GET and HEAD")
         if route is None:
             return _text(HTTPStatus.NOT_FOUND, "there are: " + " ".join(sorted(self._routes)))
         return route()
@@ -145,11 +153,12 @@ def _text(status: HTTPStatus, text: str) -> Page:
 
 
 class HttpServer:
-    """A listener that serves `routes`."""
+    """A listener that serves `routes` and takes `commands`."""
 
-    def __init__(self, endpoint: Endpoint, routes: Routes) -> None:
+    def __init__(self, endpoint: Endpoint, routes: Routes, commands: Commands = MappingProxyType({})) -> None:
         self._wanted = endpoint
         self._routes = routes
+        self._commands = commands
         self._server: asyncio.AbstractServer | None = None
         self._connections: dict[HttpProtocol, None] = {}
 
@@ -162,7 +171,7 @@ class HttpServer:
     async def start(self) -> None:
         """Bind and accept. Raises OSError where the address cannot be bound."""
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: HttpProtocol(self._routes, self._connections), self._wanted.host, self._wanted.port
+            lambda: HttpProtocol(self._routes, self._commands, self._connections), self._wanted.host, self._wanted.port
         )
 
     async def close(self) -> None:

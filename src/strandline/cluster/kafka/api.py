@@ -7,7 +7,7 @@ not copy, and two small ones. `MessageApi` lets the codec read the request and w
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -17,6 +17,10 @@ from strandline.cluster.service.broker_service import BrokerService
 from strandline.cluster.service.context import RequestContext
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+
+Refusal = Callable[[Exchange, memoryview, BrokerService, ErrorCode], bool]
+"""Answers a request with one error for everything that it asks, and does nothing else; false, and no answer, where the
+answer to this request has no place for an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,7 @@ class Api:
         flexible_since: the first version with compact lengths and tagged fields (KIP-482).
         handle: reads the body and answers; the body is a view of the receive buffer, valid until it returns.
             Raises ProtocolError for a body that is not what it says.
+        refuse_all: answers with an error instead (fault injection).
         large: may be as large as `socket.request.max.bytes`.
         schema: kio's name of its messages, "" where they are read and written by hand.
         flexible_response_header: false for ApiVersions alone, whose client may not know yet what we speak (KIP-511).
@@ -40,12 +45,17 @@ class Api:
     last: int
     flexible_since: int
     handle: Callable[[Exchange, memoryview, BrokerService], None]
+    refuse_all: Refusal
     large: bool = False
     flexible_response_header: bool = True
     schema: str = ""
 
     def serves(self, version: int) -> bool:
         return self.first <= version <= self.last
+
+
+INJECTED = "injected by a test"
+"""The message beside an error of fault injection, where the answer has room for one."""
 
 
 class Call(NamedTuple):
@@ -92,11 +102,22 @@ def message_api(
         answer_later: is a coroutine, run as a task of the connection.
     """
 
-    def handle(exchange: Exchange, body: memoryview, service: BrokerService) -> None:
+    def read(exchange: Exchange, body: memoryview, service: BrokerService) -> Call:
         version = exchange.context.version
         kind = getattr(codec.schema(schema, version, "request"), f"{name}Request")
         answers = codec.schema(schema, version, "response")
-        call = Call(exchange.context, service, codec.decode(kind, body), answers)
+        return Call(exchange.context, service, codec.decode(kind, body), answers)
+
+    def refuse_all(exchange: Exchange, body: memoryview, service: BrokerService, error: ErrorCode) -> bool:
+        message = refuse(read(exchange, body, service), error, INJECTED)
+        if not _tells(message, error):
+            return False
+        exchange.respond([codec.encode(message)])
+        return True
+
+    def handle(exchange: Exchange, body: memoryview, service: BrokerService) -> None:
+        version = exchange.context.version
+        call = read(exchange, body, service)
         if not first <= version <= last:
             message = f"{name} is served in versions {first} to {last}"
             exchange.respond([codec.encode(refuse(call, ErrorCode.UNSUPPORTED_VERSION, message))])
@@ -105,7 +126,18 @@ def message_api(
         elif answer_later is not None:
             exchange.connection.run(exchange, _later(exchange, call, answer_later, refuse))
 
-    return Api(key, name, first, last, flexible_since, handle, schema=schema)
+    return Api(key, name, first, last, flexible_since, handle, refuse_all, schema=schema)
+
+
+def _tells(message: Any, error: ErrorCode) -> bool:
+    """Whether the error stands anywhere in the message."""
+    if isinstance(message, tuple):
+        return any(_tells(part, error) for part in message)
+    if not is_dataclass(message):
+        return False
+    return getattr(message, "error_code", None) == error or any(
+        _tells(getattr(message, field.name), error) for field in fields(message)
+    )
 
 
 def _now(call: Call, answer: Answer, refuse: Refuse) -> Any:

@@ -51,7 +51,11 @@ def make_api(served: Mapping[int, Api]) -> Api:
                 error = ErrorCode.INVALID_REQUEST
         exchange.respond([_answer(served, context.version, error, _features(service))])
 
-    return Api(KEY, "ApiVersions", FIRST, LAST, FLEXIBLE_SINCE, handle, flexible_response_header=False)
+    def refuse_all(exchange: Exchange, _body: memoryview, _service: BrokerService, error: ErrorCode) -> bool:
+        exchange.respond([_answer(served, exchange.context.version, error, b"")])
+        return True
+
+    return Api(KEY, "ApiVersions", FIRST, LAST, FLEXIBLE_SINCE, handle, refuse_all, flexible_response_header=False)
 
 
 def _answer(served: Mapping[int, Api], version: int, error: ErrorCode, features: bytes) -> bytes:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from strandline.cluster.kafka.api import Api
 from strandline.cluster.kafka.exchange import Exchange
-from strandline.cluster.kafka.fetch_sessions import NO_SESSION
+from strandline.cluster.kafka.fetch_sessions import NO_SESSION, Opened
 from strandline.cluster.kafka.fetch_wire import (
     FIRST,
     FLEXIBLE_SINCE,
     LAST,
     LEADER_SINCE,
+    SESSION_SINCE,
     TOPIC_ID_SINCE,
+    FetchMessage,
     read_request,
     write_response,
 )
@@ -22,19 +24,30 @@ from strandline.proto.error_codes import ErrorCode
 
 KEY = 1
 
+SESSION_ERRORS = (
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+)
+"""Told of the whole answer, not of a partition."""
+
+
+def _open(exchange: Exchange, message: FetchMessage) -> Opened:
+    return exchange.connection.listener.fetch_sessions.open(
+        exchange.connection,
+        session_id=message.session_id,
+        epoch=message.session_epoch,
+        by_id=exchange.context.version >= TOPIC_ID_SINCE,
+        wanted=message.wanted,
+        forgotten=message.forgotten,
+    )
+
 
 def _handle(exchange: Exchange, body: memoryview, service: BrokerService) -> None:
     context = exchange.context
     version = context.version
     message = read_request(body, version)
-    opened = exchange.connection.listener.fetch_sessions.open(
-        exchange.connection,
-        session_id=message.session_id,
-        epoch=message.session_epoch,
-        by_id=version >= TOPIC_ID_SINCE,
-        wanted=message.wanted,
-        forgotten=message.forgotten,
-    )
+    opened = _open(exchange, message)
     if opened.error is not ErrorCode.NONE:
         exchange.respond(write_response(version, [], isolation_level=message.isolation_level, error=opened.error))
         return
@@ -60,4 +73,26 @@ def _handle(exchange: Exchange, body: memoryview, service: BrokerService) -> Non
         exchange.when_gone = fetch.cancel
 
 
-API = Api(KEY, "Fetch", FIRST, LAST, FLEXIBLE_SINCE, _handle)
+def _refuse_all(exchange: Exchange, body: memoryview, service: BrokerService, error: ErrorCode) -> bool:
+    version = exchange.context.version
+    message = read_request(body, version)
+    opened = Opened(error, None, False, [])
+    if error not in SESSION_ERRORS:
+        opened = _open(exchange, message)
+    if opened.error is not ErrorCode.NONE or not opened.wanted:
+        if version < SESSION_SINCE:
+            return False
+        exchange.respond(write_response(version, [], isolation_level=message.isolation_level, error=error))
+        return True
+    results = [FetchedPartition(wanted) for wanted in opened.wanted]
+    for result in results:
+        result.fail(error)
+    session_id = NO_SESSION
+    if opened.session is not None:
+        opened.session.news(results)
+        session_id = opened.session.session_id
+    exchange.respond(write_response(version, results, isolation_level=message.isolation_level, session_id=session_id))
+    return True
+
+
+API = Api(KEY, "Fetch", FIRST, LAST, FLEXIBLE_SINCE, _handle, _refuse_all)

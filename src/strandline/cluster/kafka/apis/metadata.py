@@ -228,6 +228,8 @@ def write_response(
     topics: list[DescribedTopic],
     service: BrokerService,
     chunks: PartitionChunks,
+    *,
+    error: ErrorCode = ErrorCode.NONE,
 ) -> list[bytes]:
     version = context.version
     flexible = version >= FLEXIBLE_SINCE
@@ -252,7 +254,7 @@ def write_response(
         asked = request.cluster_operations
         parts.append(INT32.pack(service.cluster_operations(context) if asked else OPERATIONS_NOT_ASKED))
     if version >= ERROR_SINCE:
-        parts.append(INT16.pack(ErrorCode.NONE))
+        parts.append(INT16.pack(error))
     if flexible:
         parts.append(NO_TAGS)
     return [b"".join(parts)]
@@ -290,4 +292,19 @@ def _topic_head(topic: DescribedTopic, version: int) -> bytes:
     return out
 
 
-API = Api(KEY, "Metadata", FIRST, LAST, FLEXIBLE_SINCE, _handle)
+def _refuse_all(exchange: Exchange, body: memoryview, service: BrokerService, error: ErrorCode) -> bool:
+    context = exchange.context
+    request = read_request(body, context.version)
+    wanted = request.topics
+    if wanted is None:
+        wanted = [TopicRef(info.name, info.topic_id) for info in service.image().topics.values()]
+    whole = ErrorCode.NONE if wanted else error
+    if whole is not ErrorCode.NONE and context.version < ERROR_SINCE:
+        return False
+    topics = [DescribedTopic(ref, None, error) for ref in wanted]
+    chunks = exchange.connection.listener.partition_chunks
+    exchange.respond(write_response(context, request, topics, service, chunks, error=whole))
+    return True
+
+
+API = Api(KEY, "Metadata", FIRST, LAST, FLEXIBLE_SINCE, _handle, _refuse_all)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from strandline.cluster.kafka.api import Api
+from strandline.cluster.kafka.api import INJECTED, Api
 from strandline.cluster.kafka.codec import skip_tagged_fields
 from strandline.cluster.kafka.exchange import Exchange
 from strandline.cluster.kafka.node_endpoints import node_endpoints
@@ -169,4 +169,22 @@ def _first_fault(result: ProduceResult) -> str:
     return ""
 
 
-API = Api(KEY, "Produce", FIRST, LAST, FLEXIBLE_SINCE, _handle, large=True)
+def _refuse_all(exchange: Exchange, body: memoryview, service: BrokerService, error: ErrorCode) -> bool:
+    request = read_request(body, exchange.context.version)
+    if not any(topic.partitions for topic in request.topics):
+        return False
+    if request.acks == 0:
+        exchange.drop_connection(f"a write with acks=0 failed: {error.name} {INJECTED}")
+        return True
+    result = ProduceResult(
+        [
+            (topic, [PartitionResult(index, error, INJECTED) for index, _records in topic.partitions])
+            for topic in request.topics
+        ],
+        failed=True,
+    )
+    exchange.respond([write_response(exchange, service, result)])
+    return True
+
+
+API = Api(KEY, "Produce", FIRST, LAST, FLEXIBLE_SINCE, _handle, _refuse_all, large=True)

@@ -1,0 +1,1 @@
+"""Faults inside a node, on demand: for tests, and only where `strandline.fault.injection` is true."""
