@@ -42,7 +42,7 @@ class DevError(StrandlineError):
 
 
 @dataclass
-class _Node:
+class NodeProcess:
     """One node: its files, and its process while it runs."""
 
     node_id: int
@@ -97,7 +97,7 @@ class DevCluster:
         self.broker_ids = there + list(range(len(there) + 1, (nodes or len(there) or 3) + 1))
         self.controller_ids = self._layout.ids(CONTROLLER) or [FIRST_CONTROLLER + n for n in range(controllers)]
         self.controller_ids = self.controller_ids or list(self.broker_ids)
-        self._nodes: dict[int, _Node] = {}
+        self._nodes: dict[int, NodeProcess] = {}
 
     # Life
 
@@ -143,11 +143,22 @@ class DevCluster:
                 raise
 
     def stop(self) -> None:
-        """Stop every node in an orderly way, all at once; kill those that do not end. Deletes a temporary directory.
+        """Stop every node in an orderly way; kill those that do not end. Deletes a temporary directory.
 
-        Who has not got rid of its leaderships after a moment is told not to wait: there is nobody left to take them.
+        Brokers go first, all at once: controllers must be there to let them go. Who has not got rid of its leaderships
+        after a moment is told not to wait: there is nobody left to take them.
         """
-        alive = [node for node in self._nodes.values() if node.alive]
+        brokers = [node for node_id, node in self._nodes.items() if node_id in self.broker_ids]
+        controllers = [node for node_id, node in self._nodes.items() if node_id not in self.broker_ids]
+        for node in controllers:
+            self._signal(node, signal.SIGCONT)
+        self._stop_together(brokers)
+        self._stop_together(controllers)
+        if self._temporary:
+            shutil.rmtree(self.root, ignore_errors=True)
+
+    def _stop_together(self, nodes: Sequence[NodeProcess]) -> None:
+        alive = [node for node in nodes if node.alive]
         for node in alive:
             self._signal(node, signal.SIGCONT)
             self._signal(node, signal.SIGTERM)
@@ -156,10 +167,8 @@ class DevCluster:
             if not self._ended(node, max(0.0, deadline - time.monotonic())):
                 self._signal(node, signal.SIGTERM)
         deadline = time.monotonic() + STOP_TIMEOUT_S
-        for node in self._nodes.values():
+        for node in nodes:
             self._reap(node, max(0.1, deadline - time.monotonic()))
-        if self._temporary:
-            shutil.rmtree(self.root, ignore_errors=True)
 
     # Faults
 
@@ -268,20 +277,24 @@ class DevCluster:
         for node_id in self.controller_ids:
             roles[node_id] = "broker,controller" if node_id in roles else "controller"
         self._layout.add(roles)
+        self._make_directories()
         self._layout.format()
         for node_id in roles:
             if node_id not in self._nodes:
-                settings = {
-                    **self._layout.settings(node_id),
-                    **self._settings,
-                    **self._node_settings.get(node_id, {}),
-                }
+                settings = self._settings_of(node_id)
                 NodeConfig(settings)
                 config_path = self.root / f"node-{node_id}.properties"
                 config_path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-                self._nodes[node_id] = _Node(node_id, config_path, self.root / f"node-{node_id}.log")
+                self._nodes[node_id] = NodeProcess(node_id, config_path, self.root / f"node-{node_id}.log")
 
-    def _spawn(self, node: _Node) -> None:
+    def _make_directories(self) -> None:
+        """Called once every node has a place, before directories are formatted: for who puts other disks under them."""
+
+    def _settings_of(self, node_id: int) -> dict[str, str]:
+        """What is written into a node's file."""
+        return {**self._layout.settings(node_id), **self._settings, **self._node_settings.get(node_id, {})}
+
+    def _spawn(self, node: NodeProcess) -> None:
         with node.log_path.open("ab") as log:
             node.log_start = log.tell()
             node.process = subprocess.Popen(
@@ -292,7 +305,7 @@ class DevCluster:
                 start_new_session=True,
             )
 
-    def _read_ready(self, node: _Node, deadline: float) -> None:
+    def _read_ready(self, node: NodeProcess, deadline: float) -> None:
         """Wait for the line that a node writes to its standard output, once, when it does its work."""
         assert node.process is not None
         output = node.process.stdout
@@ -309,12 +322,12 @@ class DevCluster:
         node.process.stdout = None
 
     @staticmethod
-    def _signal(node: _Node, number: signal.Signals) -> None:
+    def _signal(node: NodeProcess, number: signal.Signals) -> None:
         if node.process is not None and node.process.poll() is None:
             node.process.send_signal(number)
 
     @staticmethod
-    def _ended(node: _Node, timeout_s: float) -> bool:
+    def _ended(node: NodeProcess, timeout_s: float) -> bool:
         assert node.process is not None
         try:
             node.process.wait(timeout_s)
@@ -323,7 +336,7 @@ class DevCluster:
         return True
 
     @staticmethod
-    def _reap(node: _Node, timeout_s: float) -> None:
+    def _reap(node: NodeProcess, timeout_s: float) -> None:
         process = node.process
         if process is None:
             return

@@ -137,6 +137,10 @@ class Layout:
         """The node's log directory."""
         return self.root / f"node-{node_id}"
 
+    def directory_id(self, node_id: int) -> UUID:
+        """The id that the node's directory has as a voter's."""
+        return UUID(self.places[node_id].directory_id)
+
     def settings(self, node_id: int) -> dict[str, str]:
         """The settings that make a process this node."""
         place = self.places[node_id]

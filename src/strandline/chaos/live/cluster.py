@@ -1,0 +1,339 @@
+"""Real processes that can be killed, stopped in their tracks, cut off from each other, starved of disk.
+
+with LiveCluster() as cluster:
+    cluster.partition(1, 2)
+    cluster.heal()
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from strandline.chaos.demo.checks import committed_digest
+from strandline.chaos.live.proxy import Cables
+from strandline.client import Admin
+from strandline.client.types import PartitionDescription
+from strandline.cluster.config_setting import write_voters
+from strandline.cluster.dev import DevCluster, DevError, NodeProcess
+from strandline.cluster.dev_layout import HTTP_DISTANCE, INTERNAL_DISTANCE
+from strandline.cluster.ports import is_free
+from strandline.controller.quorum.api import Voter
+from strandline.proto.errors import StrandlineError
+from strandline.proto.ids import Endpoint, NodeId
+
+T = TypeVar("T")
+
+WAIT_S = 20.0
+POLL_S = 0.05
+ASK = {"default_api_timeout_ms": 3000, "request_timeout_ms": 2000}
+"""An admin's patience: whoever asks here asks again."""
+
+FAULT_INJECTION = "strandline.fault.injection"
+PAGE_BYTES = 4096
+
+
+class LiveCluster(DevCluster):
+    """A DevCluster with cables between its nodes: they reach each other through proxies, clients reach them directly.
+
+    Args:
+        disk_bytes: give each node a disk of this size of its own, so that `fill_disk` can fill it (a tmpfs: root on
+            Linux alone; see `unsupported`). None: the directories of the machine's disk.
+        others: see DevCluster. Node ports are outside the range from which the kernel takes those of connections.
+    """
+
+    def __init__(
+        self,
+        data_dir: str | os.PathLike[str] | None = None,
+        *,
+        nodes: int | None = None,
+        controllers: int = 0,
+        settings: Mapping[str, str] | None = None,
+        node_settings: Mapping[int, Mapping[str, str]] | None = None,
+        disk_bytes: int | None = None,
+    ) -> None:
+        super().__init__(
+            data_dir,
+            nodes=nodes,
+            controllers=controllers,
+            port_base=_free_port_base(),
+            settings={FAULT_INJECTION: "true", **(settings or {})},
+            node_settings=node_settings,
+        )
+        self._cables = Cables()
+        self._plugs: dict[int, Endpoint] = {}
+        self._cut_off: dict[int, None] = {}
+        self._slow: dict[int, None] = {}
+        self._full: dict[int, None] = {}
+        self._disk_bytes = disk_bytes if disk_bytes is not None and can_mount() else None
+        self._mounted: list[Path] = []
+
+    # Life
+
+    def stop(self) -> None:
+        """Heal, stop every node, unmount, delete a temporary directory. Idempotent."""
+        self._cables.mend()
+        for node_id in list(self._full):
+            self.free_disk(node_id)
+        keep, self._temporary = self._temporary, False
+        try:
+            super().stop()
+        finally:
+            self._cables.close()
+            for path in self._mounted:
+                subprocess.run(["umount", "--lazy", str(path)], check=False)
+            self._mounted.clear()
+            self._temporary = keep
+            if keep:
+                shutil.rmtree(self.root, ignore_errors=True)
+
+    # Faults
+
+    def kill(self, node_id: int) -> None:
+        """SIGKILL, as a crash; returns when the process is gone. Who connects is refused."""
+        super().kill(node_id)
+        self._cables.unplug(node_id)
+
+    def stop_node(self, node_id: int) -> None:
+        """SIGTERM: a controlled shutdown; returns when the process is gone."""
+        super().stop_node(node_id)
+        self._cables.unplug(node_id)
+
+    def partition(self, a: int, b: int, *, one_way: bool = False) -> None:
+        """Nothing comes from `a` to `b` any more, nor back unless `one_way`. Clients are not cut."""
+        self._cables.cut([(a, b)] if one_way else [(a, b), (b, a)])
+
+    def isolate(self, node_id: int) -> None:
+        """Nothing comes from this node to any other, nor back. Clients still reach it."""
+        self._cut_off[node_id] = None
+        others = [other for other in self.node_ids if other != node_id]
+        self._cables.cut([*((node_id, other) for other in others), *((other, node_id) for other in others)])
+
+    def slow_disk(self, node_id: int, delay_ms: float) -> None:
+        """Every group sync and every cold read takes so much longer; 0 undoes it.
+
+        Raises:
+            OSError: the node does not answer on its HTTP listener.
+        """
+        body = json.dumps({"slow_disk_ms": delay_ms}).encode()
+        request = urllib.request.Request(f"http://{self.http(node_id)}/faults", body, method="POST")
+        with urllib.request.urlopen(request, timeout=5):
+            pass
+        if delay_ms:
+            self._slow[node_id] = None
+        else:
+            self._slow.pop(node_id, None)
+
+    def fill_disk(self, node_id: int) -> None:
+        """No room any more on the node's disk, which shrinks to what is on it.
+
+        Raises:
+            DevError: nodes have no disks of their own (`disk_bytes`).
+        """
+        path = self._disk(node_id)
+        used = os.statvfs(path)
+        blocks = used.f_blocks - used.f_bfree
+        _mount("-o", f"remount,size={blocks * used.f_frsize}", str(path))
+        self._full[node_id] = None
+
+    def free_disk(self, node_id: int) -> None:
+        """The node's disk has its size again."""
+        path = self._disk(node_id)
+        _mount("-o", f"remount,size={self._disk_bytes}", str(path))
+        self._full.pop(node_id, None)
+
+    def wipe(self, node_id: int) -> None:
+        """Empty the directory of a node that is down and format it anew: same node, same directory id as a voter.
+
+        Only while all others are whole: a voter that has forgotten its vote may vote a second time.
+
+        Raises:
+            DevError: the node runs.
+        """
+        if node_id in self.pids():
+            raise DevError(f"node {node_id} runs: its directory is not emptied under it")
+        directory = Path(self.data_dir(node_id))
+        for entry in sorted(directory.iterdir()):
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+        self._layout.format()
+
+    def heal(self) -> None:
+        """Undo cuts, pauses, slow and full disks. Nodes that are down stay down: see `revive`."""
+        self._cables.mend()
+        self._cut_off.clear()
+        for node_id in self.node_ids:
+            self.resume(node_id)
+        for node_id in list(self._full):
+            self.free_disk(node_id)
+        for node_id in list(self._slow):
+            if node_id in self.pids():
+                self.slow_disk(node_id, 0)
+            self._slow.pop(node_id, None)
+
+    def revive(self) -> None:
+        """Start every node that is down, all at once; returns once they do their work."""
+        down = [node_id for node_id in self.node_ids if node_id not in self.pids()]
+        for node_id in down:
+            self.start_node(node_id, wait=False)
+        self.wait_ready(down)
+
+    # What is where
+
+    @property
+    def responsive(self) -> str:
+        """The brokers that run, are not paused and not isolated."""
+        awake = [node for node in self.broker_ids if self._nodes[node].alive and not self._nodes[node].paused]
+        inside = [node for node in awake if node not in self._cut_off]
+        return ",".join(self.client(node) for node in inside or awake)
+
+    def running(self) -> list[int]:
+        """The nodes whose processes live."""
+        return sorted(self.pids())
+
+    def describe(self, topic: str, partition: int = 0) -> PartitionDescription:
+        """One partition as a responsive broker sees it. Raises StrandlineError."""
+        with Admin(self.responsive or self.bootstrap, **ASK) as admin:
+            [description] = admin.describe_topics([topic])
+        return description.partitions[partition]
+
+    def leader(self, topic: str, partition: int = 0, *, timeout_s: float = WAIT_S) -> int:
+        """The partition's leader, as soon as it has one. Raises TimeoutError."""
+        return _eventually(
+            lambda: self.describe(topic, partition).leader, f"{topic}-{partition} has no leader", timeout_s
+        )
+
+    def wait_isr(
+        self, topic: str, partition: int = 0, members: Collection[int] | None = None, *, timeout_s: float = WAIT_S
+    ) -> None:
+        """Return once the in-sync replicas are exactly these (None: every replica). Raises TimeoutError."""
+
+        def same() -> bool:
+            now = self.describe(topic, partition)
+            return set(now.isr) == set(now.replicas if members is None else members)
+
+        _eventually(lambda: same() or None, f"the ISR of {topic}-{partition} is another", timeout_s)
+
+    def controller(self) -> int | None:
+        """The active controller; None while there is none, or nobody tells."""
+        try:
+            with Admin(self.responsive or self.bootstrap, **ASK) as admin:
+                leader = admin.describe_quorum().leader_id
+        except (StrandlineError, OSError, TimeoutError):
+            return None
+        return leader if leader in self.controller_ids else None
+
+    def unsupported(self) -> dict[str, str]:
+        """Faults that cannot be done here, and why."""
+        if self._disk_bytes is None:
+            return {"disk-full": why_no_mount() or "the nodes were given no disks of their own"}
+        return {}
+
+    def digest(self, node_id: int, topic: str, partition: int, end_offset: int) -> tuple[str, int]:
+        """SHA-256 and length of what this replica holds below `end_offset`. Raises CheckFailed."""
+        return committed_digest(Path(self.data_dir(node_id)) / f"{topic}-{partition}", end_offset)
+
+    def save_logs(self, directory: Path) -> None:
+        """Copy what every node has logged there."""
+        for node_id in self.node_ids:
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copy(self.log_path(node_id), directory)
+
+    # Inside
+
+    def _make_directories(self) -> None:
+        for node_id, place in self._layout.places.items():
+            if node_id not in self._plugs:
+                self._plugs[node_id] = self._cables.add(node_id, place.internal)
+                if self._disk_bytes is not None:
+                    self._mount_disk(self._layout.directory(node_id), self._disk_bytes)
+
+    def _mount_disk(self, path: Path, size: int) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        _mount("-t", "tmpfs", "-o", f"size={size},mode=700", "strandline-chaos", str(path))
+        self._mounted.append(path)
+
+    def _disk(self, node_id: int) -> Path:
+        if self._disk_bytes is None:
+            raise DevError(self.unsupported()["disk-full"])
+        return Path(self.data_dir(node_id))
+
+    def _settings_of(self, node_id: int) -> dict[str, str]:
+        settings = super()._settings_of(node_id)
+        places = self._layout.places
+        voters = [
+            Voter(NodeId(each), self._layout.directory_id(each), self._plugs[each])
+            for each in self.controller_ids
+            if each in places
+        ]
+        settings["controller.quorum.voters"] = write_voters(tuple(voters))
+        told = settings.get("advertised.listeners")
+        inside = f"INTERNAL://{self._plugs[node_id]}"
+        settings["advertised.listeners"] = f"{told},{inside}" if told else inside
+        return settings
+
+    def _spawn(self, node: NodeProcess) -> None:
+        super()._spawn(node)
+        assert node.process is not None
+        self._cables.owns(node.node_id, node.process.pid)
+        self._cables.plug_in(node.node_id)
+
+
+def why_no_mount() -> str | None:
+    """Why no node can be given a disk of its own here; None: it can."""
+    if sys.platform != "linux":
+        return "a small disk for each node is a tmpfs, which Linux alone has"
+    if os.geteuid() != 0:
+        return "a small disk for each node is a tmpfs, which root alone may mount"
+    return None
+
+
+def can_mount() -> bool:
+    """Whether nodes can have disks of their own."""
+    return why_no_mount() is None
+
+
+def _mount(*arguments: str) -> None:
+    done = subprocess.run(["mount", *arguments], check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise DevError(f"mount {' '.join(arguments)}: {done.stderr.strip()}")
+
+
+def _eventually(look: Callable[[], T | None], what: str, timeout_s: float) -> T:
+    """The first value that `look` gives, which may fail meanwhile. Raises TimeoutError."""
+    deadline = time.monotonic() + timeout_s
+    last: BaseException | None = None
+    while True:
+        try:
+            found = look()
+            if found is not None:
+                return found
+        except (StrandlineError, OSError, TimeoutError) as error:
+            last = error
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}, after {timeout_s:g} s" + (f": {last}" if last else "")) from last
+        time.sleep(POLL_S)
+
+
+def _free_port_base() -> int:
+    """A first port of clients such that all ports of a cluster are free, and below those that connections are given."""
+    bases = list(range(11_000, 22_000, 120))
+    random.SystemRandom().shuffle(bases)
+    numbers = [*range(6), *range(100, 106)]
+    for base in bases:
+        ports = [base + n + distance for n in numbers for distance in (0, INTERNAL_DISTANCE, HTTP_DISTANCE)]
+        if all(is_free(Endpoint("127.0.0.1", port)) for port in ports):
+            return base
+    raise DevError("no run of free ports below 32768 was found")

@@ -1,0 +1,188 @@
+"""The cables between the nodes of a live cluster: a TCP proxy before each node's internal listener.
+
+A cut is what packets lost on the way are to TCP: nothing arrives and nobody is told. Bytes under way are held, not
+dropped, for TCP would send them again: after `mend` they arrive late, as they do in a network. A connection opened
+across a cut stays unanswered. Who connects is found by the source port: the process of which node owns it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar
+
+import psutil
+
+from strandline.proto.ids import Endpoint
+
+T = TypeVar("T")
+
+HOST = "127.0.0.1"
+CALL_TIMEOUT_S = 10.0
+CHUNK_BYTES = 1 << 16
+
+
+class Cables:
+    """All proxies of one cluster, on a thread of their own.
+
+    A node that is down refuses connections: `unplug` and `plug_in` say so. Connections from processes that are no node
+    are never cut.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="cables", daemon=True)
+        self._thread.start()
+        self._holders: dict[int, socket.socket] = {}
+        self._targets: dict[int, Endpoint] = {}
+        self._servers: dict[int, asyncio.Server] = {}
+        self._nodes: dict[int, int] = {}
+        self._cut: dict[tuple[int, int], None] = {}
+        self._mended = asyncio.Event()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._closed = False
+
+    def add(self, node_id: int, target: Endpoint) -> Endpoint:
+        """Where other nodes shall connect to reach `node_id`, which listens at `target`. It is unplugged at first."""
+        holder = _bound(0)  # never listens: it keeps the port ours, and refuses, while nobody else does
+        self._holders[node_id] = holder
+        self._targets[node_id] = target
+        return Endpoint(HOST, holder.getsockname()[1])
+
+    def owns(self, node_id: int, pid: int) -> None:
+        """`pid` is a process of that node."""
+        self._nodes[pid] = node_id
+
+    def plug_in(self, node_id: int) -> None:
+        """The node is up: it can be connected to."""
+        self._wait(self._plug_in(node_id))
+
+    def unplug(self, node_id: int) -> None:
+        """The node is down: connections are refused. Those that there are end with its process."""
+        self._wait(self._unplug(node_id))
+
+    def cut(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """From now on nothing comes from the first to the second of each pair."""
+        self._wait(self._set_cut({**self._cut, **dict.fromkeys(pairs)}))
+
+    def mend(self) -> None:
+        """Everything comes through again, what was held first."""
+        self._wait(self._set_cut({}))
+
+    @property
+    def cuts(self) -> tuple[tuple[int, int], ...]:
+        """The (from, to) that are cut."""
+        return tuple(self._cut)
+
+    def close(self) -> None:
+        """End every connection and the thread. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._wait(self._close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    # On the thread
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_TIMEOUT_S)
+
+    async def _plug_in(self, node_id: int) -> None:
+        if node_id in self._servers:
+            return
+
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await self._accept(node_id, reader, writer)
+
+        listening = _bound(self._holders[node_id].getsockname()[1])
+        self._servers[node_id] = await asyncio.start_server(accept, sock=listening)
+
+    async def _unplug(self, node_id: int) -> None:
+        server = self._servers.pop(node_id, None)
+        if server is not None:
+            server.close()
+
+    async def _set_cut(self, pairs: dict[tuple[int, int], None]) -> None:
+        self._cut = pairs
+        self._mended.set()
+        self._mended = asyncio.Event()
+
+    async def _close(self) -> None:
+        for node_id in list(self._servers):
+            await self._unplug(node_id)
+        for holder in self._holders.values():
+            holder.close()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _accept(self, node_id: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks[task] = None
+        try:
+            with contextlib.suppress(OSError, asyncio.CancelledError):
+                await self._connect(node_id, reader, writer)
+        finally:
+            del self._tasks[task]
+            writer.transport.abort()
+
+    async def _connect(self, node_id: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        caller = self._node_at(writer.get_extra_info("peername")[1])
+        await self._through(caller, node_id)
+        await self._through(node_id, caller)  # the answer to SYN goes the other way
+        target = self._targets[node_id]
+        far_reader, far_writer = await asyncio.open_connection(target.host, target.port)
+        ways = [
+            asyncio.ensure_future(self._carry(reader, far_writer, caller, node_id)),
+            asyncio.ensure_future(self._carry(far_reader, writer, node_id, caller)),
+        ]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            far_writer.transport.abort()
+
+    async def _carry(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sender: int | None, receiver: int | None
+    ) -> None:
+        """One direction of one connection, until its end has been carried across too."""
+        with contextlib.suppress(OSError):
+            while data := await reader.read(CHUNK_BYTES):
+                await self._through(sender, receiver)
+                writer.write(data)
+                await writer.drain()
+        await self._through(sender, receiver)
+
+    async def _through(self, sender: int | None, receiver: int | None) -> None:
+        """Return once nothing is cut between these two in this direction."""
+        while (sender, receiver) in self._cut:
+            await self._mended.wait()
+
+    def _node_at(self, port: int) -> int | None:
+        """Whose connection comes from this port; None: no node's."""
+        for pid, node_id in self._nodes.items():
+            try:
+                connections = psutil.Process(pid).net_connections("tcp")
+            except (psutil.NoSuchProcess, psutil.ZombieProcess):
+                continue
+            if any(connection.laddr and connection.laddr.port == port for connection in connections):
+                return node_id
+        return None
+
+
+def _bound(port: int) -> socket.socket:
+    """A socket on this port, beside others that are bound to it."""
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    bound.bind((HOST, port))
+    return bound

@@ -1,0 +1,94 @@
+"""What the live runner needs of a cluster, whatever its nodes are: processes of this machine, or containers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+
+class ChaosTarget(Protocol):
+    """A cluster that faults can be done to. Nodes are named by their ids. Not safe for threads.
+
+    Every method that does something returns once it is done; `OSError` and `StrandlineError` mean that it could not be.
+    """
+
+    @property
+    def broker_ids(self) -> list[int]:
+        """The nodes that hold partitions."""
+
+    @property
+    def controller_ids(self) -> list[int]:
+        """The nodes that vote; the same ones where roles are combined."""
+
+    @property
+    def node_ids(self) -> list[int]:
+        """Every node."""
+
+    @property
+    def bootstrap(self) -> str:
+        """Where clients find the brokers."""
+
+    @property
+    def responsive(self) -> str:
+        """As `bootstrap`: the brokers that run, stand still nowhere, and are cut off from nobody."""
+
+    def start(self) -> None:
+        """Start everything; returns once every node does its work."""
+
+    def stop(self) -> None:
+        """Stop everything and clean up. Idempotent."""
+
+    def running(self) -> list[int]:
+        """The nodes whose processes live, paused ones too."""
+
+    def kill(self, node_id: int) -> None:
+        """As a crash."""
+
+    def pause(self, node_id: int) -> None:
+        """The node stands still, its connections stay open."""
+
+    def resume(self, node_id: int) -> None:
+        """Undo `pause`."""
+
+    def stop_node(self, node_id: int) -> None:
+        """A controlled shutdown."""
+
+    def start_node(self, node_id: int, *, wait: bool = True) -> None:
+        """Start a node that is down, on the same data; `wait` until it does its work."""
+
+    def partition(self, a: int, b: int, *, one_way: bool = False) -> None:
+        """Nothing comes from `a` to `b` any more, nor back unless `one_way`."""
+
+    def isolate(self, node_id: int) -> None:
+        """Nothing comes from this node to any other, nor back."""
+
+    def slow_disk(self, node_id: int, delay_ms: float) -> None:
+        """Every sync takes so much longer; 0 undoes it."""
+
+    def fill_disk(self, node_id: int) -> None:
+        """The node's disk has no room any more."""
+
+    def free_disk(self, node_id: int) -> None:
+        """Undo `fill_disk`."""
+
+    def wipe(self, node_id: int) -> None:
+        """Empty the directory of a node that is down and format it anew, as the same node."""
+
+    def heal(self) -> None:
+        """Undo cuts, pauses, slow and full disks. Nodes that are down stay down."""
+
+    def controller(self) -> int | None:
+        """The active controller; None while there is none, or nobody tells."""
+
+    def leader(self, topic: str, partition: int = 0) -> int:
+        """The partition's leader, as soon as it has one. Raises TimeoutError."""
+
+    def unsupported(self) -> Mapping[str, str]:
+        """Faults (by the names of `chaos run`) that cannot be done here, and why."""
+
+    def digest(self, node_id: int, topic: str, partition: int, end_offset: int) -> tuple[str, int]:
+        """SHA-256 and length of what this replica holds below `end_offset`, its high watermark."""
+
+    def save_logs(self, directory: Path) -> None:
+        """Copy what every node has logged there."""
