@@ -10,6 +10,7 @@ import structlog
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError, StorageError
 from strandline.proto.ids import BrokerEpoch, Endpoint, NodeId
+from strandline.proto.marks import mark
 from strandline.proto.ports import RpcError, Stream
 from strandline.replica import frames
 from strandline.replica.core.follower import Truncation
@@ -290,6 +291,7 @@ class Fetcher:
         following = self._by_id.get(subscription)
         if following is not None:
             following.channel = channel
+            following.cuts = 0
             self._by_channel[channel] = following
             self._learn(following, high_watermark, log_start_offset)
 
@@ -348,6 +350,10 @@ class Fetcher:
         if following is None or following.fetch_offset != following.log.log_end_offset:
             return
         plog, core = following.log, following.core
+        mark("truncated")
+        following.cuts += 1
+        if following.cuts > 1:
+            mark("diverged-over-epochs")
         truncation = core.diverged(plog, plog.log_start_offset, plog.log_end_offset, epoch, end_offset)
 
         def cut() -> None:
@@ -369,6 +375,7 @@ class Fetcher:
         if code is not ErrorCode.OFFSET_OUT_OF_RANGE or log_start_offset < 0 or in_range:
             self._fetch_later(following)
             return
+        mark("restarted-at-log-start")
         truncation = core.out_of_range(plog.log_end_offset, log_start_offset, log_end_offset)
 
         def cut() -> None:
@@ -384,6 +391,7 @@ class Fetcher:
         before = (plog.log_end_offset, plog.latest_epoch)
         if truncation.below_high_watermark:
             if not core.may_lose_committed and self._host.config.sync_before_ack:
+                mark("truncation-refused")
                 self._unsubscribe(following)
                 self._host.log_failed(
                     partition,

@@ -51,10 +51,22 @@ class Following:
         channel: on which data come; -1 until the fetch was accepted.
         fetch_offset, last_epoch: what the latest FETCH said.
         attempts: refusals in a row.
+        cuts: truncations since the leader last accepted a fetch.
         retry_ms: when to fetch again after a refusal.
     """
 
-    __slots__ = ("attempts", "channel", "core", "fetch_offset", "id", "last_epoch", "log", "partition", "retry_ms")
+    __slots__ = (
+        "attempts",
+        "channel",
+        "core",
+        "cuts",
+        "fetch_offset",
+        "id",
+        "last_epoch",
+        "log",
+        "partition",
+        "retry_ms",
+    )
 
     def __init__(self, partition: Partition, core: FollowerCore, plog: PartitionLog) -> None:
         self.partition = partition
@@ -65,4 +77,5 @@ class Following:
         self.fetch_offset = -1
         self.last_epoch = -1
         self.attempts = 0
+        self.cuts = 0
         self.retry_ms = 0.0

@@ -18,6 +18,7 @@ from strandline.log.reader import LogRead
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError, StorageError
 from strandline.proto.ids import NodeId, TopicId
+from strandline.proto.marks import mark
 from strandline.proto.ports import Clock, RpcError, Stream
 from strandline.replica import frames
 from strandline.replica.core.divergence import Verdict, judge_fetch
@@ -197,6 +198,7 @@ class FollowerLink:
             plog, plog.log_start_offset, plog.log_end_offset, fetch.fetch_offset, fetch.last_fetched_epoch
         )
         if verdict is Verdict.DIVERGING:
+            mark("replica-diverging")
             self.push(frames.pack_diverging(fetch.subscription, epoch, end_offset))
         elif verdict is Verdict.OUT_OF_RANGE:
             self.push(
@@ -213,6 +215,7 @@ class FollowerLink:
         if partition.role is Role.OFFLINE:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if fetch.current_leader_epoch < partition.state.leader_epoch:
+            mark("fenced-zombie")
             return ErrorCode.FENCED_LEADER_EPOCH
         if fetch.current_leader_epoch > partition.state.leader_epoch:
             return ErrorCode.UNKNOWN_LEADER_EPOCH

@@ -19,6 +19,7 @@ from strandline.log.syncer import Syncer
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError, KafkaError, StorageError
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, NodeId, TopicId, TopicIdPartition, TopicPartition
+from strandline.proto.marks import mark
 from strandline.proto.ports import Clock, Rng, Rpc, StreamHandler
 from strandline.replica import reads
 from strandline.replica.core.isr import PendingIsr
@@ -195,6 +196,7 @@ class ReplicaManager:
         counters = self.counters
         counters.appends += 1
         if result.duplicate:
+            mark("duplicate-batch")
             counters.duplicates += 1
         else:
             counters.messages_in_bytes += len(batches)
@@ -367,8 +369,12 @@ class ReplicaManager:
     def _isr_changed(self, partition: Partition, core: LeaderCore) -> None:
         """Committed, whether the answer or the metadata told first."""
         before, partition.isr = len(partition.isr), core.isr
-        self.counters.isr_expands += len(core.isr) > before
-        self.counters.isr_shrinks += len(core.isr) < before
+        if len(core.isr) > before:
+            mark("isr-expanded")
+            self.counters.isr_expands += 1
+        elif len(core.isr) < before:
+            mark("isr-shrunk")
+            self.counters.isr_shrinks += 1
 
     def _released(self, partition: Partition) -> None:
         """The high watermark rose: answer who waited, and let the followers know."""
@@ -383,6 +389,7 @@ class ReplicaManager:
 
     def truncated_below_high_watermark(self, partition: Partition, offset: int) -> None:
         """Committed records were given up, as an unclean election (or flush.policy = replicate) allows."""
+        mark("truncated-below-high-watermark")
         self.counters.truncations_below_high_watermark += 1
         log.error(
             "records that were committed are given up after an unclean election",
@@ -397,6 +404,7 @@ class ReplicaManager:
         isr = partition.state.isr if partition.leader is None else partition.leader.isr
         leads = partition.state.leader == self.node_id and len(isr) > 1
         if partition.role is not Role.OFFLINE:
+            mark("log-offline")
             self.counters.offline_logs += 1
             log.error("a partition is offline", partition=str(partition.topic_partition), reason=reason)
         partition.fail(reason)

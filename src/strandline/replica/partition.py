@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId, TopicPartition
+from strandline.proto.marks import mark
 from strandline.replica.core.follower import FollowerCore
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.core.roles import Trigger, next_role
@@ -155,6 +156,8 @@ class Partition:
         for subscription in subscriptions.values():
             subscription.end(code)
         waiting, self.waiting = self.waiting, deque()
+        if waiting:
+            mark("leadership-lost-while-waiting")
         for pending in waiting:
             pending.finish(ErrorCode.NOT_LEADER_OR_FOLLOWER, _LEADERSHIP_LOST)
         self.wake_watchers()

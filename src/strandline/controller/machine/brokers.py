@@ -36,6 +36,7 @@ from strandline.controller.metadata.records import (
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import BrokerEpoch, NodeId, Offset
+from strandline.proto.marks import mark
 
 
 class BrokerState(Enum):
@@ -78,6 +79,7 @@ def register_broker(
         record = _registration(request, existing.broker_epoch, existing)
         return Result(RegisterBrokerReply(existing.broker_epoch), [record])
     if existing is not None and state.sessions.has_valid_session(node_id, now_ms):
+        mark("duplicate-registration")
         raise KafkaError(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
             f"Another process is registered as broker {node_id}, and alive as far as is known.",
@@ -98,6 +100,8 @@ def _end_of_previous_life(
         return state.changes(
             state.partitions_in_isr(node_id), f"broker {node_id} registered anew after a clean stop", remove=node_id
         )
+    if existing is not None:
+        mark("unclean-shutdown")
     return state.changes(
         state.partitions_in_isr_or_elr(node_id),
         f"broker {node_id} registered anew after an unclean stop",
@@ -184,6 +188,7 @@ def _next(state: MachineState, broker: BrokerInfo, current: BrokerState, request
 
 def fence(state: MachineState, node_id: NodeId, reason: str) -> list[MetadataRecord]:
     """Out of every ISR (into the ELR where few are left), its leaderships elsewhere, then fenced."""
+    mark("broker-fenced")
     broker = state.image.brokers[node_id]
     records = state.changes(state.partitions_in_isr(node_id), f"broker {node_id} fenced {reason}", remove=node_id)
     records.append(BrokerChangeRecord(node_id, broker.broker_epoch, fenced=True, in_controlled_shutdown=False))
@@ -200,6 +205,7 @@ def unfence(state: MachineState, broker: BrokerInfo) -> list[MetadataRecord]:
 
 def begin_controlled_shutdown(state: MachineState, broker: BrokerInfo) -> list[MetadataRecord]:
     """Marked as shutting down, out of every ISR, its leaderships elsewhere where another replica is in sync."""
+    mark("controlled-shutdown")
     node_id = broker.node_id
     records: list[MetadataRecord] = [BrokerChangeRecord(node_id, broker.broker_epoch, in_controlled_shutdown=True)]
     records += state.changes(state.partitions_in_isr(node_id), f"broker {node_id} shuts down", remove=node_id)

@@ -14,6 +14,7 @@ from enum import Enum
 from strandline.controller.metadata.image import PartitionInfo
 from strandline.controller.metadata.records import PartitionChangeRecord
 from strandline.proto.ids import NO_NODE, NodeId, TopicId
+from strandline.proto.marks import mark
 
 
 class Election(Enum):
@@ -75,6 +76,7 @@ class PartitionChange:
         old = self._partition
         self._elr = self._next_elr()
         leader, unclean = self._elect()
+        self._mark(leader, unclean)
         if leader != old.leader and leader in self._elr:
             # Alone at min ISR 1 it moves the high watermark on its own: then nobody else stays eligible.
             self._isr = (leader,)
@@ -95,6 +97,19 @@ class PartitionChange:
             reason=f"{self._reason}, unclean election" if unclean else self._reason,
         )
         return record if _changes(record) else None
+
+    def _mark(self, leader: NodeId, unclean: bool) -> None:
+        """Coverage marks: how the leader was found."""
+        old = self._partition
+        if leader != old.leader:
+            if leader == NO_NODE:
+                mark("partition-leaderless")
+            elif unclean:
+                mark("elected-last-known-leader" if old.last_known_elr == (leader,) else "elected-unclean")
+            else:
+                mark("elected-from-elr" if leader in self._elr else "elected-from-isr")
+        if len(self._elr) > len(old.eligible_leader_replicas):
+            mark("elr-grew")
 
     def _next_elr(self) -> tuple[NodeId, ...]:
         """KIP-966: below min ISR those who leave the ISR stay eligible; at min ISR the list is cleared.

@@ -17,6 +17,7 @@ from strandline.controller.metadata.records import MetadataRecord
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NodeId, TopicIdPartition
+from strandline.proto.marks import mark
 
 
 def alter_partition(state: MachineState, request: AlterPartitionRequest) -> Result[AlterPartitionReply]:
@@ -91,12 +92,14 @@ def validate(image: MetadataImage, sender: NodeId, partition: PartitionInfo, ite
         KafkaError: NOT_CONTROLLER, FENCED_LEADER_EPOCH, INVALID_REQUEST, INVALID_UPDATE_VERSION, INELIGIBLE_REPLICA.
     """
     if item.leader_epoch > partition.leader_epoch or item.partition_epoch > partition.partition_epoch:
+        mark("alter-partition-newer")
         raise KafkaError(
             ErrorCode.NOT_CONTROLLER,
             f"The leader knows epochs {item.leader_epoch}/{item.partition_epoch}, this controller only "
             f"{partition.leader_epoch}/{partition.partition_epoch}: this controller is the stale one.",
         )
     if item.leader_epoch < partition.leader_epoch:
+        mark("alter-partition-fenced")
         raise KafkaError(
             ErrorCode.FENCED_LEADER_EPOCH,
             f"The leader epoch is {partition.leader_epoch}, not {item.leader_epoch}.",
@@ -104,6 +107,7 @@ def validate(image: MetadataImage, sender: NodeId, partition: PartitionInfo, ite
     if sender != partition.leader:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker {partition.leader} leads, not broker {sender}.")
     if item.partition_epoch < partition.partition_epoch:
+        mark("alter-partition-stale")
         raise KafkaError(
             ErrorCode.INVALID_UPDATE_VERSION,
             f"The partition epoch is {partition.partition_epoch}, not {item.partition_epoch}.",
@@ -112,6 +116,7 @@ def validate(image: MetadataImage, sender: NodeId, partition: PartitionInfo, ite
     for member in item.new_isr:
         why = _ineligible(image, member)
         if why:
+            mark("alter-partition-ineligible")
             raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"Broker {member.node_id} {why}.")
 
 

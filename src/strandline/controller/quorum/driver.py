@@ -31,6 +31,7 @@ from strandline.log.partition_log import PartitionLog
 from strandline.log.syncer import Syncer
 from strandline.proto.errors import CorruptLogError, FatalError, ProtocolError
 from strandline.proto.ids import Endpoint, NodeId
+from strandline.proto.marks import mark
 from strandline.proto.ports import Clock, Rpc, RpcError, RpcUnavailable
 
 _TIMER_MS_MIN = 1.0
@@ -187,6 +188,7 @@ class Driver:
     def _hold_back(self, ready: Ready) -> None:
         """No room to remember an epoch or a vote. Nothing leaves this node until there is: to the others it is silent,
         which Raft bears, and it need not fall."""
+        mark("quorum-disk-full")
         self._held_back = ready
         self._loop.call_later(_FULL_DISK_RETRY_S, self.pump)
 
@@ -232,6 +234,7 @@ class Driver:
         except CorruptLogError:
             self.core.snapshot_refused(self.now_ms())
             return
+        mark("quorum-snapshot-installed")
         self._log.reset_to(snapshot)
         self._durable.snapshots.drop_before(snapshot)
         self.core.snapshot_installed(snapshot, self.now_ms())
@@ -276,6 +279,7 @@ class Driver:
         if self.core.log.start.offset > offset:
             snapshots.drop_before(self.core.log.start)  # a newer one was fetched meanwhile
             return
+        mark("quorum-snapshot-taken")
         start = snapshots.drop_old()
         self.core.snapshot_taken(snapshot, max(start, self.core.log.start))
         self._log.delete_before(self.core.log.start.offset)

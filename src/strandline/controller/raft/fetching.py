@@ -21,6 +21,7 @@ from strandline.controller.raft.ready import InstallSnapshot, StoreSnapshotChunk
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError
 from strandline.proto.ids import NodeId
+from strandline.proto.marks import mark
 
 if TYPE_CHECKING:
     from strandline.controller.raft.core import RaftCore
@@ -149,6 +150,7 @@ class FetchLoop:
                 )
             if point == core.log.end_offset:
                 return Outcome.REFUSED
+            mark("quorum-truncated")
             core.truncate_to(point)
             return Outcome.PROGRESS
         if response.snapshot is not None:

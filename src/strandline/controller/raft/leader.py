@@ -26,6 +26,7 @@ from strandline.controller.raft.messages import (
 from strandline.controller.raft.state import Role, RoleKind
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId
+from strandline.proto.marks import mark
 
 if TYPE_CHECKING:
     from strandline.controller.raft.core import RaftCore
@@ -133,6 +134,7 @@ class Leader(Role):
             parked = self._parked.pop(key)
             self.core.reply(parked.token, parked.on_timeout)
         if now_ms >= self._check_quorum_deadline_ms:
+            mark("check-quorum-resign")
             self.core.resign(now_ms)
 
     def pump(self, now_ms: float) -> None:
@@ -193,6 +195,7 @@ class Leader(Role):
             return
         diverging = log.diverges(request.fetch_offset, request.last_fetched_epoch)
         if diverging is not None:
+            mark("quorum-diverging")
             self.core.reply(token, self._answer(diverging=diverging))
             return
         progress = self._progress(request.replica)

@@ -20,6 +20,7 @@ from strandline.controller.raft.messages import (
 )
 from strandline.controller.raft.resigned import Resigned
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.marks import mark
 
 if TYPE_CHECKING:
     from strandline.controller.raft.core import RaftCore
@@ -71,10 +72,16 @@ def _on_vote(core: RaftCore, request: VoteRequest, now_ms: float) -> tuple[Error
         return ErrorCode.INVALID_REQUEST, False
     recorded = core.voters.recorded(request.candidate.node_id)
     if not request.voter.admits(core.key) or (recorded is not None and not recorded.admits(request.candidate)):
+        mark("vote-refused-directory")
         return ErrorCode.INVALID_VOTER_KEY, False
     if request.candidate_epoch > core.epoch:
         core.become_unattached(request.candidate_epoch, now_ms)
-    granted = core.role.may_grant(request, request.last.at_least(core.log.end))
+    up_to_date = request.last.at_least(core.log.end)
+    granted = core.role.may_grant(request, up_to_date)
+    if not up_to_date:
+        mark("vote-refused-log-behind")
+    elif request.pre_vote and not granted:
+        mark("pre-vote-refused")
     if granted and not request.pre_vote and core.role.voted_for != request.candidate:
         core.vote_for(request.candidate, now_ms)
     return ErrorCode.NONE, granted

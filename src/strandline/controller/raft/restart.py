@@ -13,6 +13,7 @@ from strandline.controller.raft.resigned import Resigned
 from strandline.controller.raft.state import Role
 from strandline.controller.raft.unattached import Unattached
 from strandline.proto.ids import NodeId
+from strandline.proto.marks import mark
 
 if TYPE_CHECKING:
     from strandline.controller.raft.core import RaftCore
@@ -31,6 +32,7 @@ def initial_role(core: RaftCore, saved: ElectionState, now_ms: float) -> Role:
     if saved.epoch < core.log.last_epoch:
         return Unattached(core, core.log.last_epoch, election_deadline_ms=soon_ms)
     if saved.leader_id == core.key.node_id:
+        mark("restarted-as-leader")
         successors = core.voters.others(core.key.node_id)
         return Resigned(core, saved.epoch, successors=successors, election_deadline_ms=soon_ms)
     if saved.voted_for == core.key:

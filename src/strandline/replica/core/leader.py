@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, NodeId
+from strandline.proto.marks import mark
 from strandline.replica.core.isr import Judgement, PendingIsr, judge_answer
 from strandline.replica.core.progress import FollowerProgress
 from strandline.replica.states import (
@@ -191,6 +192,7 @@ class LeaderCore:
             return self._advance_and_propose(now_ms)
         if judgement is Judgement.ROLLED_BACK:
             self.pending = None
+            mark("isr-change-rolled-back")
             self._set_maximal(self.isr)
             self._propose_after_ms = now_ms + PROPOSAL_BACKOFF_MS
         elif judgement is Judgement.RETRY:
@@ -227,6 +229,7 @@ class LeaderCore:
     def admit(self, acks: int) -> ErrorCode:
         """Whether a batch may be written: NOT_ENOUGH_REPLICAS if acks=all could not be kept, and nothing is written."""
         if acks == ACKS_ALL and len(self.isr) < self._min_isr:
+            mark("not-enough-replicas")
             return ErrorCode.NOT_ENOUGH_REPLICAS
         return ErrorCode.NONE
 
@@ -234,6 +237,7 @@ class LeaderCore:
         """The answer for acks=all once the high watermark passed the batch: NOT_ENOUGH_REPLICAS_AFTER_APPEND if the
         maximal ISR has become too small meanwhile."""
         if len(self.maximal_isr) < self._min_isr:
+            mark("not-enough-replicas-after-append")
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return ErrorCode.NONE
 
