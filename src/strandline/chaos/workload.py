@@ -1,7 +1,6 @@
-"""Clients of a simulated cluster: producers, consumers and an admin of `strandline.client.aio`, writing a history.
+"""Clients of a cluster: producers, consumers and an admin of `strandline.client.aio`, writing a history.
 
-They run as one process on a machine of their own, over the simulated network, and know nothing of the cluster but its
-addresses.
+They run as one process, on a simulated machine or a real one, and know nothing of the cluster but its addresses.
 """
 
 from __future__ import annotations
@@ -11,15 +10,28 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from strandline.chaos.checkers.history import History, Partition, Poll, Send, Status
-from strandline.chaos.sim.process import Ports
 from strandline.client.aio import Admin, Consumer, Producer
 from strandline.client.errors import ClientError
 from strandline.client.types import Ack, NewTopic
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
+from strandline.proto.ports import Clock, Rng
+
+
+class Ports(Protocol):
+    """What the clients need of the world; sockets come from the event loop."""
+
+    @property
+    def clock(self) -> Clock:
+        """Their clocks."""
+
+    @property
+    def rng(self) -> Rng:
+        """Their chance."""
+
 
 _NOTHING_WRITTEN = frozenset(
     {
@@ -101,6 +113,8 @@ class Workload:
     options: WorkloadOptions
     history: History
     now_ms: Callable[[], float]
+    prefix: str = ""
+    """What this process's values begin with, where several processes write into one history."""
     topics_exist: bool = False
     sending: bool = True
     acked: int = 0
@@ -169,7 +183,7 @@ class Workload:
 
     async def _send(self, producer: Producer, lane: Lane, name: str, where: Partition, rng: random.Random) -> None:
         self._values += 1
-        value = f"{self._values}".ljust(rng.randint(1, self.options.value_bytes_max), ".")
+        value = f"{self.prefix}{self._values}".ljust(rng.randint(1, self.options.value_bytes_max), ".")
         send = self.history.send(Send(name, where, value, acks=lane.acks, group=self._groups, invoked_ms=self.now_ms()))
         try:
             future = await producer.send(where.topic, value.encode(), partition=where.number)
