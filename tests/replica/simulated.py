@@ -92,7 +92,7 @@ class SimBroker:
             await asyncio.sleep(0.05)
         await asyncio.sleep(0.005)
         controller = cluster.controller
-        clean = cluster.rng.random() < 0.5
+        clean = cluster.rng.random() < 0.5 if cluster.clean_stops is None else cluster.clean_stops
         epoch = controller.register(BrokerState(self.node, self.endpoint, BrokerEpoch(-1)), clean=clean)
         controller.subscribe(self.node, self._post)
         self.deliver(lambda: self._registered(epoch))
@@ -175,6 +175,8 @@ class SimCluster:
         self.controller = FakeController()
         self.brokers = {NodeId(node): SimBroker(self, node) for node in range(1, nodes + 1)}
         self.fatals: list[Exception] = []
+        self.clean_stops: bool | None = None
+        """Whether brokers that come back say that their last stop was clean; None: as chance has it."""
         self._absent_since: dict[NodeId, float] = {}
 
     def fatal(self, error: Exception) -> None:

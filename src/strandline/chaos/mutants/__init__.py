@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from strandline.chaos.mutants import quorum
+from strandline.chaos.mutants import quorum, replication
 from strandline.chaos.mutants.mutant import Mutant, Patch
 from strandline.chaos.mutants.patching import StalePatch, applied
 
 __all__ = ["MUTANTS", "Mutant", "Patch", "StalePatch", "without"]
 
-MUTANTS: dict[str, Mutant] = {mutant.name: mutant for table in (quorum.TABLE,) for mutant in table}
+MUTANTS: dict[str, Mutant] = {mutant.name: mutant for table in (quorum.TABLE, replication.TABLE) for mutant in table}
 """By name, in the order of the rules."""
 
 
