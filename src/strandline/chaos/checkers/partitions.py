@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from strandline.chaos.checkers.invariant import InvariantViolated
-from strandline.chaos.checkers.stored import stored_batches
+from strandline.chaos.checkers.stored import Place, stored_headers
 from strandline.chaos.sim.disk import SimDisk
 from strandline.controller.metadata.image import MetadataImage
 from strandline.log.partition_log import PartitionLog
@@ -44,6 +44,8 @@ class Seen:
     log_end: int = -1
     scanned: int = 0
     """Batches below were compared already."""
+    place: Place | None = None
+    """Where the batch at `scanned` begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class _Range:
     name: str
     start: int
     committed_end: int
+    place: Place | None = None
 
 
 class PartitionChecks:
@@ -89,7 +92,7 @@ class PartitionChecks:
         if core is not seen.core:
             seen.core = core
             seen.high_watermark = high_watermark
-            seen.scanned = 0
+            seen.scanned, seen.place = 0, None
             if isinstance(core, LeaderCore):
                 self._new_leader(node, core, log, disk, known)
         elif high_watermark < seen.high_watermark:
@@ -134,17 +137,22 @@ class PartitionChecks:
             return
         known = self._known(partition.state.topic_id_partition, partition)
         committed_end = min(core.high_watermark, log.log_end_offset)
-        start = min(seen.scanned, committed_end)
-        self._compare(node, log, disk, known, _Range("CommittedPrefixIdentical", start, committed_end))
+        if committed_end < seen.scanned:
+            seen.scanned, seen.place = 0, None
+        what = _Range("CommittedPrefixIdentical", seen.scanned, committed_end, seen.place)
+        seen.place = self._compare(node, log, disk, known, what)
         seen.scanned = committed_end
 
-    def _compare(self, node: int, log: PartitionLog, disk: SimDisk, known: Known, what: _Range) -> None:
-        """Compare the batches from `what.start` to the log end: below `what.committed_end` they are committed."""
-        name = what.name
+    def _compare(self, node: int, log: PartitionLog, disk: SimDisk, known: Known, what: _Range) -> Place | None:
+        """Compare the batches from `what.start` to the log end: below `what.committed_end` they are committed. Returns
+        where the last of those begins."""
+        name, place, log_end = what.name, what.place, log.log_end_offset
         facts = {"node": node, "partition": known.name}
         expected = max(what.start, log.log_start_offset)
         try:
-            for header, _ in stored_batches(disk, log.directory, start=expected, end=log.log_end_offset):
+            for header, at in stored_headers(disk, log.directory, start=expected, place=what.place):
+                if header.next_offset > log_end:
+                    break
                 offset, epoch, crc = header.base_offset, header.leader_epoch, header.crc
                 if offset > expected:
                     raise InvariantViolated(name, "records are missing", offset=expected, until=offset, **facts)
@@ -153,15 +161,17 @@ class PartitionChecks:
                     facts |= {"offset": offset, "leader_epoch": epoch}
                     raise InvariantViolated("LogMatching", "one offset and epoch, two batches", **facts)
                 if expected <= what.committed_end:
+                    place = at
                     entry = (epoch, crc, expected)
                     if known.committed.setdefault(offset, entry) != entry:
                         facts |= {"offset": offset, "here": entry, "elsewhere": known.committed[offset]}
                         raise InvariantViolated(name, "committed records differ", **facts)
         except StrandlineError as error:
             raise InvariantViolated(name, f"the log does not parse: {error}", **facts) from error
-        if expected < log.log_end_offset:
-            facts |= {"stored_end": expected, "log_end": log.log_end_offset}
+        if expected < log_end:
+            facts |= {"stored_end": expected, "log_end": log_end}
             raise InvariantViolated(name, "the log's end is not on the disk", **facts)
+        return place
 
     def check_isr(self, node: int, partition: Partition, image: MetadataImage) -> None:
         """MaximalIsr, of a leader under the newest committed metadata."""
