@@ -17,6 +17,7 @@ from strandline.chaos.checkers.replicas import compare_replicas
 from strandline.chaos.cluster import DATA, SimCluster
 from strandline.chaos.faults import NODE_KINDS, FaultOptions, Nemesis
 from strandline.chaos.logs import LogCapture
+from strandline.chaos.preload import preload
 from strandline.chaos.sim.disk import DiskConfig
 from strandline.chaos.sim.network import NetworkConfig
 from strandline.chaos.sim.seeds import split
@@ -79,6 +80,7 @@ class ScenarioRun:
     """One seed."""
 
     def __init__(self, seed: int, options: ScenarioOptions | None = None) -> None:
+        preload()
         self.seed = seed
         self.options = options or ScenarioOptions.draw(seed)
         self.world = World(seed, self.options.world)

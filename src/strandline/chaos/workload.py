@@ -33,6 +33,8 @@ class Ports(Protocol):
         """Their chance."""
 
 
+_SLOW_GAP_MS = 250.0
+
 _NOTHING_WRITTEN = frozenset(
     {
         ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -78,6 +80,10 @@ class WorkloadOptions:
     consumers: int
     producer: dict[str, Any]
     consumer: dict[str, Any]
+    many: int = 4_000
+    """Values after which producers send one by one, and seldom: the schedules are what counts, not the volume."""
+    rewinds_max: int = 2
+    """How often one consumer starts over."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> WorkloadOptions:
@@ -101,6 +107,7 @@ class WorkloadOptions:
                 "max_block_ms": 10_000,
                 "compression_type": rng.choice(("none", "none", "zstd", "lz4")),
             },
+            many=rng.choice((1_000, 4_000)),
             consumer={"fetch_max_wait_ms": rng.choice((50, 500)), "request_timeout_ms": rng.choice((2_000, 10_000))},
         )
 
@@ -171,9 +178,12 @@ class Workload:
         producer = Producer(self.bootstrap, clock=ports.clock, rng=ports.rng, **settings)
         partitions = self._partitions()
         while self.sending:
-            await asyncio.sleep(ports.rng.uniform(0, 2 * self.options.send_gap_ms) / 1000)
+            options = self.options
+            many = self._values >= options.many
+            gap_ms = max(_SLOW_GAP_MS, options.send_gap_ms) if many else options.send_gap_ms
+            await asyncio.sleep(ports.rng.uniform(0, 2 * gap_ms) / 1000)
             self._groups += 1
-            for _ in range(ports.rng.randint(1, self.options.burst_max)):
+            for _ in range(1 if many else ports.rng.randint(1, options.burst_max)):
                 await self._send(producer, lane, name, ports.rng.choice(partitions), ports.rng)
         try:
             await producer.close(60.0)
@@ -217,7 +227,7 @@ class Workload:
         consumer.assign([(where.topic, where.number) for where in self._partitions()])
         generation = 0
         while True:
-            if ports.rng.random() < 0.003:
+            if generation < self.options.rewinds_max and ports.rng.random() < 0.003:
                 consumer.seek_to_beginning()
                 generation += 1
             await self._poll(consumer, name, generation)

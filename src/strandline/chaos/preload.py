@@ -1,0 +1,35 @@
+"""What the first messages of a run would import and build: done once, in the process whose forks run the seeds."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+
+from strandline.client.wire.apis import Api
+from strandline.client.wire.schema import _codec
+
+_MESSAGES = (
+    (Api.API_VERSIONS, 4),
+    (Api.CREATE_TOPICS, 7),
+    (Api.INIT_PRODUCER_ID, 5),
+    (Api.LIST_OFFSETS, 10),
+    (Api.METADATA, 13),
+    (Api.OFFSET_FOR_LEADER_EPOCH, 4),
+)
+_MODULES = (
+    "strandline.chaos.sim.transport",
+    "kio.schema.request_header.v1.header",
+    "kio.schema.request_header.v2.header",
+    "kio.schema.response_header.v0.header",
+    "kio.schema.response_header.v1.header",
+)
+
+
+@cache
+def preload() -> None:
+    """A fifth of a short run went into importing schemas, anew in each fork."""
+    for name in _MODULES:
+        import_module(name)
+    for api, version in _MESSAGES:
+        for side in ("request", "response"):
+            _codec(api, version, side)
