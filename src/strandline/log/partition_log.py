@@ -21,6 +21,7 @@ from strandline.log.disk import DiskError, DiskFull
 from strandline.log.log_state import LogState
 from strandline.log.producer_state import ProducerBatch
 from strandline.log.reader import LogRead, TimestampedOffset
+from strandline.log.segment import Segment
 from strandline.log.snapshots import SNAPSHOT_INTERVAL_BYTES
 from strandline.log.validation import check_client_batches, check_replicated_batches
 from strandline.proto.error_codes import ErrorCode
@@ -198,8 +199,8 @@ class PartitionLog(LogState):
         self.log_end_offset = Offset(offset)
         self.size_bytes += len(data)
         self._snapshot_bytes += len(data)
-        if self._snapshot_bytes > SNAPSHOT_INTERVAL_BYTES:
-            self._take_shortcut_snapshot()
+        if segment.indexes_wait or self._snapshot_bytes > SNAPSHOT_INTERVAL_BYTES:
+            self._write_shortcuts(segment)
 
     def roll(self) -> None:
         """Close the active segment and begin a new one at the log end; nothing to do while it is empty.
@@ -224,15 +225,25 @@ class PartitionLog(LogState):
         self.begin_segment(self.log_end_offset, now_ms)
         self.cache.touch(old)
 
-    def _take_shortcut_snapshot(self) -> None:
-        """Bounds a later replay. Nothing depends on it: it is not synced, and a full disk is no reason to fail."""
-        self._snapshot_bytes = 0
-        if len(self.producers):
-            try:
-                self.snapshots.write(self.log_end_offset, self.producers).close()
-            except DiskFull:
-                return  # recovery finds it torn by its CRC and replays from an older one
-            self.snapshots.delete_strays(self.bases)
+    def _write_shortcuts(self, segment: Segment) -> None:
+        """Index entries, and a producer snapshot that bounds a later replay: not synced, and nothing depends on them.
+
+        The append is in the log whatever becomes of them, and its offsets are taken (KAFKA-7866, D-19): therefore after
+        the end has moved. A full disk is no reason to fail; any other failure fences the log. Raises StorageError.
+        """
+        try:
+            if segment.indexes_wait:
+                for file in segment.write_indexes():
+                    file.close()
+            if self._snapshot_bytes > SNAPSHOT_INTERVAL_BYTES:
+                self._snapshot_bytes = 0
+                if len(self.producers):
+                    self.snapshots.write(self.log_end_offset, self.producers).close()
+                    self.snapshots.delete_strays(self.bases)
+        except DiskFull:
+            return  # indexes are written later; recovery finds a torn snapshot by its CRC and replays from an older one
+        except DiskError as error:
+            raise self._fence(error) from error
 
     # ------------------------------------------------------------------ reading
 

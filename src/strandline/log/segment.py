@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from strandline.log.batch import HEADER_SIZE, BatchHeader, parse_header
 from strandline.log.config import LogConfig
-from strandline.log.disk import Disk, DiskFull, File
+from strandline.log.disk import Disk, DiskError, DiskFull, File
 from strandline.log.index import ENTRY_BYTES, IndexDamaged, OffsetIndex, TimeIndex
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -173,23 +173,34 @@ class Segment:
             index, time_index = self.active_indexes()
             index.append(last_offset - self.base_offset, position)
             time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
-            if len(index) - index.written >= INDEX_FLUSH_ENTRIES:
-                for file in self.write_indexes():
-                    file.close()
         self._bytes_since_entry += size
 
+    @property
+    def indexes_wait(self) -> bool:
+        """So many index entries are in memory alone that they shall be written: see `write_indexes`."""
+        index = self._index
+        return index is not None and len(index) - index.written >= INDEX_FLUSH_ENTRIES
+
     def write_indexes(self) -> list[File]:
-        """Bring the index files up to date (not synced); returns them, to be closed by the caller once synced."""
+        """Bring the index files up to date (not synced); returns them, to be closed by the caller once synced.
+
+        Raises DiskError. What was not written is written the next time.
+        """
         index, time_index = self.active_indexes()
         files: list[File] = []
-        for entries, suffix in ((index, INDEX_SUFFIX), (time_index, TIME_INDEX_SUFFIX)):
-            position, data = entries.tail_bytes()
-            file = self._disk.open(self._path + suffix, create=True)
-            file.truncate(position)
-            if data:
-                file.pwrite(data, position)
-            entries.written = len(entries)
-            files.append(file)
+        try:
+            for entries, suffix in ((index, INDEX_SUFFIX), (time_index, TIME_INDEX_SUFFIX)):
+                position, data = entries.tail_bytes()
+                file = self._disk.open(self._path + suffix, create=True)
+                files.append(file)
+                file.truncate(position)
+                if data:
+                    file.pwrite(data, position)
+                entries.written = len(entries)
+        except DiskError:
+            for file in files:
+                file.close()
+            raise
         return files
 
     def seal(self) -> list[File]:

@@ -1,4 +1,4 @@
-"""Three brokers on virtual time with one partition: logs written beforehand, messages and metadata held back by hand."""
+"""Three brokers on virtual time with one partition: logs written beforehand, messages and metadata held back."""
 
 from __future__ import annotations
 

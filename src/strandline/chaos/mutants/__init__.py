@@ -9,13 +9,35 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from strandline.chaos.mutants import quorum, replication
+from strandline.chaos.mutants import (
+    idempotence,
+    log,
+    log_recovery,
+    quorum,
+    quorum_log,
+    replication,
+    replication_isr,
+    replication_reads,
+)
 from strandline.chaos.mutants.mutant import Mutant, Patch
 from strandline.chaos.mutants.patching import StalePatch, applied
 
 __all__ = ["MUTANTS", "Mutant", "Patch", "StalePatch", "without"]
 
-MUTANTS: dict[str, Mutant] = {mutant.name: mutant for table in (quorum.TABLE, replication.TABLE) for mutant in table}
+MUTANTS: dict[str, Mutant] = {
+    mutant.name: mutant
+    for table in (
+        quorum.TABLE,
+        quorum_log.TABLE,
+        replication.TABLE,
+        replication_isr.TABLE,
+        replication_reads.TABLE,
+        log.TABLE,
+        log_recovery.TABLE,
+        idempotence.TABLE,
+    )
+    for mutant in table
+}
 """By name, in the order of the rules."""
 
 

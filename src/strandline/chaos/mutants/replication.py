@@ -76,9 +76,9 @@ TABLE: tuple[Mutant, ...] = (
             Patch(
                 "replica.leader_stream:FollowerLink.on_fetch",
                 "if verdict is Verdict.DIVERGING:",
-                "if verdict is Verdict.DIVERGING:\n            self._host.progressed(partition, core.fetched(self.node_id, "
-                "self.broker_epoch, fetch_offset=fetch.fetch_offset, durable_offset=fetch.durable_offset, "
-                "log_start_offset=fetch.log_start_offset, now_ms=self.now_ms))",
+                "if verdict is Verdict.DIVERGING:\n            self._host.progressed(partition, core.fetched("
+                "self.node_id, self.broker_epoch, fetch_offset=fetch.fetch_offset, "
+                "durable_offset=fetch.durable_offset, log_start_offset=fetch.log_start_offset, now_ms=self.now_ms))",
             ),
         ),
         (f"{_SCHEDULES}/test_truncation.py::test_06_a_diverging_offset_counts_for_nothing[holds]",),

@@ -1,0 +1,7 @@
+"""Mutants: idempotent producers."""
+
+from __future__ import annotations
+
+from strandline.chaos.mutants.mutant import Mutant
+
+TABLE: tuple[Mutant, ...] = ()
