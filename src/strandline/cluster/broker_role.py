@@ -119,11 +119,15 @@ class BrokerRole:
             collect_offsets=lambda: replica_offsets(self.replicas),
             on_fatal=node.fatal,
             ready=lambda: self._feeding and not self._unopened,
-            on_registered=self.replicas.set_broker_epoch,
+            on_registered=self._registered,
         )
         self.replicas.start()
         node.publisher.subscribe(self._await_own_registration)
         self.session.start()
+
+    def _registered(self, broker_epoch: BrokerEpoch) -> None:
+        self.replicas.set_broker_epoch(broker_epoch)
+        self.service.run(self.service.hold_producer_ids())
 
     async def wait_ready(self) -> None:
         """Return once the controller has unfenced this broker."""
@@ -186,4 +190,3 @@ class BrokerRole:
             self._node.fatal(error)
             return
         self.session.wake()
-        self.service.run(self.service.hold_producer_ids())

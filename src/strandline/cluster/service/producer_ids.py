@@ -13,7 +13,6 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import ProducerId
 
-
 PREFETCH_BELOW = 100
 """So many ids left of a block of 1,000: ask for the next one, before a producer has to wait for it."""
 
