@@ -14,6 +14,7 @@ from strandline.client.types import (
     ConfigEntry,
     ConfigResource,
     CreatedTopic,
+    Election,
     ListedOffset,
     NewTopic,
     QuorumDescription,
@@ -46,6 +47,12 @@ class Admin:
     def create_partitions(self, totals: Mapping[str, int], *, validate_only: bool = False) -> None:
         """Raise the number of partitions of topics to these totals."""
         self._wait(self._inner.create_partitions(totals, validate_only=validate_only))
+
+    def elect_leaders(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]] | None, *, unclean: bool, dry_run: bool = False
+    ) -> list[Election]:
+        """Give leadership to the preferred replicas or, `unclean`, to any live one; `dry_run` tells the cost."""
+        return self._wait(self._inner.elect_leaders(partitions, unclean=unclean, dry_run=dry_run))
 
     def list_topics(self, *, include_internal: bool = False) -> list[str]:
         """The names of all topics, sorted."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from strandline.client.errors import UnknownTopic
@@ -17,6 +18,7 @@ from strandline.client.types import (
 )
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError
+from strandline.proto.ids import TopicPartition
 
 _RESOURCE_TYPES = {"topic": 2, "broker": 4, "group": 32}
 _OPERATIONS = {"set": 0, "delete": 1, "append": 2, "subtract": 3}
@@ -126,3 +128,11 @@ def config_error(resource: ConfigResource, code: ErrorCode, message: str | None)
     if resource.kind == "topic" and code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return UnknownTopic(resource.name)
     return KafkaError(code, message or "", **{resource.kind: resource.name})
+
+
+def by_topic(partitions: Iterable[TopicPartition | tuple[str, int]]) -> list[dict[str, Any]]:
+    """Partitions as requests name them, gathered under their topics."""
+    found: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        found.setdefault(topic, []).append(partition)
+    return [{"topic": topic, "partitions": numbers} for topic, numbers in found.items()]

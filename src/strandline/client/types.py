@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
+from strandline.proto.error_codes import ErrorCode
+
 Header = tuple[str, bytes | None]
 """One record header: name and value; a name may repeat and the order is kept."""
 
@@ -181,6 +183,20 @@ class ConfigChange:
     name: str
     value: str | None = None
     operation: str = "set"
+
+
+class Election(NamedTuple):
+    """What became of one partition in `Admin.elect_leaders`: `message` tells what it did, or would do, and cost."""
+
+    topic: str
+    partition: int
+    error: ErrorCode
+    message: str
+
+    @property
+    def held(self) -> bool:
+        """A leader was elected, or would be."""
+        return self.error is ErrorCode.NONE
 
 
 class ListedOffset(NamedTuple):

@@ -19,7 +19,7 @@ from strandline.cluster.kafka.listener import KafkaListener
 from strandline.cluster.service.base import ServiceConfig
 from strandline.cluster.service.broker_service import BrokerService
 from strandline.controller import api
-from strandline.controller.machine import brokers, configs, producer_ids, topics
+from strandline.controller.machine import brokers, configs, elections, producer_ids, topics
 from strandline.controller.machine.result import Result
 from strandline.controller.machine.state import MachineSettings, MachineState
 from strandline.controller.metadata.config_resolver import ConfigResolver
@@ -162,6 +162,9 @@ class MachineController:
         self, request: api.AlterConfigsRequest, timeout_ms: float
     ) -> api.AlterConfigsReply:
         return self.run(configs.incremental_alter_configs(self.state, request))
+
+    async def elect_leaders(self, request: api.ElectLeadersRequest, timeout_ms: float) -> api.ElectLeadersReply:
+        return self.run(elections.elect_leaders(self.state, request, 0.0))
 
     async def allocate_producer_ids(
         self, request: api.AllocateProducerIdsRequest, timeout_ms: float

@@ -197,3 +197,37 @@ def test_incremental_alter_configs(tmp_path: Path, version: int) -> None:
         assert await alter(2, "absent", ("retention.ms", 0, "1")) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     run(tmp_path, main)
+
+
+# Elections
+
+
+@pytest.mark.parametrize("version", versions("ElectLeaders"))
+def test_elect_leaders(tmp_path: Path, version: int) -> None:
+    """One result a partition; an election type that does not exist is refused; a preview changes nothing."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        node.create_topic("t", 2)
+
+        async def ask(kind: int, partitions: Any) -> Any:
+            fields: dict[str, Any] = {"topic_partitions": partitions, "timeout": 1000}
+            if version > 0:
+                fields["election_type"] = kind
+            return await client.ask("elect_leaders", version, **fields)
+
+        answer = await ask(0, [{"topic": "t", "partitions": [0, 1]}, {"topic": "x", "partitions": [0]}])
+        found = {
+            topic.topic: [one.error_code for one in topic.partition_result] for topic in answer.replica_election_results
+        }
+        assert found == {
+            "t": [ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.ELECTION_NOT_NEEDED],
+            "x": [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION],
+        }
+        assert (await ask(0, None)).replica_election_results == ()
+        assert (await ask(0, [])).replica_election_results == ()
+        if version > 0:
+            assert (await ask(7, None)).error_code == ErrorCode.INVALID_REQUEST
+            preview = await ask(-2, [{"topic": "t", "partitions": [0]}])
+            assert "up, in the ISR" in preview.replica_election_results[0].partition_result[0].error_message
+
+    run(tmp_path, main)

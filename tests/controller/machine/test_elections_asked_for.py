@@ -54,7 +54,7 @@ def test_unclean_preview_ranks_candidates_and_counts_the_loss(machine_cluster: A
     cluster.now_ms = 250.0
     preview = cluster.elect(UNCLEAN, dry_run=True)[0]
     assert (preview.error, preview.leader, preview.unclean) == (ErrorCode.NONE, 3, True)
-    assert "30 committed offset(s) may be lost" in preview.message
+    assert "committed offsets 70 to 99 (30) are lost" in preview.message
     shown = [(one.node_id, one.alive, one.lost_records, one.age_ms) for one in preview.candidates]
     assert shown == [(1, False, 0, 250), (3, True, 30, 250), (2, True, 10, 250)]
     assert not cluster.partition().has_leader

@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 
 from strandline.client.config import AdminConfig
 from strandline.client.descriptions import (
+    by_topic,
     config_change,
     config_entry,
     config_error,
@@ -32,6 +33,7 @@ from strandline.client.types import (
     ConfigEntry,
     ConfigResource,
     CreatedTopic,
+    Election,
     ListedOffset,
     NewTopic,
     NodeInfo,
@@ -160,6 +162,32 @@ class Admin:
                 if told.error_code is not ErrorCode.NONE
             },
         )
+
+    async def elect_leaders(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]] | None, *, unclean: bool, dry_run: bool = False
+    ) -> list[Election]:
+        """Give leadership to the preferred replicas or, `unclean`, to any live replica of partitions without a leader:
+        committed records that it lacks are lost. None: every partition that needs it. `dry_run` only tells what each
+        election would do and lose, which Strandline alone can (Apache Kafka refuses it).
+
+        Raises:
+            KafkaError: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST. What befalls one partition stands in its result.
+        """
+        named = None if partitions is None else by_topic(partitions)
+        values = {
+            "election_type": (-2 if unclean else -1) if dry_run else int(unclean),
+            "topic_partitions": named,
+            "timeout": self._config.request_timeout_ms,
+        }
+        answer = await self._call(Api.ELECT_LEADERS, values, lambda told: [told.error_code])
+        found = [
+            Election(topic.topic, one.partition_id, one.error_code, one.error_message or "")
+            for topic in answer.replica_election_results
+            for one in topic.partition_result
+        ]
+        if answer.error_code is not ErrorCode.NONE:
+            raise KafkaError(answer.error_code, found[0].message if found else "")
+        return sorted(found, key=lambda one: (one.topic, one.partition))
 
     async def list_topics(self, *, include_internal: bool = False) -> list[str]:
         """The names of all topics, sorted."""

@@ -1,4 +1,4 @@
-"""`strandline topic`: create, list, describe, alter, delete."""
+"""`strandline topic`: create, list, describe, alter, delete, elect."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from strandline.client.commands.common import (
     print_table,
     target_options,
 )
+from strandline.client.commands.elections import elect
 from strandline.client.types import (
     EARLIEST,
     LATEST,
@@ -38,7 +39,7 @@ from strandline.proto.errors import KafkaError
 
 @click.group()
 def topic() -> None:
-    """Create, list, describe, alter and delete topics."""
+    """Create, list, describe, alter and delete topics; elect leaders."""
 
 
 @topic.command("create")
@@ -104,6 +105,9 @@ def create(
             click.echo(f"warning: {item.name} has 1 replica: what is lost with its broker is lost", err=True)
     for name in there:
         click.echo(f"topic {name} is there already")
+
+
+topic.add_command(elect)
 
 
 @topic.command("list")

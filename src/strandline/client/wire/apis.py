@@ -23,6 +23,7 @@ class Api(IntEnum):
     OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_CONFIGS = 32
     CREATE_PARTITIONS = 37
+    ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
     DESCRIBE_QUORUM = 55
     DESCRIBE_CLUSTER = 60
@@ -48,6 +49,7 @@ SUPPORTED: dict[Api, VersionRange] = {
     Api.OFFSET_FOR_LEADER_EPOCH: VersionRange(2, 4),
     Api.DESCRIBE_CONFIGS: VersionRange(1, 4),
     Api.CREATE_PARTITIONS: VersionRange(0, 3),
+    Api.ELECT_LEADERS: VersionRange(1, 2),
     Api.INCREMENTAL_ALTER_CONFIGS: VersionRange(0, 1),
     Api.DESCRIBE_QUORUM: VersionRange(0, 2),
     Api.DESCRIBE_CLUSTER: VersionRange(0, 2),
@@ -66,6 +68,7 @@ FIRST_FLEXIBLE: dict[Api, int] = {
     Api.OFFSET_FOR_LEADER_EPOCH: 4,
     Api.DESCRIBE_CONFIGS: 4,
     Api.CREATE_PARTITIONS: 2,
+    Api.ELECT_LEADERS: 2,
     Api.INCREMENTAL_ALTER_CONFIGS: 1,
     Api.DESCRIBE_QUORUM: 0,
     Api.DESCRIBE_CLUSTER: 0,

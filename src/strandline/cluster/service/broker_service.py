@@ -10,6 +10,7 @@ from __future__ import annotations
 from strandline.cluster.service.admin import Admin
 from strandline.cluster.service.configs import Configs
 from strandline.cluster.service.coordinators import Coordinators
+from strandline.cluster.service.elections import Elections
 from strandline.cluster.service.fetch import Fetching
 from strandline.cluster.service.metadata import Metadata
 from strandline.cluster.service.offsets import Offsets
@@ -18,5 +19,7 @@ from strandline.cluster.service.producer_ids import ProducerIds
 from strandline.cluster.service.quorum import QuorumQueries
 
 
-class BrokerService(Producing, Fetching, Offsets, Metadata, Admin, Configs, ProducerIds, Coordinators, QuorumQueries):
+class BrokerService(
+    Producing, Fetching, Offsets, Metadata, Admin, Elections, Configs, ProducerIds, Coordinators, QuorumQueries
+):
     """All operations; each group stands in a file of its own."""

@@ -12,6 +12,8 @@ from strandline.controller.api import (
     CreateTopicsReply,
     CreateTopicsRequest,
     DeleteTopicsRequest,
+    ElectLeadersReply,
+    ElectLeadersRequest,
     ProducerIdBlock,
     TopicOutcomes,
 )
@@ -30,6 +32,7 @@ class Controller(Protocol):
     async def delete_topics(self, request: DeleteTopicsRequest, timeout_ms: float) -> TopicOutcomes: ...
     async def create_partitions(self, request: CreatePartitionsRequest, timeout_ms: float) -> TopicOutcomes: ...
     async def incremental_alter_configs(self, request: AlterConfigsRequest, timeout_ms: float) -> AlterConfigsReply: ...
+    async def elect_leaders(self, request: ElectLeadersRequest, timeout_ms: float) -> ElectLeadersReply: ...
     async def allocate_producer_ids(
         self, request: AllocateProducerIdsRequest, timeout_ms: float
     ) -> ProducerIdBlock: ...

@@ -81,15 +81,22 @@ def _elect_one(
         )
     unclean = elected.leader not in (*partition.isr, *partition.eligible_leader_replicas)
     candidates = candidates_of(state, topic, partition, now_ms)
-    lost = next(candidate.lost_records for candidate in candidates if candidate.node_id == elected.leader)
-    message = ""
-    if unclean:
-        known = f"{lost} committed offset(s)" if lost >= 0 else "an unknown number of committed offsets"
-        message = f"Broker {elected.leader} was not in sync: {known} may be lost."
+    message = _loss(candidates, elected.leader) if unclean else ""
     outcome = ElectionOutcome(
         ref.topic, ref.partition, ErrorCode.NONE, message, elected.leader, unclean, tuple(candidates)
     )
     return outcome, record
+
+
+def _loss(candidates: list[Candidate], leader: NodeId) -> str:
+    """What an unclean election of `leader` costs, as far as it has been reported."""
+    chosen = next(candidate for candidate in candidates if candidate.node_id == leader)
+    if chosen.lost_records < 0:
+        return f"Broker {leader} was not in sync: an unknown number of committed records may be lost."
+    if chosen.lost_records == 0:
+        return f"Broker {leader} was not in sync, but held every committed offset when it last reported."
+    first, last = chosen.log_end_offset, chosen.log_end_offset + chosen.lost_records - 1
+    return f"Broker {leader} was not in sync: committed offsets {first} to {last} ({last - first + 1}) are lost."
 
 
 def _failed(state: MachineState, ref: PartitionRef, error: KafkaError, now_ms: float) -> ElectionOutcome:
