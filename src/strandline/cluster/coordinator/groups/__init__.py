@@ -1,0 +1,1 @@
+"""Consumer groups: a pure shard for each partition of `__consumer_offsets`."""

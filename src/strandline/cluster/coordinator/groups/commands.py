@@ -1,0 +1,191 @@
+"""What a group shard is asked, and what it answers. Errors that concern a whole command come as KafkaError."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from strandline.cluster.coordinator.groups.records import OffsetValue
+from strandline.proto.error_codes import ErrorCode
+
+
+class JoinGroup(NamedTuple):
+    """A member joins, or joins again.
+
+    Attributes:
+        member_id: "" for a member that has none yet.
+        instance_id: of a static member (KIP-345), else None.
+        rebalance_timeout_ms: how long the others wait for this member in a rebalance.
+        protocols: (name, subscription) of the assignors that the client has, its favourite first.
+        member_id_required: the client knows KIP-394: a new dynamic member is given an id and joins again with it.
+        may_skip_assignment: the client knows KIP-814: a static leader that returns need not assign.
+    """
+
+    group_id: str
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[tuple[str, bytes], ...]
+    member_id_required: bool = True
+    may_skip_assignment: bool = True
+
+
+class JoinedMember(NamedTuple):
+    """A member as the group's leader sees it."""
+
+    member_id: str
+    instance_id: str | None
+    subscription: bytes
+
+
+class JoinAnswer(NamedTuple):
+    """`members` for the leader alone; `member_id` is the member's own."""
+
+    error: ErrorCode
+    member_id: str = ""
+    generation: int = -1
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = ""
+    skip_assignment: bool = False
+    members: tuple[JoinedMember, ...] = ()
+
+
+class SyncGroup(NamedTuple):
+    """A member asks for its assignment; the leader brings everybody's. Protocol type and name are None where the client
+    does not tell them."""
+
+    group_id: str
+    generation: int
+    member_id: str
+    instance_id: str | None
+    protocol_type: str | None
+    protocol_name: str | None
+    assignments: tuple[tuple[str, bytes], ...]
+
+
+class SyncAnswer(NamedTuple):
+    error: ErrorCode
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+
+class Heartbeat(NamedTuple):
+    """A member lives. Answered with an ErrorCode."""
+
+    group_id: str
+    generation: int
+    member_id: str
+    instance_id: str | None
+
+
+class Leaver(NamedTuple):
+    """Who leaves: a member by its id, or (by an administrator, `member_id` "") a static member by its instance id."""
+
+    member_id: str
+    instance_id: str | None = None
+
+
+class LeaveGroup(NamedTuple):
+    """Answered with one ErrorCode a leaver, in order."""
+
+    group_id: str
+    members: tuple[Leaver, ...]
+
+
+class OffsetToCommit(NamedTuple):
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+class CommitOffsets(NamedTuple):
+    """Answered with one ErrorCode an offset, in order.
+
+    Attributes:
+        generation: -1 with an empty member id: from outside of the group's own members.
+        retention_ms: the client's own, None for the cluster's.
+        unknown_group: the error by which this client understands that there is no such group.
+    """
+
+    group_id: str
+    generation: int
+    member_id: str
+    instance_id: str | None
+    offsets: tuple[OffsetToCommit, ...]
+    retention_ms: int | None = None
+    unknown_group: ErrorCode = ErrorCode.ILLEGAL_GENERATION
+
+
+class FetchOffsets(NamedTuple):
+    """Answered with (topic, [(partition, value or None)]); `topics` None asks for every offset of the group."""
+
+    group_id: str
+    topics: tuple[tuple[str, tuple[int, ...]], ...] | None
+
+
+FetchedOffsets = list[tuple[str, list[tuple[int, OffsetValue | None]]]]
+
+
+class DeleteOffsets(NamedTuple):
+    """Answered with one ErrorCode a partition, in order."""
+
+    group_id: str
+    partitions: tuple[tuple[str, int], ...]
+
+
+class DescribeGroup(NamedTuple):
+    """Answered with a `GroupDescription`; GROUP_ID_NOT_FOUND."""
+
+    group_id: str
+
+
+class DescribedMember(NamedTuple):
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    subscription: bytes
+    assignment: bytes
+
+
+class GroupDescription(NamedTuple):
+    """`protocol_name`, subscriptions and assignments are empty unless the group is stable."""
+
+    group_id: str
+    state: str
+    protocol_type: str
+    protocol_name: str
+    members: tuple[DescribedMember, ...]
+
+
+class ListGroups(NamedTuple):
+    """Answered with `ListedGroup`s. Empty filters let everything through; words count in any case of letters."""
+
+    states: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+
+
+class ListedGroup(NamedTuple):
+    group_id: str
+    protocol_type: str
+    state: str
+    type: str
+
+
+class DeleteGroup(NamedTuple):
+    """Answered with None; GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+
+    group_id: str
+
+
+class ForgetTopics(NamedTuple):
+    """These topics were deleted: nobody needs their offsets any more. Answered with None."""
+
+    topics: tuple[str, ...]

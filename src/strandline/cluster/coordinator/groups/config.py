@@ -1,0 +1,33 @@
+"""Limits and times of groups, under Kafka's names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
+"""A new member that has joined and hears nothing is given up after so long: it does not send heartbeats yet, and its
+client may have gone while the rebalance lasted (Kafka's constant)."""
+
+MEMBER_BYTES_MAX = 1024 * 1024
+"""The most that one member may have in subscriptions: no more would fit into the record of its group."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConfig:
+    """Attributes:
+    min_session_timeout_ms, max_session_timeout_ms: what a member may ask for (`group.{min,max}.session.timeout.ms`).
+    initial_rebalance_delay_ms: how long an empty group waits for more members (`group.initial.rebalance.delay.ms`).
+    max_size: most members of a group (`group.max.size`).
+    offset_metadata_max_bytes: most bytes of text beside a committed offset (`offset.metadata.max.bytes`).
+    offsets_retention_ms: offsets of a group without members are forgotten after so long
+        (`offsets.retention.minutes`).
+    offsets_retention_check_ms: how often that is looked at (`offsets.retention.check.interval.ms`).
+    """
+
+    min_session_timeout_ms: int = 6_000
+    max_session_timeout_ms: int = 1_800_000
+    initial_rebalance_delay_ms: int = 3_000
+    max_size: int = 10_000
+    offset_metadata_max_bytes: int = 4096
+    offsets_retention_ms: int = 7 * 24 * 3600 * 1000
+    offsets_retention_check_ms: int = 600_000

@@ -1,0 +1,218 @@
+"""Committed offsets: written, read, taken back, forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from strandline.cluster.coordinator.groups.commands import (
+    CommitOffsets,
+    DeleteOffsets,
+    FetchedOffsets,
+    FetchOffsets,
+    ForgetTopics,
+)
+from strandline.cluster.coordinator.groups.context import ShardContext, client_error
+from strandline.cluster.coordinator.groups.group import Group, GroupState
+from strandline.cluster.coordinator.groups.rebalance import Rebalancing
+from strandline.cluster.coordinator.groups.records import NEVER, OffsetKey, OffsetValue, group_record, offset_record
+from strandline.cluster.coordinator.machine import Now, Record, WriteOutcome
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+
+RECORDS_PER_WRITE = 1000
+"""Of what is forgotten, so much goes into one batch."""
+
+
+class OffsetStore:
+    """The offsets of this shard's groups. Memory changes by `put` alone, which replays what stands in the log."""
+
+    def __init__(self, context: ShardContext, rebalancing: Rebalancing) -> None:
+        self._context = context
+        self._rebalancing = rebalancing
+
+    def put(self, key: OffsetKey, value: OffsetValue | None) -> None:
+        """A record of the log, in the log's order: the last one counts, be its offset smaller or larger (D-44)."""
+        offsets = self._context.offsets
+        if value is not None:
+            if key.group not in self._context.groups:
+                # Committed from outside: a group that only keeps offsets.
+                self._context.groups[key.group] = Group(key.group, stored=True)
+            offsets.setdefault(key.group, {}).setdefault(key.topic, {})[key.partition] = value
+            return
+        topics = offsets.get(key.group, {})
+        partitions = topics.get(key.topic, {})
+        partitions.pop(key.partition, None)
+        if key.topic in topics and not partitions:
+            del topics[key.topic]
+        if key.group in offsets and not topics:
+            del offsets[key.group]
+
+    # Commit
+
+    def commit(self, command: CommitOffsets, to: object, now: Now) -> None:
+        """Answered when the offsets are committed; those whose text is too long are refused, the others written."""
+        self._check(command, now)
+        errors = []
+        records = []
+        limit = self._context.config.offset_metadata_max_bytes
+        expire_ms = NEVER if command.retention_ms is None else now.wall_ms + command.retention_ms
+        for one in command.offsets:
+            if len(one.metadata.encode()) > limit:
+                errors.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+            elif one.offset < 0:
+                errors.append(ErrorCode.INVALID_REQUEST)
+            else:
+                errors.append(ErrorCode.NONE)
+                value = OffsetValue(one.offset, one.leader_epoch, one.metadata, now.wall_ms, expire_ms)
+                records.append(offset_record(OffsetKey(command.group_id, one.topic, one.partition), value))
+
+        def written(outcome: WriteOutcome, _now: Now) -> None:
+            if outcome.error is not ErrorCode.NONE:
+                told = client_error(outcome.error)
+                if outcome.error in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
+                    told = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+                answers = [told if error is ErrorCode.NONE else error for error in errors]
+                self._context.out.reply(to, answers)
+            else:
+                self._context.out.reply(to, errors)
+
+        if records:
+            self._context.out.write(tuple(records), written)
+        else:
+            self._context.out.reply(to, errors)
+
+    def _check(self, command: CommitOffsets, now: Now) -> None:
+        """Who may commit. Raises KafkaError (correctness.md C, "Groups")."""
+        group = self._context.groups.get(command.group_id)
+        if group is None:
+            if command.generation >= 0:
+                raise KafkaError(command.unknown_group, f"there is no group {command.group_id!r}")
+            if command.member_id or command.instance_id is not None:
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+            return
+        if command.generation < 0 and group.is_empty:
+            return  # an administrator, or a consumer that assigns its partitions by hand
+        if command.generation < 0 and not command.member_id and command.instance_id is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "the group has members; only they commit")
+        member = group.check_member(command.member_id, command.instance_id)
+        if command.generation != group.generation:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+        self._rebalancing.renew_session(group, member, now)
+
+    # Fetch
+
+    def fetch(self, command: FetchOffsets, to: object) -> None:
+        """What is committed; unknown groups have nothing."""
+        known = self._context.offsets.get(command.group_id, {})
+        found: FetchedOffsets
+        if command.topics is None:
+            found = [(topic, list(partitions.items())) for topic, partitions in known.items()]
+        else:
+            found = [
+                (topic, [(partition, known.get(topic, {}).get(partition)) for partition in partitions])
+                for topic, partitions in command.topics
+            ]
+        self._context.out.reply(to, found, after_writes=True)
+
+    # Take back
+
+    def delete(self, command: DeleteOffsets, to: object) -> None:
+        """Offsets of topics that the group does not read at this moment."""
+        group = self._context.group(command.group_id)
+        topics = group.subscribed()
+        if topics is None and not group.is_empty and group.protocol_type is not None:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, "it is not known what its members read")
+        errors = []
+        records = []
+        for topic, partition in command.partitions:
+            if not group.is_empty and topics is not None and topic in topics:
+                errors.append(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
+                continue
+            errors.append(ErrorCode.NONE)
+            if self._has(command.group_id, topic, partition):
+                records.append(offset_record(OffsetKey(command.group_id, topic, partition), None))
+
+        def written(outcome: WriteOutcome, _now: Now) -> None:
+            if outcome.error is not ErrorCode.NONE:
+                self._context.out.reply(to, KafkaError(client_error(outcome.error)))
+            else:
+                self._context.out.reply(to, errors)
+
+        if records:
+            self._context.out.write(tuple(records), written)
+        else:
+            self._context.out.reply(to, errors, after_writes=True)
+
+    def _has(self, group_id: str, topic: str, partition: int) -> bool:
+        return partition in self._context.offsets.get(group_id, {}).get(topic, {})
+
+    def delete_group(self, group_id: str, to: object) -> None:
+        """The group with everything it has committed. Raises KafkaError GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        group = self._context.group(group_id)
+        if not group.is_empty:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} has members")
+
+        def written(outcome: WriteOutcome, _now: Now) -> None:
+            failed = outcome.error is not ErrorCode.NONE
+            self._context.out.reply(to, KafkaError(client_error(outcome.error)) if failed else None)
+
+        self._context.out.write((*self._tombstones(group_id), group_record(group_id, None)), written)
+
+    def _tombstones(self, group_id: str) -> Iterator[Record]:
+        for topic, partitions in self._context.offsets.get(group_id, {}).items():
+            for partition in partitions:
+                yield offset_record(OffsetKey(group_id, topic, partition), None)
+
+    def forget_topics(self, command: ForgetTopics, to: object) -> None:
+        """A topic of that name that is created later is another topic: its readers begin anew."""
+        records = [
+            offset_record(OffsetKey(group_id, topic, partition), None)
+            for group_id, topics in self._context.offsets.items()
+            for topic in command.topics
+            for partition in topics.get(topic, ())
+        ]
+        self._write_in_pieces(records)
+        self._context.out.reply(to, None)
+
+    # Expiry
+
+    def expire(self, now: Now) -> None:
+        """Forget offsets that nobody has used for the time of retention (KIP-211), and groups with nothing left."""
+        for group in list(self._context.groups.values()):
+            records = [offset_record(key, None) for key in self._expired(group, now)]
+            kept = sum(map(len, self._context.offsets.get(group.group_id, {}).values())) - len(records)
+            if not kept and group.is_empty and not group.size:
+                if group.stored:
+                    records.append(group_record(group.group_id, None))
+                else:
+                    self._context.forget_if_unused(group)
+            self._write_in_pieces(records)
+
+    def _expired(self, group: Group, now: Now) -> Iterator[OffsetKey]:
+        """A group without members forgets by the time since it has none; one that reads other topics by now, and one
+        that only keeps offsets, by the time of the commit. A rebalance forgets nothing."""
+        used: tuple[str, ...] | None = ()
+        since_empty = NEVER
+        if group.protocol_type is not None and group.is_empty:
+            since_empty = group.state_ms
+        elif group.protocol_type is not None:
+            used = group.subscribed() if group.state is GroupState.STABLE else None
+        if used is None:
+            return
+        retention_ms = self._context.config.offsets_retention_ms
+        for topic, partitions in self._context.offsets.get(group.group_id, {}).items():
+            if topic in used:
+                continue
+            for partition, value in partitions.items():
+                since_ms = value.commit_ms if since_empty == NEVER else since_empty
+                ends_ms = since_ms + retention_ms if value.expire_ms == NEVER else value.expire_ms
+                if now.wall_ms >= ends_ms:
+                    yield OffsetKey(group.group_id, topic, partition)
+
+    def _write_in_pieces(self, records: list[Record]) -> None:
+        """Nobody waits: what could not be written is tried again with the next look."""
+        for start in range(0, len(records), RECORDS_PER_WRITE):
+            piece = tuple(records[start : start + RECORDS_PER_WRITE])
+            self._context.out.write(piece, lambda _outcome, _now: None)

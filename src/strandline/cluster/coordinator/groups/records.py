@@ -1,0 +1,290 @@
+"""Kafka's key and value schemas of `__consumer_offsets`, so that Kafka's own tools can read it.
+
+A key begins with its version, which names its kind: 0 and 1 a committed offset, 2 a group. Values are written in
+version 3 (and offsets with an expiry of their own in version 1, which alone has it) and read in versions 0 to 4.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from strandline.cluster.coordinator.machine import Record
+from strandline.cluster.kafka.wire import INT16, INT32, INT64, read_bytes, read_int16, read_name, read_string
+from strandline.proto.errors import ProtocolError
+from strandline.proto.varint import read_uvarint
+
+OFFSET_KEY_VERSIONS = (0, 1)
+GROUP_KEY_VERSION = 2
+VALUE_VERSION = 3
+EXPIRING_VALUE_VERSION = 1
+VALUE_VERSION_MAX = 4
+FLEXIBLE_SINCE = 4
+
+NEVER = -1
+"""No timestamp."""
+
+
+class OffsetKey(NamedTuple):
+    """Which committed offset."""
+
+    group: str
+    topic: str
+    partition: int
+
+
+class GroupKey(NamedTuple):
+    """Which group."""
+
+    group: str
+
+
+class UnknownKey(NamedTuple):
+    """A kind of record that this version does not know."""
+
+    version: int
+
+
+class OffsetValue(NamedTuple):
+    """A committed offset.
+
+    Attributes:
+        offset: the next record to read.
+        leader_epoch: of the record before it; -1 unknown.
+        metadata: the client's own text.
+        commit_ms: wall time of the commit.
+        expire_ms: wall time from which it may be forgotten, -1 for the cluster's rule (OffsetCommit 2 to 4 set it).
+    """
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_ms: int
+    expire_ms: int = NEVER
+
+
+class MemberValue(NamedTuple):
+    """A member in a stored generation."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+class GroupValue(NamedTuple):
+    """A generation of a classic group.
+
+    Attributes:
+        protocol, leader: None in an empty group.
+        state_ms: wall time since when the group is in this state, -1 unknown.
+    """
+
+    protocol_type: str
+    generation: int
+    protocol: str | None
+    leader: str | None
+    state_ms: int
+    members: tuple[MemberValue, ...]
+
+
+Key = OffsetKey | GroupKey | UnknownKey
+
+# ---------------------------------------------------------------- writing
+
+
+def _text(value: str) -> bytes:
+    raw = value.encode()
+    return INT16.pack(len(raw)) + raw
+
+
+def _nullable(value: str | None) -> bytes:
+    return INT16.pack(-1) if value is None else _text(value)
+
+
+def _blob(value: bytes) -> bytes:
+    return INT32.pack(len(value)) + value
+
+
+def offset_key(key: OffsetKey) -> bytes:
+    """Kafka's OffsetCommitKey, version 1."""
+    return INT16.pack(1) + _text(key.group) + _text(key.topic) + INT32.pack(key.partition)
+
+
+def group_key(group: str) -> bytes:
+    """Kafka's GroupMetadataKey, version 2."""
+    return INT16.pack(GROUP_KEY_VERSION) + _text(group)
+
+
+def offset_record(key: OffsetKey, value: OffsetValue | None) -> Record:
+    """A committed offset, or (None) that there is none any more."""
+    return Record(offset_key(key), None if value is None else offset_value(value))
+
+
+def offset_value(value: OffsetValue) -> bytes:
+    """Kafka's OffsetCommitValue."""
+    if value.expire_ms != NEVER:
+        head = INT16.pack(EXPIRING_VALUE_VERSION) + INT64.pack(value.offset)
+        return head + _text(value.metadata) + struct.pack(">qq", value.commit_ms, value.expire_ms)
+    head = INT16.pack(VALUE_VERSION) + struct.pack(">qi", value.offset, value.leader_epoch)
+    return head + _text(value.metadata) + INT64.pack(value.commit_ms)
+
+
+def group_record(group: str, value: GroupValue | None) -> Record:
+    """A generation of a group, or (None) that there is no such group any more."""
+    return Record(group_key(group), None if value is None else group_value(value))
+
+
+def group_value(value: GroupValue) -> bytes:
+    """Kafka's GroupMetadataValue, version 3."""
+    parts = [
+        INT16.pack(VALUE_VERSION),
+        _text(value.protocol_type),
+        INT32.pack(value.generation),
+        _nullable(value.protocol),
+        _nullable(value.leader),
+        INT64.pack(value.state_ms),
+        INT32.pack(len(value.members)),
+    ]
+    for member in value.members:
+        parts += (
+            _text(member.member_id),
+            _nullable(member.instance_id),
+            _text(member.client_id),
+            _text(member.client_host),
+            struct.pack(">ii", member.rebalance_timeout_ms, member.session_timeout_ms),
+            _blob(member.subscription),
+            _blob(member.assignment),
+        )
+    return b"".join(parts)
+
+
+# ---------------------------------------------------------------- reading
+
+
+def read_key(raw: bytes) -> Key:
+    """Raises ProtocolError for a key that does not parse."""
+    view = memoryview(raw)
+    version, position = read_int16(view, 0)
+    if version in OFFSET_KEY_VERSIONS:
+        group, position = read_name(view, position, False)
+        topic, position = read_name(view, position, False)
+        (partition,), position = _fixed(view, position, INT32)
+        return OffsetKey(group, topic, partition)
+    if version == GROUP_KEY_VERSION:
+        return GroupKey(read_name(view, position, False)[0])
+    return UnknownKey(version)
+
+
+def read_offset_value(raw: bytes) -> OffsetValue:
+    """Raises ProtocolError for a value that does not parse."""
+    view = memoryview(raw)
+    version, position = _value_version(view)
+    (offset,), position = _fixed(view, position, INT64)
+    leader_epoch, expire_ms = -1, NEVER
+    if version >= 3:
+        (leader_epoch,), position = _fixed(view, position, INT32)
+    metadata, position = read_name(view, position, version >= FLEXIBLE_SINCE)
+    (commit_ms,), position = _fixed(view, position, INT64)
+    if version == EXPIRING_VALUE_VERSION:
+        (expire_ms,), position = _fixed(view, position, INT64)
+    return OffsetValue(offset, leader_epoch, metadata, commit_ms, expire_ms)
+
+
+def read_group_value(raw: bytes) -> GroupValue:
+    """Raises ProtocolError for a value that does not parse."""
+    view = memoryview(raw)
+    version, position = _value_version(view)
+    flexible = version >= FLEXIBLE_SINCE
+    protocol_type, position = read_name(view, position, flexible)
+    (generation,), position = _fixed(view, position, INT32)
+    protocol, position = read_string(view, position, flexible)
+    leader, position = read_string(view, position, flexible)
+    state_ms = NEVER
+    if version >= 2:
+        (state_ms,), position = _fixed(view, position, INT64)
+    if flexible:
+        count, position = read_uvarint(view, position)
+        count -= 1
+    else:
+        (count,), position = _fixed(view, position, INT32)
+    if count < 0 or count > len(view) - position:
+        raise ProtocolError(f"A group claims {count} members, {len(view) - position} bytes are left")
+    members = []
+    for _ in range(count):
+        member, position = _read_member(view, position, version)
+        members.append(member)
+    return GroupValue(protocol_type, generation, protocol, leader, state_ms, tuple(members))
+
+
+def _read_member(view: memoryview, position: int, version: int) -> tuple[MemberValue, int]:
+    flexible = version >= FLEXIBLE_SINCE
+    member_id, position = read_name(view, position, flexible)
+    instance_id: str | None = None
+    if version >= 3:
+        instance_id, position = read_string(view, position, flexible)
+    client_id, position = read_name(view, position, flexible)
+    client_host, position = read_name(view, position, flexible)
+    rebalance_timeout_ms = -1
+    if version >= 1:
+        (rebalance_timeout_ms,), position = _fixed(view, position, INT32)
+    (session_timeout_ms,), position = _fixed(view, position, INT32)
+    subscription, position = read_bytes(view, position, flexible)
+    assignment, position = read_bytes(view, position, flexible)
+    if flexible:
+        position = _skip_tags(view, position)
+    member = MemberValue(
+        member_id=member_id,
+        instance_id=instance_id,
+        client_id=client_id,
+        client_host=client_host,
+        rebalance_timeout_ms=session_timeout_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms,
+        session_timeout_ms=session_timeout_ms,
+        subscription=bytes(subscription or b""),
+        assignment=bytes(assignment or b""),
+    )
+    return member, position
+
+
+def _value_version(view: memoryview) -> tuple[int, int]:
+    version, position = read_int16(view, 0)
+    if not 0 <= version <= VALUE_VERSION_MAX:
+        raise ProtocolError(f"A value of version {version}; 0 to {VALUE_VERSION_MAX} can be read")
+    return version, position
+
+
+def _fixed(view: memoryview, position: int, layout: struct.Struct) -> tuple[tuple[int, ...], int]:
+    if position + layout.size > len(view):
+        raise ProtocolError("The record ends within a field")
+    return layout.unpack_from(view, position), position + layout.size
+
+
+def _skip_tags(view: memoryview, position: int) -> int:
+    count, position = read_uvarint(view, position)
+    for _ in range(count):
+        _, position = read_uvarint(view, position)
+        size, position = read_uvarint(view, position)
+        position += size
+        if position > len(view):
+            raise ProtocolError("The record ends within a tagged field")
+    return position
+
+
+def subscribed_topics(subscription: bytes) -> tuple[str, ...] | None:
+    """The topics of a consumer's subscription (ConsumerProtocolSubscription: version 0 is the beginning of every later
+    one); None when it does not parse, for the bytes are the clients' own."""
+    view = memoryview(subscription)
+    try:
+        _, position = read_int16(view, 0)
+        (count,), position = _fixed(view, position, INT32)
+        topics = []
+        for _ in range(count):
+            topic, position = read_name(view, position, False)
+            topics.append(topic)
+    except ProtocolError:
+        return None
+    return tuple(topics)

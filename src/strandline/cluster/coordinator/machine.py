@@ -1,0 +1,128 @@
+"""What a shard of a coordinator is: a pure machine, commands in, writes and replies out.
+
+A shard never changes what is durable by itself. It asks for a `Write`; the runtime appends it to the shard's partition
+and, once it stands in the log, calls `replay` with each record: at run time exactly as when the partition is loaded, so
+that memory is always what the log says. A write that is refused leaves nothing to undo. The answer waits until the high
+watermark has passed the write. What a shard holds beside that (members that wait, deadlines) is soft: a failover loses
+it, and clients bring it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from strandline.proto.error_codes import ErrorCode
+
+
+class Record(NamedTuple):
+    """One record of the shard's partition; a value of None takes back what the key said (a tombstone)."""
+
+    key: bytes
+    value: bytes | None
+
+
+class Now(NamedTuple):
+    """When a command is handled: `monotonic_ms` for deadlines, `wall_ms` for what is written down."""
+
+    monotonic_ms: float
+    wall_ms: int
+
+
+class WriteOutcome(NamedTuple):
+    """How a write ended.
+
+    Attributes:
+        error: NONE once it is committed, else the error for the client.
+        written: it stands in the log (and, after an error, may be committed or lost all the same).
+    """
+
+    error: ErrorCode
+    written: bool
+
+
+COMMITTED = WriteOutcome(ErrorCode.NONE, True)
+
+Then = Callable[[WriteOutcome, Now], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Write:
+    """Records that stand in the log together or not at all.
+
+    Attributes:
+        then: called exactly once with the outcome, unless the shard is dropped before.
+        replay: false for records of what the shard's soft state says already.
+    """
+
+    records: tuple[Record, ...]
+    then: Then
+    replay: bool = True
+
+
+class Reply(NamedTuple):
+    """An answer (or a KafkaError) to who asked.
+
+    Attributes:
+        after_writes: it tells of durable state, so it must wait until all that was written before is committed: else
+            a failover could take back what a client has read.
+    """
+
+    to: Any
+    answer: Any
+    after_writes: bool = False
+
+
+@dataclass(slots=True)
+class Effects:
+    """What a step of a shard wants done: the writes in their order, then the replies."""
+
+    writes: list[Write] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+
+
+class Outbox:
+    """Collects the effects of one step; every part of a shard has the same one."""
+
+    __slots__ = ("_effects",)
+
+    def __init__(self) -> None:
+        self._effects = Effects()
+
+    def write(self, records: tuple[Record, ...], then: Then, *, replay: bool = True) -> None:
+        """Append records, then go on."""
+        self._effects.writes.append(Write(records, then, replay))
+
+    def reply(self, to: Any, answer: Any, *, after_writes: bool = False) -> None:
+        """Answer; `to` None is nobody."""
+        if to is not None:
+            self._effects.replies.append(Reply(to, answer, after_writes))
+
+    def take(self) -> Effects:
+        """What came together, and begin anew."""
+        effects, self._effects = self._effects, Effects()
+        return effects
+
+
+class Shard(Protocol):
+    """One partition's state. The runtime calls it on one event loop, never twice at once."""
+
+    def replay(self, record: Record) -> None:
+        """A record that stands in the log. Raises ProtocolError when it does not parse."""
+
+    def loaded(self, now: Now) -> Effects:
+        """Every record of the log was replayed: begin to serve."""
+
+    def handle(self, command: Any, to: Any, now: Now) -> Effects:
+        """One command. Its reply goes to `to`, in this step or a later one."""
+
+    def ended(self, write: Write, outcome: WriteOutcome, now: Now) -> Effects:
+        """A write ended: go on with what waited for it."""
+
+    def tick(self, now: Now) -> Effects:
+        """Deadlines may have passed."""
+
+    @property
+    def next_deadline_ms(self) -> float | None:
+        """By the monotonic clock: `tick` has nothing to do before."""
