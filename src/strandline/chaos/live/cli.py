@@ -1,0 +1,188 @@
+"""`strandline chaos run`: faults on real processes, under a load whose every promise is checked."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from strandline.client.commands.common import output_option, print_table
+from strandline.cluster.cli.options import settings_option, told_plainly
+
+if TYPE_CHECKING:
+    from strandline.chaos.live.runner import Outcome, RunOptions
+    from strandline.chaos.live.target import ChaosTarget
+
+LAYOUTS = ("combined", "split")
+CLIENTS = ("own", "confluent", "aiokafka")
+QUICK = {
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+    "replica.lag.time.max.ms": "3000",
+}
+"""A silent node is noticed after 3 s instead of 9: more faults fit into a run. -X sets others."""
+
+DISK_BYTES_MIN = 192 << 20
+DISK_BYTES_A_MINUTE = 8 << 20
+
+
+@click.group()
+def chaos() -> None:
+    """Break a real cluster on purpose, and check that it keeps its promises."""
+
+
+@chaos.command()
+@click.option("--schedule", help="Faults, separated by commas; left out: all that can be done here. See --list.")
+@click.option(
+    "--minutes", type=click.FloatRange(0.05, 600), default=5.0, show_default=True, help="How long faults go on."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Decides the order of faults, victims, durations.")
+@click.option("--layout", type=click.Choice(LAYOUTS), default="combined", show_default=True,
+              help="Three nodes that are broker and controller, or three of each.")  # fmt: skip
+@click.option("--clients", help="Which clients make the load, of own,confluent,aiokafka; left out: all installed.")
+@click.option("--gap-ms", type=click.FloatRange(5, 1000), default=60.0, show_default=True,
+              help="Mean pause between two sends of one producer; smaller is more load.")  # fmt: skip
+@click.option("--evidence", type=click.Path(file_okay=False), help="Where histories and logs of a failed run are kept.")
+@click.option("--list", "only_list", is_flag=True, help="Say what each fault does, and do nothing.")
+@settings_option
+@output_option
+def run(
+    *,
+    schedule: str | None,
+    minutes: float,
+    seed: int,
+    layout: str,
+    clients: str | None,
+    gap_ms: float,
+    evidence: str | None,
+    only_list: bool,
+    overrides: dict[str, str],
+    output: str,
+) -> None:
+    """Start six or three nodes, send and read all the while, and break one thing after the other.
+
+    Clients are this project's own (producers with acks=all, 1 and 0, consumers), librdkafka and aiokafka, each in a
+    process of its own. In the end everything is healed, fresh clients read all of it, histories are judged and the
+    replicas compared byte by byte. Exits 1 on any anomaly, and says where the evidence is. See docs/chaos.md.
+
+    \b
+    strandline chaos run --schedule kill-leader,pause,partition,disk-full,kill-all --minutes 5 --seed 7
+    strandline chaos run --layout split --minutes 30
+    strandline chaos run --list
+    """
+    from strandline.chaos.live.faults import FAULTS
+    from strandline.chaos.live.runner import RunOptions, check_schedule
+
+    if only_list:
+        print_table(("fault", "what it does"), [(fault.name, fault.sentence) for fault in FAULTS.values()])
+        return
+    names = [name.strip() for name in schedule.split(",")] if schedule is not None else list(FAULTS)
+    kinds = _clients(clients)
+    with told_plainly(), _directory(evidence) as directory:
+        settings = {**QUICK, **overrides}
+        disk_bytes = DISK_BYTES_MIN + int(minutes * DISK_BYTES_A_MINUTE) if "disk-full" in names else None
+        target = _cluster(directory, layout, settings, disk_bytes)
+        try:
+            possible, without = check_schedule(names, target)
+            for name, why in without.items():
+                click.echo(f"{name} is left out: {why}", err=True)
+            if not possible:
+                raise click.UsageError("no fault of the schedule can be done here")
+            outcome = _execute(target, RunOptions(possible, minutes, seed, kinds, gap_ms), directory)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--schedule") from None
+        finally:
+            target.stop()
+    _show(outcome, output)
+    if not outcome.held:
+        sys.exit(1)
+
+
+def _clients(text: str | None) -> list[str]:
+    from strandline.chaos.live.load import available
+
+    if text is None:
+        kinds = [kind for kind in CLIENTS if available(kind)]
+        missing = [kind for kind in CLIENTS if kind not in kinds]
+        if missing:
+            click.echo(f"not installed, so not part of the load: {', '.join(missing)}", err=True)
+        return kinds
+    kinds = [kind.strip() for kind in text.split(",")]
+    for kind in kinds:
+        if kind not in CLIENTS:
+            raise click.BadParameter(f"{kind}: one of {', '.join(CLIENTS)}", param_hint="--clients")
+        if not available(kind):
+            raise click.BadParameter(f"{kind} is not installed", param_hint="--clients")
+    return kinds
+
+
+@contextmanager
+def _directory(evidence: str | None) -> Iterator[Path]:
+    """For journals and data; deleted unless it holds evidence of a failure (`run.json`)."""
+    if evidence is not None:
+        Path(evidence).mkdir(parents=True, exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix="strandline-chaos-", dir=evidence))
+    try:
+        yield directory
+    finally:
+        if not (directory / "run.json").exists():
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _cluster(directory: Path, layout: str, settings: dict[str, str], disk_bytes: int | None) -> ChaosTarget:
+    from strandline.chaos.live.cluster import LiveCluster
+
+    controllers = 3 if layout == "split" else 0
+    return LiveCluster(
+        directory / "cluster", nodes=3, controllers=controllers, settings=settings, disk_bytes=disk_bytes
+    )
+
+
+def _execute(target: ChaosTarget, options: RunOptions, directory: Path) -> Outcome:
+    from strandline.chaos.live.runner import LiveRun
+
+    def tell(line: str) -> None:
+        click.echo(line, err=True)
+
+    target.start()
+    outcome = LiveRun(target, options, directory, tell).execute()
+    if not outcome.held:
+        logs = directory / "logs"
+        logs.mkdir()
+        target.save_logs(logs)
+        outcome.directory = str(directory)
+    return outcome
+
+
+def _show(outcome: Outcome, output: str) -> None:
+    if output == "json":
+        click.echo(json.dumps({"held": outcome.held, **asdict(outcome)}))
+        return
+    columns = ("fault", "times", "gap, median ms", "gap, longest ms", "whole again, longest ms", "acks")
+    names = ("fault", "times", "gap_median_ms", "gap_max_ms", "whole_max_ms", "acks")
+    rows = [tuple(row.get(name, "-") for name in names) for row in outcome.faults]
+    print_table(columns, rows, title="What faults cost (gap: time without an acks=all ack in a partition)")
+    figures = outcome.figures
+    click.echo(
+        f"{figures['sent']:,} sent, {figures['acked_all']:,} acknowledged (acks=all), {figures['unknown']:,} unknown, "
+        f"{figures['failed']:,} refused; {figures['read']:,} read, {figures['read_finally']:,} in the end; "
+        f"{figures['faults']} faults in {figures['seconds']} s"
+    )
+    for client, errors in outcome.errors.items():
+        click.echo(f"{client} saw: " + ", ".join(f"{what} {count}" for what, count in sorted(errors.items())))
+    if outcome.held:
+        click.secho("No anomaly.", bold=True)
+        return
+    from strandline.chaos.live.runner import SHOWN_MAX
+
+    for violation in outcome.violations[:SHOWN_MAX]:
+        click.secho(violation, fg="red")
+    click.secho(f"{len(outcome.violations)} broken promises. Histories and logs: {outcome.directory}", bold=True)

@@ -1,0 +1,73 @@
+"""What every client process is told, and what they share."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from strandline.chaos.checkers.history import Partition
+from strandline.chaos.live.journal import Journal
+
+
+@dataclass(frozen=True)
+class ClientOptions:
+    """One client process.
+
+    Attributes:
+        name: the journal's name; what the process's values begin with.
+        gap_ms: the mean pause between two sends of one producer.
+        final: read everything from the beginning, once, and send nothing.
+    """
+
+    bootstrap: str
+    topics: dict[str, int]
+    name: str
+    journal: str
+    seed: int
+    gap_ms: float
+    value_bytes_max: int = 40
+    final: bool = False
+
+    def encode(self) -> str:
+        """As the process's argument."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, text: str) -> ClientOptions:
+        """Back from the argument."""
+        return cls(**json.loads(text))
+
+    @property
+    def partitions(self) -> list[Partition]:
+        """Every partition of every topic."""
+        return [Partition(topic, number) for topic, count in self.topics.items() for number in range(count)]
+
+    @contextmanager
+    def open_journal(self) -> Iterator[Journal]:
+        """The journal, swept and closed at the end."""
+        with Path(self.journal).open("a", encoding="utf-8") as file:
+            journal = Journal(file)
+            try:
+                yield journal
+            finally:
+                journal.sweep()
+
+
+class InputEnd:
+    """Whether standard input has ended, which is how the parent says: finish."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(0, selectors.EVENT_READ)
+        self._over = False
+
+    def __call__(self) -> bool:
+        """Looks, and does not wait."""
+        while not self._over and self._selector.select(0):
+            self._over = not os.read(0, 4096)
+        return self._over

@@ -1,0 +1,51 @@
+"""After a run: what every replica holds below the high watermark is the same bytes (correctness E)."""
+
+from __future__ import annotations
+
+import time
+
+from strandline.chaos.checkers.history import Partition
+from strandline.chaos.demo.checks import CheckFailed
+from strandline.chaos.live.target import ChaosTarget
+from strandline.client import Admin
+from strandline.client.types import LATEST
+from strandline.proto.ids import TopicPartition
+
+TRIES = 20
+PAUSE_S = 0.25
+
+
+def compare(target: ChaosTarget, partitions: list[Partition]) -> list[str]:
+    """The partitions whose replicas differ, a sentence each. Nothing is being written any more."""
+    with Admin(target.bootstrap) as admin:
+        places: dict[TopicPartition | tuple[str, int], int] = {
+            TopicPartition(where.topic, where.number): LATEST for where in partitions
+        }
+        ends = {place: listed.offset for place, listed in admin.list_offsets(places).items()}
+        replicas = {
+            TopicPartition(topic.name, part.partition): part.replicas
+            for topic in admin.describe_topics({where.topic: None for where in partitions})
+            for part in topic.partitions
+        }
+    found = []
+    for place, end in ends.items():
+        told = _digests(target, place, replicas[place], end)
+        if len(set(told.values())) != 1:
+            found.append(f"IdenticalReplicas: {place.topic}-{place.partition} differs below offset {end}: {told}")
+    return found
+
+
+def _digests(target: ChaosTarget, place: TopicPartition, replicas: tuple[int, ...], end: int) -> dict[int, str]:
+    """What each replica holds; one whose file is not that long yet is asked again."""
+    told = {}
+    for node in replicas:
+        for attempt in range(TRIES):
+            try:
+                digest, length = target.digest(node, place.topic, place.partition, end)
+                told[node] = f"{digest[:16]} ({length} bytes)"
+                break
+            except CheckFailed as failed:
+                told[node] = str(failed)
+                if attempt + 1 < TRIES:
+                    time.sleep(PAUSE_S)
+    return told

@@ -1,0 +1,323 @@
+"""One live run: load, faults one after the other, healing, everything read back and judged."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from strandline.chaos.checkers.anomalies import judge
+from strandline.chaos.checkers.history import History, Partition, Status
+from strandline.chaos.live.faults import FAULTS, Fault, NotNow, Scene, Strike, plan, undo
+from strandline.chaos.live.gaps import NO_FAULT, AckTimes, Window, table
+from strandline.chaos.live.load import FINAL_KINDS, ClientFailed, Load
+from strandline.chaos.live.replicas import compare
+from strandline.chaos.live.target import ChaosTarget
+from strandline.client import Admin, NewTopic
+from strandline.proto.errors import StrandlineError
+
+READY_S = 60.0
+WHOLE_S = 90.0
+"""After healing, so long for: every node up, every replica in its ISR, acks in every partition."""
+
+QUIET_S = 1.5
+POLL_S = 0.1
+SECOND_FAULT_PROBABILITY = 0.2
+ALONE = frozenset({"wiped-dir", "rolling-restart", "kill-all"})
+"""Faults during which no other strikes: the first allows none, the others leave nothing to strike."""
+
+TWO_AT_ONCE = "(two at once)"
+JOURNAL_BYTES_MAX = 1 << 30
+ASK = {"default_api_timeout_ms": 3000, "request_timeout_ms": 2000}
+SHOWN_MAX = 20
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """One run.
+
+    Attributes:
+        schedule: kinds of faults; each round has each once.
+        gap_ms: the mean pause between two sends of one producer.
+    """
+
+    schedule: list[str]
+    minutes: float
+    seed: int
+    clients: list[str]
+    gap_ms: float = 60.0
+    topics: dict[str, int] = field(default_factory=lambda: {"chaos-a": 3, "chaos-b": 1})
+
+
+@dataclass
+class Outcome:
+    """What came of it.
+
+    Attributes:
+        violations: every broken promise, one sentence each; none: the run held.
+        faults: a row a kind, see `gaps.table`.
+        struck: every fault: seconds since the beginning, and what was done.
+    """
+
+    violations: list[str] = field(default_factory=list)
+    faults: list[dict[str, Any]] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+    errors: dict[str, dict[str, int]] = field(default_factory=dict)
+    struck: list[tuple[float, str]] = field(default_factory=list)
+    directory: str | None = None
+
+    @property
+    def held(self) -> bool:
+        """Nothing was broken."""
+        return not self.violations
+
+
+class Violated(Exception):
+    """A promise is broken, and the run ends here."""
+
+
+class LiveRun:
+    """One run on one cluster.
+
+    Args:
+        directory: for the journals.
+        tell: what happens, a line at a time.
+    """
+
+    def __init__(self, target: ChaosTarget, options: RunOptions, directory: Path, tell: Callable[[str], None]) -> None:
+        self.options = options
+        self._target = target
+        self._tell = tell
+        self._directory = directory
+        self._rng = random.Random(options.seed)
+        self._load = Load(target.bootstrap, options.topics, directory, options.seed, options.gap_ms)
+        self._acks = AckTimes()
+        self._windows: list[Window] = []
+        self._strikes: list[Strike] = []
+        self._outcome = Outcome()
+        self._began = time.monotonic()
+        self._partitions = [Partition(topic, n) for topic, count in options.topics.items() for n in range(count)]
+        partitions = [(where.topic, where.number) for where in self._partitions]
+        self._scene = Scene(target, self._rng, partitions, self._whole, self._wait_whole)
+
+    def execute(self) -> Outcome:
+        """Run it; the cluster is there, and started. It is left running, healed as far as it can be."""
+        try:
+            self._begin()
+            self._storm()
+            self._end()
+        except Violated as violated:
+            self._outcome.violations.append(str(violated))
+        except ClientFailed as failed:
+            self._outcome.violations.append(f"ClientFailed: {failed}")
+        finally:
+            for strike in self._strikes:
+                undo(strike)
+            self._load.kill()
+        self._sum_up()
+        return self._outcome
+
+    # --- phases ---
+
+    def _begin(self) -> None:
+        self._say(f"creating {', '.join(self.options.topics)}; clients: {', '.join(self.options.clients)}")
+        configs = {"min.insync.replicas": "2", "segment.bytes": str(1 << 20), "retention.ms": "-1"}
+        with Admin(self._target.bootstrap) as admin:
+            admin.create_topics([NewTopic(name, count, 3, configs) for name, count in self.options.topics.items()])
+        self._load.start(self.options.clients)
+        self._until(lambda: self._acked_since(0), READY_S, "no acks in every partition")
+        self._began = time.monotonic()
+
+    def _storm(self) -> None:
+        deadline = time.monotonic() + self.options.minutes * 60
+        faults = plan(self.options.schedule, self._rng)
+        while time.monotonic() < deadline:
+            self._quiet()
+            self._one_fault(next(faults), faults)
+            if self._load.journal_bytes > JOURNAL_BYTES_MAX:
+                self._say("the journals are long enough: no more faults")
+                break
+
+    def _end(self) -> None:
+        self._say("healing, and waiting until everything is whole")
+        self._target.heal()
+        self._wait_progress()
+        self._load.finish(self._pause)
+        self._wait_whole()
+        self._say("fresh clients read everything from the beginning")
+        self._load.start([kind for kind in FINAL_KINDS if kind in self.options.clients] or ["own"], final=True)
+        self._load.finish(self._pause)
+        self._say("judging")
+        anomalies = judge(self._load.history)
+        self._outcome.violations += [str(anomaly) for anomaly in anomalies]
+        self._outcome.violations += compare(self._target, self._partitions)
+        self._outcome.figures["anomalies"] = len(anomalies)
+
+    # --- faults ---
+
+    def _quiet(self) -> None:
+        window = Window(NO_FAULT, _now_ms())
+        self._hold(QUIET_S)
+        window.undone_ms = window.whole_ms = _now_ms()
+        self._windows.append(window)
+
+    def _one_fault(self, fault: Fault, faults: Any) -> None:
+        window = Window(fault.name, _now_ms())
+        if not self._strike(fault):
+            return
+        low, high = fault.hold_s
+        hold_s = self._rng.uniform(low, high)
+        if fault.name not in ALONE and len(self.options.schedule) > 1:
+            second = next(faults)
+            if second.name not in ALONE and self._rng.random() < SECOND_FAULT_PROBABILITY:
+                self._hold(hold_s / 2)
+                if self._strike(second):
+                    window.kind = TWO_AT_ONCE
+                hold_s /= 2
+        self._hold(hold_s)
+        while self._strikes:
+            strike = self._strikes.pop()
+            strike_down = strike.down
+            undo(strike)
+            strike_down.clear()
+        window.undone_ms = _now_ms()
+        self._wait_progress()
+        window.whole_ms = _now_ms()
+        self._windows.append(window)
+        gap_ms = max(self._acks.gap_ms(where, window.began_ms, window.whole_ms) for where in self._partitions)
+        self._say(
+            f"  undone after {(window.undone_ms - window.began_ms) / 1000:.1f} s, whole "
+            f"{(window.whole_ms - window.undone_ms) / 1000:.1f} s later; longest time without an ack {gap_ms:.0f} ms"
+        )
+
+    def _strike(self, fault: Fault) -> bool:
+        """Whether it struck."""
+        try:
+            strike = fault.strike(self._scene)
+        except (NotNow, OSError, StrandlineError) as error:
+            self._say(f"{fault.name}: not now ({error})")
+            return False
+        self._strikes.append(strike)
+        self._outcome.struck.append((round(time.monotonic() - self._began, 1), f"{fault.name}: {strike.said}"))
+        self._say(f"{fault.name}: {strike.said}")
+        return True
+
+    # --- looking and waiting ---
+
+    def _pause(self) -> None:
+        time.sleep(POLL_S)
+        self._acks.note(self._load.read())
+
+    def _hold(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self._pause()
+            self._check_fallen()
+
+    def _check_fallen(self) -> None:
+        down = {node for strike in self._strikes for node in strike.down}
+        fallen = [node for node in self._target.node_ids if node not in self._target.running() and node not in down]
+        if fallen:
+            raise Violated(f"NoNodeFalls: nodes {fallen} ended by themselves")
+
+    def _until(self, holds: Callable[[], bool], timeout_s: float, what: str) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not holds():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{what}, after {timeout_s:g} s")
+            self._pause()
+
+    def _wait_whole(self) -> None:
+        self._until(self._whole, WHOLE_S, "not every replica is in sync")
+
+    def _wait_progress(self) -> None:
+        """Everything has been undone: the cluster must be whole and acknowledge. Raises Violated."""
+        since_ms = _now_ms()
+        try:
+            self._check_fallen()
+            self._until(self._whole, WHOLE_S, "not every node runs with every replica in sync")
+            self._until(lambda: self._acked_since(since_ms), WHOLE_S, "no acks in every partition")
+        except TimeoutError as error:
+            self._check_fallen()
+            raise Violated(f"Progress: {error}; {self._state()}") from None
+
+    def _acked_since(self, since_ms: float) -> bool:
+        return all(self._acks.acked_since(where, since_ms) for where in self._partitions)
+
+    def _whole(self) -> bool:
+        """Every node runs, every replica is in its ISR, every voter has what the quorum committed."""
+        if self._target.running() != sorted(self._target.node_ids):
+            return False
+        try:
+            with Admin(self._target.responsive, **ASK) as admin:
+                topics = admin.describe_topics(self.options.topics)
+                quorum = admin.describe_quorum()
+                brokers = {node.node_id for node in admin.describe_cluster().nodes if not node.fenced}
+        except (StrandlineError, OSError, TimeoutError):
+            return False
+        in_sync = all(
+            part.leader is not None and len(part.isr) == len(part.replicas)
+            for topic in topics
+            for part in topic.partitions
+        )
+        voters = all(voter.log_end_offset >= quorum.high_watermark for voter in quorum.voters)
+        return in_sync and voters and brokers == set(self._target.broker_ids)
+
+    def _state(self) -> str:
+        """The cluster in one line, for a failed run."""
+        try:
+            with Admin(self._target.bootstrap, **ASK) as admin:
+                told = [
+                    f"{topic.name}-{part.partition}: leader {part.leader} epoch {part.leader_epoch} isr {part.isr}"
+                    for topic in admin.describe_topics(self.options.topics)
+                    for part in topic.partitions
+                ]
+        except (StrandlineError, OSError, TimeoutError) as error:
+            told = [f"nobody tells: {error}"]
+        return f"running {self._target.running()}; " + "; ".join(told)
+
+    # --- the end ---
+
+    def _sum_up(self) -> None:
+        history = self._load.history
+        outcome = self._outcome
+        outcome.faults = table(self._windows, self._acks, self._partitions) if self._windows else []
+        never = [name for name in self.options.schedule if not any(row["fault"] == name for row in outcome.faults)]
+        outcome.faults += [{"fault": name, "times": 0} for name in never]
+        outcome.errors = self._load.errors()
+        outcome.figures = {**_counts(history), "faults": len(outcome.struck), **outcome.figures}
+        outcome.figures["seconds"] = round(time.monotonic() - self._began)
+        if not outcome.held:
+            told = {"options": asdict(self.options), **asdict(outcome)}
+            (self._directory / "run.json").write_text(json.dumps(told, indent=2))
+
+    def _say(self, what: str) -> None:
+        self._tell(f"{time.monotonic() - self._began:7.1f} s  {what}")
+
+
+def _counts(history: History) -> dict[str, int]:
+    return {
+        "sent": len(history.sends),
+        "acked_all": sum(send.acked for send in history.sends),
+        "unknown": sum(send.status in (Status.INFO, Status.INVOKED) for send in history.sends),
+        "failed": sum(send.status is Status.FAIL for send in history.sends),
+        "read": sum(len(poll.records) for poll in history.polls if not poll.final),
+        "read_finally": sum(len(poll.records) for poll in history.polls if poll.final),
+    }
+
+
+def _now_ms() -> float:
+    return time.monotonic() * 1000
+
+
+def check_schedule(names: list[str], target: ChaosTarget) -> tuple[list[str], dict[str, str]]:
+    """The faults of a schedule that can be done here, and why the others cannot. Raises ValueError for an unknown."""
+    unknown = [name for name in names if name not in FAULTS]
+    if unknown:
+        raise ValueError(f"no such fault: {', '.join(unknown)}; there are {', '.join(FAULTS)}")
+    without = {name: why for name, why in target.unsupported().items() if name in names}
+    return [name for name in names if name not in without], without
