@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 import pytest
 
+from strandline.client.config import ProducerConfig
 from strandline.client.types import PartitionDescription, TopicDescription
 from strandline.cluster.config import NodeConfig
-from strandline.cluster.doctor import Finding, judge_cluster, judge_config, judge_settings, judge_topic
+from strandline.cluster.doctor import Finding, judge_cluster, judge_config, judge_producer, judge_settings, judge_topic
 
 SAFE = {
     "node.id": "1",
@@ -96,3 +97,18 @@ def test_a_cluster_of_one_and_a_crowded_broker() -> None:
     assert settings(judge_settings("broker 1", {}, brokers=1)) == ["1 broker"]
     assert settings(judge_cluster(3, {1: 10}, 3)) == []
     assert settings(judge_cluster(3, {1: 10, 2: 5000}, 1)) == ["1 controller", "5000 replicas"]
+
+
+def test_a_producers_settings_are_judged() -> None:
+    """S30: with several requests in flight and no idempotence order may break; S22: acks=0 loses."""
+
+    def found(**settings: object) -> list[str]:
+        return [finding.setting for finding in judge_producer(ProducerConfig.of(settings))]
+
+    assert found() == []
+    reordering = found(enable_idempotence=False, max_in_flight_requests_per_connection=5)
+    assert reordering[-1] == "max.in.flight.requests.per.connection = 5 without idempotence"
+    assert len(found(enable_idempotence=False, max_in_flight_requests_per_connection=1)) == 1
+    assert found(enable_idempotence=False, retries=0) == []
+    assert found(acks="0") == ["acks = 0"]
+    assert found(acks="1", retries=0) == ["acks = 1"]

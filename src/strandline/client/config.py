@@ -293,13 +293,26 @@ def settings_table() -> str:
         rows = [f"Settings of {kind.title}:", "", "| setting | default | meaning |", "|---|---|---|"]
         for item in fields(kind):
             if kind is CommonConfig or item.name not in common:
-                rows.append(f"| `{kafka_name(item.name)}` | {_shown(item)} | {item.metadata['sentence']} |")
+                rows.append(
+                    f"| `{kafka_name(item.name)}` | {_shown(item, item.default)} | {item.metadata['sentence']} |"
+                )
         chapters.append("\n".join(rows))
     return "\n\n".join(chapters) + "\n"
 
 
-def _shown(item: Field[Any]) -> str:
-    value = item.default
+def effective_settings(config: CommonConfig) -> dict[str, tuple[str, bool, str]]:
+    """Every setting of a client by Kafka's name: its value as text, whether that is the default, and its sentence."""
+    return {
+        kafka_name(item.name): (
+            _shown(item, getattr(config, item.name)),
+            getattr(config, item.name) == item.default,
+            item.metadata["sentence"],
+        )
+        for item in fields(config)
+    }
+
+
+def _shown(item: Field[Any], value: object) -> str:
     if value is None:
         return {"enable_idempotence": "true with acks=all"}.get(item.name, "-")
     if isinstance(value, bool):

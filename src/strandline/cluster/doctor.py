@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from strandline.client.config import ProducerConfig
 from strandline.client.types import TopicDescription
 from strandline.cluster.config import NodeConfig
 from strandline.controller.metadata.topic_configs import BROKER_CONFIGS
@@ -171,6 +172,40 @@ def judge_cluster(brokers: int, replicas: Mapping[int, int], voters: int) -> Ite
                 f"{count} replicas",
                 "nothing, but its restart and the failover of what it leads take seconds",
                 f"fewer partitions, or more brokers (of {brokers} now)",
+            )
+
+
+def judge_producer(config: ProducerConfig) -> Iterator[Finding]:
+    """Settings of a producer (of any client: the names are Kafka's) that can lose, repeat or reorder records."""
+    where = "producer"
+    if config.acks_number == 0:
+        yield Finding(
+            where,
+            "acks = 0",
+            "every record that a broker refuses, or that is under way when a connection breaks, and nobody hears of it",
+            "acks=all",
+        )
+    elif config.acks_number == 1:
+        yield Finding(
+            where,
+            "acks = 1",
+            "what only the leader had when it died: acknowledged records that no replica had copied yet",
+            "acks=all",
+        )
+    in_flight = config.max_in_flight_requests_per_connection
+    if not config.idempotent and config.acks_number != 0 and config.retries > 0:
+        yield Finding(
+            where,
+            "enable.idempotence = false with retries",
+            "nothing, but a retry after a lost answer stores the records a second time",
+            "enable.idempotence=true (with acks=all), or retries=0 and handle the errors",
+        )
+        if in_flight > 1:
+            yield Finding(
+                where,
+                f"max.in.flight.requests.per.connection = {in_flight} without idempotence",
+                "the order: a request that fails and is sent again lands behind those sent after it",
+                "enable.idempotence=true, which keeps order with up to 5; or max.in.flight.requests.per.connection=1",
             )
 
 

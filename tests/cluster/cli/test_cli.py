@@ -201,6 +201,20 @@ def test_doctor_judges_files_and_exits_1_when_it_finds(tmp_path: Path) -> None:
     assert {finding["where"] for finding in found} == {str(bad)}
 
 
+def test_doctor_judges_a_producer_and_config_shows_its_settings() -> None:
+    """S30: what can reorder is named, with exit code 1; S26: the settings of a client can be read, 16384 among them."""
+    told = run("doctor", "--producer", "-X", "enable.idempotence=false")
+    assert told.exit_code == 1
+    assert "max.in.flight.requests.per.connection = 5" in told.output
+    assert run("doctor", "--producer").exit_code == 0
+    settings = {item["name"]: item for item in json.loads(run("config", "client", "producer", "-o", "json").output)}
+    assert settings["batch.size"]["value"] == "16384"
+    assert settings["batch.size"]["is_default"]
+    wrong = run("config", "client", "producer", "-X", "batch.sise=1")
+    assert wrong.exit_code != 0
+    assert "batch.size" in wrong.output
+
+
 def test_doctor_says_where_to_go_when_no_broker_answers() -> None:
     """Errors say the next step; exit code 3: no broker answers."""
     told = run("doctor", "--bootstrap", "127.0.0.1:1")

@@ -1,4 +1,4 @@
-"""`strandline config`: the settings of topics and brokers."""
+"""`strandline config`: the settings of topics, brokers and clients."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from strandline.client.commands.common import (
+    CommandWrong,
     Target,
     admin_for,
     dry_run_option,
@@ -18,14 +19,22 @@ from strandline.client.commands.common import (
     target_options,
 )
 from strandline.client.commands.topics import config_changes
+from strandline.client.config import AdminConfig, CommonConfig, ConsumerConfig, ProducerConfig, effective_settings
 from strandline.client.types import ConfigEntry, ConfigResource
+from strandline.proto.errors import ConfigError
+
+_CLIENTS: dict[str, type[CommonConfig]] = {
+    "producer": ProducerConfig,
+    "consumer": ConsumerConfig,
+    "admin": AdminConfig,
+}
 
 _KIND = click.argument("kind", type=click.Choice(["topic", "broker"]))
 
 
 @click.group()
 def config() -> None:
-    """Describe and alter the settings of topics and brokers."""
+    """Describe and alter the settings of topics and brokers; show those of a client."""
 
 
 @config.command("describe")
@@ -79,6 +88,37 @@ def alter(kind: str, name: str, pairs: tuple[str, ...], deleted: tuple[str, ...]
         verb = "would be" if dry_run else "is now"
         value = change.value if change.operation == "set" else "at its default"
         click.echo(f"{change.name} {verb} {value} (was {before.get(change.name, 'unknown')})")
+
+
+@config.command("client")
+@click.argument("kind", type=click.Choice(sorted(_CLIENTS)))
+@click.option("-X", "pairs", multiple=True, metavar="KEY=VALUE", help="A setting, as -X batch.size=65536; repeatable.")
+@output_option
+def client(kind: str, pairs: tuple[str, ...], output: str) -> None:
+    """Show every setting that a client of this project would run with, and check those given.
+
+    \b
+    strandline config client producer
+    strandline config client producer -X acks=1 -X linger.ms=20 --output json
+    """
+    given = {key.replace(".", "_"): value for key, value in parse_pairs(pairs, "-X").items()}
+    try:
+        settings = effective_settings(_CLIENTS[kind].of(given))
+    except ConfigError as error:
+        raise CommandWrong(str(error)) from error
+    if output == "json":
+        print_json(
+            [
+                {"name": name, "value": value, "is_default": is_default, "documentation": sentence}
+                for name, (value, is_default, sentence) in settings.items()
+            ]
+        )
+        return
+    rows = [
+        (name, value, "default" if is_default else "given", sentence)
+        for name, (value, is_default, sentence) in settings.items()
+    ]
+    print_table(("setting", "value", "from", "meaning"), rows)
 
 
 def _resource(kind: str, name: str) -> ConfigResource:

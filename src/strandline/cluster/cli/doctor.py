@@ -11,18 +11,22 @@ from typing import Any
 import click
 
 from strandline.client.commands.common import Target, admin_for, output_option, print_json, target_options
+from strandline.client.config import ProducerConfig
 from strandline.client.types import ConfigResource
 from strandline.cluster.cli.options import told_plainly
-from strandline.cluster.doctor import Finding, judge_cluster, judge_config, judge_settings, judge_topic
+from strandline.cluster.doctor import Finding, judge_cluster, judge_config, judge_producer, judge_settings, judge_topic
 
 FOUND = 1
 
 
 @click.command()
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False))
+@click.option(
+    "--producer", is_flag=True, help="Judge a producer's settings instead, given by -X (any client's: Kafka's names)."
+)
 @output_option
 @target_options
-def doctor(files: tuple[str, ...], output: str, **where: Any) -> None:
+def doctor(files: tuple[str, ...], producer: bool, output: str, **where: Any) -> None:
     """Name every setting that can lose data, and what it would lose.
 
     Judges configuration files, or without any the live cluster at --bootstrap: settings, topics, and who is in sync.
@@ -32,8 +36,13 @@ def doctor(files: tuple[str, ...], output: str, **where: Any) -> None:
     strandline doctor
     strandline doctor node-1.properties node-2.properties
     strandline doctor --output json -b 10.0.0.1:9092
+    strandline doctor --producer -X enable.idempotence=false -X max.in.flight.requests.per.connection=5
     """
-    if files:
+    if producer:
+        with told_plainly():
+            settings = Target(**where).settings_for(ProducerConfig)
+        findings = list(judge_producer(ProducerConfig.of(settings)))
+    elif files:
         with told_plainly():
             findings = [finding for path in files for finding in _of_file(path)]
     else:
