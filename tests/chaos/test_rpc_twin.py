@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 
+from strandline.chaos.sim.network import NetworkConfig
 from strandline.chaos.sim.process import Ports
-from strandline.chaos.sim.world import World
+from strandline.chaos.sim.world import World, WorldConfig
 from strandline.proto.ids import Endpoint
 from strandline.proto.ports import RpcRejected, RpcTimeout, RpcUnavailable, Stream
 
@@ -231,3 +233,55 @@ def test_a_stream_that_its_caller_closes_is_reset() -> None:
         world.run(scenario())
         ends.add((len(seen), broke[0]))
     assert ends == {(0, False), (0, True), (2, False), (2, True)}
+
+
+def _calls_served(late: float, repeat: float) -> tuple[list[bytes], list[bytes]]:
+    """Ten calls, one after the other, of a caller who waits 50 ms for each: (what was served, what was answered)."""
+    network = NetworkConfig(late_probability=late, repeat_probability=repeat)
+    world = World(5, WorldConfig(network=network))
+    for name in ("server", "client"):
+        world.add_machine(name)
+    served: list[bytes] = []
+    answered: list[bytes] = []
+
+    async def note(request: bytes) -> bytes:
+        served.append(request)
+        return request
+
+    async def server(ports: Ports) -> None:
+        await ports.rpc.serve(SERVER, {"/Note": note}, {})
+        await asyncio.get_running_loop().create_future()
+
+    async def client(ports: Ports) -> None:
+        for number in range(10):
+            with suppress(RpcTimeout):
+                answered.append(await ports.rpc.call(SERVER, "/Note", b"%d" % number, timeout_ms=50))
+
+    async def scenario() -> None:
+        world.spawn("server", server)
+        await asyncio.sleep(0.01)
+        world.spawn("client", client)
+        await asyncio.sleep(10)
+
+    world.run(scenario())
+    return served, answered
+
+
+def test_calls_may_be_late_and_overtake_each_other() -> None:
+    """A call that the network kept back is carried out after the caller gave up, behind younger ones."""
+    served, answered = _calls_served(late=0.5, repeat=0.0)
+    assert sorted(served) == [b"%d" % number for number in range(10)]
+    assert served != sorted(served)
+    assert 0 < len(answered) < 10
+
+
+def test_calls_may_arrive_twice_and_answer_once() -> None:
+    """A repeated call is carried out again; its caller hears of the first time alone."""
+    served, answered = _calls_served(late=0.0, repeat=0.5)
+    assert answered == [b"%d" % number for number in range(10)]
+    assert 10 < len(served) <= 20
+
+
+def test_calls_on_a_plain_network_arrive_once_and_in_order() -> None:
+    served, answered = _calls_served(late=0.0, repeat=0.0)
+    assert served == answered == [b"%d" % number for number in range(10)]

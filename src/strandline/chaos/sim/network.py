@@ -8,6 +8,9 @@ A connection is a pair of `Socket`s; what travels over it are items with a size,
 - a killed process' machine answers for it: its peers get end-of-stream or a reset, new connects are refused,
 - a machine without power answers nothing: peers notice when what they send is not acknowledged, connects vanish,
 - a window bounds what is on the way, so that a reader who stops stalls the writer.
+
+A byte stream is never reordered and never has anything twice. Single calls may: `rpc` asks `lateness` and `repetition`
+for each, so that requests of one caller overtake each other, arrive after the caller gave up, and arrive again.
 """
 
 from __future__ import annotations
@@ -48,6 +51,12 @@ class NetworkConfig:
     window_bytes: int = 256 * 1024
     fragment_probability: float = 0.2
     coalesce_probability: float = 0.2
+    late_probability: float = 0.0
+    """Of a single call: it is carried out up to `late_max_us` later than it arrived, behind younger ones."""
+    late_max_us: int = 400_000
+    repeat_probability: float = 0.0
+    """Of a single call: it is carried out once more, up to `repeat_max_us` later; nobody hears that answer."""
+    repeat_max_us: int = 3_000_000
 
 
 @dataclass
@@ -59,6 +68,8 @@ class Link:
     blocked: bool = False
     extra_latency_us: int = 0
     loss_probability: float = 0.0
+    late_probability: float = 0.0
+    repeat_probability: float = 0.0
 
 
 @dataclass
@@ -182,6 +193,20 @@ class Network:
         probability = max(self.config.loss_probability, link.loss_probability)
         return probability > 0 and self.rng.random() < probability
 
+    def lateness(self, source: str, target: str) -> int:
+        """How much later than it arrives a call is carried out, in microseconds."""
+        probability = max(self.config.late_probability, self.link(source, target).late_probability)
+        if probability > 0 and self.rng.random() < probability:
+            return self.rng.randint(1, self.config.late_max_us)
+        return 0
+
+    def repetition(self, source: str, target: str) -> int:
+        """How long after its arrival a call arrives again, in microseconds; 0: it does not."""
+        probability = max(self.config.repeat_probability, self.link(source, target).repeat_probability)
+        if probability > 0 and self.rng.random() < probability:
+            return self.rng.randint(1, self.config.repeat_max_us)
+        return 0
+
     def transmit(self, sender: Socket, item: Any, size: int) -> None:
         """Put one item on the wire to the peer; it arrives in order."""
         receiver = sender.peer
@@ -282,6 +307,8 @@ class Network:
         for link in list(self.links.values()):
             link.extra_latency_us = 0
             link.loss_probability = 0.0
+            link.late_probability = 0.0
+            link.repeat_probability = 0.0
             self.heal(link.source, link.target)
 
     def break_connections(self, first: str, second: str) -> int:

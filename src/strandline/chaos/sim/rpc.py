@@ -9,12 +9,16 @@ One connection per peer endpoint carries all calls and streams to it; when it br
 - a cancelled or timed-out call cancels its handler on the server,
 - a stream's handler learns of a lost peer by its reads (an end, or RpcUnavailable) and is cancelled 5 s later,
 - a caller who closes a stream resets it: what it had written last may never be read.
+
+Where the network says so (`Network.lateness`, `repetition`), single calls overtake each other and arrive twice, as they
+do when a client repeats what it believes lost.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +78,7 @@ class _ServerLink(Link):
 
     def on_frame(self, frame: Frame) -> None:
         if frame.kind == "call":
-            self._start(self._calls, frame.call, self._answer(frame))
+            self._arrived(frame)
         elif frame.kind == "open":
             self._open(frame)
         elif frame.kind == "cancel":
@@ -83,6 +87,35 @@ class _ServerLink(Link):
                 task.cancel()
         else:
             super().on_frame(frame)
+
+    def _arrived(self, frame: Frame) -> None:
+        """A call; the network may keep it back behind younger ones, and bring it again."""
+        socket = self.socket
+        network, route = socket.network, (socket.remote[0], socket.local[0])
+        context = socket.process.context
+        late_us = network.lateness(*route)
+        if late_us:
+            network.loop.call_at_us(network.loop.now_us + late_us, self._begin, frame, context=context)
+        else:
+            self._begin(frame)
+        again_us = network.repetition(*route)
+        if again_us:
+            network.loop.call_at_us(network.loop.now_us + again_us, self._repeat, frame, context=context)
+
+    def _begin(self, frame: Frame) -> None:
+        """A call that its caller gave up meanwhile is carried out all the same, unless the connection broke."""
+        if self.broken is None:
+            self._start(self._calls, frame.call, self._answer(frame))
+
+    def _repeat(self, frame: Frame) -> None:
+        handler = self._server.unary.get(frame.text)
+        if handler is not None:
+            self._start(self._calls, -self.socket.network.loop.next_number(), self._unheard(handler, frame.body))
+
+    async def _unheard(self, handler: UnaryHandler, body: bytes) -> None:
+        """A call that arrived again: whatever comes of it, nobody waits for the answer."""
+        with suppress(Exception):
+            await handler(body)
 
     def reset(self, stream: SimStream) -> None:
         super().reset(stream)
