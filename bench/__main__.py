@@ -16,9 +16,10 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.clusters import Cluster, KafkaCluster, StrandlineCluster, Unavailable
+from bench.losses import losses
 from bench.measures import Results, cold_start, failover, latency, throughput
 
-GROUPS = ("start", "produce", "latency", "failover")
+GROUPS = ("start", "produce", "latency", "failover", "losses")
 TARGETS = {
     "cold start to the first ack, s": ("<=", 2.5),
     "RSS a node at rest, MB": ("<=", 70),
@@ -52,6 +53,9 @@ def measure(make: Callable[[], Cluster], groups: set[str], scale: float, say: Ca
             failover(cluster, results)
     finally:
         cluster.stop()
+    if "losses" in groups:
+        say("what each acks level loses")
+        losses(make, results)
     return results
 
 
