@@ -160,8 +160,11 @@ class Bench:
         return answered
 
     async def append(self, node: int, value: bytes, acks: int = -1) -> AppendOutcome:
-        async with asyncio.timeout(30):
-            return await self.send(node, batch(value), acks)
+        try:
+            async with asyncio.timeout(30):
+                return await self.send(node, batch(value), acks)
+        except TimeoutError:
+            raise AssertionError(f"no answer to {value!r} with acks={acks}") from None
 
     async def until(self, condition: Callable[[], bool], limit_ms: float = 20_000) -> None:
         deadline = self.world.now_ms + limit_ms

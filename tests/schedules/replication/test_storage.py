@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from strandline.chaos.sim.disk import SimDisk
 from strandline.chaos.sim.process import Ports
 from strandline.chaos.sim.world import World
+from strandline.log.batch import build_batch
 from strandline.log.config import LogConfig
 from strandline.log.disk import DiskError
 from strandline.log.partition_log import PartitionLog
+from strandline.log.records import Record
 from strandline.log.recovery import LastLife, open_log
 from strandline.log.segment import INDEX_FLUSH_ENTRIES
 from strandline.proto.errors import KafkaError, StorageError
-from tests.log.helpers import TP, all_records, client_batch
+from strandline.replica import frames
+from strandline.replica.states import ReadOutcome
+from tests.log.helpers import all_records, client_batch
+from tests.replica.helpers import TP, running, until
+from tests.replica.test_streams import RawLeader
 from tests.schedules.helpers import schedule
+from tests.schedules.replication.bench import Bench, decoded
 
 
 def index_write_fails(disk: SimDisk) -> None:
@@ -69,3 +78,53 @@ def test_19_an_index_write_fails_after_the_append(trouble: Callable[[SimDisk], N
         await process.main
 
     world.run(scenario())
+
+
+@schedule(16, rule="B: nothing is deleted above the high watermark", mutant="log-start-not-clamped")
+async def test_16_the_leaders_log_start_is_ahead_of_a_follower(tmp_path: Path) -> None:
+    """KAFKA-5634: retention has moved the leader's log start while data for a lagging follower were on their way: the
+    follower deletes nothing that it does not know to be committed, nor what it does not have."""
+    async with running(tmp_path, nodes=2) as cluster:
+        leader = RawLeader(cluster)
+        await leader.start()
+        stream, first = await leader.accept()
+        await stream.write(frames.pack_accepted(first.subscription, 5, 0, 0))
+        for offset, high_watermark in ((0, 0), (1, 0), (2, 1)):
+            batch = bytes(build_batch([Record(0, 1, None, b"x", ())], base_offset=offset, leader_epoch=0))
+            header = frames.pack_data_header(
+                5, 0, offset, high_watermark=high_watermark, log_start_offset=6, size=len(batch)
+            )
+            assert not stream._ended, "the follower has given the stream up"
+            await stream.write(header + batch)
+            end = offset + 1
+            await until(lambda end=end: cluster[2].log_dir.logs[TP].log_end_offset == end, timeout_s=1.0)  # type: ignore[misc]
+            assert cluster[2].log_dir.logs[TP].log_start_offset <= high_watermark
+        await stream.write(frames.pack_watermark(5, 3, 6))
+        await until(lambda: cluster[2].log_dir.logs[TP].log_start_offset == 3, timeout_s=1.0)
+        assert cluster[2].fatal == []
+
+
+@schedule(17, rule="B: a read has one snapshot of its bounds", mutant="bounds-taken-anew-in-mid-read")
+def test_17_appends_and_commits_in_mid_read() -> None:
+    """KAFKA-9835, KAFKA-9807: a read waits for the disk; meanwhile more is appended, and more is committed: nothing
+    beyond the high watermark that it was asked under."""
+    bench = Bench()
+
+    async def scenario() -> None:
+        for value in (b"a", b"b", b"c"):
+            await bench.append(1, value)
+        for node in (2, 3):
+            bench.world.partition(f"n{node}", "n1", one_way=True)
+        bench.world.machines["n1"].disk.config.cold_probability = 1.0
+        reads: list[asyncio.Future[ReadOutcome]] = []
+        bench.broker(1).run(lambda manager: reads.append(asyncio.ensure_future(manager.read_cold(TP, 0, 1 << 20))))
+        await bench.world.sleep_ms(0.05)
+        for value in (b"d", b"e"):
+            await bench.append(1, value, acks=1)
+        assert not reads[0].done(), "the disk was to be slow"
+        bench.world.heal()
+        outcome = await reads[0]
+        assert (outcome.high_watermark, outcome.next_offset) == (3, 3)
+        assert decoded(outcome.data) == [b"a", b"b", b"c"]
+
+    bench.play(scenario)
