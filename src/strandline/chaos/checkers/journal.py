@@ -1,0 +1,258 @@
+"""Histories as JSON lines: what a live run writes as it goes, and `strandline check FILE` judges.
+
+A line is one operation that has ended, or the beginning or the end of one::
+
+    {"op": "send", "process": "p1", "partition": "t-0", "value": "a", "status": "ok", "offset": 7, "ms": [10.5, 12.0]}
+    {"op": "poll", "process": "c1", "status": "ok", "records": {"t-0": [[7, 8], ["a", "b"]]}, "ms": [12.0, 12.4]}
+    {"op": "send", "id": 3, "process": "p1", "partition": "t-0", "value": "b", "status": "invoked", "ms": [13.0, 0]}
+    {"end": 3, "status": "info", "ms": 43.0}
+    {"op": "txn", "process": "p1", "status": "ok", "steps": [...operations as above...], "ms": [50.0, 61.0]}
+    {"op": "commit", "process": "c1", "group": "g", "partition": "t-0", "offset": 9, "status": "ok", ...}
+    {"op": "offset", "process": "c1", "group": "g", "partition": "t-0", "offset": 9, "generation": 2, ...}
+
+Absent fields have the values that `history` gives them. A last line cut short (the recorder was killed) is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any, NamedTuple, TypeVar
+
+from strandline.chaos.checkers.columns import Columns
+from strandline.chaos.checkers.history import (
+    Commit,
+    History,
+    OffsetRead,
+    Partition,
+    Poll,
+    Send,
+    Status,
+    Transaction,
+    Value,
+)
+
+T = TypeVar("T")
+
+Operation = Send | Poll | Transaction | Commit | OffsetRead
+
+
+class BadHistory(ValueError):
+    """A line of a journal is no operation. `line` counts from 1."""
+
+    def __init__(self, line: int, message: str) -> None:
+        self.line = line
+        super().__init__(f"line {line}: {message}")
+
+
+class Journal:
+    """Writes a history to a file while it happens. Nothing is kept in memory but open operations.
+
+    A send is written at its beginning by `begin` and at its end by `end`: the order of beginnings is what a producer's
+    records must keep, and a recorder that is killed leaves the open ones as such. Polls, transactions, commits are
+    written when they have ended, by `write`. Close it at the end: it is a context manager.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._file: IO[str] = open(path, "w", encoding="utf-8")  # noqa: SIM115
+        self._begun: dict[int, int] = {}
+        self._next = 0
+        self._encode = json.JSONEncoder(separators=(",", ":")).encode
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def write(self, operation: Operation) -> None:
+        """One operation as it is now."""
+        self._line(encoded(operation))
+
+    def begin(self, send: Send) -> None:
+        """A send was invoked."""
+        self._begun[id(send)] = self._next
+        self._line(encoded(send) | {"id": self._next})
+        self._next += 1
+
+    def end(self, send: Send) -> None:
+        """A send that was begun here has ended."""
+        told: dict[str, Any] = {"end": self._begun.pop(id(send)), "status": send.status.value, "ms": send.completed_ms}
+        if send.offset is not None:
+            told["offset"] = send.offset
+        self._line(told)
+
+    def close(self) -> None:
+        """Flush and close the file."""
+        self._file.close()
+
+    def _line(self, told: dict[str, Any]) -> None:
+        self._file.write(self._encode(told) + "\n")
+
+
+def write_history(history: History, path: str | Path) -> None:
+    """All operations of a history in memory."""
+    with Journal(path) as journal:
+        for operations in (
+            history.sends,
+            history.polls,
+            history.transactions,
+            history.commits,
+            history.offset_reads,
+        ):
+            for operation in operations:
+                journal.write(operation)
+
+
+def encoded(operation: Operation) -> dict[str, Any]:
+    """An operation as a JSON object."""
+    ms = [operation.invoked_ms, operation.completed_ms]
+    if isinstance(operation, Transaction):
+        steps = [encoded(step) for step in operation.steps]
+        return {"op": "txn", "process": operation.process, "status": operation.status.value, "steps": steps, "ms": ms}
+    told: dict[str, Any] = {"op": _NAMES[type(operation)], "process": operation.process}
+    if not isinstance(operation, OffsetRead):
+        told["status"] = operation.status.value
+    if isinstance(operation, Poll):
+        records: dict[str, tuple[list[int], list[Value]]] = {}
+        for partition, offset, value in operation.records:
+            offsets, values = records.setdefault(str(partition), ([], []))
+            offsets.append(offset)
+            values.append(value)
+        told["records"] = records
+        if operation.rebalanced:
+            told["rebalanced"] = [str(partition) for partition in operation.rebalanced]
+    else:
+        told["partition"] = str(operation.partition)
+    for name, default in _FIELDS[type(operation)].items():
+        value = getattr(operation, name)
+        if value != default:
+            told[name] = value
+    return told | {"ms": ms}
+
+
+_STATUSES = {status.value: status for status in Status}
+_NAMES: dict[type, str] = {Send: "send", Poll: "poll", Commit: "commit", OffsetRead: "offset"}
+_KINDS: dict[str, type] = {name: kind for kind, name in _NAMES.items()}
+_FIELDS: dict[type, dict[str, Any]] = {
+    Send: {"value": None, "acks": -1, "group": None, "offset": None, "may_repeat": False, "source": None},
+    Poll: {"generation": 0, "final": False, "subscribed": False, "uncommitted": False},
+    Commit: {"group": None, "offset": None, "generation": 0},
+    OffsetRead: {"group": None, "offset": None, "generation": 0},
+}
+
+
+class End(NamedTuple):
+    """A send that was begun earlier, under that id, has ended."""
+
+    begun: int
+    status: Status
+    offset: int | None
+    at_ms: float
+
+
+class Begin(NamedTuple):
+    """A send was invoked, and has an id."""
+
+    id: int
+    send: Send
+
+
+def events(lines: Iterable[str]) -> Iterator[Operation | Begin | End]:
+    """What a journal tells, in its order.
+
+    Raises:
+        BadHistory: a line other than a torn last one does not parse.
+    """
+    partitions: dict[str, Partition] = {}
+    for number, line in enumerate(lines, 1):
+        try:
+            told = json.loads(line)
+            if "end" in told:
+                yield End(told["end"], _STATUSES[told["status"]], told.get("offset"), float(told["ms"]))
+                continue
+            operation = _decoded(told, partitions)
+            yield Begin(told["id"], operation) if "id" in told and isinstance(operation, Send) else operation
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if line.endswith("\n"):
+                raise BadHistory(number, f"{type(error).__name__}: {error}: {line[:80]!r}") from error
+            return  # the recorder was killed in mid-line
+
+
+def _decoded(told: dict[str, Any], partitions: dict[str, Partition]) -> Operation:
+    invoked_ms, completed_ms = told.get("ms", (0.0, 0.0))
+    kind = told["op"]
+    if kind == "txn":
+        steps = [_decoded(step, partitions) for step in told["steps"]]
+        if not all(isinstance(step, (Send, Poll, Commit)) for step in steps):
+            raise ValueError("a transaction holds sends, polls and commits")
+        return Transaction(told["process"], steps, _STATUSES[told["status"]], invoked_ms, completed_ms)  # type: ignore[arg-type]
+    made = _KINDS[kind]
+    fields = {name: told[name] for name in _FIELDS[made] if name in told}
+    if made is not OffsetRead:
+        fields["status"] = _STATUSES[told["status"]]
+    if made is Poll:
+        fields["records"] = [
+            (_partition(partitions, name), offset, value)
+            for name, (offsets, values) in told["records"].items()
+            for offset, value in zip(offsets, values, strict=True)
+        ]
+        fields["rebalanced"] = tuple(_partition(partitions, name) for name in told.get("rebalanced", ()))
+    else:
+        fields["partition"] = _partition(partitions, told["partition"])
+    operation: Operation = made(process=told["process"], invoked_ms=invoked_ms, completed_ms=completed_ms, **fields)
+    return operation
+
+
+def _partition(known: dict[str, Partition], name: str) -> Partition:
+    partition = known.get(name)
+    if partition is None:
+        partition = known[name] = Partition.parse(name)
+    return partition
+
+
+def read_columns(path: str | Path) -> Columns:
+    """A journal, straight into columns. Raises BadHistory, OSError."""
+    columns = Columns()
+    rows: dict[int, int] = {}
+    with open(path, encoding="utf-8") as file:
+        for event in events(file):
+            if isinstance(event, Begin):
+                rows[event.id] = columns.add_send(event.send)
+            elif isinstance(event, End):
+                columns.end_send(_begun(rows, event), event.status, event.offset, event.at_ms)
+            else:
+                columns.add(event)
+    columns.forget_names()
+    return columns
+
+
+def read_history(path: str | Path) -> History:
+    """A journal as a history in memory. Raises BadHistory, OSError."""
+    history = History()
+    lists: dict[type, list[Any]] = {
+        Send: history.sends,
+        Poll: history.polls,
+        Transaction: history.transactions,
+        Commit: history.commits,
+        OffsetRead: history.offset_reads,
+    }
+    begun: dict[int, Send] = {}
+    with open(path, encoding="utf-8") as file:
+        for event in events(file):
+            if isinstance(event, Begin):
+                begun[event.id] = history.send(event.send)
+            elif isinstance(event, End):
+                send = _begun(begun, event)
+                send.status, send.offset, send.completed_ms = event.status, event.offset, event.at_ms
+            else:
+                lists[type(event)].append(event)
+    return history
+
+
+def _begun(known: dict[int, T], event: End) -> T:
+    found = known.pop(event.begun, None)
+    if found is None:
+        raise BadHistory(0, f"the end of {event.begun}, which was not begun or has ended already")
+    return found
