@@ -1,0 +1,217 @@
+"""A container engine for tests: the one that runs here, or one that is started for the occasion and taken away again.
+
+An engine of our own (Debian's docker.io) gets a temporary directory for its data, its state and its socket, and leaves
+the machine's network as it is: no default bridge, no packet filter rules. Networks that are made by name, their DNS,
+published ports (through docker-proxy), `network disconnect` and `pause` work all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Self
+
+from strandline.proto.errors import StrandlineError
+
+PACKAGES = ("docker.io", "docker-compose", "debootstrap")
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 20.0
+POLL_S = 0.1
+DISK_BYTES_MIN = 4 * 1024**3
+"""Free space that an engine of our own needs: a base image, its import, the build, six small volumes."""
+
+FIRST_CLIENT_WITHOUT_BUILDKIT = 23
+"""From this version on `docker build` needs the buildx plugin for secrets; before, it had BuildKit inside."""
+
+
+class NoEngine(StrandlineError):
+    """No engine runs here and none can be started; the message is the reason."""
+
+
+class EngineError(StrandlineError):
+    """A command of the engine failed; the message has its last words."""
+
+
+class Engine:
+    """Commands to one engine, as a context manager that takes away what it started.
+
+    Attributes:
+        own: this object started it (and nothing else uses it).
+        directory: a temporary directory, deleted at the end.
+    """
+
+    def __init__(self) -> None:
+        self.own = False
+        self.directory = Path(tempfile.mkdtemp(prefix="strandline-engine-"))
+        self._environment = dict(os.environ)
+        self._daemon: subprocess.Popen[bytes] | None = None
+        self._client = ""
+        self._compose: list[str] = []
+
+    def __enter__(self) -> Self:
+        """Find an engine, or start one. Raises NoEngine."""
+        try:
+            if not _answers(self._environment):
+                self._start()
+            self._client = _building_client()
+            self._compose = _compose_command()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def docker(self, *words: str, timeout_s: float = 60.0, merge: bool = False) -> str:
+        """Run ``docker WORDS``; its standard output (`merge`: with what it wrote to the other one). Raises EngineError."""
+        return self._run([self._client, *words], timeout_s, merge=merge)
+
+    def compose(self, *words: str, timeout_s: float = 120.0, environment: dict[str, str] | None = None) -> str:
+        """Run ``docker compose WORDS`` or ``docker-compose WORDS``, whichever is here. Raises EngineError."""
+        return self._run([*self._compose, *words], timeout_s, environment)
+
+    def client(self) -> list[str]:
+        """The docker program that can build."""
+        return [self._client]
+
+    def environment(self) -> dict[str, str]:
+        """The environment in which other programs reach this engine."""
+        return dict(self._environment)
+
+    def version(self) -> str:
+        """The engine's version, and whether it is ours."""
+        number = self.docker("version", "--format", "{{.Server.Version}}").strip()
+        return f"{number} ({'started for this run' if self.own else 'was running'})"
+
+    def close(self) -> None:
+        """Stop the engine if it was started here, and delete the temporary directory. Idempotent."""
+        if self._daemon is not None:
+            self._daemon.terminate()
+            try:
+                self._daemon.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._daemon.pid, signal.SIGKILL)  # its containerd is in its group
+                self._daemon.wait()
+            self._daemon = None
+        _unmount_below(self.directory)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _run(
+        self, command: list[str], timeout_s: float, environment: dict[str, str] | None = None, *, merge: bool = False
+    ) -> str:
+        try:
+            done = subprocess.run(
+                command,
+                env={**self._environment, **(environment or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT if merge else subprocess.PIPE,
+                text=True,
+                timeout=timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise EngineError(f"{' '.join(command)}: no end after {timeout_s:g} s") from error
+        if done.returncode:
+            said = f"{done.stderr or ''}{done.stdout}".strip()[-2000:]
+            raise EngineError(f"{' '.join(command)} ended with {done.returncode}: {said}")
+        return done.stdout
+
+    def _start(self) -> None:
+        """Start dockerd. Raises NoEngine."""
+        if os.geteuid() != 0:
+            raise NoEngine("no container engine runs here, and only root can start one")
+        install(*PACKAGES)
+        free = shutil.disk_usage(self.directory).free
+        if free < DISK_BYTES_MIN:
+            raise NoEngine(f"{self.directory} has {free / 1e9:.1f} GB free, an engine needs {DISK_BYTES_MIN / 1e9:.1f}")
+        socket = self.directory / "docker.sock"
+        log = self.directory / "dockerd.log"
+        command = ["dockerd", "--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false"]
+        command += ["--data-root", str(self.directory / "data"), "--exec-root", str(self.directory / "exec")]
+        command += ["--pidfile", str(self.directory / "docker.pid"), "--host", f"unix://{socket}"]
+        with log.open("wb") as output:
+            self._daemon = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+        self.own = True
+        self._environment["DOCKER_HOST"] = f"unix://{socket}"
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not _answers(self._environment):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._daemon.wait(POLL_S)
+            ended = self._daemon.poll() is not None
+            if ended or time.monotonic() > deadline:
+                how = "ended" if ended else f"does not answer after {START_TIMEOUT_S:g} s"
+                raise NoEngine(f"dockerd was started and {how}: {_last_words(log)}")
+
+
+def install(*packages: str) -> None:
+    """Install Debian packages whose programs are missing. Raises NoEngine."""
+    programs = {"docker.io": "dockerd", "docker-compose": "docker-compose", "debootstrap": "debootstrap"}
+    missing = [package for package in packages if shutil.which(programs[package]) is None]
+    if not missing:
+        return
+    advice = f"not installed here: {' '.join(missing)} (Debian's packages of these names)"
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise NoEngine(advice)
+    # What the packages would start by themselves is not wanted: the engine is started here, in a directory of its own.
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+    for command in (["apt-get", "update", "-qq"], ["apt-get", "install", "-yqq", "--no-install-recommends", *missing]):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode:
+        raise NoEngine(f"{advice}, and apt-get failed: {done.stderr.strip()[-500:]}")
+
+
+def _answers(environment: dict[str, str]) -> bool:
+    if shutil.which("docker") is None:
+        return False
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        asked = ["docker", "version", "--format", "{{.Server.Version}}"]
+        return subprocess.run(asked, env=environment, capture_output=True, timeout=10, check=False).returncode == 0
+    return False
+
+
+def _building_client() -> str:
+    """A docker program that can build with secrets: an old one, or one with buildx. Raises NoEngine."""
+    found: list[str] = []
+    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
+        program = Path(folder) / "docker"
+        if not program.is_file() or not os.access(program, os.X_OK):
+            continue
+        version = _output([str(program), "--version"])  # Docker version 20.10.24, build ...
+        major = version.removeprefix("Docker version ").partition(".")[0]
+        found.append(version.strip())
+        if major.isdigit() and int(major) < FIRST_CLIENT_WITHOUT_BUILDKIT:
+            return str(program)
+        if _output([str(program), "buildx", "version"]):
+            return str(program)
+    raise NoEngine(f"no docker program here can build with secrets; found: {'; '.join(found) or 'none'}")
+
+
+def _compose_command() -> list[str]:
+    if _output(["docker", "compose", "version"]):
+        return ["docker", "compose"]
+    install("docker-compose")
+    return ["docker-compose"]
+
+
+def _output(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return done.stdout if done.returncode == 0 else ""
+
+
+def _last_words(path: Path) -> str:
+    return path.read_text(errors="replace").strip()[-800:]
+
+
+def _unmount_below(directory: Path) -> None:
+    """What a killed engine leaves behind: overlays, shared memory and network namespaces of its containers."""
+    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for path in sorted((path for path in mounts if path.startswith(f"{directory}/")), reverse=True):
+        subprocess.run(["umount", "--lazy", path], check=False, capture_output=True)
