@@ -26,6 +26,9 @@ from strandline.proto.ids import Endpoint
 READY_S = 60.0
 STOP_S = 30.0
 LEADER_S = 20.0
+RUNNING_S = 0.5
+"""How old the answer to "who runs" may be, unless somebody was started or stopped since: each costs a process."""
+
 POLL_S = 0.1
 ASK = {"default_api_timeout_ms": 3000, "request_timeout_ms": 2000}
 """An admin's patience: whoever asks here asks again."""
@@ -91,6 +94,8 @@ class ComposeCluster:
         self._cut_off: dict[int, None] = {}
         self._paused: dict[int, None] = {}
         self._slow: dict[int, None] = {}
+        self._running: list[int] = []
+        self._asked_at = -RUNNING_S
 
     # Life
 
@@ -154,7 +159,7 @@ class ComposeCluster:
 
     def kill(self, node_id: int) -> None:
         """SIGKILL to process 1; the restart policy does not undo what an operator did."""
-        self.engine.docker("kill", self._nodes[node_id].name)
+        self._do("kill", node_id)
         self._paused.pop(node_id, None)
 
     def pause(self, node_id: int) -> None:
@@ -171,11 +176,11 @@ class ComposeCluster:
     def stop_node(self, node_id: int) -> None:
         """docker stop: SIGTERM, and time enough for a controlled shutdown."""
         self.resume(node_id)
-        self.engine.docker("stop", "--time", f"{STOP_S:g}", self._nodes[node_id].name, timeout_s=STOP_S + 30)
+        self._do("stop", node_id, "--time", f"{STOP_S:g}", timeout_s=STOP_S + 30)
 
     def start_node(self, node_id: int, *, wait: bool = True) -> None:
         """docker start, on the same volume."""
-        self.engine.docker("start", self._nodes[node_id].name)
+        self._do("start", node_id)
         if wait:
             self.wait_ready([node_id])
 
@@ -272,10 +277,13 @@ class ComposeCluster:
         return ",".join(self._client(node_id) for node_id in together or awake)
 
     def running(self) -> list[int]:
-        """The nodes whose containers run, paused ones too."""
-        names = [node.name for node in self._nodes.values()]
-        told = self.engine.docker("inspect", "--format", "{{.State.Running}}", *names).split()
-        return sorted(node_id for node_id, runs in zip(self._nodes, told, strict=True) if runs == "true")
+        """The nodes whose containers run, paused ones too. What the engine said a moment ago counts as now."""
+        if time.monotonic() - self._asked_at > RUNNING_S:
+            names = [node.name for node in self._nodes.values()]
+            told = self.engine.docker("inspect", "--format", "{{.State.Running}}", *names).split()
+            self._running = sorted(node_id for node_id, runs in zip(self._nodes, told, strict=True) if runs == "true")
+            self._asked_at = time.monotonic()
+        return list(self._running)
 
     def controller(self) -> int | None:
         """The active controller; None while there is none, or nobody tells."""
@@ -330,6 +338,11 @@ class ComposeCluster:
 
     def _client(self, node_id: int) -> str:
         return f"127.0.0.1:{self._nodes[node_id].host_port}"
+
+    def _do(self, verb: str, node_id: int, *options: str, timeout_s: float = 60.0) -> None:
+        """What changes who runs."""
+        self.engine.docker(verb, *options, self._nodes[node_id].name, timeout_s=timeout_s)
+        self._asked_at = -RUNNING_S
 
     def _exec(self, node_id: int, *words: str, timeout_s: float = 60.0) -> str:
         return self.engine.docker("exec", self._nodes[node_id].name, *words, timeout_s=timeout_s)

@@ -70,7 +70,7 @@ class Engine:
         self.close()
 
     def docker(self, *words: str, timeout_s: float = 60.0, merge: bool = False) -> str:
-        """Run ``docker WORDS``; its standard output (`merge`: with what it wrote to the other one). Raises EngineError."""
+        """Run ``docker WORDS``; its standard output (`merge`: and standard error). Raises EngineError."""
         return self._run([self._client, *words], timeout_s, merge=merge)
 
     def compose(self, *words: str, timeout_s: float = 120.0, environment: dict[str, str] | None = None) -> str:
