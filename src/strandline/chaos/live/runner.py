@@ -238,12 +238,14 @@ class LiveRun:
         """Everything has been undone: the cluster must be whole and acknowledge. Raises Violated."""
         since_ms = _now_ms()
         try:
-            self._check_fallen()
-            self._until(self._whole, WHOLE_S, "not every node runs with every replica in sync")
+            self._until(self._whole_or_fallen, WHOLE_S, "not every node runs with every replica in sync")
             self._until(lambda: self._acked_since(since_ms), WHOLE_S, "no acks in every partition")
         except TimeoutError as error:
-            self._check_fallen()
             raise Violated(f"Progress: {error}; {self._state()}") from None
+
+    def _whole_or_fallen(self) -> bool:
+        self._check_fallen()
+        return self._whole()
 
     def _acked_since(self, since_ms: float) -> bool:
         return all(self._acks.acked_since(where, since_ms) for where in self._partitions)
