@@ -39,3 +39,13 @@ class Mutant:
     def part(self) -> str:
         """What its rule is filed under: the rule's text up to the colon, such as `A6`."""
         return self.rule.partition(":")[0]
+
+
+def change(name: str, rule: str, where: str, old: str, new: str, *killed_by: str) -> Mutant:
+    """A mutant of one patch, as most are."""
+    return Mutant(name, rule, (Patch(where, old, new),), killed_by)
+
+
+def one_change(name: str, rule: str, where: str, old: str, new: str, *killed_by: str) -> Mutant:
+    """A mutant of one patch, as most are."""
+    return Mutant(name, rule, (Patch(where, old, new),), killed_by)
