@@ -1,0 +1,243 @@
+"""Rows S45-S50 and S100 where controllers and brokers are processes of their own: what holds when a side is lost."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+
+import pytest
+
+from strandline.chaos.checkers.anomalies import judge
+from strandline.chaos.checkers.history import History, Partition, Poll, Send, Status
+from strandline.chaos.live.cluster import LiveCluster
+from strandline.client import Ack, Admin, Consumer, NewTopic, Producer
+from strandline.cluster.dev import DevCluster
+from strandline.proto.errors import KafkaError, StrandlineError
+from tests.rows.helpers import QUICK, describe, eventually, leader_of, make_topic, read_all, send_all, wait_isr
+
+pytestmark = pytest.mark.timeout(180)
+
+ONE_TRY = {"enable_idempotence": False, "retries": 0, "request_timeout_ms": 2000, "delivery_timeout_ms": 3000}
+"""A producer that asks one broker, once: it must not find the other side of a cut."""
+
+
+@pytest.fixture(scope="module")
+def split() -> Iterator[LiveCluster]:
+    """Three brokers, three controllers, cables between them; each test leaves all of them running and connected."""
+    with LiveCluster(nodes=3, controllers=3, settings=QUICK) as cluster:
+        yield cluster
+
+
+def values(count: int, prefix: str = "v") -> list[bytes]:
+    return [f"{prefix}{number}".encode() for number in range(count)]
+
+
+def others(cluster: DevCluster, node: int) -> list[int]:
+    return [each for each in cluster.broker_ids if each != node]
+
+
+def wait_whole(cluster: DevCluster, topic: str) -> None:
+    wait_isr(cluster, topic, set(cluster.broker_ids))
+
+
+def test_s45_five_controllers_survive_two() -> None:
+    """S45: with two of five controllers dead topics are made; with three dead they are not, and nothing half-made
+    remains; one back, they are again."""
+    with DevCluster(nodes=1, controllers=5, settings=QUICK) as cluster:
+        for node in cluster.controller_ids[:2]:
+            cluster.kill(node)
+        eventually(lambda: make_topic(cluster, "two-down", replication=1) is None, timeout_s=20)
+        assert send_all(cluster, "two-down", [b"x"]) == [0]
+        cluster.kill(cluster.controller_ids[2])
+        with (
+            Admin(cluster.bootstrap, default_api_timeout_ms=3000, request_timeout_ms=2000) as admin,
+            pytest.raises((KafkaError, TimeoutError)),
+        ):
+            admin.create_topics([NewTopic("three-down", 1, 1)])
+        cluster.start_node(cluster.controller_ids[2])
+        eventually(lambda: make_topic(cluster, "back", replication=1) is None, timeout_s=20)
+        with Admin(cluster.bootstrap) as admin:
+            assert {"two-down", "back"} <= set(admin.list_topics())
+            # What was refused may have been carried out later, but never by half.
+            for topic in admin.describe_topics(admin.list_topics()):
+                assert all(part.leader == 1 for part in topic.partitions)
+
+
+def test_s46_lost_leaders_are_replaced_by_those_who_have_everything(split: LiveCluster) -> None:
+    """S46: leader after leader is killed, of the partition and of the quorum: each successor was in sync, and has every
+    acknowledged record and topic."""
+    make_topic(split, "s46")
+    wait_whole(split, "s46")
+    sent: list[bytes] = []
+    for number in range(3):
+        batch = values(50, f"round-{number}-")
+        assert send_all(split, "s46", batch) == list(range(len(sent), len(sent) + 50))
+        sent += batch
+        before = describe(split, "s46")
+        leader, controller = leader_of(split, "s46"), split.controller()
+        assert controller is not None
+        split.kill(leader)
+        split.kill(controller)
+        successor = eventually(lambda was=leader: _leader_but(split, "s46", was), timeout_s=20)
+        assert successor in before.isr
+        assert read_all(split, "s46") == sent
+        make_topic(split, f"s46-{number}", replication=2)
+        split.revive()
+        wait_whole(split, "s46")
+    with Admin(split.bootstrap) as admin:
+        assert {"s46-0", "s46-1", "s46-2"} <= set(admin.list_topics())
+
+
+def _leader_but(cluster: DevCluster, topic: str, was: int) -> int | None:
+    leader = describe(cluster, topic).leader
+    return leader if leader != was else None
+
+
+def test_s47_s100_every_process_killed_at_once_and_nothing_acked_is_lost(split: LiveCluster) -> None:
+    """S47, S100: SIGKILL of brokers and controllers together, under load; started again they have every acked record at
+    its offset, once, and the producer that was under way ends without a gap."""
+    make_topic(split, "s100", partitions=3)
+    acked: dict[bytes, Ack] = {}
+
+    def note(value: bytes, future: Future[Ack]) -> None:
+        if future.exception() is None:
+            acked[value] = future.result()
+
+    producer = Producer(split.bootstrap, linger_ms=1, delivery_timeout_ms=60_000, request_timeout_ms=3000)
+    for number, value in enumerate(values(3000)):
+        future = producer.send("s100", value, partition=number % 3)
+        future.add_done_callback(lambda future, value=value: note(value, future))
+        if number == 2500:
+            eventually(lambda: len(acked) > 500)
+            for node in split.node_ids:
+                split.kill(node)
+    before_restart = dict(acked)
+    assert before_restart
+    began = time.monotonic()
+    split.revive()
+    producer.flush(60)
+    producer.close()
+    print(f"all six processes back and everything acknowledged {time.monotonic() - began:.1f} s after their start")
+    assert len(acked) == 3000
+    found = {partition: read_all(split, "s100", partition, timeout_s=60) for partition in range(3)}
+    for value, ack in {**acked, **before_restart}.items():
+        assert found[ack.partition][ack.offset] == value
+    assert sum(map(len, found.values())) == 3000
+    wait_whole(split, "s100")
+
+
+def test_s48_consistent_a_minority_refuses(split: LiveCluster) -> None:
+    """S48: factor 3, min.insync.replicas 2, unclean off: a leader left alone refuses writes; nothing is lost."""
+    make_topic(split, "s48-consistent", min_insync_replicas="2", unclean_leader_election_enable="false")
+    wait_whole(split, "s48-consistent")
+    send_all(split, "s48-consistent", [b"kept"])
+    leader = leader_of(split, "s48-consistent")
+    for node in others(split, leader):
+        split.kill(node)
+    wait_isr(split, "s48-consistent", {leader})
+    with Producer(split.client(leader), **ONE_TRY) as producer, pytest.raises(KafkaError, match="NOT_ENOUGH_REPLICAS"):
+        producer.send("s48-consistent", b"refused").result(10)
+    assert read_all(split, "s48-consistent") == [b"kept"]
+    split.revive()
+    wait_whole(split, "s48-consistent")
+    assert read_all(split, "s48-consistent") == [b"kept"]
+
+
+def test_s48_available_a_minority_writes_and_may_lose(split: LiveCluster) -> None:
+    """S48: min.insync.replicas 1, unclean on: whoever is left is written to, and what only the dead one had is lost."""
+    make_topic(split, "s48-available", min_insync_replicas="1", unclean_leader_election_enable="true")
+    wait_whole(split, "s48-available")
+    send_all(split, "s48-available", [b"everywhere"])
+    leader = leader_of(split, "s48-available")
+    stale = others(split, leader)
+    for node in stale:
+        split.kill(node)
+    wait_isr(split, "s48-available", {leader})
+    assert send_all(split, "s48-available", [b"acknowledged, and here alone"]) == [1]
+    split.kill(leader)
+    split.start_node(stale[0])
+    assert eventually(lambda: describe(split, "s48-available").leader, timeout_s=20) == stale[0]
+    assert send_all(split, "s48-available", [b"still writable"], request_timeout_ms=2000) == [1]
+    split.revive()
+    wait_whole(split, "s48-available")
+    assert read_all(split, "s48-available") == [b"everywhere", b"still writable"]
+
+
+def test_s49_a_rack_dies_and_acked_data_are_intact() -> None:
+    """S49: two brokers in each of two racks: no partition has both copies in one; a rack dies, everything acked reads
+    from the other."""
+    racks = {1: "a", 2: "a", 3: "b", 4: "b"}
+    node_settings = {node: {"broker.rack": rack} for node, rack in racks.items()}
+    with DevCluster(nodes=4, controllers=1, settings=QUICK, node_settings=node_settings) as cluster:
+        make_topic(cluster, "racks", partitions=12, replication=2, min_insync_replicas="1")
+        with Admin(cluster.bootstrap) as admin:
+            [described] = admin.describe_topics(["racks"])
+        for part in described.partitions:
+            assert {racks[node] for node in part.replicas} == {"a", "b"}, part
+        for partition in range(12):
+            wait_isr(cluster, "racks", set(described.partitions[partition].replicas), partition)
+            send_all(cluster, "racks", values(20, f"{partition}-"), partition)
+        lost = racks[leader_of(cluster, "racks")]
+        for node, rack in racks.items():
+            if rack == lost:
+                cluster.kill(node)
+        for partition in range(12):
+            survivor = eventually(lambda p=partition: _leader_in(cluster, p, racks, lost), timeout_s=20)
+            assert survivor in described.partitions[partition].replicas
+            assert read_all(cluster, "racks", partition) == values(20, f"{partition}-")
+
+
+def _leader_in(cluster: DevCluster, partition: int, racks: dict[int, str], lost: str) -> int | None:
+    leader = describe(cluster, "racks", partition).leader
+    return leader if leader is not None and racks[leader] != lost else None
+
+
+def test_s50_a_minority_side_takes_no_writes(split: LiveCluster) -> None:
+    """S50: a leader is cut off from everybody but its clients: acks=all there never succeeds; the others elect and go
+    on; healed, it truncates what it took under acks=1, and the histories agree."""
+    make_topic(split, "s50")
+    wait_whole(split, "s50")
+    history, numbers = History(), itertools.count()
+
+    def send(producer: Producer, acks: int = -1) -> bool:
+        value = f"v{next(numbers)}"
+        sent = history.send(Send(f"p{value}", Partition("s50", 0), value, acks=acks, invoked_ms=_now_ms()))
+        try:
+            sent.offset = producer.send("s50", value.encode()).result(30).offset
+            sent.status = Status.OK
+        except (StrandlineError, TimeoutError):
+            sent.status = Status.INFO
+        sent.completed_ms = _now_ms()
+        return sent.status is Status.OK
+
+    minority = leader_of(split, "s50")
+    majority = others(split, minority)
+    with Producer(split.client(minority), **ONE_TRY) as alone:
+        assert send(alone)
+        split.isolate(minority)
+        assert not send(alone)
+        with Producer(split.client(minority), **ONE_TRY | {"acks": "1"}) as careless:
+            assert send(careless, acks=1)
+        eventually(lambda: describe(split, "s50", via=majority).leader in majority, timeout_s=20)
+        bootstrap = ",".join(split.client(node) for node in majority)
+        with Producer(bootstrap, request_timeout_ms=2000) as together:
+            assert all(send(together) for _ in range(20))
+        assert not send(alone)
+    split.heal()
+    wait_whole(split, "s50")
+    with Consumer(split.bootstrap) as consumer:
+        consumer.assign([("s50", 0)])
+        consumer.seek_to_beginning()
+        [end] = consumer.end_offsets([("s50", 0)]).values()
+        while consumer.position(("s50", 0)) < end:
+            records = [(Partition("s50", 0), one.offset, (one.value or b"").decode()) for one in consumer.poll(1)]
+            history.poll(Poll("final", records, completed_ms=_now_ms(), final=True))
+    assert judge(history) == []
+    assert sum(len(poll.records) for poll in history.polls) >= 21
+    assert len({split.digest(node, "s50", 0, end) for node in split.broker_ids}) == 1
+
+
+def _now_ms() -> float:
+    return time.monotonic() * 1000
