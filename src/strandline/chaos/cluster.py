@@ -42,15 +42,28 @@ class Live:
 
 
 class SimCluster:
-    """Three combined nodes on machines n1, n2, n3.
+    """Nodes 1, 2, 3... on machines n1, n2, n3...: combined ones, or in the split layout as many controllers as brokers,
+    the controllers first.
 
     `settings` are those of every node, by Kafka's names. A node that stops itself (its `failed` ends) is noted in
     `fallen`, and its process dies as a supervisor would see it.
     """
 
-    def __init__(self, world: World, settings: Mapping[str, str], *, size: int = 3) -> None:
+    def __init__(
+        self,
+        world: World,
+        settings: Mapping[str, str],
+        *,
+        size: int = 3,
+        split: bool = False,
+        controllers: int | None = None,
+    ) -> None:
+        """`size` nodes, of which the first `controllers` (all, unless told) are voters too; `split`: `size` controllers
+        and as many brokers."""
         self.world = world
-        self.names = [f"n{number}" for number in range(1, size + 1)]
+        self.names = [f"n{number}" for number in range(1, (2 * size if split else size) + 1)]
+        self.controllers = self.names[:size] if controllers is None else self.names[:controllers]
+        self.brokers = self.names[size:] if split else self.names
         self.live: dict[str, Live] = {}
         self.ever: list[Live] = []
         """Every node object there was."""
@@ -67,14 +80,17 @@ class SimCluster:
     @property
     def bootstrap(self) -> str:
         """For clients."""
-        return ",".join(f"{name}:{CLIENT_PORT}" for name in self.names)
+        return ",".join(f"{name}:{CLIENT_PORT}" for name in self.brokers)
 
     def config(self, name: str) -> NodeConfig:
         """One node's configuration."""
+        kinds = {"broker": self.brokers, "controller": self.controllers}
+        client = f"PLAINTEXT://{name}:{CLIENT_PORT}," if name in self.brokers else ""
         return NodeConfig(
             {
                 "node.id": name[1:],
-                "listeners": f"PLAINTEXT://{name}:{CLIENT_PORT},INTERNAL://{name}:{INTERNAL_PORT}",
+                "process.roles": ",".join(kind for kind, names in kinds.items() if name in names),
+                "listeners": f"{client}INTERNAL://{name}:{INTERNAL_PORT}",
                 "log.dirs": DATA,
                 **self._settings,
             }
@@ -111,17 +127,24 @@ class SimCluster:
     async def _run(self, name: str, process: Process, ports: Ports) -> None:
         config = self.config(name)
         if not ports.disk.exists(f"{DATA}/{META_PROPERTIES}"):
-            self._format(config, ports.disk, ports.rng)
+            self._format(name, config, ports.disk, ports.rng)
         node = Node(config, disk=ports.disk, clock=ports.clock, rng=ports.rng, rpc=ports.rpc)
         live = self.live[name] = Live(int(name[1:]), process, node)
         await node.start()
         self.ever.append(live)
         await node.failed
 
-    def _format(self, config: NodeConfig, disk: Disk, rng: Rng) -> None:
-        """As `strandline format` does, the directory ids being written down for every voter."""
+    def _format(self, name: str, config: NodeConfig, disk: Disk, rng: Rng) -> None:
+        """As `strandline format` does, the directory ids being written down for every voter; a new disk gets an id of
+        its own, which no voter set knows."""
+        wipes = self.world.machines[name].disk.wipes
         voters = tuple(
-            Voter(NodeId(int(name[1:])), UUID(int=int(name[1:])), Endpoint(name, INTERNAL_PORT)) for name in self.names
+            Voter(
+                NodeId(int(voter[1:])),
+                UUID(int=int(voter[1:]) + (1_000 * wipes if voter == name else 0)),
+                Endpoint(voter, INTERNAL_PORT),
+            )
+            for voter in self.controllers
         )
         format_directory(disk, config, cluster_id=CLUSTER_ID, initial_controllers=voters, rng=rng)
 
@@ -163,6 +186,12 @@ class SimCluster:
         names = [f"n{leader}" for leader in leaders if leader is not None and f"n{leader}" in self.names]
         return rng.choice(names) if names else None
 
+    def controller(self) -> str | None:
+        """The machine of the leader of the quorum's newest epoch."""
+        known = [live.node.quorum.leader_and_epoch for live in self.nodes()]
+        leaders = [(one.epoch, int(one.leader_id)) for one in known if one.leader_id is not None]
+        return f"n{max(leaders)[1]}" if leaders else None
+
     def newest_image(self) -> MetadataImage | None:
         """The image of the node that has applied most."""
         images = [live.node.publisher.image for live in self.nodes()]
@@ -171,7 +200,7 @@ class SimCluster:
     def observe(self) -> None:
         """The cheap checks, often. Raises InvariantViolated."""
         for live in self.nodes():
-            seen = view(live.node.quorum, live.number, live.process.incarnation)
+            seen = view(live.node.quorum, live.number, live.process)
             if seen is not None:
                 self.quorum_checks.observe(seen)
             disk = live.process.machine.disk
@@ -198,7 +227,7 @@ class SimCluster:
                 told.setdefault(str(partition.topic_partition), {})[f"n{live.number}"] = partition.high_watermark
         return told
 
-    def marks(self) -> dict[str, int]:
+    def counted(self) -> dict[str, int]:
         """How often the run reached what it is to test."""
         counters = [live.node.broker.replicas.counters for live in self.ever if live.node.broker is not None]
         epochs = (epoch for known in self.partition_checks.partitions.values() for epoch in known.leaders)

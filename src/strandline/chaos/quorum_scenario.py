@@ -14,14 +14,17 @@ from uuid import UUID
 
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.quorum import QuorumChecks, QuorumView
-from strandline.chaos.faults import FaultOptions, Nemesis
+from strandline.chaos.nemesis.kinds import KINDS
+from strandline.chaos.nemesis.nemesis import Nemesis
+from strandline.chaos.nemesis.options import FaultOptions
 from strandline.chaos.sim.disk import DiskConfig
 from strandline.chaos.sim.network import NetworkConfig
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.process import Ports, Process
 from strandline.chaos.sim.seeds import split
 from strandline.chaos.sim.world import World, WorldConfig
 from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch, NotLeader, QuorumConfig, Voter
 from strandline.controller.quorum.quorum import Quorum
+from strandline.proto import marks
 from strandline.proto.ids import Endpoint, NodeId
 
 PORT = 19092
@@ -60,7 +63,7 @@ class QuorumOptions:
         )
         return cls(
             world,
-            FaultOptions.draw(rng),
+            FaultOptions.draw(rng, KINDS),
             quorum,
             duration_ms=rng.choice((5_000, 15_000)),
             append_gap_ms=rng.choice((5, 50, 300)),
@@ -86,12 +89,19 @@ class Member:
 
     async def main(self) -> None:
         ports = self.ports
-        voters = [Voter(NodeId(number), UUID(int=number), Endpoint(f"n{number}", PORT)) for number in (1, 2, 3)]
+        # A new disk is formatted under a directory id of its own, which no voter set knows (rule A11).
+        directory_id = UUID(int=self.node + 1_000 * self.run.world.machines[f"n{self.node}"].disk.wipes)
+        voters = [
+            Voter(
+                NodeId(number), directory_id if number == self.node else UUID(int=number), Endpoint(f"n{number}", PORT)
+            )
+            for number in (1, 2, 3)
+        ]
         ports.disk.mkdir("/data")
         ports.disk.sync_dir("/")
         self.quorum = Quorum(
             node_id=NodeId(self.node),
-            directory_id=UUID(int=self.node),
+            directory_id=directory_id,
             cluster_id=CLUSTER,
             voters=voters,
             is_voter=self.node <= 3,
@@ -126,6 +136,11 @@ class Member:
             except NotLeader:
                 continue
             self.appended[last - len(records) + 1] = records
+
+    @property
+    def leads(self) -> bool:
+        """It believes so."""
+        return self.leading.leader_id == self.node
 
     # --- QuorumListener ---
 
@@ -171,6 +186,7 @@ class QuorumRun:
     """One seed."""
 
     def __init__(self, seed: int, options: QuorumOptions | None = None) -> None:
+        marks.reset()
         self.seed = seed
         self.options = options or QuorumOptions.draw(seed)
         self.world = World(seed, self.options.world)
@@ -185,7 +201,14 @@ class QuorumRun:
         for name in names:
             self.world.add_machine(name)
         self.nemesis = Nemesis(
-            self.world, split(seed, "faults"), names, self._start, self.options.faults, on_fault=self._observe
+            self.world,
+            split(seed, "faults"),
+            names,
+            self._start,
+            self.options.faults,
+            leader=self._leader,
+            controller=self._leader,
+            on_fault=self._observe,
         )
         self.world.loop.observe = self._observe
         self.world.loop.observe_every = 1
@@ -200,10 +223,15 @@ class QuorumRun:
         self.members.pop(node, None)
         self.world.spawn(name, lambda ports: Member(self, node, incarnation, ports).main())
 
+    def _leader(self) -> str | None:
+        leaders = [(member.leading.epoch, member.node) for member in self.members.values() if member.leads]
+        return f"n{max(leaders)[1]}" if leaders else None
+
     def _observe(self) -> None:
         for member in self.members.values():
-            if _living(self.world, member.node) == member.incarnation:
-                seen = view(member.quorum, member.node, member.incarnation)
+            process = self.world.process(f"n{member.node}")
+            if process is not None and process.incarnation == member.incarnation:
+                seen = view(member.quorum, member.node, process)
                 if seen is not None:
                     self.checks.observe(seen)
         if self.violations:
@@ -265,17 +293,12 @@ class QuorumRun:
             "events": self.world.loop.events,
             "virtual_ms": round(self.world.now_ms),
             "acked": len(self.acked),
+            "marks": {name: count for name, count in marks.counts().items() if count},
             "epochs": max(member.quorum.leader_and_epoch.epoch for member in self.members.values()),
         }
 
 
-def _living(world: World, node: int) -> int:
-    """The incarnation that runs on a node's machine; 0 for none."""
-    process = world.process(f"n{node}")
-    return 0 if process is None else process.incarnation
-
-
-def view(quorum: Quorum, node: int, incarnation: int) -> QuorumView | None:
+def view(quorum: Quorum, node: int, process: Process) -> QuorumView | None:
     """What the checks see of a live quorum; None before it has started, once it has stopped, and while its disk has no
     room for its vote: what it could not make durable counts for nobody."""
     driver = quorum._driver
@@ -285,7 +308,8 @@ def view(quorum: Quorum, node: int, incarnation: int) -> QuorumView | None:
     voted_for = core.role.voted_for
     return QuorumView(
         node=node,
-        incarnation=incarnation,
+        incarnation=process.incarnation,
+        wipes=process.machine.disk.wipes,
         epoch=core.epoch,
         leader=core.leader_id,
         leading=core.leading is not None,

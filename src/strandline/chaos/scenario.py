@@ -15,14 +15,17 @@ from strandline.chaos.checkers.history import History
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.replicas import compare_replicas
 from strandline.chaos.cluster import DATA, SimCluster
-from strandline.chaos.faults import NODE_KINDS, FaultOptions, Nemesis
 from strandline.chaos.logs import LogCapture
+from strandline.chaos.nemesis.kinds import DESTRUCTIVE, NODE_KINDS
+from strandline.chaos.nemesis.nemesis import Nemesis
+from strandline.chaos.nemesis.options import FaultOptions
 from strandline.chaos.preload import preload
 from strandline.chaos.sim.disk import DiskConfig
 from strandline.chaos.sim.network import NetworkConfig
 from strandline.chaos.sim.seeds import split
 from strandline.chaos.sim.world import World, WorldConfig
 from strandline.chaos.workload import Workload, WorkloadOptions
+from strandline.proto import marks
 
 CLIENT = "client"
 
@@ -42,6 +45,8 @@ class ScenarioOptions:
     """Settings of the nodes, by Kafka's names."""
     duration_ms: int
     kill_clients: bool
+    split_layout: bool = False
+    """Three controllers and three brokers instead of three combined nodes."""
 
     @classmethod
     def draw(cls, seed: int) -> ScenarioOptions:
@@ -53,6 +58,8 @@ class ScenarioOptions:
             fragment_probability=rng.choice((0.0, 0.05, 0.3)),
             coalesce_probability=rng.choice((0.0, 0.05, 0.3)),
             give_up_us=rng.choice((2_000_000, 8_000_000)),
+            late_probability=rng.choice((0.0, 0.0, 0.01)),
+            repeat_probability=rng.choice((0.0, 0.0, 0.01)),
         )
         disk = DiskConfig(
             sync_max_us=rng.choice((500, 4_000, 20_000)),
@@ -60,8 +67,12 @@ class ScenarioOptions:
             cold_probability=rng.choice((0.0, 0.02)),
         )
         world = WorldConfig(network, disk, clock_rate_error=rng.choice((0.0, 0.001, 0.03)), wall_error_ms=1000.0)
-        faults = FaultOptions.draw(rng, NODE_KINDS)
         workload = WorkloadOptions.draw(rng)
+        kinds = NODE_KINDS
+        if workload.topic_configs["min.insync.replicas"] == "1":
+            # An ISR of one may hold the only copy of what is committed: nothing may destroy it.
+            kinds = tuple(kind for kind in NODE_KINDS if kind not in DESTRUCTIVE)
+        faults = FaultOptions.draw(rng, kinds)
         node = {
             "controller.quorum.election.timeout.ms": rng.choice(("200", "1000")),
             "controller.quorum.fetch.timeout.ms": rng.choice(("500", "2000")),
@@ -73,7 +84,15 @@ class ScenarioOptions:
         if rng.random() < 0.2 and not any("power" in kind or kind == "fail_sync" for kind in faults.kinds):
             # The memory of min.insync.replicas machines counts: no promise over power cuts.
             node["flush.policy"] = "replicate"
-        return cls(world, faults, workload, node, rng.choice((5_000, 10_000, 20_000)), rng.random() < 0.3)
+        return cls(
+            world,
+            faults,
+            workload,
+            node,
+            duration_ms=rng.choice((5_000, 10_000, 20_000)),
+            kill_clients=rng.random() < 0.3,
+            split_layout=rng.random() < 0.2,
+        )
 
 
 class ScenarioRun:
@@ -81,10 +100,11 @@ class ScenarioRun:
 
     def __init__(self, seed: int, options: ScenarioOptions | None = None) -> None:
         preload()
+        marks.reset()
         self.seed = seed
         self.options = options or ScenarioOptions.draw(seed)
         self.world = World(seed, self.options.world)
-        self.cluster = SimCluster(self.world, self.options.node)
+        self.cluster = SimCluster(self.world, self.options.node, split=self.options.split_layout)
         self.world.add_machine(CLIENT)
         self.history = History()
         self.workload = Workload(self.cluster.bootstrap, self.options.workload, self.history, lambda: self.world.now_ms)
@@ -96,9 +116,10 @@ class ScenarioRun:
             self.options.faults,
             stop=self.cluster.stop,
             leader=lambda: self.cluster.leader(split(seed, "victims", self.world.loop.now_us)),
+            controller=self.cluster.controller,
             on_fault=self.cluster.inspect,
         )
-        self.cluster.may_fall = self.nemesis.damaged
+        self.cluster.may_fall = self.nemesis.excused
         self._logs = LogCapture(lambda: self.world.now_ms)
         self._turns = 0
         self.world.loop.observe = self._observe
@@ -179,7 +200,7 @@ class ScenarioRun:
         if anomalies:
             first = anomalies[0]
             raise InvariantViolated(first.name, str(first), count=len(anomalies))
-        disks = {name: self.world.machines[name].disk for name in self.cluster.names}
+        disks = {name: self.world.machines[name].disk for name in self.cluster.brokers}
         compare_replicas(disks, DATA, self.cluster.high_watermarks())
         if self.world.loop.unhandled:
             raise InvariantViolated("NoUnhandledErrors", _told(self.world.loop.unhandled[0]))
@@ -199,7 +220,8 @@ class ScenarioRun:
             "acked": sum(send.acked for send in history.sends),
             "polled": sum(len(poll.records) for poll in history.polls),
             "faults": len(self.nemesis.events),
-            **self.cluster.marks(),
+            **self.cluster.counted(),
+            "marks": {name: count for name, count in marks.counts().items() if count},
             "realtime_lag_ms": round(realtime_lag_ms(history)),
             "errors": self.workload.errors,
         }

@@ -125,7 +125,8 @@ class PartitionChecks:
         if log.log_end_offset < known.committed_end:
             facts |= {"log_end": log.log_end_offset, "committed_end": known.committed_end}
             raise InvariantViolated("LeaderCompleteness", "a new leader lacks committed records", **facts)
-        self._compare(node, log, disk, known, _Range("LeaderCompleteness", 0, known.committed_end))
+        if log.directory not in disk.rotten:
+            self._compare(node, log, disk, known, _Range("LeaderCompleteness", 0, known.committed_end))
 
     # --- dearer: at faults, and now and then ---
 
@@ -133,7 +134,7 @@ class PartitionChecks:
         """Compare a replica's batches with all that was seen before. Raises InvariantViolated."""
         log, core = partition.log, partition.leader or partition.follower
         seen = self._seen.get((node, partition.state.topic_id_partition))
-        if log is None or core is None or seen is None or seen.core is not core:
+        if log is None or core is None or seen is None or seen.core is not core or log.directory in disk.rotten:
             return
         known = self._known(partition.state.topic_id_partition, partition)
         committed_end = min(core.high_watermark, log.log_end_offset)

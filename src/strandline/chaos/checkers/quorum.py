@@ -26,19 +26,21 @@ class QuorumView:
     log_end: int
     last_epoch: int
     """Epoch of the last record of its log."""
+    wipes: int = 0
+    """How often its disk was replaced: each makes it another replica under the same id."""
 
 
 class MonotonicEpoch:
     """A node's epoch never goes back, over restarts and power cuts too (A1: durable before anyone hears of it)."""
 
     def __init__(self) -> None:
-        self._epochs: dict[int, int] = {}
+        self._epochs: dict[tuple[int, int], int] = {}
 
     def check(self, view: QuorumView) -> None:
-        before = self._epochs.get(view.node, -1)
+        before = self._epochs.get((view.node, view.wipes), -1)
         if view.epoch < before:
             raise InvariantViolated("MonotonicEpoch", "an epoch went back", node=view.node, was=before, now=view.epoch)
-        self._epochs[view.node] = view.epoch
+        self._epochs[view.node, view.wipes] = view.epoch
 
 
 class SingleLeader:
@@ -61,12 +63,12 @@ class VotedOnce:
     """A node votes for one candidate in an epoch, over restarts and power cuts too (A1, A3)."""
 
     def __init__(self) -> None:
-        self._votes: dict[tuple[int, int], int] = {}
+        self._votes: dict[tuple[int, int, int], int] = {}
 
     def check(self, view: QuorumView) -> None:
         if view.voted_for is None:
             return
-        known = self._votes.setdefault((view.node, view.epoch), view.voted_for)
+        known = self._votes.setdefault((view.node, view.wipes, view.epoch), view.voted_for)
         if known != view.voted_for:
             facts = {"node": view.node, "epoch": view.epoch, "votes": [known, view.voted_for]}
             raise InvariantViolated("VotedOnce", "a node voted twice in one epoch", **facts)

@@ -57,6 +57,9 @@ class SimDisk:
         self.names = Names()
         self.used_bytes = 0
         self.power_cuts = 0
+        self.wipes = 0
+        self.rotten: dict[str, None] = {}
+        """Directories with rotten files: what stands there is not judged."""
         self.operations = 0
         self._rng = rng
         self._strike_in = 0
@@ -71,7 +74,7 @@ class SimDisk:
         self.names.crash(self._rng)
         for _, node in self.names.files():
             node.crash(self._rng, self.config.sector_bytes)
-        self.used_bytes = sum(_occupied(node.size) for _, node in self.names.files())
+        self._count()
 
     def strike_after(self, operations: int, strike: Callable[[], None] | None) -> None:
         """Call `strike` (a kill, a power cut) right before the n-th operation from now: in mid-callback if so be it.
@@ -89,6 +92,28 @@ class SimDisk:
         if not isinstance(node, FileNode):
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
         node.pages[position // PAGE_BYTES][position % PAGE_BYTES] ^= 1 << bit
+
+    def rot(self, path: str, position: int, bit: int) -> None:
+        """`flip_bit`, remembered in `rotten`."""
+        self.flip_bit(path, position, bit)
+        self.rotten[path.rpartition("/")[0]] = None
+
+    def remove_directory(self, path: str) -> None:
+        """A directory is moved away for good, by hand, while nothing runs. Nothing happens when it does not exist."""
+        parent, name = self.names.parent(path)
+        parent.entries.pop(name, None)
+        self.rotten.pop(path, None)
+        self._count()
+
+    def wipe(self) -> None:
+        """A new, empty disk."""
+        self.names = Names()
+        self.wipes += 1
+        self.rotten.clear()
+        self._count()
+
+    def _count(self) -> None:
+        self.used_bytes = sum(_occupied(node.size) for _, node in self.names.files())
 
     def files(self) -> dict[str, bytes]:
         """Every file as readers see it now."""
@@ -126,6 +151,10 @@ class SimDisk:
             raise DiskFull(errno.ENOSPC, "No space left on device")
         self.used_bytes += growth
 
+    def done_before_failing(self, size: int) -> int:
+        """How many of a failing write's bytes are written all the same."""
+        return self._rng.randint(0, size) if self._rng.random() < 0.5 else 0
+
     def sync_us(self, files: int) -> int:
         config = self.config
         base = config.sync_min_us + self._rng.random() * (config.sync_max_us - config.sync_min_us)
@@ -158,12 +187,22 @@ class SimFile:
 
     def pwrite(self, data: Buffer, position: int) -> None:
         self._writing()
-        if self._disk.struck("writes", self._path):
-            raise DiskError(errno.EIO, "Input/output error", self._path)
         view = memoryview(data).cast("B")
-        self._disk.reserve(self.node.size, max(self.node.size, position + len(view)))
-        self._disk.loop.mix(zlib.crc32(view) ^ position)
-        self.node.write(view, position)
+        if self._disk.struck("writes", self._path):
+            self._write(view[: self._disk.done_before_failing(len(view))], position)
+            raise DiskError(errno.EIO, "Input/output error", self._path)
+        try:
+            self._write(view, position)
+        except DiskFull:
+            room = _occupied(self.node.size) + self._disk.config.capacity_bytes - self._disk.used_bytes - position
+            self._write(view[: max(0, min(len(view), room) // PAGE_BYTES * PAGE_BYTES)], position)
+            raise
+
+    def _write(self, view: memoryview, position: int) -> None:
+        if view:
+            self._disk.reserve(self.node.size, max(self.node.size, position + len(view)))
+            self._disk.loop.mix(zlib.crc32(view) ^ position)
+            self.node.write(view, position)
 
     def pread(self, size: int, position: int) -> bytes:
         self._operation()
@@ -183,15 +222,21 @@ class SimFile:
 
     def truncate(self, size: int) -> None:
         self._writing()
+        self._strike_write()
         self._disk.reserve(self.node.size, size)
         self._disk.loop.mix(size)
         self.node.resize(size)
 
     def allocate(self, position: int, size: int) -> None:
         self._writing()
+        self._strike_write()
         grown = max(self.node.size, position + size)
         self._disk.reserve(self.node.size, grown)
         self.node.resize(grown)
+
+    def _strike_write(self) -> None:
+        if self._disk.struck("writes", self._path):
+            raise DiskError(errno.EIO, "Input/output error", self._path)
 
     def close(self) -> None:
         self._closed = True
@@ -265,6 +310,8 @@ class DiskPort:
 
     def rename(self, source: str, target: str) -> None:
         names = self._names()
+        if self._disk.struck("writes", target):
+            raise DiskError(errno.EIO, "Input/output error", target)
         source_directory, source_name = names.parent(source)
         target_directory, target_name = names.parent(target)
         node = source_directory.entries.get(source_name)

@@ -1,0 +1,48 @@
+"""The kinds of fault, by name."""
+
+from __future__ import annotations
+
+from strandline.chaos.nemesis import disks, links, processes
+
+FAULTS = {
+    "stop": processes.stop,
+    "kill": processes.kill,
+    "kill_in_callback": processes.kill_in_callback,
+    "kill_leader": processes.kill_leader,
+    "kill_controller": processes.kill_controller,
+    "kill_all": processes.kill_all,
+    "power_cut": processes.power_cut,
+    "power_cut_in_callback": processes.power_cut_in_callback,
+    "power_cut_all": processes.power_cut_all,
+    "pause": processes.pause,
+    "rolling_restart": processes.rolling_restart,
+    "wall_jump": processes.wall_jump,
+    "partition": links.partition,
+    "partition_one_way": links.partition_one_way,
+    "isolate": links.isolate,
+    "swizzle": links.swizzle,
+    "delay": links.delay,
+    "loss": links.loss,
+    "late_calls": links.late_calls,
+    "repeated_calls": links.repeated_calls,
+    "break_connections": links.break_connections,
+    "slow_disk": disks.slow,
+    "full_disk": disks.full,
+    "fail_sync": disks.fail_sync,
+    "fail_write": disks.fail_write,
+    "fail_read": disks.fail_read,
+    "bit_rot": disks.bit_rot,
+    "wipe": disks.wipe,
+}
+"""name -> injects one."""
+
+_NODE_ALONE = ("stop", "rolling_restart", "full_disk", "fail_sync", "fail_write", "fail_read", "bit_rot")
+
+NODE_KINDS = tuple(FAULTS)
+"""Those that a whole node is asked to survive."""
+
+KINDS = tuple(name for name in FAULTS if name not in _NODE_ALONE)
+"""Those that the metadata quorum alone is asked to survive."""
+
+DESTRUCTIVE = ("bit_rot", "wipe")
+"""They take good copies away for good: harmless only where whatever is committed is on two disks."""

@@ -1,0 +1,121 @@
+"""Faults of the network: cuts, clogs, delay, loss, calls that come late or twice, broken connections."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from strandline.chaos.nemesis.nemesis import Nemesis
+
+
+def partition(nemesis: Nemesis) -> None:
+    """Two machines do not hear each other."""
+    first, second = nemesis.pair()
+    nemesis.world.partition(first, second)
+    duration_ms = nemesis.later(lambda: _mend(nemesis, first, second))
+    nemesis.note(f"partition {first} <-> {second} for {duration_ms} ms")
+
+
+def partition_one_way(nemesis: Nemesis) -> None:
+    """One machine does not hear another."""
+    first, second = nemesis.pair()
+    nemesis.world.partition(first, second, one_way=True)
+    duration_ms = nemesis.later(lambda: _mend(nemesis, first, second))
+    nemesis.note(f"partition {first} -> {second} for {duration_ms} ms")
+
+
+def _mend(nemesis: Nemesis, first: str, second: str) -> None:
+    nemesis.world.network.heal(first, second)
+    nemesis.world.network.heal(second, first)
+
+
+def isolate(nemesis: Nemesis) -> None:
+    """A node hears nobody and is heard by nobody."""
+    name = nemesis.pick()
+    nemesis.world.isolate(name)
+    nemesis.note(f"isolate {name} for {nemesis.later(lambda: _reconnect(nemesis, name))} ms")
+
+
+def _reconnect(nemesis: Nemesis, name: str) -> None:
+    for other in nemesis.world.machines:
+        if other != name:
+            _mend(nemesis, name, other)
+
+
+def swizzle(nemesis: Nemesis) -> None:
+    """Swizzle-clogging: machines are cut off one after the other, and come back in another order. Each is deaf, dumb or
+    both."""
+    rng, world = nemesis.rng, nemesis.world
+    names = rng.sample(list(world.machines), rng.randint(2, len(world.machines)))
+    back = rng.sample(names, len(names))
+    how = rng.choice(("deaf", "dumb", "deaf and dumb"))
+    step_ms = nemesis.duration_ms() / len(names)
+
+    def clog(name: str) -> None:
+        for other in world.machines:
+            if other != name and how != "dumb":
+                world.partition(other, name, one_way=True)
+            if other != name and how != "deaf":
+                world.partition(name, other, one_way=True)
+
+    for place, name in enumerate(names):
+        nemesis.after(place * step_ms, lambda name=name: clog(name))  # type: ignore[misc]
+    for place, name in enumerate(back, start=len(names)):
+        nemesis.after(place * step_ms, lambda name=name: _reconnect(nemesis, name))  # type: ignore[misc]
+    nemesis.note(f"swizzle: {' '.join(names)} get {how}, and whole as {' '.join(back)}, every {step_ms:.0f} ms")
+
+
+def delay(nemesis: Nemesis) -> None:
+    """One link gets slow."""
+    first, second = nemesis.pair()
+    link = nemesis.world.network.link(first, second)
+    link.extra_latency_us = nemesis.rng.choice((2_000, 20_000, 200_000, 800_000))
+
+    def undo() -> None:
+        link.extra_latency_us = 0
+
+    nemesis.note(f"delay {first} -> {second} by {link.extra_latency_us} us for {nemesis.later(undo)} ms")
+
+
+def loss(nemesis: Nemesis) -> None:
+    """One link loses packets."""
+    first, second = nemesis.pair()
+    link = nemesis.world.network.link(first, second)
+    link.loss_probability = nemesis.rng.choice((0.02, 0.2, 0.5))
+
+    def undo() -> None:
+        link.loss_probability = 0.0
+
+    nemesis.note(f"lose {link.loss_probability} of {first} -> {second} for {nemesis.later(undo)} ms")
+
+
+def late_calls(nemesis: Nemesis) -> None:
+    """Calls of one node to another overtake each other, or come after the caller gave up."""
+    first, second = nemesis.rng.sample(list(nemesis.names), 2)
+    link = nemesis.world.network.link(first, second)
+    link.late_probability = nemesis.rng.choice((0.1, 0.5))
+
+    def undo() -> None:
+        link.late_probability = 0.0
+
+    nemesis.note(f"{link.late_probability} of the calls {first} -> {second} are late for {nemesis.later(undo)} ms")
+
+
+def repeated_calls(nemesis: Nemesis) -> None:
+    """Calls of one node to another arrive again, the second time perhaps much later."""
+    first, second = nemesis.rng.sample(list(nemesis.names), 2)
+    link = nemesis.world.network.link(first, second)
+    link.repeat_probability = nemesis.rng.choice((0.1, 0.5))
+
+    def undo() -> None:
+        link.repeat_probability = 0.0
+
+    nemesis.note(f"{link.repeat_probability} of the calls {first} -> {second} come twice for {nemesis.later(undo)} ms")
+
+
+def break_connections(nemesis: Nemesis) -> None:
+    """Every connection between two machines is reset."""
+    first, second = nemesis.pair()
+    broken = nemesis.world.network.break_connections(first, second)
+    broken += nemesis.world.network.break_connections(second, first)
+    nemesis.note(f"break {broken // 2} connections of {first} and {second}")

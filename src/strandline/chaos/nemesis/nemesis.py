@@ -1,0 +1,160 @@
+"""Draws faults and injects them, remembers how each is undone, and heals everything in the end."""
+
+from __future__ import annotations
+
+import contextvars
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from strandline.chaos.nemesis.kinds import FAULTS
+from strandline.chaos.nemesis.options import FaultOptions
+from strandline.chaos.sim.disk import SimDisk
+from strandline.chaos.sim.world import World
+
+
+@dataclass
+class Nemesis:
+    """Injects faults into the machines called `names`; `start` brings one's process up again.
+
+    What destroys data for good (rotten bits, a wiped disk) strikes one machine of a run, the `victim`, so that a
+    majority of the voters and the last good copy of everything committed survive.
+    """
+
+    world: World
+    rng: random.Random
+    names: Sequence[str]
+    start: Callable[[str], None]
+    options: FaultOptions
+    events: list[tuple[int, str]] = field(default_factory=list)
+    """(virtual ms, what): printed when a run fails."""
+    stop: Callable[[str], None] | None = None
+    """Asks one's process for a polite stop, where it knows how to."""
+    leader: Callable[[], str | None] = lambda: None
+    """A machine whose death hurts now: the active controller, or the leader of a partition."""
+    controller: Callable[[], str | None] = lambda: None
+    """The active controller's machine."""
+    on_fault: Callable[[], None] = lambda: None
+    """Called after each fault: checkers look at the world then."""
+    damaged: dict[str, None] = field(default_factory=dict)
+    """Machines whose disk lies since a failed sync: nothing starts there before a reboot."""
+    excused: dict[str, int] = field(default_factory=dict)
+    """Machines whose disk was told to fail, and how many faults are under way there: a node may stop itself."""
+    victim: str = ""
+    injected: int = 0
+    _undo: dict[int, Callable[[], None]] = field(default_factory=dict)
+    _next_undo: int = 0
+    _healed: bool = False
+
+    def __post_init__(self) -> None:
+        self.victim = self.victim or self.pick()
+
+    def note(self, what: str) -> None:
+        """Add a line to the events of the run."""
+        self.events.append((round(self.world.now_ms), what))
+
+    async def run(self, duration_ms: float) -> None:
+        """Inject for so long; what is still in effect then stays until `heal`."""
+        until_ms = self.world.now_ms + duration_ms
+        schedule = self.rng
+        for number in itertools.count():
+            gap_ms = schedule.randint(self.options.gap_min_ms, self.options.gap_max_ms)
+            if self.world.now_ms + gap_ms >= until_ms:
+                await self.world.sleep_ms(max(0.0, until_ms - self.world.now_ms))
+                return
+            await self.world.sleep_ms(gap_ms)
+            kind = schedule.choice(self.options.kinds)
+            # Each fault draws from a generator of its own: leaving one out changes none of the others.
+            self.rng = random.Random(schedule.getrandbits(64))
+            if number < self.options.first and number not in self.options.without:
+                self.injected += 1
+                FAULTS[kind](self)
+                self.on_fault()
+
+    def heal(self) -> None:
+        """Undo everything: all machines up and reachable, disks fast and whole."""
+        self._healed = True
+        undo, self._undo = self._undo, {}
+        for action in undo.values():
+            action()
+        for name in self.names:
+            self.disk(name).strike_after(0, None)
+            self.restart(name)
+        self.world.heal()
+        self.note("healed")
+
+    # --- what faults are made of ---
+
+    def later(self, undo: Callable[[], None]) -> int:
+        """Undo after a drawn duration, or at `heal`, whichever comes first. Returns the duration, in ms."""
+        duration_ms = self.duration_ms()
+        number = self._next_undo
+        self._next_undo += 1
+        self._undo[number] = undo
+        self._call_after(duration_ms, self._undo_now, number)
+        return duration_ms
+
+    def _undo_now(self, number: int) -> None:
+        action = self._undo.pop(number, None)
+        if action is not None:
+            action()
+
+    def after(self, delay_ms: float, action: Callable[[], None]) -> None:
+        """Do something more to the world then, unless it is healed by that time."""
+        self._call_after(delay_ms, self._unless_healed, action)
+
+    def _unless_healed(self, action: Callable[[], None]) -> None:
+        if not self._healed:
+            action()
+
+    def _call_after(self, delay_ms: float, callback: Callable[..., None], argument: Any) -> None:
+        # In a context of its own: a strike comes in the name of the process that it kills.
+        due_us = self.world.loop.now_us + int(delay_ms * 1000)
+        self.world.loop.call_at_us(due_us, callback, argument, context=contextvars.Context())
+
+    @property
+    def healed(self) -> bool:
+        """The faults are over."""
+        return self._healed
+
+    def duration_ms(self) -> int:
+        """How long a fault lasts, drawn."""
+        return self.rng.randint(self.options.duration_min_ms, self.options.duration_max_ms)
+
+    def disk(self, name: str) -> SimDisk:
+        """A machine's disk."""
+        return self.world.machines[name].disk
+
+    def pick(self) -> str:
+        """Some node's machine."""
+        return self.rng.choice(list(self.names))
+
+    def pair(self) -> tuple[str, str]:
+        """Some two machines, clients' among them."""
+        first, second = self.rng.sample(list(self.world.machines), 2)
+        return first, second
+
+    def restart(self, name: str) -> None:
+        """Unless its disk lies: over the page cache of a failed sync nothing may start before the machine reboots."""
+        if self.world.process(name) is None and name not in self.damaged:
+            self.note(f"start {name}")
+            self.start(name)
+
+    def down(self, name: str, how: str, strike: Callable[[str], Any]) -> None:
+        """Take `name` down by `strike`, and up again later."""
+        if self.world.process(name) is None:
+            return
+        strike(name)
+        self.note(f"{how} {name} for {self.later(lambda: self.restart(name))} ms")
+
+    def excuse(self, name: str) -> None:
+        """A node there has a reason to stop itself, until `blame`."""
+        self.excused[name] = self.excused.get(name, 0) + 1
+
+    def blame(self, name: str) -> None:
+        """Undo one `excuse`."""
+        self.excused[name] -= 1
+        if not self.excused[name]:
+            del self.excused[name]

@@ -1,0 +1,122 @@
+"""Faults of processes and machines: stops, kills, loss of power, pauses, wrong clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from strandline.chaos.nemesis.nemesis import Nemesis
+
+
+def stop(nemesis: Nemesis) -> None:
+    """A polite stop."""
+    name = nemesis.pick()
+    if nemesis.stop is not None and nemesis.world.process(name) is not None:
+        nemesis.stop(name)
+        duration_ms = nemesis.later(lambda: _replace(nemesis, name))
+        nemesis.note(f"stop {name}; start it again {duration_ms} ms later")
+
+
+def _replace(nemesis: Nemesis, name: str) -> None:
+    """A stop that has not ended by now is cut short, as a supervisor does."""
+    nemesis.world.kill(name)
+    nemesis.restart(name)
+
+
+def rolling_restart(nemesis: Nemesis) -> None:
+    """One node after the other, each stopped politely, or all of them killed."""
+    politely = nemesis.rng.random() < 0.7 and nemesis.stop is not None
+    nemesis.note(f"rolling restart, {'polite' if politely else 'by kill'}")
+    order = nemesis.rng.sample(list(nemesis.names), len(nemesis.names))
+    _roll(nemesis, order, nemesis.duration_ms(), politely)
+
+
+def _roll(nemesis: Nemesis, names: list[str], pause_ms: int, politely: bool) -> None:
+    name, *others = names
+    if nemesis.world.process(name) is not None:
+        if politely and nemesis.stop is not None:
+            nemesis.stop(name)
+        else:
+            nemesis.world.kill(name)
+
+    def next_one() -> None:
+        _replace(nemesis, name)
+        if others:
+            nemesis.after(pause_ms, lambda: _roll(nemesis, others, pause_ms, politely))
+
+    nemesis.note(f"restart {name} in {nemesis.later(next_one)} ms")
+
+
+def kill(nemesis: Nemesis) -> None:
+    """kill -9."""
+    nemesis.down(nemesis.pick(), "kill", nemesis.world.kill)
+
+
+def kill_leader(nemesis: Nemesis) -> None:
+    """kill -9 of the active controller or of some partition's leader."""
+    name = nemesis.leader()
+    if name is not None:
+        nemesis.down(name, "kill the leader", nemesis.world.kill)
+
+
+def kill_controller(nemesis: Nemesis) -> None:
+    """kill -9 of the active controller."""
+    name = nemesis.controller()
+    if name is not None:
+        nemesis.down(name, "kill the controller", nemesis.world.kill)
+
+
+def kill_all(nemesis: Nemesis) -> None:
+    """kill -9 of all nodes at once; each comes back when it likes."""
+    for name in nemesis.names:
+        nemesis.down(name, "kill of all:", nemesis.world.kill)
+
+
+def power_cut(nemesis: Nemesis) -> None:
+    """One machine loses power."""
+    nemesis.down(nemesis.pick(), "power cut", nemesis.world.power_cut)
+
+
+def power_cut_all(nemesis: Nemesis) -> None:
+    """All of them do."""
+    for name in nemesis.names:
+        nemesis.down(name, "power cut of all:", nemesis.world.power_cut)
+
+
+def _strike(nemesis: Nemesis, how: str, strike: Callable[[str], Any]) -> None:
+    name = nemesis.pick()
+    operations = nemesis.rng.randint(1, 60)
+
+    def now() -> None:
+        nemesis.down(name, f"{how} in mid-callback", strike)
+
+    nemesis.disk(name).strike_after(operations, now)
+    nemesis.note(f"{how} {name} at its {operations}th disk operation from now")
+
+
+def kill_in_callback(nemesis: Nemesis) -> None:
+    """kill -9 right before some call of the disk."""
+    _strike(nemesis, "kill", nemesis.world.kill)
+
+
+def power_cut_in_callback(nemesis: Nemesis) -> None:
+    """The power fails right before some call of the disk."""
+    _strike(nemesis, "power cut", nemesis.world.power_cut)
+
+
+def pause(nemesis: Nemesis) -> None:
+    """SIGSTOP, then SIGCONT."""
+    name = nemesis.pick()
+    process = nemesis.world.process(name)
+    if process is not None:
+        process.pause()
+        nemesis.note(f"pause {name} for {nemesis.later(process.resume)} ms")
+
+
+def wall_jump(nemesis: Nemesis) -> None:
+    """The wall clock is set, by a little or by an hour; it stays so."""
+    name = nemesis.pick()
+    by_ms = nemesis.rng.choice((-3_600_000, -500, 500, 3_600_000))
+    nemesis.world.machines[name].clock.jump_wall(by_ms)
+    nemesis.note(f"wall clock of {name} jumps by {by_ms} ms")
