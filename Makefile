@@ -11,7 +11,7 @@ STAMP := $(VENV)/installed
 SEEDS ?= 200
 JOBS ?= 2
 
-.PHONY: help setup demo test lint docs bench sim soak proto clean
+.PHONY: help setup demo test lint docs bench sim soak proto clean compose-test
 
 help:
 	@echo "make demo          three nodes, a real data set, a killed leader, everything read back, Spark counts it"
@@ -21,12 +21,13 @@ help:
 	@echo "make bench         measure speed and memory, beside Apache Kafka where it can be had"
 	@echo "make sim SEEDS=200 simulate so many seeds; SEED=7 replays one"
 	@echo "make soak          simulate seeds for half an hour"
+	@echo "make compose-test  the image and the compose files in containers, with chaos (starts an engine if none runs)"
 	@echo "make proto         generate the protobuf modules anew"
 	@echo "make clean         remove the virtual environment and caches"
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml src/strandline/log/_records.c
 	@command -v $(PYTHON) >/dev/null || { echo "Python 3.11 or later is needed: apt-get install python3 python3-venv"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "apt-get install python3-venv"; exit 1; }
@@ -58,6 +59,9 @@ sim: setup
 
 soak: setup
 	$(BIN)/strandline sim --minutes 30 --jobs $(JOBS)
+
+compose-test: setup
+	$(BIN)/python -m pytest -s -ra tests/deploy/compose_live.py
 
 proto: setup
 	$(BIN)/python -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src src/strandline/proto/v1/*.proto

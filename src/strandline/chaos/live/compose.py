@@ -120,7 +120,7 @@ class ComposeCluster:
             override = {"services": {name: {"environment": variables} for name in services if name != "prometheus"}}
             self._override.write_text(json.dumps(override))  # JSON is YAML
             self.compose("up", "--detach", "--no-build", timeout_s=180)
-            self._find()
+            self.find_containers()
             self.wait_ready(self.node_ids)
         except BaseException:
             self.stop()
@@ -276,6 +276,10 @@ class ComposeCluster:
         together = [node_id for node_id in awake if node_id not in self._cut_off]
         return ",".join(self._client(node_id) for node_id in together or awake)
 
+    def container(self, node_id: int) -> str:
+        """The engine's name of a node's container."""
+        return self._nodes[node_id].name
+
     def running(self) -> list[int]:
         """The nodes whose containers run, paused ones too. What the engine said a moment ago counts as now."""
         if time.monotonic() - self._asked_at > RUNNING_S:
@@ -347,8 +351,8 @@ class ComposeCluster:
     def _exec(self, node_id: int, *words: str, timeout_s: float = 60.0) -> str:
         return self.engine.docker("exec", self._nodes[node_id].name, *words, timeout_s=timeout_s)
 
-    def _find(self) -> None:
-        """Which container is which node: what they were told themselves."""
+    def find_containers(self) -> None:
+        """Learn which container is which node, from what they were told themselves: after `up` has made new ones."""
         label = f"label=com.docker.compose.project={self.project}"
         ids = self.engine.docker("ps", "--all", "--quiet", "--filter", label).split()
         found: dict[int, _Container] = {}

@@ -1,0 +1,232 @@
+"""The image and the compose files for real: `make compose-test`.
+
+Not collected by `make test`: an image is built, and a base for it where no registry is at hand; some minutes. It skips,
+with the reason, where no container engine runs and none can be started. Everything it starts it takes away again.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from confluent_kafka import Consumer, Producer
+
+from strandline.chaos.live import compose_image
+from strandline.chaos.live.compose import ComposeCluster
+from strandline.chaos.live.compose_engine import Engine, EngineError, NoEngine
+from strandline.chaos.live.runner import LiveRun, RunOptions
+
+ROOT = Path(__file__).parent.parent.parent
+DEPLOY = ROOT / "deploy"
+IMAGE = "strandline:compose-test"
+BASE = "strandline-base:compose-test"
+RECORDS = 500
+
+CHAOS = ["kill-leader", "kill-controller", "pause", "kill-all", "slow-disk", "rolling-restart", "wiped-dir"]
+
+Say = Callable[[str], None]
+
+
+@pytest.fixture(scope="session")
+def say() -> Say:
+    began = time.monotonic()
+    return lambda what: print(f"{time.monotonic() - began:7.1f} s  {what}", flush=True)
+
+
+@pytest.fixture(scope="session")
+def engine(say: Say) -> Iterator[Engine]:
+    """An engine with the image on it."""
+    try:
+        with Engine() as running:
+            say(f"engine {running.version()}")
+            base = compose_image.base_image(running, BASE)
+            say(f"base {base}")
+            compose_image.build(running, ROOT, base=base, tag=IMAGE)
+            say("built " + running.docker("images", "--format", "{{.Repository}}:{{.Tag}} {{.Size}}", IMAGE).strip())
+            try:
+                yield running
+            finally:
+                if not running.own:
+                    running.docker("image", "rm", IMAGE)
+        say("the engine is gone" if running.own else "the engine is as it was")
+    except NoEngine as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="class")
+def split(engine: Engine, say: Say) -> Iterator[ComposeCluster]:
+    """Three controllers and three brokers."""
+    with ComposeCluster(engine, DEPLOY / "compose.yaml", image=IMAGE) as cluster:
+        say(f"up: brokers {cluster.broker_ids}, controllers {cluster.controller_ids}, outside {cluster.bootstrap}")
+        yield cluster
+    say("down")
+
+
+@pytest.fixture(scope="class")
+def small(engine: Engine, say: Say) -> Iterator[ComposeCluster]:
+    """Three combined nodes."""
+    with ComposeCluster(engine, DEPLOY / "compose-small.yaml", image=IMAGE) as cluster:
+        say(f"up: nodes {cluster.node_ids}, outside {cluster.bootstrap}")
+        yield cluster
+    say("down")
+
+
+def run_inside(cluster: ComposeCluster, *words: str) -> str:
+    """The `strandline` program in a container of its own, on the network for clients."""
+    network = ("--network", cluster.clients_network, "--env", f"STRANDLINE_BOOTSTRAP={cluster.inside}")
+    return cluster.engine.docker("run", "--rm", *network, IMAGE, *words)
+
+
+def produce_outside(bootstrap: str, topic: str, count: int) -> list[bytes]:
+    """Records that confluent-kafka got acknowledged under acks=all."""
+    acked: list[bytes] = []
+    failed: list[object] = []
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True})
+    for number in range(count):
+        producer.produce(
+            topic,
+            b"outside %d" % number,
+            on_delivery=lambda error, message: failed.append(error) if error else acked.append(message.value()),
+        )
+    assert producer.flush(60) == 0
+    assert not failed
+    return acked
+
+
+def consume_outside(bootstrap: str, topic: str, count: int) -> list[bytes]:
+    """The first `count` values of a topic with one partition, as confluent-kafka reads them."""
+    from confluent_kafka import OFFSET_BEGINNING, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "outside", "auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    values: list[bytes] = []
+    deadline = time.monotonic() + 60
+    while len(values) < count and time.monotonic() < deadline:
+        for message in consumer.consume(count, 1.0):
+            assert message.error() is None
+            values.append(message.value())
+    consumer.close()
+    return values
+
+
+def wait_for_health(cluster: ComposeCluster, status: str) -> None:
+    """The engine's own view: what `docker ps` shows."""
+    names = [cluster.container(node_id) for node_id in cluster.node_ids]
+    deadline = time.monotonic() + 60
+    while True:
+        told = cluster.engine.docker("inspect", "--format", "{{.State.Health.Status}}", *names).split()
+        if told == [status] * len(names):
+            return
+        assert time.monotonic() < deadline, dict(zip(names, told, strict=True))
+
+
+def check_inside_and_outside(cluster: ComposeCluster, say: Say) -> None:
+    """One topic, written and read from both sides; each side is told addresses that it can reach."""
+    run_inside(cluster, "topic", "create", "meals", "--partitions", "1")
+    sent = produce_outside(cluster.bootstrap, "meals", RECORDS)
+    assert len(sent) == RECORDS
+    node = cluster.container(cluster.broker_ids[0])
+    cluster.engine.docker("exec", node, "sh", "-c", "echo from-inside | strandline produce meals")
+    read = run_inside(cluster, "consume", "meals", "--from-beginning", "-n", str(RECORDS + 1)).splitlines()
+    assert read == [value.decode() for value in sent] + ["from-inside"]
+    assert consume_outside(cluster.bootstrap, "meals", RECORDS + 1) == [line.encode() for line in read]
+    inside = run_inside(cluster, "cluster", "describe")
+    for address in cluster.inside.split(","):
+        assert address in inside
+    say(f"{RECORDS + 1} records written and read from outside (confluent-kafka) and inside (strandline)")
+    if shutil.which("kcat"):
+        told = subprocess.run(
+            ["kcat", "-b", cluster.bootstrap, "-L"], capture_output=True, text=True, timeout=30, check=True
+        ).stdout
+        assert sorted(re.findall(r"broker \d+ at (\S+)", told)) == sorted(cluster.bootstrap.split(","))
+        say("kcat -L names the addresses outside")
+
+
+def storm(cluster: ComposeCluster, say: Say, tmp_path: Path, options: RunOptions) -> None:
+    """Faults under load, judged as every live run is."""
+    outcome = LiveRun(cluster, options, tmp_path, say).execute()
+    for row in outcome.faults:
+        say("  " + "  ".join(f"{key} {value}" for key, value in row.items()))
+    say(f"  {outcome.figures}")
+    if not outcome.held:
+        cluster.save_logs(tmp_path)
+    assert outcome.violations == [], tmp_path
+
+
+class TestSplit:
+    """Three controllers and three brokers."""
+
+    @pytest.mark.timeout(900)
+    def test_it_serves_both_sides(self, split: ComposeCluster, say: Say) -> None:
+        wait_for_health(split, "healthy")
+        print(split.compose("ps"))
+        check_inside_and_outside(split, say)
+
+    def test_prometheus_would_find_every_node(self, split: ComposeCluster, say: Say) -> None:
+        """The targets of deploy/prometheus.yml, asked on the network on which it would ask."""
+        jobs = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"]
+        targets = [target for job in jobs for config in job["static_configs"] for target in config["targets"]]
+        code = (
+            "import sys, urllib.request\n"
+            "for target in sys.argv[1:]:\n"
+            "    text = urllib.request.urlopen(f'http://{target}/metrics', timeout=5).read().decode()\n"
+            "    assert 'strandline_ready 1' in text, (target, text)\n"
+            "    print(target, len(text))\n"
+        )
+        words = ("run", "--rm", "--network", f"{split.project}_nodes", "--entrypoint", "python3", IMAGE, "-c", code)
+        assert len(split.engine.docker(*words, *targets).splitlines()) == len(targets) == len(split.node_ids)
+        say(f"{len(targets)} targets of prometheus.yml answer, all ready")
+
+    def test_stopping_is_a_controlled_shutdown(self, split: ComposeCluster, say: Say) -> None:
+        """SIGTERM reaches the node itself, which is process 1: exit code 0, the clean marker written, and no waiting."""
+        node_id = split.broker_ids[0]
+        name = split.container(node_id)
+        began = time.monotonic()
+        split.stop_node(node_id)
+        took = time.monotonic() - began
+        assert split.engine.docker("inspect", "--format", "{{.State.ExitCode}}", name).strip() == "0"
+        assert "clean=True" in split.engine.docker("logs", "--tail", "3", name, merge=True)
+        assert took < 15
+        split.start_node(node_id)
+        assert "formatted" not in split.engine.docker("logs", "--since", "10s", name, merge=True)
+        say(f"a broker stopped in {took:.1f} s and came back on its volume")
+
+    def test_new_containers_take_up_the_volumes(self, split: ComposeCluster, say: Say) -> None:
+        """As an upgrade does it: new containers, the same volumes, nothing lost; an empty one can be refused."""
+        split.compose("up", "--detach", "--no-build", "--force-recreate", timeout_s=180)
+        split.find_containers()
+        split.wait_ready(split.node_ids)
+        assert len(consume_outside(split.bootstrap, "meals", RECORDS + 1)) == RECORDS + 1
+        say("all containers made anew: every record is there")
+        environment = ("--env", "STRANDLINE_NODE_ID=1", "--env", "STRANDLINE_CLUSTER_ID=other")
+        with pytest.raises(EngineError, match="Is the right volume mounted there"):
+            split.engine.docker("run", "--rm", *environment, "--env", "STRANDLINE_FORMAT=never", IMAGE)
+        with pytest.raises(EngineError, match="did you mean STRANDLINE_BROKER_RACK"):
+            split.engine.docker("run", "--rm", *environment, "--env", "STRANDLINE_BROKR_RACK=a", IMAGE)
+
+    @pytest.mark.timeout(900)
+    def test_chaos_on_the_split_cluster(self, split: ComposeCluster, say: Say, tmp_path: Path) -> None:
+        storm(split, say, tmp_path, RunOptions(CHAOS, minutes=1.5, seed=7, clients=["own", "confluent"]))
+
+    @pytest.mark.timeout(600)
+    def test_nodes_cut_off_from_the_split_cluster(self, split: ComposeCluster, say: Say, tmp_path: Path) -> None:
+        """`docker network disconnect`: leaders and controllers lose their peers while their clients still reach them."""
+        topics = {"cut-a": 3, "cut-b": 1}
+        storm(split, say, tmp_path, RunOptions(["isolate"], 0.8, 5, ["own", "confluent"], topics=topics))
+
+
+class TestSmall:
+    """Three combined nodes."""
+
+    @pytest.mark.timeout(600)
+    def test_it_serves_both_sides_and_holds(self, small: ComposeCluster, say: Say, tmp_path: Path) -> None:
+        wait_for_health(small, "healthy")
+        print(small.compose("ps"))
+        check_inside_and_outside(small, say)
+        storm(small, say, tmp_path, RunOptions(["isolate", "kill-leader", "kill-all"], 0.5, 11, ["own", "confluent"]))
