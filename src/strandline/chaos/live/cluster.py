@@ -119,6 +119,10 @@ class LiveCluster(DevCluster):
         others = [other for other in self.node_ids if other != node_id]
         self._cables.cut([*((node_id, other) for other in others), *((other, node_id) for other in others)])
 
+    def held(self, a: int, b: int) -> int:
+        """How often something from `a` to `b` met a cut so far: a cut that nothing met has tested nothing."""
+        return self._cables.held.get((a, b), 0)
+
     def slow_disk(self, node_id: int, delay_ms: float) -> None:
         """Every group sync and every cold read takes so much longer; 0 undoes it.
 

@@ -44,6 +44,8 @@ class Cables:
         self._mended = asyncio.Event()
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._closed = False
+        self.held: dict[tuple[int | None, int | None], int] = {}
+        """How often something on its way from the first to the second met a cut."""
 
     def add(self, node_id: int, target: Endpoint) -> Endpoint:
         """Where other nodes shall connect to reach `node_id`, which listens at `target`. It is unplugged at first."""
@@ -70,6 +72,8 @@ class Cables:
 
     def mend(self) -> None:
         """Everything comes through again, what was held first."""
+        if self._closed:
+            return
         self._wait(self._set_cut({}))
 
     @property
@@ -164,6 +168,8 @@ class Cables:
 
     async def _through(self, sender: int | None, receiver: int | None) -> None:
         """Return once nothing is cut between these two in this direction."""
+        if (sender, receiver) in self._cut:
+            self.held[sender, receiver] = self.held.get((sender, receiver), 0) + 1
         while (sender, receiver) in self._cut:
             await self._mended.wait()
 

@@ -1,0 +1,358 @@
+"""The fixtures `strandline_cluster` and `strandline_session_cluster`: real processes, and faults for them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from strandline.chaos.live.cluster import LiveCluster
+from strandline.chaos.testing.asked import AskedFault, FaultNeverStruck, check_met
+from strandline.client import Admin
+from strandline.client.types import NewTopic, PartitionDescription
+from strandline.cluster.dev import DevError
+from strandline.cluster.dev_layout import PortTaken
+from strandline.proto.errors import StrandlineError
+
+T = TypeVar("T")
+
+QUICK = {
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+    "replica.lag.time.max.ms": "3000",
+}
+"""Tests wait for what a paused or cut off node causes: a third of the usual time, and less."""
+
+PORT_TRIES = 3
+ASK_TIMEOUT_S = 2.0
+POLL_S = 0.02
+
+METADATA_OFFSET = "kafka_server_raft_metrics_high_watermark "
+
+
+class ClusterUnderTest:
+    """A cluster of real processes on free ports; nodes are numbers from 1, each broker and controller.
+
+    Every fault that is asked for is written down. At the end of the test each must have struck something, or the test
+    fails (`required=False` excuses one).
+
+    Attributes:
+        bootstrap: the clients' addresses of all nodes.
+        node_ids: the nodes.
+        story: what was done to them, with seconds since the cluster was ready.
+    """
+
+    def __init__(self, live: LiveCluster) -> None:
+        self.story: list[str] = []
+        self._live = live
+        self._began = time.monotonic()
+        self._asked: list[AskedFault] = []
+        self._paused: dict[int, None] = {}
+        self._met: dict[tuple[int, int], list[int]] = {}
+        """By node and process id: how often each of its faults was met, when last asked."""
+
+    @property
+    def bootstrap(self) -> str:
+        return self._live.bootstrap
+
+    @property
+    def node_ids(self) -> list[int]:
+        return self._live.node_ids
+
+    # --- processes ---
+
+    def kill(self, node: int) -> None:
+        """SIGKILL, as a crash; returns when the process is gone."""
+        self._running(node)
+        self._count(node)
+        self._live.kill(node)
+        self._paused.pop(node, None)
+        self._tell(f"kill node {node}")
+
+    def pause(self, node: int) -> None:
+        """SIGSTOP: the node is silent, its connections stay open."""
+        self._running(node)
+        self._count(node)
+        self._live.pause(node)
+        self._paused[node] = None
+        self._tell(f"pause node {node}")
+
+    def resume(self, node: int) -> None:
+        """SIGCONT."""
+        self._running(node)
+        self._live.resume(node)
+        self._paused.pop(node, None)
+        self._tell(f"resume node {node}")
+
+    def stop(self, node: int) -> None:
+        """SIGTERM: a controlled shutdown, leaderships move first; returns when the process is gone."""
+        if node in self._paused:
+            self.resume(node)
+        self._running(node)
+        self._count(node)
+        self._live.stop_node(node)
+        self._tell(f"stop node {node}")
+
+    def start(self, node: int) -> None:
+        """Start a node that is down, on the same ports and data; returns when it does its work."""
+        self._live.start_node(node)
+        self._tell(f"start node {node}")
+
+    # --- network, disk, requests ---
+
+    def partition(self, a: int, b: int, *, one_way: bool = False, required: bool = True) -> AskedFault:
+        """Nothing comes from `a` to `b` any more, nor back unless `one_way`. Clients are not cut.
+
+        Met: what was held back.
+        """
+        pairs = [(a, b)] if one_way else [(a, b), (b, a)]
+        return self._cut(
+            f"partition {a} {'->' if one_way else '<->'} {b}",
+            pairs,
+            lambda: self._live.partition(a, b, one_way=one_way),
+            required,
+        )
+
+    def isolate(self, node: int, *, required: bool = True) -> AskedFault:
+        """Nothing comes from this node to any other, nor back. Clients still reach it."""
+        others = [other for other in self.node_ids if other != node]
+        pairs = [*((node, other) for other in others), *((other, node) for other in others)]
+        return self._cut(f"isolate node {node}", pairs, lambda: self._live.isolate(node), required)
+
+    def heal(self) -> None:
+        """Undo cuts, pauses and slow disks, start every node that is down; returns when all do their work."""
+        for node in self._live.running():
+            self._live.resume(node)
+        self._paused.clear()
+        for node in self._live.running():
+            self._count(node)
+        self._live.heal()
+        self._live.revive()
+        self._tell("heal")
+
+    def slow_disk(self, node: int, delay_ms: float, *, required: bool = True) -> AskedFault:
+        """Every group sync and cold read of a node takes so much longer; 0 undoes it. Met: syncs and reads."""
+        self._running(node)
+        if not delay_ms:
+            required = False
+        return self._ask(
+            f"slow_disk(node {node}, {delay_ms:g} ms)", {"slow_disk_ms": delay_ms}, [node], required=required
+        )
+
+    def fail_next(
+        self, api: str, error: str, times: int = 1, *, node: int | None = None, required: bool = True
+    ) -> AskedFault:
+        """The next `times` requests of a Kafka API are answered with that error, by this node (None: by each).
+
+        Args:
+            api, error: by Kafka's names: "Produce" or "PRODUCE", "NOT_LEADER_OR_FOLLOWER".
+            required: the test fails if this never strikes.
+
+        Raises:
+            ValueError: there is no such API or error.
+        """
+        nodes = self._awake() if node is None else [self._running(node)]
+        where = "each node" if node is None else f"node {node}"
+        asked = {"fail_next": {"api": api, "error": error, "times": times}}
+        return self._ask(f"fail_next({api}, {error}, {times}) at {where}", asked, nodes, required=required)
+
+    # --- did it strike? ---
+
+    def assert_fault_met(self, fault: AskedFault | None = None, times: int = 1) -> None:
+        """Raises FaultNeverStruck unless this fault (None: each that was asked for) was met at least so often."""
+        for each in self._asked if fault is None else [fault]:
+            met = each.met
+            if met < times:
+                raise FaultNeverStruck(f"{each.what} was met {met} times, not {times}")
+
+    def check_faults(self) -> None:
+        """What the fixture asks at the end of a test. Raises FaultNeverStruck."""
+        check_met(self._asked)
+
+    def recover(self) -> None:
+        """Whole again, and no fault waits: for the next test on the same cluster."""
+        self.heal()
+        for node in self._awake():
+            self._post(node, {"clear": True})
+        self._asked.clear()
+        self.story.clear()
+
+    # --- what is where ---
+
+    def create_topic(
+        self, name: str, partitions: int = 1, replication: int | None = None, configs: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic, with a copy on every node unless told otherwise (at most three), and wait until all copies
+        are in sync."""
+        factor = replication or min(3, len(self.node_ids))
+        with Admin(self._live.responsive) as admin:
+            admin.create_topics([NewTopic(name, partitions, factor, dict(configs or {}))])
+        for partition in range(partitions):
+            self.wait_isr(name, partition)
+
+    def leader(self, topic: str, partition: int = 0, *, timeout_s: float = 20.0) -> int:
+        """The node that leads a partition, as soon as one does and is not paused. Raises TimeoutError."""
+
+        def look() -> int | None:
+            leader = self._describe(topic, partition).leader
+            return leader if leader in self._awake() else None
+
+        return _eventually(look, f"{topic}-{partition} has no leader", timeout_s)
+
+    def wait_isr(
+        self, topic: str, partition: int = 0, members: Collection[int] | None = None, *, timeout_s: float = 20.0
+    ) -> None:
+        """Return once the in-sync replicas are exactly these (None: every replica). Raises TimeoutError."""
+
+        def same() -> bool | None:
+            now = self._describe(topic, partition)
+            return set(now.isr) == set(now.replicas if members is None else members) or None
+
+        wanted = "whole" if members is None else sorted(members)
+        _eventually(same, f"the ISR of {topic}-{partition} is not {wanted}", timeout_s)
+
+    def state(self, node: int) -> str:
+        """ "running", "paused" or "down"."""
+        if node not in self._live.running():
+            return "down"
+        return "running" if node in self._awake() else "paused"
+
+    def last_words(self, node: int) -> str:
+        """The end of what a node has logged."""
+        return self._live.last_words(node)
+
+    # --- inside ---
+
+    def _tell(self, what: str) -> None:
+        self.story.append(f"{time.monotonic() - self._began:8.3f} s  {what}")
+
+    def _known(self, node: int) -> int:
+        if node not in self._live.node_ids:
+            raise ValueError(f"no node {node!r}: there are {', '.join(map(str, self.node_ids))}")
+        return node
+
+    def _running(self, node: int) -> int:
+        self._known(node)
+        if node not in self._live.running():
+            raise DevError(f"node {node} is down: nothing can be done to it but start({node})")
+        return node
+
+    def _awake(self) -> list[int]:
+        return [node for node in self._live.running() if node not in self._paused]
+
+    def _describe(self, topic: str, partition: int) -> PartitionDescription:
+        """As the node sees it that knows most of the metadata: one that is cut off tells of the past."""
+        knows = max(self._awake(), key=self._metadata_offset)
+        with Admin(self._live.client(knows), default_api_timeout_ms=3000, request_timeout_ms=2000) as admin:
+            [description] = admin.describe_topics([topic])
+        return description.partitions[partition]
+
+    def _metadata_offset(self, node: int) -> float:
+        """The committed end of the metadata log, as far as this node has heard of it."""
+        with urllib.request.urlopen(f"http://{self._live.http(node)}/metrics", timeout=ASK_TIMEOUT_S) as page:
+            line = next(line for line in page.read().decode().splitlines() if line.startswith(METADATA_OFFSET))
+        return float(line.split()[1])
+
+    def _cut(self, what: str, pairs: list[tuple[int, int]], cut: Callable[[], None], required: bool) -> AskedFault:
+        for pair in pairs:
+            for node in pair:
+                self._known(node)
+        before = sum(self._live.held(*pair) for pair in pairs)
+        cut()
+        fault = AskedFault(what, required, lambda: sum(self._live.held(*pair) for pair in pairs) - before)
+        self._tell(what)
+        self._asked.append(fault)
+        return fault
+
+    def _ask(self, what: str, asked: Mapping[str, Any], nodes: list[int], *, required: bool) -> AskedFault:
+        made: list[tuple[int, int, int]] = []
+        for node in nodes:
+            pid = self._live.pids()[node]
+            made += [(node, pid, fault["id"]) for fault in self._post(node, asked)]
+        fault = AskedFault(what, required, lambda: self._met_by(made))
+        self._tell(what)
+        self._asked.append(fault)
+        return fault
+
+    def _met_by(self, made: list[tuple[int, int, int]]) -> int:
+        for node in dict.fromkeys(node for node, _, _ in made):
+            if node in self._awake():
+                self._count(node)
+        return sum(self._met.get((node, pid), [0] * number)[number - 1] for node, pid, number in made)
+
+    def _count(self, node: int) -> None:
+        """Remember how often the faults of a node were met; a paused one says nothing new."""
+        if node not in self._paused:
+            told = _http(f"http://{self._live.http(node)}/faults")
+            self._met[node, self._live.pids()[node]] = [fault["met"] for fault in told["faults"]]
+
+    def _post(self, node: int, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+        told: list[dict[str, Any]] = _http(f"http://{self._live.http(node)}/faults", asked)["faults"]
+        return told
+
+
+def _eventually(look: Callable[[], T | None], what: str, timeout_s: float) -> T:
+    """The first value that `look` gives, which may fail meanwhile. Raises TimeoutError."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        trouble = ""
+        try:
+            found = look()
+        except (StrandlineError, OSError) as error:
+            found, trouble = None, f" ({error})"
+        if found is not None:
+            return found
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what} after {timeout_s:g} s{trouble}")
+        time.sleep(POLL_S)
+
+
+def _http(url: str, body: Mapping[str, Any] | None = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, data), timeout=ASK_TIMEOUT_S) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        raise ValueError(json.load(error).get("error", str(error))) from None
+
+
+@contextmanager
+def running(
+    directory: Path, *, nodes: int = 3, settings: Mapping[str, str] | None = None
+) -> Iterator[ClusterUnderTest]:
+    """A started cluster; at the end its processes and its data are gone, whatever happened within.
+
+    Args:
+        directory: for the nodes' data.
+        nodes: how many.
+        settings: of every node, by Kafka's names.
+    """
+    live = _started(directory, nodes, {**QUICK, **(settings or {})})
+    try:
+        yield ClusterUnderTest(live)
+    finally:
+        for node in live.running():
+            live.kill(node)  # its data are thrown away: nothing is worth an orderly end
+        live.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _started(directory: Path, nodes: int, settings: Mapping[str, str]) -> LiveCluster:
+    """Ports are chosen free, and may be somebody else's a moment later: then others are chosen."""
+    for tries_left in reversed(range(PORT_TRIES)):
+        live = LiveCluster(directory / str(tries_left), nodes=nodes, settings=settings)
+        try:
+            live.start()
+        except BaseException as error:
+            live.stop()
+            if tries_left and (isinstance(error, PortTaken) or "cannot listen" in str(error)):
+                continue
+            raise
+        return live
+    raise AssertionError("unreachable: the last try raises or returns")

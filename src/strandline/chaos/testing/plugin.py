@@ -1,0 +1,177 @@
+"""What pytest loads: options, the marker, four fixtures. Nothing of Strandline is imported until a fixture is used."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from strandline.chaos.testing.live import ClusterUnderTest
+    from strandline.chaos.testing.simulation import Simulation
+
+SEEDS = 5
+SIM = "strandline_sim"
+
+SIMULATION: pytest.StashKey[Simulation] = pytest.StashKey()
+CLUSTERS: pytest.StashKey[list[ClusterUnderTest]] = pytest.StashKey()
+
+MARKER = (
+    "strandline(nodes=3, settings={}, seeds=5): the cluster of this test: how many nodes, their settings by Kafka's "
+    "names; over how many seeds the test runs if it uses strandline_sim"
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--strandline-seeds`, `--strandline-seed`, and the ini value `strandline_seeds`."""
+    group = parser.getgroup("strandline", "Strandline: clusters with faults")
+    group.addoption(
+        "--strandline-seeds",
+        type=int,
+        default=None,
+        metavar="N",
+        help=f"run each test that uses strandline_sim over the seeds 0 to N-1 (default: {SEEDS}, or the ini value "
+        "strandline_seeds, or the marker's)",
+    )
+    group.addoption(
+        "--strandline-seed",
+        type=int,
+        action="append",
+        default=None,
+        metavar="SEED",
+        help="run each test that uses strandline_sim over this seed alone: what a failure asks for; may be repeated",
+    )
+    parser.addini("strandline_seeds", f"over how many seeds tests with strandline_sim run (default: {SEEDS})")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line("markers", MARKER)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test per seed."""
+    if SIM in metafunc.fixturenames:
+        seeds = _seeds(metafunc.config, metafunc.definition)
+        metafunc.parametrize(SIM, seeds, indirect=True, ids=[f"seed{seed}" for seed in seeds])
+
+
+def _seeds(config: pytest.Config, item: pytest.Item) -> list[int]:
+    alone: list[int] | None = config.getoption("--strandline-seed")
+    if alone:
+        return alone
+    number: int | None = config.getoption("--strandline-seeds")
+    if number is None:
+        number = _marked(item, "seeds") or int(config.getini("strandline_seeds") or SEEDS)
+    if number < 1:
+        raise pytest.UsageError(f"--strandline-seeds {number}: at least one")
+    return list(range(number))
+
+
+def _marked(item: pytest.Item, name: str) -> Any:
+    """What the nearest marker says; None where none does."""
+    for mark in item.iter_markers("strandline"):
+        unknown = sorted(set(mark.kwargs) - {"nodes", "settings", "seeds"})
+        if mark.args or unknown:
+            raise pytest.UsageError(
+                f"@pytest.mark.strandline takes nodes=, settings= and seeds=, by name, not {unknown}"
+            )
+        if name in mark.kwargs:
+            return mark.kwargs[name]
+    return None
+
+
+# --- fixtures ---
+
+
+@pytest.fixture(scope="session")
+def strandline_options() -> Mapping[str, Any]:
+    """`nodes` and `settings` of every cluster of these tests; override it in a conftest.py. The marker wins over it."""
+    return {}
+
+
+@pytest.fixture
+def strandline_sim(request: pytest.FixtureRequest, strandline_options: Mapping[str, Any]) -> Simulation:
+    """A cluster in virtual time beside your own asyncio code: `strandline_sim.run(main)`, once per seed."""
+    from strandline.chaos.testing.simulation import Simulation
+
+    simulation = Simulation(getattr(request, "param", 0), **_cluster_options(request.node, strandline_options))
+    request.node.stash[SIMULATION] = simulation
+    return simulation
+
+
+@pytest.fixture
+def strandline_cluster(
+    request: pytest.FixtureRequest, strandline_options: Mapping[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ClusterUnderTest]:
+    """A cluster of real processes on free ports for this test, and faults for it."""
+    from strandline.chaos.testing.live import running
+
+    options = _cluster_options(request.node, strandline_options)
+    with running(tmp_path_factory.mktemp("strandline"), **options) as cluster:
+        request.node.stash.setdefault(CLUSTERS, []).append(cluster)
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def strandline_session_cluster(
+    strandline_options: Mapping[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ClusterUnderTest]:
+    """As `strandline_cluster`, one for all tests; after each test that names it, it is healed. Topics stay."""
+    from strandline.chaos.testing.live import running
+
+    with running(tmp_path_factory.mktemp("strandline"), **strandline_options) as cluster:
+        yield cluster
+
+
+def _cluster_options(item: pytest.Item, base: Mapping[str, Any]) -> dict[str, Any]:
+    options = dict(base)
+    nodes, settings = _marked(item, "nodes"), _marked(item, "settings")
+    if nodes is not None:
+        options["nodes"] = nodes
+    if settings is not None:
+        options["settings"] = {**options.get("settings", {}), **settings}
+    return options
+
+
+# --- around each test ---
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """A test that asked for a fault which never struck fails, unless it has failed already."""
+    session = getattr(item, "funcargs", {}).get("strandline_session_cluster")
+    if session is not None:
+        item.stash.setdefault(CLUSTERS, []).append(session)
+    result = yield
+    for cluster in item.stash.get(CLUSTERS, []):
+        cluster.check_faults()
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """The cluster that other tests will use is whole again."""
+    session = getattr(item, "funcargs", {}).get("strandline_session_cluster")
+    result = yield
+    if session is not None:
+        session.recover()
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """What a failed test needs: the seed, its replay and its timeline; the nodes' last log lines."""
+    report = yield
+    if not report.failed:
+        return report
+    if SIMULATION in item.stash:
+        from strandline.chaos.testing.report import simulation_sections
+
+        report.sections.extend(simulation_sections(item.nodeid, item.stash[SIMULATION]))
+    for cluster in item.stash.get(CLUSTERS, []):
+        from strandline.chaos.testing.report import cluster_sections
+
+        report.sections.extend(cluster_sections(cluster))
+    return report
