@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from strandline.cluster.coordinator.group_coordinator import GroupCoordinator
 from strandline.cluster.kafka.listener import KafkaListener
 from strandline.cluster.replica_feed import ReplicaFeed, isr_proposer, replica_offsets
 from strandline.cluster.service.broker_service import BrokerService
 from strandline.cluster.settings import (
+    coordinator_config,
     listener_config,
     replica_config,
     service_config,
@@ -58,11 +60,20 @@ class BrokerRole:
             send_alter_partition=isr_proposer(config.node, self.channel, lambda: self.session.broker_epoch),
             on_fatal=node.fatal,
         )
+        self.groups = GroupCoordinator(
+            coordinator_config(config),
+            image=lambda: node.publisher.image,
+            replicas=self.replicas,
+            controller=self.channel,
+            clock=node.clock,
+            rng=node.rng,
+        )
         self.service = BrokerService(
             node_id=config.node,
             config=service_config(config),
             image=lambda: node.publisher.image,
             replicas=self.replicas,
+            groups=self.groups,
             controller=self.channel,
             quorum=node.quorum,
             configs=self.resolver,
@@ -181,6 +192,7 @@ class BrokerRole:
         self.replicas.set_flush_policy(self.resolver.broker_value(image, "flush.policy"))
         self._node.publisher.unsubscribe(self._await_own_registration)
         self._node.publisher.subscribe(self._feed.on_metadata)
+        self._node.publisher.subscribe(self.groups.on_metadata)
         self._serving = asyncio.ensure_future(self._serve())
 
     async def _serve(self) -> None:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from strandline.cluster.config_groups import Groups
 from strandline.cluster.config_identity import BROKER, CONTROLLER, HTTP, INTERNAL, RESERVED, Identity
 from strandline.cluster.config_kafka import kafka_only
 from strandline.cluster.config_limits import Limits
@@ -28,7 +29,7 @@ from strandline.proto.ids import Endpoint, NodeId
 _ANYWHERE = ("", "0.0.0.0", "::")  # addresses that a client cannot be told
 
 
-class NodeConfig(Identity, Limits):
+class NodeConfig(Identity, Limits, Groups):
     """The settings of one node, parsed and checked as a whole.
 
     Attributes:
@@ -160,7 +161,12 @@ class NodeConfig(Identity, Limits):
 NODE_SETTINGS: Mapping[str, Setting[Any]] = {
     setting.name: setting
     for setting in sorted(
-        (setting for group in (Identity, Limits) for setting in vars(group).values() if isinstance(setting, Setting)),
+        (
+            setting
+            for group in (Identity, Limits, Groups)
+            for setting in vars(group).values()
+            if isinstance(setting, Setting)
+        ),
         key=lambda setting: setting.name,
     )
 }

@@ -28,8 +28,12 @@ _REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
         "a node has one event loop and no thread pools to size",
     ),
     (
-        ("offsets.", "group.", "transaction.", "transactional.", "share."),
-        "consumer groups and transactions are not served yet",
+        ("transaction.", "transactional.", "share.", "group.share.", "group.streams.", "group.consumer."),
+        "classic consumer groups are served; transactions, share groups and the newer group protocols are not yet",
+    ),
+    (
+        ("offsets.", "group."),
+        "groups have no thread pools, buffers or batches to tune here; docs/configuration.md lists what there is",
     ),
     (("log.cleaner.", "remote.log.", "quota.", "replication.quota."), "this part of Kafka is not served yet"),
     (

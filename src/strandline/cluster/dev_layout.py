@@ -150,6 +150,7 @@ class Layout:
             "listeners": place.listeners,
             "log.dirs": str(self.directory(node_id)),
             "controller.quorum.voters": write_voters(self._voters()),
+            "group.initial.rebalance.delay.ms": "0",
         }
 
     def _voters(self) -> tuple[Voter, ...]:

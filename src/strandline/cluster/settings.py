@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from strandline.cluster.config import NODE_SETTINGS, NodeConfig
+from strandline.cluster.coordinator.group_coordinator import CoordinatorConfig
+from strandline.cluster.coordinator.groups.config import GroupConfig
 from strandline.cluster.kafka.config import ListenerConfig
 from strandline.cluster.service.base import ServiceConfig, StaticSetting
 from strandline.controller.broker_session import BrokerSessionConfig
@@ -43,6 +45,25 @@ def service_config(config: NodeConfig) -> ServiceConfig:
         memory_bytes=config.queued_max_request_bytes,
         describe_partitions_max=config.request_partition_limit,
         request_timeout_ms=config.request_timeout_ms,
+    )
+
+
+def coordinator_config(config: NodeConfig) -> CoordinatorConfig:
+    """For the coordinator of groups."""
+    return CoordinatorConfig(
+        groups=GroupConfig(
+            min_session_timeout_ms=config.group_min_session_timeout_ms,
+            max_session_timeout_ms=config.group_max_session_timeout_ms,
+            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+            max_size=config.group_max_size,
+            offset_metadata_max_bytes=config.offset_metadata_max_bytes,
+            offsets_retention_ms=config.offsets_retention_minutes * 60_000,
+            offsets_retention_check_ms=config.offsets_retention_check_interval_ms,
+        ),
+        topic_partitions=config.offsets_topic_num_partitions,
+        topic_replication_factor=config.offsets_topic_replication_factor,
+        topic_segment_bytes=config.offsets_topic_segment_bytes,
+        commit_timeout_ms=config.offsets_commit_timeout_ms,
     )
 
 

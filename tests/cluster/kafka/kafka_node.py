@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from strandline.cluster.coordinator.group_coordinator import CoordinatorConfig, GroupCoordinator
+from strandline.cluster.coordinator.groups.config import GroupConfig
 from strandline.cluster.kafka.config import ListenerConfig
 from strandline.cluster.kafka.listener import KafkaListener
 from strandline.cluster.service.base import ServiceConfig
@@ -77,6 +79,7 @@ class MachineController:
         self.offset = -1
         self.state = MachineState(MetadataImage(CLUSTER_ID), resolver, random.Random(1), MachineSettings(), 0.0)
         self.replicas: ReplicaManager | None = None
+        self.groups: GroupCoordinator | None = None
         self.blocks = 0
         self.gate: Callable[[], Awaitable[None]] | None = None
 
@@ -103,6 +106,8 @@ class MachineController:
             for number in before.topic_by_id[topic_id].partitions
         ]
         self.replicas.apply(changed, gone, {})
+        if self.groups is not None:
+            self.groups.on_metadata(delta, self.image)
 
     def _partition_state(self, topic_id: UUID, number: int) -> PartitionState:
         topic = self.image.topic_by_id[topic_id]
@@ -201,11 +206,24 @@ class KafkaNode:
             on_fatal=self.fatal.append,
         )
         self.controller.replicas = self.replicas
+        self.groups = self.controller.groups = GroupCoordinator(
+            CoordinatorConfig(
+                groups=GroupConfig(min_session_timeout_ms=100, initial_rebalance_delay_ms=0),
+                topic_partitions=4,
+                settle_ms=0,
+            ),
+            image=lambda: self.controller.image,
+            replicas=self.replicas,
+            controller=self.controller,
+            clock=clock,
+            rng=random.Random(3),
+        )
         self.service = BrokerService(
             node_id=ME,
             config=service,
             image=lambda: self.controller.image,
             replicas=self.replicas,
+            groups=self.groups,
             controller=self.controller,
             quorum=OneVoter(),
             configs=resolver,

@@ -96,7 +96,7 @@ def build(module: Any, kind: Any, values: dict[str, Any]) -> Any:
             made[name] = tuple(build(module, inner, one) if isinstance(one, dict) else one for one in value)
         elif isinstance(value, dict):
             made[name] = build(module, inner, value)
-        elif fields[name].metadata.get("kafka_type") == "timedelta_i32":
+        elif fields[name].metadata.get("kafka_type", "").startswith("timedelta"):
             made[name] = codec._milliseconds(value)
         else:
             made[name] = value
@@ -114,7 +114,13 @@ def nothing(field: Any) -> Any:
     if getattr(annotation, "__origin__", None) is tuple:
         return ()
     kafka_type = field.metadata["kafka_type"]
-    return {"bool": False, "string": "", "timedelta_i32": codec._milliseconds(0)}.get(kafka_type, 0)
+    return {
+        "bool": False,
+        "string": "",
+        "bytes": b"",
+        "timedelta_i32": codec._milliseconds(0),
+        "timedelta_i64": codec._milliseconds(0),
+    }.get(kafka_type, 0)
 
 
 @asynccontextmanager

@@ -194,7 +194,9 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "int32": st.integers(-(2**31), 2**31 - 1),
     "int64": st.integers(-(2**63), 2**63 - 1),
     "string": st.text(max_size=6),
+    "bytes": st.binary(max_size=8),
     "records": st.binary(max_size=8),
     "uuid": st.uuids(),
     "timedelta_i32": st.integers(0, 2**31 - 1).map(codec._milliseconds),
+    "timedelta_i64": st.integers(-1, 10**13).map(codec._milliseconds),
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -162,30 +161,6 @@ def test_new_producers_need_no_controller(tmp_path: Path) -> None:
         ids += await take(1000)
         assert len(set(ids)) == 1940
         assert node.controller.blocks == 2
-
-    run(tmp_path, main)
-
-
-@pytest.mark.parametrize("version", versions("FindCoordinator"))
-def test_find_coordinator_says_that_there_is_none(tmp_path: Path, version: int) -> None:
-    """Groups and transactions are not served yet; from version 1 on the answer says so in words."""
-
-    async def main(node: KafkaNode, client: KafkaClient) -> None:
-        async def ask(kind: int) -> Any:
-            answer = await client.ask("find_coordinator", version, key="g", key_type=kind, coordinator_keys=("g", "h"))
-            if version < 4:
-                return answer
-            assert [one.key for one in answer.coordinators] == ["g", "h"]
-            return answer.coordinators[0]
-
-        group = await ask(0)
-        assert (group.error_code, group.node_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
-        if version >= 1:
-            assert "groups are not served" in group.error_message
-            transaction = await ask(1)
-            assert transaction.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            assert "not served" in transaction.error_message
-            assert (await ask(9)).error_code == ErrorCode.INVALID_REQUEST
 
     run(tmp_path, main)
 

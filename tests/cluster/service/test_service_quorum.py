@@ -55,6 +55,7 @@ def service(node: int, quorum: Seen, rpc: Rpc) -> BrokerService:
         config=ServiceConfig(request_timeout_ms=2000),
         image=unused,
         replicas=unused,
+        groups=unused,
         controller=unused,
         quorum=quorum,
         configs=unused,

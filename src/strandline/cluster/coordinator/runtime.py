@@ -51,7 +51,10 @@ TICK_MS_MIN = 1.0
 
 S = TypeVar("S", bound=Shard)
 
-NOT_COORDINATOR = KafkaError(ErrorCode.NOT_COORDINATOR, "this broker is not the coordinator")
+
+def not_coordinator() -> KafkaError:
+    """Made anew each time: an exception that is raised keeps its traceback."""
+    return KafkaError(ErrorCode.NOT_COORDINATOR, "this broker is not the coordinator")
 
 
 class Phase(Enum):
@@ -180,7 +183,7 @@ class CoordinatorRuntime(Generic[S]):
         waiting, hosted.waiting = hosted.waiting, {}
         for future in waiting:
             if not future.done():
-                future.set_exception(NOT_COORDINATOR)
+                future.set_exception(not_coordinator())
         for pending in hosted.pending:
             if pending.ticket is not None:
                 pending.ticket.cancel()
@@ -255,7 +258,7 @@ class CoordinatorRuntime(Generic[S]):
         """Raises KafkaError as `ask` does."""
         hosted = self._hosted.get(partition)
         if hosted is None:
-            raise NOT_COORDINATOR
+            raise not_coordinator()
         if hosted.phase is Phase.LOADING:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the coordinator reads its log")
         if hosted.phase is Phase.FAILED:
@@ -363,7 +366,7 @@ class CoordinatorRuntime(Generic[S]):
             pending.ticket.cancel()
         self._look_anew_after(hosted, outcome.error)
         for reply in pending.behind:
-            self._reply(hosted, reply.to, reply.answer if outcome.error is ErrorCode.NONE else NOT_COORDINATOR)
+            self._reply(hosted, reply.to, reply.answer if outcome.error is ErrorCode.NONE else not_coordinator())
         self._step(hosted, lambda: hosted.shard.ended(pending.write, outcome, self._now()))
 
     def _reply(self, hosted: Hosted[S], to: Any, answer: Any) -> None:

@@ -85,6 +85,11 @@ def _milliseconds(value: float) -> timedelta:
     return timedelta(milliseconds=value)
 
 
+def milliseconds_of(duration: timedelta) -> int:
+    """What a message's duration is on the wire."""
+    return duration // timedelta(milliseconds=1)
+
+
 @cache
 def _convert_of(kind: Any) -> Mapping[str, Callable[[Any], Any]]:
     from kio.schema.errors import ErrorCode as KioErrorCode
@@ -148,6 +153,14 @@ def _fixed(code: str, convert: Callable[[Any], Any] = _same) -> Reader:
     return read
 
 
+_MILLISECONDS_MAX = 10**14
+"""3,000 years: more than any duration can mean, and less than a timedelta can hold."""
+
+
+def _clamped_milliseconds(value: int) -> timedelta:
+    return timedelta(milliseconds=max(-_MILLISECONDS_MAX, min(value, _MILLISECONDS_MAX)))
+
+
 def _uuid(raw: bytes) -> UUID | None:
     return UUID(bytes=raw) if any(raw) else None
 
@@ -163,6 +176,7 @@ _FIXED: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "float64": ("d", _same),
     "uuid": ("16s", _uuid),
     "timedelta_i32": ("i", _milliseconds),
+    "timedelta_i64": ("q", _clamped_milliseconds),
 }
 
 

@@ -65,6 +65,8 @@ CLUSTER_OPERATIONS = (
     Operation.IDEMPOTENT_WRITE,
 )
 
+GROUP_OPERATIONS = (Operation.READ, Operation.DELETE, Operation.DESCRIBE)
+
 Action = tuple[Operation, Resource]
 
 
@@ -85,6 +87,11 @@ class AllowAll:
 def topic(name: str) -> Resource:
     """The resource of a topic."""
     return Resource(ResourceKind.TOPIC, name)
+
+
+def group(group_id: str) -> Resource:
+    """The resource of a consumer group."""
+    return Resource(ResourceKind.GROUP, group_id)
 
 
 def allowed(authorizer: Authorizer, context: RequestContext, operation: Operation, resource: Resource) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import structlog
 
+from strandline.cluster.coordinator.group_coordinator import GroupCoordinator
 from strandline.cluster.service.authorizer import AllowAll, Authorizer
 from strandline.cluster.service.deadlines import Deadlines
 from strandline.cluster.service.memory import MemoryBudget
@@ -84,6 +85,7 @@ class Base:
         config: ServiceConfig,
         image: Callable[[], MetadataImage],
         replicas: ReplicaManager,
+        groups: GroupCoordinator,
         controller: Controller,
         quorum: Quorum,
         configs: ConfigResolver,
@@ -97,6 +99,7 @@ class Base:
         self.config = config
         self.image = image
         self.replicas = replicas
+        self.groups = groups
         self.controller = controller
         self.quorum = quorum
         self.configs = configs
@@ -118,6 +121,7 @@ class Base:
 
     def close(self) -> None:
         """Drop every deadline and background task; nothing is answered any more."""
+        self.groups.close()
         self.produce_deadlines.close()
         self.fetch_deadlines.close()
         for task in list(self._tasks):

@@ -12,6 +12,9 @@ from strandline.cluster.service.configs import Configs
 from strandline.cluster.service.coordinators import Coordinators
 from strandline.cluster.service.elections import Elections
 from strandline.cluster.service.fetch import Fetching
+from strandline.cluster.service.group_admin import GroupAdmin
+from strandline.cluster.service.group_members import GroupMembers
+from strandline.cluster.service.group_offsets import GroupOffsets
 from strandline.cluster.service.metadata import Metadata
 from strandline.cluster.service.offsets import Offsets
 from strandline.cluster.service.produce import Producing
@@ -20,6 +23,18 @@ from strandline.cluster.service.quorum import QuorumQueries
 
 
 class BrokerService(
-    Producing, Fetching, Offsets, Metadata, Admin, Elections, Configs, ProducerIds, Coordinators, QuorumQueries
+    Producing,
+    Fetching,
+    Offsets,
+    Metadata,
+    Admin,
+    Elections,
+    Configs,
+    ProducerIds,
+    Coordinators,
+    GroupMembers,
+    GroupOffsets,
+    GroupAdmin,
+    QuorumQueries,
 ):
     """All operations; each group stands in a file of its own."""

@@ -33,9 +33,6 @@ FORGET_FENCED_MS = 60_000
 DOUBT_MS = 1000
 """A leader whose stream broke is doubted for so long: it is fenced by then, or lives behind a broken link of ours."""
 
-INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
-"""Topics that consumers by pattern leave out (Kafka's `Topic.INTERNAL_TOPICS`)."""
-
 
 class TopicRef(NamedTuple):
     """A topic asked for, by name or by id."""

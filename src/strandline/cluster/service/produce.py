@@ -13,7 +13,7 @@ from strandline.cluster.service.authorizer import Operation, topic
 from strandline.cluster.service.base import NO_TRANSACTIONS, Base
 from strandline.cluster.service.context import RequestContext
 from strandline.cluster.service.deadlines import Ticket
-from strandline.cluster.service.topics import create_command, find_topic, topic_name_fault
+from strandline.cluster.service.topics import INTERNAL_TOPICS, create_command, find_topic, topic_name_fault
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId, TopicId, TopicPartition
 from strandline.replica.partition import PendingAppend
@@ -201,6 +201,8 @@ class Producing(Base):
         name = wanted.name if isinstance(found, ErrorCode) else found.name
         if name is not None and not self.authorizer.authorize(context, ((Operation.WRITE, topic(name)),))[0]:
             return "", ErrorCode.TOPIC_AUTHORIZATION_FAILED, ""
+        if name in INTERNAL_TOPICS:
+            return "", ErrorCode.INVALID_TOPIC_EXCEPTION, f"only the cluster itself writes to {name}"
         if not isinstance(found, ErrorCode):
             return found.name, ErrorCode.NONE, ""
         if wanted.name is None:

@@ -27,6 +27,10 @@ def find_topic(image: MetadataImage, name: str | None, topic_id: TopicId | None)
     return image.topics.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
+INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
+"""Topics that the cluster itself writes, and that consumers by pattern leave out (Kafka's `Topic.INTERNAL_TOPICS`)."""
+
+
 def create_command(name: str) -> str:
     """What to type to make a topic exist."""
     return f"strandline topic create {name}"

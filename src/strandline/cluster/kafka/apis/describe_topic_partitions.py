@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from strandline.cluster.kafka.api import Call, message_api
-from strandline.cluster.service.metadata import INTERNAL_TOPICS, PartitionPage, offline_replicas, reachable
+from strandline.cluster.service.metadata import PartitionPage, offline_replicas, reachable
+from strandline.cluster.service.topics import INTERNAL_TOPICS
 from strandline.controller.metadata.image import PartitionInfo
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_NODE

@@ -11,32 +11,33 @@ from strandline.proto.error_codes import ErrorCode
 MANY_SINCE = 4
 KIND_SINCE = 1
 
-NOWHERE = {"node_id": -1, "host": "", "port": -1}
-
 
 def _keys(call: Call) -> list[str]:
     return list(call.request.coordinator_keys) if call.context.version >= MANY_SINCE else [call.request.key]
 
 
+def _where(one: CoordinatorAnswer) -> dict[str, Any]:
+    """The coordinator of one key, or why there is none."""
+    host, port = ("", -1) if one.endpoint is None else one.endpoint
+    return {
+        "node_id": one.node_id,
+        "host": host,
+        "port": port,
+        "error_code": one.error,
+        "error_message": one.message or None,
+    }
+
+
 def _respond(call: Call, answers: list[CoordinatorAnswer]) -> Any:
     if call.context.version < MANY_SINCE:
-        one = answers[0]
-        return call.make(
-            "FindCoordinatorResponse", throttle_time=0, error_code=one.error, error_message=one.message, **NOWHERE
-        )
-    return call.make(
-        "FindCoordinatorResponse",
-        throttle_time=0,
-        coordinators=tuple(
-            call.make("Coordinator", key=one.key, error_code=one.error, error_message=one.message, **NOWHERE)
-            for one in answers
-        ),
-    )
+        return call.make("FindCoordinatorResponse", throttle_time=0, **_where(answers[0]))
+    coordinators = tuple(call.make("Coordinator", key=one.key, **_where(one)) for one in answers)
+    return call.make("FindCoordinatorResponse", throttle_time=0, coordinators=coordinators)
 
 
-def _answer(call: Call) -> Any:
+async def _answer(call: Call) -> Any:
     kind = call.request.key_type if call.context.version >= KIND_SINCE else 0
-    return _respond(call, call.service.find_coordinators(call.context, kind, _keys(call)))
+    return _respond(call, await call.service.find_coordinators(call.context, kind, _keys(call)))
 
 
 def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
@@ -51,5 +52,5 @@ API = message_api(
     last=6,
     flexible_since=3,
     refuse=_refuse,
-    answer=_answer,
+    answer_later=_answer,
 )

@@ -31,12 +31,12 @@ from strandline.cluster.kafka.wire import (
 from strandline.cluster.service.broker_service import BrokerService
 from strandline.cluster.service.context import RequestContext
 from strandline.cluster.service.metadata import (
-    INTERNAL_TOPICS,
     DescribedTopic,
     TopicRef,
     offline_replicas,
     reachable,
 )
+from strandline.cluster.service.topics import INTERNAL_TOPICS
 from strandline.controller.metadata.image import MetadataImage, PartitionInfo, TopicInfo
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError

@@ -1,0 +1,78 @@
+"""Settings of consumer groups and of the topic that they are kept in."""
+
+from __future__ import annotations
+
+from strandline.cluster.config_setting import integer, milliseconds, size
+
+
+class Groups:
+    """Who may be a member, how long what is remembered."""
+
+    group_min_session_timeout_ms = milliseconds(
+        "group.min.session.timeout.ms",
+        6_000,
+        "The shortest session.timeout.ms that a member may ask for; a shorter one is refused.",
+    )
+    group_max_session_timeout_ms = milliseconds(
+        "group.max.session.timeout.ms", 1_800_000, "The longest session.timeout.ms that a member may ask for."
+    )
+    group_initial_rebalance_delay_ms = milliseconds(
+        "group.initial.rebalance.delay.ms",
+        3_000,
+        "How long an empty group waits for more members before its first rebalance. `strandline dev` sets 0: consumers "
+        "start at once.",
+        low=0,
+    )
+    group_max_size = integer(
+        "group.max.size",
+        10_000,
+        "The most members of one group; further ones are refused with GROUP_MAX_SIZE_REACHED (Kafka: no limit).",
+        low=1,
+        high=2**31 - 1,
+    )
+    offset_metadata_max_bytes = integer(
+        "offset.metadata.max.bytes",
+        4096,
+        "The most bytes of text that a client may store beside a committed offset.",
+        low=0,
+        high=2**31 - 1,
+        unit="bytes",
+    )
+    offsets_retention_minutes = integer(
+        "offsets.retention.minutes",
+        10_080,
+        "Committed offsets of a group without members, and of topics that nobody in the group reads, are forgotten "
+        "after so long (a week).",
+        low=1,
+        high=2**31 - 1,
+        unit="min",
+    )
+    offsets_retention_check_interval_ms = milliseconds(
+        "offsets.retention.check.interval.ms", 600_000, "How often is looked for offsets that may be forgotten."
+    )
+    offsets_commit_timeout_ms = milliseconds(
+        "offsets.commit.timeout.ms",
+        5_000,
+        "How long a commit waits until every in-sync replica has it, before the client is told to try again.",
+    )
+    offsets_topic_num_partitions = integer(
+        "offsets.topic.num.partitions",
+        50,
+        "Partitions of __consumer_offsets when it is created, at the first use of a group. Not to be changed after.",
+        low=1,
+        high=10_000,
+    )
+    offsets_topic_replication_factor = integer(
+        "offsets.topic.replication.factor",
+        3,
+        "Copies of each partition of __consumer_offsets when it is created; where fewer brokers are registered, as "
+        "many as there are, with a warning in the log.",
+        low=1,
+        high=32_767,
+    )
+    offsets_topic_segment_bytes = size(
+        "offsets.topic.segment.bytes",
+        100 * 1024**2,
+        "segment.bytes of __consumer_offsets when it is created.",
+        low=1024,
+    )

@@ -1,0 +1,37 @@
+"""DeleteGroups (42)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from strandline.cluster.kafka.api import Call, message_api
+from strandline.proto.error_codes import ErrorCode
+
+
+async def _answer(call: Call) -> Any:
+    return _respond(call, await call.service.delete_groups(call.context, call.request.groups_names))
+
+
+def _respond(call: Call, errors: Sequence[ErrorCode]) -> Any:
+    results = tuple(
+        call.make("DeletableGroupResult", group_id=group_id, error_code=error)
+        for group_id, error in zip(call.request.groups_names, errors, strict=True)
+    )
+    return call.make("DeleteGroupsResponse", throttle_time=0, results=results)
+
+
+def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
+    return _respond(call, [error] * len(call.request.groups_names))
+
+
+API = message_api(
+    key=42,
+    name="DeleteGroups",
+    schema="delete_groups",
+    first=0,
+    last=2,
+    flexible_since=2,
+    refuse=_refuse,
+    answer_later=_answer,
+)

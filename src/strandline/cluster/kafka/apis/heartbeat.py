@@ -1,0 +1,38 @@
+"""Heartbeat (12): of members of classic groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strandline.cluster.coordinator.groups.commands import Heartbeat
+from strandline.cluster.kafka.api import Call, message_api
+from strandline.proto.error_codes import ErrorCode
+
+INSTANCE_SINCE = 3
+
+
+async def _answer(call: Call) -> Any:
+    request = call.request
+    command = Heartbeat(
+        group_id=request.group_id,
+        generation=request.generation_id,
+        member_id=request.member_id,
+        instance_id=request.group_instance_id if call.context.version >= INSTANCE_SINCE else None,
+    )
+    return _refuse(call, await call.service.heartbeat(call.context, command), "")
+
+
+def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
+    return call.make("HeartbeatResponse", throttle_time=0, error_code=error)
+
+
+API = message_api(
+    key=12,
+    name="Heartbeat",
+    schema="heartbeat",
+    first=0,
+    last=4,
+    flexible_since=4,
+    refuse=_refuse,
+    answer_later=_answer,
+)

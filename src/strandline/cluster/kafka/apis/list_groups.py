@@ -1,0 +1,53 @@
+"""ListGroups (16)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strandline.cluster.coordinator.groups.commands import ListedGroup
+from strandline.cluster.kafka.api import Call, message_api
+from strandline.proto.error_codes import ErrorCode
+
+STATES_SINCE = 4
+TYPES_SINCE = 5
+
+
+async def _answer(call: Call) -> Any:
+    version = call.context.version
+    states = call.request.states_filter if version >= STATES_SINCE else ()
+    types = call.request.types_filter if version >= TYPES_SINCE else ()
+    return _respond(call, ErrorCode.NONE, await call.service.list_groups(call.context, states, types))
+
+
+def _respond(call: Call, error: ErrorCode, groups: list[ListedGroup]) -> Any:
+    return call.make(
+        "ListGroupsResponse",
+        throttle_time=0,
+        error_code=error,
+        groups=tuple(
+            call.make(
+                "ListedGroup",
+                group_id=group.group_id,
+                protocol_type=group.protocol_type,
+                group_state=group.state,
+                group_type=group.type,
+            )
+            for group in groups
+        ),
+    )
+
+
+def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
+    return _respond(call, error, [])
+
+
+API = message_api(
+    key=16,
+    name="ListGroups",
+    schema="list_groups",
+    first=0,
+    last=5,
+    flexible_since=3,
+    refuse=_refuse,
+    answer_later=_answer,
+)

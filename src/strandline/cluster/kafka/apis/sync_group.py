@@ -1,0 +1,53 @@
+"""SyncGroup (14)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strandline.cluster.coordinator.groups.commands import SyncAnswer, SyncGroup
+from strandline.cluster.kafka.api import Call, message_api
+from strandline.proto.error_codes import ErrorCode
+
+INSTANCE_SINCE = 3
+PROTOCOL_SINCE = 5
+
+
+async def _answer(call: Call) -> Any:
+    request, version = call.request, call.context.version
+    command = SyncGroup(
+        group_id=request.group_id,
+        generation=request.generation_id,
+        member_id=request.member_id,
+        instance_id=request.group_instance_id if version >= INSTANCE_SINCE else None,
+        protocol_type=request.protocol_type if version >= PROTOCOL_SINCE else None,
+        protocol_name=request.protocol_name if version >= PROTOCOL_SINCE else None,
+        assignments=tuple((one.member_id, one.assignment) for one in request.assignments),
+    )
+    return _respond(call, await call.service.sync_group(call.context, command))
+
+
+def _respond(call: Call, answer: SyncAnswer) -> Any:
+    return call.make(
+        "SyncGroupResponse",
+        throttle_time=0,
+        error_code=answer.error,
+        protocol_type=answer.protocol_type,
+        protocol_name=answer.protocol_name,
+        assignment=answer.assignment,
+    )
+
+
+def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
+    return _respond(call, SyncAnswer(error))
+
+
+API = message_api(
+    key=14,
+    name="SyncGroup",
+    schema="sync_group",
+    first=0,
+    last=5,
+    flexible_since=4,
+    refuse=_refuse,
+    answer_later=_answer,
+)
