@@ -184,7 +184,7 @@ class TestSplit:
         say(f"{len(targets)} targets of prometheus.yml answer, all ready")
 
     def test_stopping_is_a_controlled_shutdown(self, split: ComposeCluster, say: Say) -> None:
-        """SIGTERM reaches the node itself, which is process 1: exit code 0, the clean marker written, and no waiting."""
+        """SIGTERM reaches the node itself, which is process 1: exit code 0, the clean marker, no waiting."""
         node_id = split.broker_ids[0]
         name = split.container(node_id)
         began = time.monotonic()
@@ -216,7 +216,7 @@ class TestSplit:
 
     @pytest.mark.timeout(600)
     def test_nodes_cut_off_from_the_split_cluster(self, split: ComposeCluster, say: Say, tmp_path: Path) -> None:
-        """`docker network disconnect`: leaders and controllers lose their peers while their clients still reach them."""
+        """`docker network disconnect`: a node loses its peers while its clients still reach it."""
         topics = {"cut-a": 3, "cut-b": 1}
         storm(split, say, tmp_path, RunOptions(["isolate"], 0.8, 5, ["own", "confluent"], topics=topics))
 

@@ -134,7 +134,9 @@ class Engine:
             raise NoEngine(f"{self.directory} has {free / 1e9:.1f} GB free, an engine needs {DISK_BYTES_MIN / 1e9:.1f}")
         socket = self.directory / "docker.sock"
         log = self.directory / "dockerd.log"
-        command = ["dockerd", "--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false"]
+        # Should this process be killed, the engine ends its containers and itself.
+        command = ["setpriv", "--pdeathsig", "TERM", "dockerd"]
+        command += ["--bridge=none", "--iptables=false", "--ip-forward=false", "--ip-masq=false"]
         command += ["--data-root", str(self.directory / "data"), "--exec-root", str(self.directory / "exec")]
         command += ["--pidfile", str(self.directory / "docker.pid"), "--host", f"unix://{socket}"]
         with log.open("wb") as output:
