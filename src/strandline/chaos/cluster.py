@@ -252,15 +252,20 @@ class SimCluster:
     async def wait_in_sync(self, timeout_ms: float) -> None:
         """Until every replica of every partition is in its ISR. Raises InvariantViolated (Progress)."""
 
-        def in_sync() -> bool:
-            image = self.newest_image()
-            return image is not None and all(
-                len(partition.isr) == len(partition.replicas)
-                for topic in image.topics.values()
-                for partition in topic.partitions.values()
-            )
+        await self.wait_for("every replica is in its ISR", timeout_ms, self.in_sync)
 
-        await self.wait_for("every replica is in its ISR", timeout_ms, in_sync)
+    def in_sync(self) -> bool:
+        """Every replica of every partition is in its ISR."""
+        image = self.newest_image()
+        return image is not None and all(
+            len(partition.isr) == len(partition.replicas)
+            for topic in image.topics.values()
+            for partition in topic.partitions.values()
+        )
+
+    def whole(self) -> bool:
+        """Every node does its work, and every replica is in sync."""
+        return self._all(lambda live: live.node.ready) and self.in_sync()
 
     def _all(self, holds: Callable[[Live], bool]) -> bool:
         living = list(self.nodes())

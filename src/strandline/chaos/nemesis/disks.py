@@ -41,7 +41,7 @@ def full(nemesis: Nemesis) -> None:
 def fail_sync(nemesis: Nemesis) -> None:
     """One sync fails. Nothing on that machine can be trusted until it reboots (D-32)."""
     name = nemesis.pick()
-    if nemesis.world.process(name) is None or name in nemesis.damaged:
+    if nemesis.world.process(name) is None or name in nemesis.damaged or not nemesis.may_take_down(name):
         return
     nemesis.disk(name).faults.syncs = 1
     nemesis.damaged[name] = None
@@ -61,6 +61,8 @@ def fail_sync(nemesis: Nemesis) -> None:
 def fail_write(nemesis: Nemesis) -> None:
     """A write fails with EIO, a part of it may be done; the node is restarted once the disk is well."""
     name = nemesis.pick()
+    if not nemesis.may_take_down(name):
+        return
     faults = nemesis.disk(name).faults
     faults.writes, faults.where = 1, nemesis.rng.choice(("", "", ".log", "__cluster_metadata"))
     nemesis.excuse(name)
@@ -78,6 +80,8 @@ def fail_write(nemesis: Nemesis) -> None:
 def fail_read(nemesis: Nemesis) -> None:
     """Some reads fail with EIO. It passes, and nobody need restart a node that bore it."""
     name = nemesis.pick()
+    if not nemesis.may_take_down(name):
+        return
     faults = nemesis.disk(name).faults
     faults.reads = nemesis.rng.choice((1, 1, 5))
     nemesis.excuse(name)
@@ -97,7 +101,7 @@ def bit_rot(nemesis: Nemesis) -> None:
     disk = nemesis.disk(name)
     logs = [path for path, content in disk.files().items() if path.endswith(".log") and any(content)]
     logs = [path for path in logs if "__cluster_metadata" not in path]
-    if not logs:
+    if not logs or not nemesis.may_destroy():
         return
     path = nemesis.rng.choice(logs)
     written = disk.files()[path].rstrip(b"\0")
@@ -121,6 +125,8 @@ def bit_rot(nemesis: Nemesis) -> None:
 
 def wipe(nemesis: Nemesis) -> None:
     """A machine comes back with a new disk, on the one machine of the run to which such things happen."""
+    if not nemesis.may_destroy():
+        return
     name = nemesis.victim
     nemesis.world.power_cut(name)
     nemesis.disk(name).wipe()

@@ -19,8 +19,9 @@ from strandline.chaos.sim.world import World
 class Nemesis:
     """Injects faults into the machines called `names`; `start` brings one's process up again.
 
-    What destroys data for good (rotten bits, a wiped disk) strikes one machine of a run, the `victim`, so that a
-    majority of the voters and the last good copy of everything committed survive.
+    What destroys data for good (rotten bits, a wiped disk) strikes one machine of a run, the `victim`, when everything
+    is `whole`; and until it is so again no other node is taken down. So a majority of the voters survives, and the last
+    good copy of everything committed, on replicas that the controller may elect.
     """
 
     world: World
@@ -42,8 +43,11 @@ class Nemesis:
     """Machines whose disk lies since a failed sync: nothing starts there before a reboot."""
     excused: dict[str, int] = field(default_factory=dict)
     """Machines whose disk was told to fail, and how many faults are under way there: a node may stop itself."""
+    whole: Callable[[], bool] = lambda: True
+    """Every node does its work, and every replica is in sync."""
     victim: str = ""
     injected: int = 0
+    _convalescent: bool = False
     _undo: dict[int, Callable[[], None]] = field(default_factory=dict)
     _next_undo: int = 0
     _healed: bool = False
@@ -93,7 +97,7 @@ class Nemesis:
         number = self._next_undo
         self._next_undo += 1
         self._undo[number] = undo
-        self._call_after(duration_ms, self._undo_now, number)
+        self.call_after(duration_ms, lambda: self._undo_now(number))
         return duration_ms
 
     def _undo_now(self, number: int) -> None:
@@ -103,21 +107,13 @@ class Nemesis:
 
     def after(self, delay_ms: float, action: Callable[[], None]) -> None:
         """Do something more to the world then, unless it is healed by that time."""
-        self._call_after(delay_ms, self._unless_healed, action)
+        self.call_after(delay_ms, lambda: None if self._healed else action())
 
-    def _unless_healed(self, action: Callable[[], None]) -> None:
-        if not self._healed:
-            action()
-
-    def _call_after(self, delay_ms: float, callback: Callable[..., None], argument: Any) -> None:
+    def call_after(self, delay_ms: float, action: Callable[[], None]) -> None:
+        """Do something then, healed or not."""
         # In a context of its own: a strike comes in the name of the process that it kills.
         due_us = self.world.loop.now_us + int(delay_ms * 1000)
-        self.world.loop.call_at_us(due_us, callback, argument, context=contextvars.Context())
-
-    @property
-    def healed(self) -> bool:
-        """The faults are over."""
-        return self._healed
+        self.world.loop.call_at_us(due_us, action, context=contextvars.Context())
 
     def duration_ms(self) -> int:
         """How long a fault lasts, drawn."""
@@ -144,10 +140,28 @@ class Nemesis:
 
     def down(self, name: str, how: str, strike: Callable[[str], Any]) -> None:
         """Take `name` down by `strike`, and up again later."""
-        if self.world.process(name) is None:
+        if self.world.process(name) is None or not self.may_take_down(name):
             return
         strike(name)
         self.note(f"{how} {name} for {self.later(lambda: self.restart(name))} ms")
+
+    def may_destroy(self) -> bool:
+        """Whether the victim's data may be destroyed now: the others have all there is, and none of them is about to
+        fall. From then on the victim convalesces."""
+        if not self._convalesces():
+            if self.excused or not self.whole() or any(self.disk(name).strikes_soon for name in self.names):
+                return False
+            self._convalescent = True
+        return True
+
+    def may_take_down(self, name: str) -> bool:
+        """Not the others while the victim convalesces."""
+        return name == self.victim or not self._convalesces()
+
+    def _convalesces(self) -> bool:
+        if self._convalescent and not self.disk(self.victim).rotten and self.whole():
+            self._convalescent = False
+        return self._convalescent
 
     def excuse(self, name: str) -> None:
         """A node there has a reason to stop itself, until `blame`."""

@@ -8,18 +8,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from strandline.chaos.nemesis.nemesis import Nemesis
 
+_PATIENCE_MS = 200.0
+
 
 def stop(nemesis: Nemesis) -> None:
     """A polite stop."""
     name = nemesis.pick()
-    if nemesis.stop is not None and nemesis.world.process(name) is not None:
+    if nemesis.stop is not None and nemesis.world.process(name) is not None and nemesis.may_take_down(name):
         nemesis.stop(name)
         duration_ms = nemesis.later(lambda: _replace(nemesis, name))
         nemesis.note(f"stop {name}; start it again {duration_ms} ms later")
 
 
 def _replace(nemesis: Nemesis, name: str) -> None:
-    """A stop that has not ended by now is cut short, as a supervisor does."""
+    """A stop that has not ended by now is cut short, as a supervisor does; one that must not be is waited for."""
+    if nemesis.world.process(name) is not None and not nemesis.may_take_down(name):
+        nemesis.call_after(_PATIENCE_MS, lambda: _replace(nemesis, name))
+        return
     nemesis.world.kill(name)
     nemesis.restart(name)
 
@@ -34,7 +39,7 @@ def rolling_restart(nemesis: Nemesis) -> None:
 
 def _roll(nemesis: Nemesis, names: list[str], pause_ms: int, politely: bool) -> None:
     name, *others = names
-    if nemesis.world.process(name) is not None:
+    if nemesis.world.process(name) is not None and nemesis.may_take_down(name):
         if politely and nemesis.stop is not None:
             nemesis.stop(name)
         else:

@@ -82,6 +82,11 @@ class SimDisk:
         self._strike_in = operations
         self._strike = strike
 
+    @property
+    def strikes_soon(self) -> bool:
+        """A strike is set."""
+        return self._strike is not None
+
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
         """Bit rot: damage that is durable, and that no sync or crash undoes.
 
