@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from itertools import count
@@ -17,11 +16,13 @@ import click
 from strandline.chaos.mutants import MUTANTS
 
 if TYPE_CHECKING:
+    from strandline.chaos.explain.commands import Case
     from strandline.chaos.runner import Outcome, Run
 
 SCENARIOS = ("cluster", "quorum")
 
 _TIMELINE_LINES = 60
+_EXPLAINED_MAX = 3
 
 
 def make_run(scenario: str, changes: Mapping[str, Any], trace_file: str | None, seed: int) -> Run:
@@ -62,6 +63,12 @@ def make_run(scenario: str, changes: Mapping[str, Any], trace_file: str | None, 
 )
 @click.option("--timeline", is_flag=True, help="Show faults and log lines of every seed, not only of failed ones.")
 @click.option("--trace-file", type=click.Path(dir_okay=False), help="Write every event of a single seed to a file.")
+@click.option("--until", "until_ms", type=float, metavar="MS", help="Stop there, in virtual time, and show all nodes.")
+@click.option("--shrink", is_flag=True, help="Find fewer faults and a shorter run that still fail; with --seed.")
+@click.option("--shrink-runs", type=click.IntRange(1), default=120, help="How many runs shrinking may take.")
+@click.option("--explain/--no-explain", default=True, help="Run a failed seed once more, watched, and tell its story.")
+@click.option("--html", type=click.Path(dir_okay=False), help="Write the story of a single seed as a page.")
+@click.option("--history", type=click.Path(dir_okay=False), help="Write what clients saw, for `strandline check`.")
 @click.option("--keep-going", is_flag=True, help="Go on after a failure.")
 @click.option("--output", type=click.Choice(("table", "json")), default="table", help="json: one object a seed.")
 def sim(
@@ -75,6 +82,12 @@ def sim(
     break_name: str | None,
     timeline: bool,
     trace_file: str | None,
+    until_ms: float | None,
+    shrink: bool,
+    shrink_runs: int,
+    explain: bool,
+    html: str | None,
+    history: str | None,
     keep_going: bool,
     output: str,
 ) -> None:
@@ -87,8 +100,12 @@ def sim(
     strandline sim --seeds 200
     strandline sim --seed 37 --timeline
     strandline sim --seeds 60 --break isr-instead-of-maximal
+    strandline sim --seed 37 --shrink --html failure.html
+    strandline sim --seed 37 --until 4500
     strandline sim --seed 5 --options '{"duration_ms": 60000, "faults": {"kinds": ["kill"]}}'
     """
+    from strandline.chaos.explain import commands
+    from strandline.chaos.explain.commands import Case
     from strandline.chaos.runner import run_seeds
 
     changes = _parse_options(options_text)
@@ -96,18 +113,31 @@ def sim(
     number = seeds if seeds is not None else (1 if seed is not None else 20)
     if trace_file is not None and (number != 1 or minutes is not None):
         raise click.UsageError("--trace-file is for one seed: name it with --seed")
+    one = seed is not None and number == 1 and minutes is None
+    if not one and (until_ms is not None or shrink or html is not None or history is not None):
+        raise click.UsageError("--until, --shrink, --html and --history are for one seed: name it with --seed")
     make = partial(make_run, scenario, changes, trace_file)
     try:
         make_run(scenario, changes, None, first)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--options") from None
+    case = Case(scenario, changes, break_name, make_run)
+    if until_ms is not None:
+        commands.show_state(case, first, until_ms, as_json=output == "json")
+        return
     which = count(first) if minutes is not None else range(first, first + number)
     chosen = _until(which, minutes)
-    report = _Report(output, timeline, partial(_replay_command, scenario, options_text, break_name))
+    report = _Report(output, timeline, case)
     total = None if minutes is not None else number
     outcomes = run_seeds(chosen, make, jobs=jobs, break_name=break_name)
     for outcome in report.progress(outcomes, total):
         report.tell(outcome)
+        if one and shrink and not outcome.ok:
+            report.shrunk = commands.shrink(
+                case, outcome, jobs=jobs, runs_max=shrink_runs, html=html, quiet=output == "json"
+            )
+        elif html is not None or history is not None or (explain and not outcome.ok and report.may_explain()):
+            commands.explain(case, outcome.seed, html=html, history=history, quiet=outcome.ok or output == "json")
         if not outcome.ok and not keep_going:
             break
     outcomes.close()
@@ -134,25 +164,16 @@ def _until(seeds: Iterable[int], minutes: float | None) -> Iterator[int]:
         yield seed
 
 
-def _replay_command(scenario: str, options_text: str, break_name: str | None, seed: int) -> str:
-    words = ["strandline", "sim", "--seed", str(seed), "--timeline"]
-    if scenario != SCENARIOS[0]:
-        words += ["--scenario", scenario]
-    if options_text != "{}":
-        words += ["--options", options_text]
-    if break_name is not None:
-        words += ["--break", break_name]
-    return shlex.join(words)
-
-
 class _Report:
     """What is shown: a progress bar on standard error, failures in full, a summary."""
 
-    def __init__(self, output: str, timeline: bool, replay: Callable[[int], str]) -> None:
+    def __init__(self, output: str, timeline: bool, case: Case) -> None:
         self.failed: list[int] = []
+        self.shrunk = ""
+        """The command that runs what shrinking left."""
         self._json = output == "json"
         self._timeline = timeline
-        self._replay = replay
+        self._case = case
         self._seeds = 0
         self._cpu_s = 0.0
         self._sums: dict[str, float] = {}
@@ -169,6 +190,13 @@ class _Report:
             for outcome in outcomes:
                 bar.advance(task)
                 yield outcome
+
+    def may_explain(self) -> bool:
+        """The first failures of a run are explained; who has hundreds replays the one that he wants."""
+        return not self._json and len(self.failed) <= _EXPLAINED_MAX
+
+    def _replay(self, seed: int) -> str:
+        return self._case.command(seed, "--timeline")
 
     def tell(self, outcome: Outcome) -> None:
         """One seed ended."""
@@ -200,12 +228,17 @@ class _Report:
                 click.echo(outcome.details)
             click.echo(f"  options: {json.dumps(outcome.options, default=str)}")
             click.echo(f"  replay:  {self._replay(outcome.seed)}")
+            click.echo(
+                f"  shrink:  {self._case.command(outcome.seed, '--shrink', '--html', f'seed{outcome.seed}.html')}"
+            )
         else:
             click.echo(f"  {json.dumps(outcome.figures, default=str)}")
 
     def close(self) -> None:
         """The summary."""
         if self._json:
+            if self.shrunk:
+                click.echo(json.dumps({"shrunk": self.shrunk}))
             return
         held = self._seeds - len(self.failed)
         figures = ", ".join(

@@ -10,10 +10,12 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.mutants import without
+
+T = TypeVar("T")
 
 _FORK = multiprocessing.get_context("fork")
 
@@ -46,6 +48,8 @@ class Outcome:
     options: dict[str, Any] = field(default_factory=dict)
     events: list[tuple[int, str]] = field(default_factory=list)
     cpu_s: float = 0.0
+    injected: int = 0
+    """Faults until the end."""
 
 
 def run_one(seed: int, make: Callable[[int], Run], break_name: str | None = None) -> Outcome:
@@ -61,6 +65,7 @@ def run_one(seed: int, make: Callable[[int], Run], break_name: str | None = None
                 outcome.ok = True
             finally:
                 outcome.events = run.timeline()
+                outcome.injected = getattr(getattr(run, "nemesis", None), "injected", 0)
         except InvariantViolated as error:
             outcome.error, outcome.message = error.name, str(error)
         except Exception as error:
@@ -74,6 +79,35 @@ def _child(connection: Connection, seed: int, make: Callable[[int], Run], break_
     connection.send(run_one(seed, make, break_name))
     connection.close()
     os._exit(0)  # no finalisation: it would run the `finally` blocks of simulated processes that are dead
+
+
+def in_child(function: Callable[[], T], *, timeout_s: float = 600.0) -> T:
+    """The result of `function`, called in a forked child like a seed. It must pickle.
+
+    Raises:
+        RuntimeError: the child fell, or took longer than `timeout_s` of real time and was killed.
+    """
+    reader, writer = _FORK.Pipe(duplex=False)
+
+    def child() -> None:
+        writer.send(function())
+        writer.close()
+        os._exit(0)
+
+    process = _FORK.Process(target=child, daemon=True)
+    process.start()
+    writer.close()
+    try:
+        if not reader.poll(timeout_s):
+            raise RuntimeError(f"the run took longer than {timeout_s:.0f} s")
+        result: T = reader.recv()
+    except EOFError:
+        raise RuntimeError("the run ended without a result") from None
+    finally:
+        process.kill()
+        process.join()
+        reader.close()
+    return result
 
 
 def run_seeds(
