@@ -62,8 +62,33 @@ def test_a_replica_does_not_join(why: str, offset: int, durable: int, epoch: int
 def test_a_replica_below_the_start_of_the_epoch_does_not_join() -> None:
     """Rule B, joining: end >= start of the leader epoch: the inherited high watermark may lag the true one."""
     core = leader(state(isr=(1, 2)), end=10, high_watermark=4)
-    fetched(core, THREE, 6)
+    fetched(core, THREE, 10, durable=6)
     core.sweep(0.0)
+    assert core.pending is None
+    fetched(core, THREE, 10)
+    assert pending(core).isr == (ONE, TWO, THREE)
+
+
+def test_a_replica_below_the_high_watermark_does_not_join() -> None:
+    """Rule B, joining: end >= high watermark, and under flush.policy = ack what counts is what it has synced."""
+    core = leader(state(isr=(1, 2)), end=10, high_watermark=10)
+    wrote(core, 12)
+    fetched(core, TWO, 12)
+    assert core.high_watermark == 12
+    fetched(core, THREE, 12, durable=11)
+    core.sweep(0.0)
+    assert core.pending is None
+
+
+def test_a_replica_that_lags_does_not_join() -> None:
+    """It has reached the high watermark, which waits for another, and not the leader's end: it would be dropped again
+    by the next sweep."""
+    core = leader(state(isr=(1, 2)), end=10, high_watermark=10)
+    fetched(core, TWO, 10)
+    wrote(core, 20)
+    fetched(core, THREE, 10)
+    core.sweep(0.0)
+    assert core.high_watermark == 10
     assert core.pending is None
 
 
@@ -99,6 +124,16 @@ def test_the_next_process_of_a_replica_starts_from_nothing() -> None:
     assert core.high_watermark == 10
 
 
+def test_members_are_proposed_as_the_processes_that_fetched() -> None:
+    """KAFKA-15221: a member that has registered anew since its last fetch is proposed under the broker epoch of that
+    fetch, which the controller refuses: nobody knows what the new process has."""
+    core = leader(state(isr=(1, 2)), end=10, high_watermark=10)
+    fetched(core, TWO, 10)
+    core.brokers_changed(brokers(two=broker(TWO, epoch=202)), 0.0)
+    fetched(core, THREE, 10)
+    assert [member.broker_epoch for member in pending(core).item.new_isr] == [101, 102, 103]
+
+
 # AlterPartition
 
 
@@ -108,6 +143,8 @@ def test_one_change_at_a_time() -> None:
     fetched(core, TWO, 10)
     first = pending(core)
     fetched(core, THREE, 10)
+    assert pending(core) is first
+    core.sweep(0.0)
     assert pending(core) is first
     core.answered(first, committed(core), 0.0)
     assert pending(core).isr == (ONE, TWO, THREE)

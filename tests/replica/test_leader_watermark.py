@@ -97,6 +97,13 @@ def test_min_insync_is_bounded_by_the_replication_factor() -> None:
     assert core.high_watermark == 6
 
 
+def test_a_lone_replica_commits_what_it_has_appended() -> None:
+    """Rule B: recheck after an append; flush.policy = replicate, and nobody else to wait for."""
+    core = leader(state(replicas=(1,), isr=(1,)), known={ONE: broker(ONE)}, sync_before_ack=False)
+    assert core.appended(3, 0.0)
+    assert core.high_watermark == 3
+
+
 def test_becoming_leader_judges_it_at_once() -> None:
     """Rule B: recheck on becoming leader; the inherited one is at most the own end."""
     assert leader(state(replicas=(1,), isr=(1,)), end=9, durable=9, high_watermark=2).high_watermark == 9

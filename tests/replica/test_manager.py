@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -11,7 +12,7 @@ import pytest
 from strandline.log.batch import iter_batches
 from strandline.log.records import decode_records
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.ids import NO_NODE, NodeId, TopicIdPartition, TopicPartition
+from strandline.proto.ids import NO_NODE, LeaderEpoch, NodeId, PartitionEpoch, TopicIdPartition, TopicPartition
 from strandline.replica.states import AppendOutcome, Role
 from tests.replica.fake_controller import partition_state
 from tests.replica.helpers import TOPIC_ID, TP, Broker, Cluster, batch, running, until
@@ -146,6 +147,27 @@ def test_elections_without_appends(tmp_path: Path) -> None:
             await until(
                 lambda: all(broker.replicas.hosted()[0].high_watermark == 2 for broker in cluster.brokers.values())
             )
+
+    asyncio.run(scenario())
+
+
+def test_older_metadata_move_nothing(tmp_path: Path) -> None:
+    """Rule B, four epochs: what is of an older leader epoch or partition epoch than the own changes no role."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as cluster:
+            cluster.create()
+            cluster.controller.elect(TP, NodeId(2))
+            state = cluster.controller.state(TP)
+            older = [
+                replace(state, leader=NodeId(1), leader_epoch=LeaderEpoch(0), partition_epoch=PartitionEpoch(9)),
+                replace(state, isr=(NodeId(1),), partition_epoch=PartitionEpoch(0)),
+            ]
+            for node, role in ((1, Role.FOLLOWER), (2, Role.LEADER)):
+                replicas = cluster[node].replicas
+                replicas.apply(older, [], replicas.brokers)
+                status = replicas.hosted()[0]
+                assert (status.role, status.leader_epoch, status.isr) == (role, state.leader_epoch, state.isr)
 
     asyncio.run(scenario())
 

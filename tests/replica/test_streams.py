@@ -489,3 +489,45 @@ def test_metadata_within_a_leader_epoch_restart_nothing(tmp_path: Path) -> None:
             assert again.subscription == first.subscription + 1
 
     asyncio.run(scenario())
+
+
+def test_a_follower_acknowledges_what_it_has_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """flush.policy = ack: what is appended and not yet on the disk is not acknowledged as durable."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, nodes=2) as cluster:
+            leader = RawLeader(cluster)
+            await leader.start()
+            stream, first = await leader.accept()
+            disk, may_sync = cluster[2].disk, asyncio.Event()
+            real = disk.sync
+
+            async def slow(files: Any, directories: Any = ()) -> None:
+                await may_sync.wait()
+                await real(files, directories)
+
+            monkeypatch.setattr(disk, "sync", slow)
+            await stream.write(frames.pack_accepted(first.subscription, 5, 0, 0))
+            for offset in range(3):
+                await stream.write(replicated(b"a", offset))
+            await until(lambda: cluster[2].log_dir.logs[TP].log_end_offset == 3)
+            cluster[2].replicas._streams.synced(cluster[2].replicas.partition(TP))  # type: ignore[arg-type]
+            said = await next_ack(stream)
+            assert (said[-2], said[-1]) == (3, 0)
+            may_sync.set()
+            while said[-1] < 3:
+                said = await next_ack(stream)
+                assert said[-1] <= cluster[2].log_dir.logs[TP].durable_offset
+
+    asyncio.run(scenario())
+
+
+async def next_ack(stream: MemoryStream) -> tuple[Any, ...]:
+    while True:
+        frame = await stream.read()
+        assert frame is not None
+        heard = Heard()
+        frames.read_requests(frame, heard)
+        for entry in heard.entries:
+            if entry[0] == "on_ack":
+                return tuple(entry)
