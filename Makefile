@@ -20,7 +20,7 @@ help:
 	@echo "make docs          write the generated parts of docs/ anew"
 	@echo "make bench         measure speed and memory, beside Apache Kafka where it can be had"
 	@echo "make sim SEEDS=200 simulate so many seeds; SEED=7 replays one"
-	@echo "make soak          simulate seeds for half an hour"
+	@echo "make soak          half an hour of faults on real processes, in both layouts"
 	@echo "make compose-test  the image and the compose files in containers, with chaos (starts an engine if none runs)"
 	@echo "make proto         generate the protobuf modules anew"
 	@echo "make clean         remove the virtual environment and caches"
@@ -58,7 +58,8 @@ sim: setup
 	$(BIN)/strandline sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) --jobs $(JOBS)
 
 soak: setup
-	$(BIN)/strandline sim --minutes 30 --jobs $(JOBS)
+	$(BIN)/strandline chaos run --minutes 15 --seed $(or $(SEED),1)
+	$(BIN)/strandline chaos run --minutes 15 --seed $(or $(SEED),1) --layout split
 
 compose-test: setup
 	$(BIN)/python -m pytest -s -ra tests/deploy/compose_live.py

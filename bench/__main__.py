@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.clusters import Cluster, KafkaCluster, StrandlineCluster, Unavailable
+from bench.codec import codec_rates
 from bench.losses import losses
 from bench.measures import Results, cold_start, failover, latency, throughput
 
@@ -94,6 +95,7 @@ def main(peers: str, only: tuple[str, ...], scale: float, repeat: int, output: s
                 continue
             if make is StrandlineCluster:
                 results.add("import strandline.client, ms", import_time_ms())
+                codec_rates(results)
             runs.setdefault(name, []).append(results.figures)
     medians = {
         name: {key: sorted(run[key] for run in figures)[len(figures) // 2] for key in figures[0]}

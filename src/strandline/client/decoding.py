@@ -8,13 +8,16 @@ from collections.abc import Iterator
 
 from strandline.client.types import ConsumerRecord
 from strandline.log.batch import HEADER_SIZE, OVERHEAD, BatchHeader, parse_header, verify_crc
-from strandline.log.records import decode_records
+from strandline.log.records import decode_records, decode_records_as
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
 
 _CONTROL_KEY = struct.Struct(">hh")
 _ABORT = 0
+
+_SLOTS = (2, 3, 5, 6, 7)
+"""Where a ConsumerRecord has offset, timestamp, key, value and headers."""
 
 
 def whole_batches(data: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
@@ -75,20 +78,11 @@ def consumer_records(
     try:
         if check_crcs:
             verify_crc(batch)
-        records = decode_records(batch)
+        template = (*partition, None, None, header.timestamp_type, None, None, None, header.leader_epoch)
+        records = decode_records_as(ConsumerRecord, template, _SLOTS, header, batch)
     except KafkaError as error:
         figures = {**error.figures, "partition": str(partition), "base_offset": header.base_offset}
         raise KafkaError(error.code, error.message, **figures) from error
-    topic, number = partition
-    kind, epoch = header.timestamp_type, header.leader_epoch
-    new = tuple.__new__
     if header.base_offset >= start:
-        return [
-            new(ConsumerRecord, (topic, number, offset, time_ms, kind, key, value, headers, epoch))
-            for offset, time_ms, key, value, headers in records
-        ]
-    return [
-        new(ConsumerRecord, (topic, number, offset, time_ms, kind, key, value, headers, epoch))
-        for offset, time_ms, key, value, headers in records
-        if offset >= start
-    ]
+        return records
+    return [record for record in records if record.offset >= start]

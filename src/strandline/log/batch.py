@@ -183,7 +183,7 @@ def patch_log_append_time(batch: memoryview | bytearray, header: BatchHeader, ap
 
 
 def assemble_batch(
-    body: bytes,
+    body: bytes | bytearray,
     *,
     count: int,
     last_offset_delta: int,

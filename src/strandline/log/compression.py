@@ -61,7 +61,8 @@ def decompress(codec: Codec, data: _Bytes, max_bytes: int = MAX_DECOMPRESSED_BYT
     """What `compress` was given.
 
     Raises:
-        KafkaError: CORRUPT_MESSAGE for bytes that are not of this codec or unpack to more than `max_bytes`.
+        KafkaError: CORRUPT_MESSAGE for bytes that are not of this codec, MESSAGE_TOO_LARGE for those that unpack to
+            more than `max_bytes`.
     """
     try:
         return _DECOMPRESS[codec](data, max_bytes)
@@ -71,7 +72,7 @@ def decompress(codec: Codec, data: _Bytes, max_bytes: int = MAX_DECOMPRESSED_BYT
 
 def _too_large(codec: Codec, max_bytes: int) -> KafkaError:
     return KafkaError(
-        ErrorCode.CORRUPT_MESSAGE, f"{codec.name.lower()} data unpacks to more than is allowed", max_bytes=max_bytes
+        ErrorCode.MESSAGE_TOO_LARGE, f"{codec.name.lower()} data unpacks to more than is allowed", max_bytes=max_bytes
     )
 
 

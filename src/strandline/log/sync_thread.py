@@ -30,7 +30,7 @@ class SyncThread:
         self._closed = False
 
     def run(self, work: Callable[[], None]) -> asyncio.Future[None]:
-        """Call `work` in the thread; the future ends with it, or with its exception. Raises RuntimeError once closed."""
+        """Call `work` in the thread; the future ends as it does. Raises RuntimeError once closed."""
         if self._closed:
             raise RuntimeError("the sync thread has been closed")
         if self._thread.ident is None:

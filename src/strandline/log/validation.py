@@ -1,4 +1,4 @@
-"""What is checked of batches before they are written: header, size, CRC, count. Records are not opened."""
+"""What is checked of batches before they are written: header, size, CRC, count, and of a client's the records too."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ from strandline.log.batch import (
 )
 from strandline.log.compression import Codec
 from strandline.log.config import LogConfig
+from strandline.log.records import check_records
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+
+UNPACKED_FACTOR = 32
+"""A client's batch may unpack to so many times max.message.bytes. Clients close a batch by its size before compression,
+so that honest ones stay far below; what is larger would only cost the broker time and memory."""
 
 
 def check_client_batches(batches: memoryview, config: LogConfig) -> list[BatchHeader]:
@@ -42,7 +47,9 @@ def check_client_batches(batches: memoryview, config: LogConfig) -> list[BatchHe
                 ErrorCode.CORRUPT_MESSAGE, "a batch is longer than its bytes", size=size, bytes_left=end - position
             )
         _check_fields(header)
-        verify_crc(batches[position : position + size])
+        batch = batches[position : position + size]
+        verify_crc(batch)
+        check_records(header, batch, UNPACKED_FACTOR * config.max_message_bytes)
         headers.append(header)
         position += size
     if not headers:

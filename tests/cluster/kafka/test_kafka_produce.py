@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from crc32c import crc32c
 from kafka_node import KafkaNode, kafka_node
 from kafka_wire import KafkaClient, connect
 from structlog.testing import capture_logs
@@ -16,7 +17,7 @@ from structlog.testing import capture_logs
 from strandline.cluster.kafka.apis import produce as produce_api
 from strandline.controller import api
 from strandline.controller.machine import topics
-from strandline.log.batch import build_batch
+from strandline.log.batch import HEADER_SIZE, assemble_batch, build_batch
 from strandline.log.compression import Codec
 from strandline.log.records import Record
 from strandline.proto.error_codes import ErrorCode
@@ -162,7 +163,31 @@ def refusals(node: KafkaNode) -> list[tuple[Any, ...]]:
         (9, "t", 0, good, {"transactional_id": "a"}, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "not served"),
         (6, "t", 0, batch(b"x", codec=Codec.ZSTD), {}, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, None),
         (9, "small", 0, batch(bytes(2000)), {}, ErrorCode.MESSAGE_TOO_LARGE, ""),
+        *(
+            (9, "t", 0, _holding(body, codec), {}, ErrorCode.INVALID_RECORD, words)
+            for codec in Codec
+            for body, words in (
+                (b"\x7fnonsense", "does not parse"),
+                (bytes(good[HEADER_SIZE:-1]), "does not parse"),
+                (bytes(good[HEADER_SIZE:]) + b"\0", "bytes left"),
+            )
+        ),
+        *((9, "t", 0, _not_packed(codec), {}, ErrorCode.INVALID_RECORD, "unpack") for codec in list(Codec)[1:]),
+        (9, "small", 0, _holding(bytes(40_000), Codec.ZSTD), {}, ErrorCode.MESSAGE_TOO_LARGE, "unpacks"),
     ]
+
+
+def _holding(body: bytes, codec: Codec) -> bytes:
+    """A batch with everything right around these bytes in place of one record."""
+    return bytes(assemble_batch(body, count=1, last_offset_delta=0, base_timestamp=1, max_timestamp=1, codec=codec))
+
+
+def _not_packed(codec: Codec) -> bytes:
+    """A batch that says it is compressed, and is not; its CRC is that of what it holds."""
+    made = bytearray(_holding(b"this was never compressed", Codec.NONE))
+    made[22] |= codec
+    struct.pack_into(">I", made, 17, crc32c(bytes(made[21:])))
+    return bytes(made)
 
 
 def test_what_is_refused_and_why(tmp_path: Path) -> None:

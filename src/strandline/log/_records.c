@@ -1,0 +1,558 @@
+/* The records of a batch v2, compiled: the twin of records_python.py, which says what each function means.
+ *
+ * The two accept the same bytes, refuse the same bytes and give the same values (tests/log/test_record_codec.py).
+ * Nothing here keeps state, and every read is bounded by the record's own end, which is bounded by the data's.
+ */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef struct {
+    const unsigned char *data;
+    Py_ssize_t position;
+    Py_ssize_t end;
+} Reader;
+
+static int
+fail(const char *what, Py_ssize_t position)
+{
+    PyErr_Format(PyExc_ValueError, "%s at byte %zd", what, position);
+    return -1;
+}
+
+/* A zigzag varint of at most 64 bits. */
+static int
+read_varint(Reader *reader, int64_t *value)
+{
+    uint64_t rest = 0;
+    int shift = 0;
+    Py_ssize_t position = reader->position;
+    for (;;) {
+        if (position >= reader->end) {
+            return fail("the data end within a varint", position);
+        }
+        unsigned char byte = reader->data[position++];
+        if (shift == 63 && byte > 1) {
+            return fail("a varint of more than 64 bits", position);
+        }
+        rest |= (uint64_t)(byte & 0x7F) << shift;
+        if (byte < 0x80) {
+            break;
+        }
+        shift += 7;
+    }
+    reader->position = position;
+    *value = (int64_t)(rest >> 1) ^ -(int64_t)(rest & 1);
+    return 0;
+}
+
+/* A length: -1 for null; what it announces lies before the reader's end. */
+static int
+read_length(Reader *reader, Py_ssize_t *length)
+{
+    int64_t value;
+    Py_ssize_t at = reader->position;
+    if (read_varint(reader, &value) < 0) {
+        return -1;
+    }
+    if (value < -1 || value > reader->end - reader->position) {
+        return fail("a length that cannot be", at);
+    }
+    *length = (Py_ssize_t)value;
+    return 0;
+}
+
+static PyObject *
+read_bytes(Reader *reader)
+{
+    Py_ssize_t length;
+    if (read_length(reader, &length) < 0) {
+        return NULL;
+    }
+    if (length < 0) {
+        Py_RETURN_NONE;
+    }
+    PyObject *value = PyBytes_FromStringAndSize((const char *)reader->data + reader->position, length);
+    reader->position += length;
+    return value;
+}
+
+static int
+skip_bytes(Reader *reader)
+{
+    Py_ssize_t length;
+    if (read_length(reader, &length) < 0) {
+        return -1;
+    }
+    if (length > 0) {
+        reader->position += length;
+    }
+    return 0;
+}
+
+static PyObject *
+read_name(Reader *reader)
+{
+    Py_ssize_t length, at = reader->position;
+    if (read_length(reader, &length) < 0) {
+        return NULL;
+    }
+    if (length < 0) {
+        fail("a header without a name", at);
+        return NULL;
+    }
+    PyObject *name = PyUnicode_DecodeUTF8((const char *)reader->data + reader->position, length, "strict");
+    reader->position += length;
+    return name;
+}
+
+static int
+skip_name(Reader *reader)
+{
+    const unsigned char *byte = reader->data + reader->position;
+    /* A short name of plain ASCII, as nearly all are, needs no object to be found well-formed. */
+    if (reader->position < reader->end && *byte < 0x80 && (*byte & 1) == 0) {
+        Py_ssize_t length = *byte >> 1;
+        if (length <= reader->end - reader->position - 1) {
+            unsigned char all = 0;
+            for (Py_ssize_t index = 1; index <= length; index++) {
+                all |= byte[index];
+            }
+            if (all < 0x80) {
+                reader->position += 1 + length;
+                return 0;
+            }
+        }
+    }
+    PyObject *name = read_name(reader);
+    Py_XDECREF(name);
+    return name == NULL ? -1 : 0;
+}
+
+static int
+read_header_count(Reader *reader, Py_ssize_t *count)
+{
+    int64_t value;
+    Py_ssize_t at = reader->position;
+    if (read_varint(reader, &value) < 0) {
+        return -1;
+    }
+    /* A header takes two bytes at least. */
+    if (value < 0 || value > (reader->end - reader->position) / 2) {
+        return fail("a number of record headers that cannot be", at);
+    }
+    *count = (Py_ssize_t)value;
+    return 0;
+}
+
+static PyObject *
+read_headers(Reader *reader)
+{
+    Py_ssize_t count;
+    if (read_header_count(reader, &count) < 0) {
+        return NULL;
+    }
+    PyObject *headers = PyTuple_New(count);
+    if (headers == NULL) {
+        return NULL;
+    }
+    for (Py_ssize_t index = 0; index < count; index++) {
+        PyObject *name = read_name(reader);
+        PyObject *value = name == NULL ? NULL : read_bytes(reader);
+        PyObject *pair = value == NULL ? NULL : PyTuple_New(2);
+        if (pair == NULL) {
+            Py_XDECREF(name);
+            Py_XDECREF(value);
+            Py_DECREF(headers);
+            return NULL;
+        }
+        PyTuple_SET_ITEM(pair, 0, name);
+        PyTuple_SET_ITEM(pair, 1, value);
+        PyTuple_SET_ITEM(headers, index, pair);
+    }
+    return headers;
+}
+
+static int
+skip_headers(Reader *reader)
+{
+    Py_ssize_t count;
+    if (read_header_count(reader, &count) < 0) {
+        return -1;
+    }
+    for (Py_ssize_t index = 0; index < count; index++) {
+        if (skip_name(reader) < 0 || skip_bytes(reader) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* Length, attributes and deltas; narrows the reader to this record. */
+static int
+read_start(Reader *reader, int64_t *timestamp_delta, int64_t *offset_delta)
+{
+    int64_t length;
+    Py_ssize_t at = reader->position;
+    if (read_varint(reader, &length) < 0) {
+        return -1;
+    }
+    if (length < 1 || length > reader->end - reader->position) {
+        return fail("a record's length that cannot be", at);
+    }
+    reader->end = reader->position + (Py_ssize_t)length;
+    reader->position += 1; /* attributes: none are in use */
+    if (read_varint(reader, timestamp_delta) < 0 || read_varint(reader, offset_delta) < 0) {
+        return -1;
+    }
+    if (*offset_delta < 0 || *offset_delta > INT32_MAX) {
+        return fail("an offset delta that cannot be", at);
+    }
+    return 0;
+}
+
+static int
+read_end(const Reader *reader)
+{
+    if (reader->position != reader->end) {
+        return fail("a record's length is not that of its fields, which end", reader->position);
+    }
+    return 0;
+}
+
+/* How a record becomes an instance of a kind of tuple: constants, and where the five fields stand among them. */
+typedef struct {
+    PyTypeObject *kind;
+    PyObject *template;
+    Py_ssize_t slots[5];
+} Layout;
+
+static int
+open_layout(Layout *layout, PyObject *slots)
+{
+    Py_ssize_t size = PyTuple_GET_SIZE(layout->template);
+    if (!PyType_IsSubtype(layout->kind, &PyTuple_Type) || PyTuple_GET_SIZE(slots) != 5) {
+        PyErr_SetString(PyExc_TypeError, "a kind of tuple and five slots are wanted");
+        return -1;
+    }
+    for (Py_ssize_t field = 0; field < 5; field++) {
+        layout->slots[field] = PyLong_AsSsize_t(PyTuple_GET_ITEM(slots, field));
+        if (layout->slots[field] < 0 || layout->slots[field] >= size) {
+            PyErr_SetString(PyExc_ValueError, "a slot outside the template");
+            return -1;
+        }
+        for (Py_ssize_t other = 0; other < field; other++) {
+            if (layout->slots[other] == layout->slots[field]) {
+                PyErr_SetString(PyExc_ValueError, "a slot named twice");
+                return -1;
+            }
+        }
+    }
+    return 0;
+}
+
+/* Puts `item` in its place; false when there is none, for an error was raised. */
+static int
+put(PyObject *record, Py_ssize_t slot, PyObject *item)
+{
+    if (item == NULL) {
+        return 0;
+    }
+    PyTuple_SET_ITEM(record, slot, item);
+    return 1;
+}
+
+static PyObject *
+decode_one(Reader *reader, int64_t base_offset, int64_t base_timestamp, PyObject *fixed, const Layout *layout)
+{
+    int64_t timestamp_delta, offset_delta, timestamp, offset;
+    if (read_start(reader, &timestamp_delta, &offset_delta) < 0) {
+        return NULL;
+    }
+    if (__builtin_add_overflow(base_timestamp, timestamp_delta, &timestamp)
+        || __builtin_add_overflow(base_offset, offset_delta, &offset)) {
+        fail("a timestamp or offset of more than 64 bits", reader->position);
+        return NULL;
+    }
+    Py_ssize_t size = PyTuple_GET_SIZE(layout->template);
+    PyObject *record = layout->kind->tp_alloc(layout->kind, size);
+    if (record == NULL) {
+        return NULL;
+    }
+    const Py_ssize_t *slots = layout->slots;
+    if (!put(record, slots[0], PyLong_FromLongLong(offset))
+        || !put(record, slots[1], fixed == Py_None ? PyLong_FromLongLong(timestamp) : Py_NewRef(fixed))
+        || !put(record, slots[2], read_bytes(reader)) || !put(record, slots[3], read_bytes(reader))
+        || !put(record, slots[4], read_headers(reader)) || read_end(reader) < 0) {
+        Py_DECREF(record);
+        return NULL;
+    }
+    for (Py_ssize_t index = 0; index < size; index++) {
+        if (PyTuple_GET_ITEM(record, index) == NULL) {
+            PyTuple_SET_ITEM(record, index, Py_NewRef(PyTuple_GET_ITEM(layout->template, index)));
+        }
+    }
+    return record;
+}
+
+static PyObject *
+decode(PyObject *module, PyObject *args)
+{
+    Py_buffer view;
+    Py_ssize_t count;
+    long long base_offset, base_timestamp;
+    PyObject *fixed, *slots;
+    Layout layout;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "y*nLLOO!O!O!:decode", &view, &count, &base_offset, &base_timestamp, &fixed,
+                          &PyType_Type, &layout.kind, &PyTuple_Type, &layout.template, &PyTuple_Type, &slots)) {
+        return NULL;
+    }
+    PyObject *records = NULL, *result = NULL;
+    if (open_layout(&layout, slots) < 0) {
+        goto done;
+    }
+    /* A record takes seven bytes at least: no count can make this allocate more than the data are worth. */
+    if (count < 0 || count > view.len / 7) {
+        PyErr_SetString(PyExc_ValueError, "more records announced than fit");
+        goto done;
+    }
+    if ((records = PyList_New(count)) == NULL) {
+        goto done;
+    }
+    Reader reader = {view.buf, 0, view.len};
+    for (Py_ssize_t index = 0; index < count; index++) {
+        reader.end = view.len;
+        PyObject *record = decode_one(&reader, base_offset, base_timestamp, fixed, &layout);
+        if (record == NULL) {
+            goto done;
+        }
+        PyList_SET_ITEM(records, index, record);
+    }
+    result = Py_BuildValue("On", records, reader.position);
+done:
+    Py_XDECREF(records);
+    PyBuffer_Release(&view);
+    return result;
+}
+
+static PyObject *
+check(PyObject *module, PyObject *args)
+{
+    Py_buffer view;
+    Py_ssize_t count;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "y*n:check", &view, &count)) {
+        return NULL;
+    }
+    Reader reader = {view.buf, 0, view.len};
+    int wrong = 0;
+    for (Py_ssize_t index = 0; index < count && !wrong; index++) {
+        int64_t timestamp_delta, offset_delta;
+        reader.end = view.len;
+        wrong = read_start(&reader, &timestamp_delta, &offset_delta) < 0;
+        if (!wrong && offset_delta != index) {
+            wrong = fail("an offset delta that does not follow", reader.position) < 0;
+        }
+        wrong = wrong || skip_bytes(&reader) < 0 || skip_bytes(&reader) < 0 || skip_headers(&reader) < 0
+                || read_end(&reader) < 0;
+    }
+    PyObject *result = wrong ? NULL : PyLong_FromSsize_t(reader.position);
+    PyBuffer_Release(&view);
+    return result;
+}
+
+/* ------------------------------------------------------------------ writing */
+
+static Py_ssize_t
+varint_size(int64_t value)
+{
+    uint64_t rest = ((uint64_t)value << 1) ^ (uint64_t)(value >> 63);
+    Py_ssize_t size = 1;
+    while (rest > 0x7F) {
+        rest >>= 7;
+        size++;
+    }
+    return size;
+}
+
+static unsigned char *
+write_varint(unsigned char *out, int64_t value)
+{
+    uint64_t rest = ((uint64_t)value << 1) ^ (uint64_t)(value >> 63);
+    while (rest > 0x7F) {
+        *out++ = (unsigned char)(rest | 0x80);
+        rest >>= 7;
+    }
+    *out++ = (unsigned char)rest;
+    return out;
+}
+
+typedef struct {
+    Py_buffer view;
+    int there;
+} Field;
+
+/* None, or anything with bytes. */
+static int
+open_field(PyObject *object, Field *field)
+{
+    field->there = object != Py_None;
+    return field->there ? PyObject_GetBuffer(object, &field->view, PyBUF_SIMPLE) : 0;
+}
+
+static void
+close_field(Field *field)
+{
+    if (field->there) {
+        PyBuffer_Release(&field->view);
+    }
+}
+
+static Py_ssize_t
+field_size(const Field *field)
+{
+    return field->there ? varint_size(field->view.len) + field->view.len : 1;
+}
+
+static unsigned char *
+write_field(unsigned char *out, const Field *field)
+{
+    if (!field->there) {
+        return write_varint(out, -1);
+    }
+    out = write_varint(out, field->view.len);
+    memcpy(out, field->view.buf, (size_t)field->view.len);
+    return out + field->view.len;
+}
+
+/* The headers as bytes of their own: rare, so the shortest way is the best. */
+static PyObject *
+encode_headers(PyObject *headers)
+{
+    PyObject *list = PySequence_Fast(headers, "headers are a sequence of (name, value)");
+    if (list == NULL) {
+        return NULL;
+    }
+    Py_ssize_t count = PySequence_Fast_GET_SIZE(list);
+    PyObject *encoded = PyByteArray_FromStringAndSize(NULL, 0);
+    unsigned char start[10];
+    Py_ssize_t used = write_varint(start, count) - start;
+    if (encoded == NULL || PyByteArray_Resize(encoded, used) < 0) {
+        goto failed;
+    }
+    memcpy(PyByteArray_AS_STRING(encoded), start, (size_t)used);
+    for (Py_ssize_t index = 0; index < count; index++) {
+        PyObject *name, *value;
+        if (!PyArg_ParseTuple(PySequence_Fast_GET_ITEM(list, index), "UO;a header is (name, value)", &name, &value)) {
+            goto failed;
+        }
+        Py_ssize_t name_size;
+        const char *name_bytes = PyUnicode_AsUTF8AndSize(name, &name_size);
+        Field field;
+        if (name_bytes == NULL || open_field(value, &field) < 0) {
+            goto failed;
+        }
+        Py_ssize_t added = varint_size(name_size) + name_size + field_size(&field);
+        if (PyByteArray_Resize(encoded, used + added) < 0) {
+            close_field(&field);
+            goto failed;
+        }
+        unsigned char *out = (unsigned char *)PyByteArray_AS_STRING(encoded) + used;
+        out = write_varint(out, name_size);
+        memcpy(out, name_bytes, (size_t)name_size);
+        write_field(out + name_size, &field);
+        used += added;
+        close_field(&field);
+    }
+    Py_DECREF(list);
+    return encoded;
+failed:
+    Py_DECREF(list);
+    Py_XDECREF(encoded);
+    return NULL;
+}
+
+static PyObject *
+append(PyObject *module, PyObject *const *args, Py_ssize_t number)
+{
+    (void)module;
+    if (number != 6 || !PyByteArray_Check(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "append(bytearray, timestamp_delta, offset_delta, key, value, headers)");
+        return NULL;
+    }
+    long long timestamp_delta = PyLong_AsLongLong(args[1]);
+    long long offset_delta = PyLong_AsLongLong(args[2]);
+    if (PyErr_Occurred()) {
+        return NULL;
+    }
+    Field key = {.there = 0}, value = {.there = 0};
+    PyObject *headers = NULL, *result = NULL;
+    if (open_field(args[3], &key) < 0) {
+        key.there = 0;
+        goto done;
+    }
+    if (open_field(args[4], &value) < 0) {
+        value.there = 0;
+        goto done;
+    }
+    Py_ssize_t headers_size = 1;
+    int with_headers = PyObject_IsTrue(args[5]);
+    if (with_headers < 0) {
+        goto done;
+    }
+    if (with_headers) {
+        if ((headers = encode_headers(args[5])) == NULL) {
+            goto done;
+        }
+        headers_size = PyByteArray_GET_SIZE(headers);
+    }
+    Py_ssize_t body = 1 + varint_size(timestamp_delta) + varint_size(offset_delta) + field_size(&key)
+                      + field_size(&value) + headers_size;
+    Py_ssize_t size = varint_size(body) + body;
+    Py_ssize_t before = PyByteArray_GET_SIZE(args[0]);
+    if (PyByteArray_Resize(args[0], before + size) < 0) {
+        goto done;
+    }
+    unsigned char *out = (unsigned char *)PyByteArray_AS_STRING(args[0]) + before;
+    out = write_varint(out, body);
+    *out++ = 0;
+    out = write_varint(out, timestamp_delta);
+    out = write_varint(out, offset_delta);
+    out = write_field(out, &key);
+    out = write_field(out, &value);
+    if (headers == NULL) {
+        *out = 0;
+    } else {
+        memcpy(out, PyByteArray_AS_STRING(headers), (size_t)headers_size);
+    }
+    result = PyLong_FromSsize_t(size);
+done:
+    close_field(&key);
+    close_field(&value);
+    Py_XDECREF(headers);
+    return result;
+}
+
+static PyMethodDef methods[] = {
+    {"append", (PyCFunction)(void (*)(void))append, METH_FASTCALL, "See records_python.append."},
+    {"check", check, METH_VARARGS, "See records_python.check."},
+    {"decode", decode, METH_VARARGS, "See records_python.decode."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "strandline.log._records",
+    .m_doc = "The record codec, compiled.",
+    .m_size = 0,
+    .m_methods = methods,
+};
+
+PyMODINIT_FUNC
+PyInit__records(void)
+{
+    return PyModule_Create(&definition);
+}

@@ -1,0 +1,26 @@
+from collections.abc import Sequence
+from typing import TypeVar
+
+from typing_extensions import Buffer
+
+T = TypeVar("T", bound=tuple[object, ...])
+
+def append(
+    out: bytearray,
+    timestamp_delta: int,
+    offset_delta: int,
+    key: Buffer | None,
+    value: Buffer | None,
+    headers: Sequence[tuple[str, Buffer | None]],
+) -> int: ...
+def check(data: Buffer, count: int) -> int: ...
+def decode(
+    data: Buffer,
+    count: int,
+    base_offset: int,
+    base_timestamp: int,
+    fixed_timestamp: int | None,
+    kind: type[T],
+    template: tuple[object, ...],
+    slots: tuple[int, ...],
+) -> tuple[list[T], int]: ...

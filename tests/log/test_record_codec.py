@@ -1,0 +1,161 @@
+"""The compiled record codec and its twin in Python: the same bytes accepted, refused, written and read."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strandline.log import records as in_use
+from strandline.log import records_python
+from strandline.log.records import Record
+from strandline.log.records_python import encode_varint
+
+try:
+    from strandline.log import _records as compiled
+except ImportError:
+    compiled = None  # type: ignore[assignment]
+
+BOTH = [records_python] if compiled is None else [records_python, compiled]
+needs_compiled = pytest.mark.skipif(compiled is None, reason="this installation has no compiled codec: no C compiler")
+
+PLAIN: tuple[Any, ...] = ((None,) * 5, (0, 1, 2, 3, 4))
+
+blobs = st.none() | st.binary(max_size=200)
+headers = st.lists(st.tuples(st.text(max_size=20), blobs), max_size=3)
+records = st.lists(st.tuples(st.integers(-(2**40), 2**40), blobs, blobs, headers), min_size=1, max_size=8)
+
+
+def encode(codec: Any, items: list[Any]) -> bytes:
+    out = bytearray()
+    for number, (delta, key, value, fields) in enumerate(items):
+        before = len(out)
+        assert codec.append(out, delta, number, key, value, fields) == len(out) - before
+    return bytes(out)
+
+
+def outcome(call: Any, *arguments: Any) -> Any:
+    """What it gives, or that it refuses: the two need not use the same words."""
+    try:
+        return call(*arguments)
+    except ValueError:
+        return ValueError
+
+
+def body(
+    *, length: int | None = None, timestamp: bytes = b"\0", offset: bytes = b"\0", rest: bytes = b"\1\1\0"
+) -> bytes:
+    inside = b"\0" + timestamp + offset + rest
+    return encode_varint(len(inside) if length is None else length) + inside
+
+
+@needs_compiled
+@given(records)
+@settings(max_examples=150, deadline=None)
+def test_both_write_and_read_alike(items: list[Any]) -> None:
+    data = encode(records_python, items)
+    assert encode(compiled, items) == data
+    expected = [
+        Record(100 + number, 5 + delta, key, value, tuple(fields))
+        for number, (delta, key, value, fields) in enumerate(items)
+    ]
+    for codec in BOTH:
+        found, end = codec.decode(data, len(items), 100, 5, None, Record, *PLAIN)
+        assert (found, end) == (expected, len(data))
+        assert all(type(record) is Record for record in found)
+        assert codec.check(data, len(items)) == len(data)
+        fixed, _ = codec.decode(data, len(items), 100, 5, 77, Record, *PLAIN)
+        assert [record.timestamp_ms for record in fixed] == [77] * len(items)
+
+
+@needs_compiled
+@given(records, st.data())
+@settings(max_examples=400, deadline=None)
+def test_both_refuse_alike(items: list[Any], data: st.DataObject) -> None:
+    """Whatever bytes are changed or cut off: both refuse, or both read the same."""
+    damaged = bytearray(encode(records_python, items))
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(damaged) - 1))
+        damaged[place] = data.draw(st.integers(0, 255))
+    del damaged[data.draw(st.integers(len(damaged) // 2, len(damaged))) :]
+    count = max(0, len(items) + data.draw(st.integers(-1, 1)))
+    arguments = (bytes(damaged), count, 7, 1_700_000_000_000, None, Record, *PLAIN)
+    assert outcome(compiled.decode, *arguments) == outcome(records_python.decode, *arguments)
+    assert outcome(compiled.check, bytes(damaged), count) == outcome(records_python.check, bytes(damaged), count)
+
+
+@pytest.mark.parametrize("codec", BOTH, ids=lambda codec: codec.__name__.rpartition(".")[2])
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(body(length=0), id="a length of zero"),
+        pytest.param(encode_varint(-1) + bytes(8), id="a negative length"),
+        pytest.param(body(length=1 << 40), id="a lying length"),
+        pytest.param(body(rest=b"\1\1\0\0"), id="bytes after the headers"),
+        pytest.param(body(rest=b"\1\1"), id="no header count"),
+        pytest.param(body(rest=b"\3\1\0"), id="a key of length -2"),
+        pytest.param(body(rest=b"\1\3\0"), id="a value of length -2"),
+        pytest.param(body(rest=b"\xfe\xff\xff\xff\x0f\1\0"), id="a key of 2 GB"),
+        pytest.param(body(rest=b"\1\1\xfe\xff\xff\xff\x0f"), id="2 G headers"),
+        pytest.param(body(rest=b"\1\1\2\1\1"), id="a header without a name"),
+        pytest.param(body(rest=b"\1\1\2\2\xff\1"), id="a name that is not UTF-8"),
+        pytest.param(body(offset=encode_varint(-1)), id="a negative offset delta"),
+        pytest.param(body(offset=encode_varint(1 << 31)), id="an offset delta of 32 bits"),
+        pytest.param(body(timestamp=b"\xff" * 9 + b"\2"), id="a varint of 65 bits"),
+        pytest.param(body(timestamp=b"\x80" * 10 + b"\0"), id="a varint of eleven bytes"),
+        pytest.param(body(timestamp=encode_varint(2**63 - 1)), id="a timestamp beyond 64 bits"),
+    ],
+)
+def test_what_no_record_can_be_is_refused(codec: ModuleType, data: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - the words differ
+        codec.decode(data, 1, 0, 1, None, Record, *PLAIN)
+
+
+@pytest.mark.parametrize("codec", BOTH, ids=lambda codec: codec.__name__.rpartition(".")[2])
+def test_the_broker_wants_records_numbered_without_gaps(codec: ModuleType) -> None:
+    """A compacted batch has gaps, and readers take it; a producer's has none (KAFKA's LogValidator)."""
+    out = bytearray()
+    codec.append(out, 0, 0, None, b"a", ())
+    codec.append(out, 0, 2, None, b"b", ())
+    assert [record.offset for record in codec.decode(bytes(out), 2, 0, 0, None, Record, *PLAIN)[0]] == [0, 2]
+    with pytest.raises(ValueError):  # noqa: PT011
+        codec.check(bytes(out), 2)
+
+
+@pytest.mark.parametrize("codec", BOTH, ids=lambda codec: codec.__name__.rpartition(".")[2])
+def test_fields_are_anything_with_bytes_and_the_kind_any_tuple(codec: ModuleType) -> None:
+    out = bytearray()
+    codec.append(out, 0, 0, memoryview(b"key"), bytearray(b"value"), [("h", memoryview(b"x"))])
+    template, slots = ("t", None, None, None, None, None, "end"), (2, 1, 3, 4, 5)
+    assert codec.decode(memoryview(out), 1, 9, 8, None, tuple, template, slots) == (
+        [("t", 8, 9, b"key", b"value", (("h", b"x"),), "end")],
+        len(out),
+    )
+    with pytest.raises((TypeError, BufferError)):
+        codec.append(out, 0, 1, "text", None, ())
+
+
+@needs_compiled
+@pytest.mark.parametrize(
+    "layout",
+    [
+        ((None,) * 5, (0, 1, 2, 3)),
+        ((None,) * 5, (0, 1, 2, 3, 5)),
+        ((None,) * 5, (0, 1, 2, 3, 3)),
+        ((), (0, 1, 2, 3, 4)),
+    ],
+)
+def test_a_layout_that_cannot_be_is_an_error(layout: Any) -> None:
+    """It would write outside a tuple."""
+    with pytest.raises((TypeError, ValueError)):
+        compiled.decode(body(), 1, 0, 0, None, tuple, *layout)
+
+
+@needs_compiled
+def test_the_compiled_one_is_in_use() -> None:
+    assert in_use.COMPILED
+    assert in_use.decode is compiled.decode
