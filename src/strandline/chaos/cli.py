@@ -69,6 +69,7 @@ def make_run(scenario: str, changes: Mapping[str, Any], trace_file: str | None, 
 @click.option("--explain/--no-explain", default=True, help="Run a failed seed once more, watched, and tell its story.")
 @click.option("--html", type=click.Path(dir_okay=False), help="Write the story of a single seed as a page.")
 @click.option("--history", type=click.Path(dir_okay=False), help="Write what clients saw, for `strandline check`.")
+@click.option("--marks", is_flag=True, help="Tell which rare branches the seeds reached, and how often.")
 @click.option("--keep-going", is_flag=True, help="Go on after a failure.")
 @click.option("--output", type=click.Choice(("table", "json")), default="table", help="json: one object a seed.")
 def sim(
@@ -88,6 +89,7 @@ def sim(
     explain: bool,
     html: str | None,
     history: str | None,
+    marks: bool,
     keep_going: bool,
     output: str,
 ) -> None:
@@ -142,6 +144,8 @@ def sim(
             break
     outcomes.close()
     report.close()
+    if marks:
+        report.show_marks()
     if report.failed:
         sys.exit(1)
 
@@ -177,6 +181,7 @@ class _Report:
         self._seeds = 0
         self._cpu_s = 0.0
         self._sums: dict[str, float] = {}
+        self._marks: list[Mapping[str, int]] = []
 
     def progress(self, outcomes: Iterator[Outcome], total: int | None) -> Iterator[Outcome]:
         """Pass the outcomes on, with a bar where somebody watches."""
@@ -204,6 +209,7 @@ class _Report:
         self._cpu_s += outcome.cpu_s
         if not outcome.ok:
             self.failed.append(outcome.seed)
+        self._marks.append(outcome.figures.get("marks", {}))
         for name, value in outcome.figures.items():
             if isinstance(value, (int, float)):
                 self._sums[name] = self._sums.get(name, 0) + value
@@ -233,6 +239,19 @@ class _Report:
             )
         else:
             click.echo(f"  {json.dumps(outcome.figures, default=str)}")
+
+    def show_marks(self) -> None:
+        """The table of coverage marks."""
+        from strandline.chaos.mark_table import MarkTable
+
+        table = MarkTable()
+        for reached in self._marks:
+            table.add(reached)
+        if self._json:
+            click.echo(json.dumps({"marks": table.rows()}))
+        else:
+            for line in table.lines():
+                click.echo(line)
 
     def close(self) -> None:
         """The summary."""
