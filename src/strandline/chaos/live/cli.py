@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -152,6 +153,8 @@ def _execute(target: ChaosTarget, options: RunOptions, directory: Path) -> Outco
     def tell(line: str) -> None:
         click.echo(line, err=True)
 
+    # A run that is told to end cleans up as after Ctrl-C: nodes, mounts, directories.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     target.start()
     outcome = LiveRun(target, options, directory, tell).execute()
     if not outcome.held:

@@ -9,6 +9,7 @@ from strandline.chaos.demo.checks import CheckFailed
 from strandline.chaos.live.target import ChaosTarget
 from strandline.client import Admin
 from strandline.client.types import LATEST
+from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import TopicPartition
 
 TRIES = 20
@@ -44,7 +45,7 @@ def _digests(target: ChaosTarget, place: TopicPartition, replicas: tuple[int, ..
                 digest, length = target.digest(node, place.topic, place.partition, end)
                 told[node] = f"{digest[:16]} ({length} bytes)"
                 break
-            except CheckFailed as failed:
+            except (CheckFailed, StrandlineError) as failed:
                 told[node] = str(failed)
                 if attempt + 1 < TRIES:
                     time.sleep(PAUSE_S)

@@ -98,6 +98,7 @@ class LiveRun:
         self._acks = AckTimes()
         self._windows: list[Window] = []
         self._strikes: list[Strike] = []
+        self._struck_alone: set[str] = set()
         self._outcome = Outcome()
         self._began = time.monotonic()
         self._partitions = [Partition(topic, n) for topic, count in options.topics.items() for n in range(count)]
@@ -137,7 +138,7 @@ class LiveRun:
         faults = plan(self.options.schedule, self._rng)
         while time.monotonic() < deadline:
             self._quiet()
-            self._one_fault(next(faults), faults)
+            self._one_fault(next(faults))
             if self._load.journal_bytes > JOURNAL_BYTES_MAX:
                 self._say("the journals are long enough: no more faults")
                 break
@@ -165,25 +166,25 @@ class LiveRun:
         window.undone_ms = window.whole_ms = _now_ms()
         self._windows.append(window)
 
-    def _one_fault(self, fault: Fault, faults: Any) -> None:
+    def _one_fault(self, fault: Fault) -> None:
         window = Window(fault.name, _now_ms())
         if not self._strike(fault):
             return
         low, high = fault.hold_s
         hold_s = self._rng.uniform(low, high)
-        if fault.name not in ALONE and len(self.options.schedule) > 1:
-            second = next(faults)
-            if second.name not in ALONE and self._rng.random() < SECOND_FAULT_PROBABILITY:
+        if fault.name in self._struck_alone - ALONE:
+            second = FAULTS[self._rng.choice(sorted(self._struck_alone - ALONE))]
+            if self._rng.random() < SECOND_FAULT_PROBABILITY:
                 self._hold(hold_s / 2)
                 if self._strike(second):
                     window.kind = TWO_AT_ONCE
                 hold_s /= 2
         self._hold(hold_s)
-        while self._strikes:
-            strike = self._strikes.pop()
-            strike_down = strike.down
+        for strike in reversed(self._strikes):
             undo(strike)
-            strike_down.clear()
+        self._strikes.clear()
+        if window.kind == fault.name:
+            self._struck_alone.add(fault.name)
         window.undone_ms = _now_ms()
         self._wait_progress()
         window.whole_ms = _now_ms()
