@@ -1,0 +1,174 @@
+"""The records of `__consumer_offsets`, the deadlines, and the choice of partitions: Kafka's own."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strandline.cluster.coordinator.groups import records
+from strandline.cluster.coordinator.groups.records import (
+    GroupKey,
+    GroupValue,
+    MemberValue,
+    OffsetKey,
+    OffsetValue,
+    UnknownKey,
+)
+from strandline.cluster.coordinator.machine import Now
+from strandline.cluster.coordinator.partitions import java_hash, partition_of
+from strandline.cluster.coordinator.timers import Timers
+from strandline.proto.errors import ProtocolError
+
+TEXT = st.text(max_size=8)
+INT32 = st.integers(-1, 2**31 - 1)
+INT64 = st.integers(-1, 2**63 - 1)
+MEMBERS = st.builds(
+    MemberValue,
+    member_id=TEXT,
+    instance_id=st.none() | TEXT,
+    client_id=TEXT,
+    client_host=TEXT,
+    rebalance_timeout_ms=st.integers(0, 2**31 - 1),
+    session_timeout_ms=st.integers(0, 2**31 - 1),
+    subscription=st.binary(max_size=8),
+    assignment=st.binary(max_size=8),
+)
+GROUPS = st.builds(
+    GroupValue,
+    protocol_type=TEXT,
+    generation=INT32,
+    protocol=st.none() | TEXT,
+    leader=st.none() | TEXT,
+    state_ms=INT64,
+    members=st.lists(MEMBERS, max_size=3).map(tuple),
+)
+
+
+@given(GROUPS, TEXT)
+@settings(max_examples=60, deadline=None)
+def test_a_group_reads_back(value: GroupValue, group: str) -> None:
+    record = records.group_record(group, value)
+    assert record.value is not None
+    assert records.read_key(record.key) == GroupKey(group)
+    assert records.read_group_value(record.value) == value
+
+
+@given(TEXT, TEXT, INT32, INT64, INT32, TEXT, INT64, st.just(-1) | INT64)
+@settings(max_examples=60, deadline=None)
+def test_an_offset_reads_back(
+    group: str, topic: str, partition: int, offset: int, epoch: int, metadata: str, commit_ms: int, expire_ms: int
+) -> None:
+    """The leader epoch has no place beside an expiry of the client's own (version 1)."""
+    key = OffsetKey(group, topic, partition)
+    value = OffsetValue(offset, epoch if expire_ms == -1 else -1, metadata, commit_ms, expire_ms)
+    record = records.offset_record(key, value)
+    assert record.value is not None
+    assert records.read_key(record.key) == key
+    assert records.read_offset_value(record.value) == value
+    assert records.offset_record(key, None).value is None
+
+
+def test_the_bytes_are_kafkas() -> None:
+    """Written down from Kafka's schemas OffsetCommitKey 1, OffsetCommitValue 3, GroupMetadataKey 2 and
+    GroupMetadataValue 3."""
+    record = records.offset_record(OffsetKey("g", "t", 7), OffsetValue(5, 2, "m", 9))
+    assert record.key == b"\x00\x01\x00\x01g\x00\x01t\x00\x00\x00\x07"
+    assert (
+        record.value == b"\x00\x03" + (5).to_bytes(8, "big") + (2).to_bytes(4, "big") + b"\x00\x01m" + bytes(7) + b"\t"
+    )
+    member = MemberValue("m", None, "c", "/h", 20, 10, b"s", b"a")
+    record = records.group_record("g", GroupValue("consumer", 3, "range", "m", 9, (member,)))
+    assert record.key == b"\x00\x02\x00\x01g"
+    assert record.value == (
+        b"\x00\x03\x00\x08consumer\x00\x00\x00\x03\x00\x05range\x00\x01m"
+        + (9).to_bytes(8, "big")
+        + b"\x00\x00\x00\x01\x00\x01m\xff\xff\x00\x01c\x00\x02/h"
+        + b"\x00\x00\x00\x14\x00\x00\x00\x0a\x00\x00\x00\x01s\x00\x00\x00\x01a"
+    )
+
+
+def test_other_versions_are_read() -> None:
+    """Version 0 to 4, the last one flexible; unknown kinds of keys are told apart."""
+    assert records.read_key(b"\x00\x00\x00\x01g\x00\x01t\x00\x00\x00\x07") == OffsetKey("g", "t", 7)
+    assert records.read_key(b"\x00\x07abc") == UnknownKey(7)
+    old = b"\x00\x00" + (5).to_bytes(8, "big") + b"\x00\x01m" + (9).to_bytes(8, "big")
+    assert records.read_offset_value(old) == OffsetValue(5, -1, "m", 9)
+    new = b"\x00\x04" + (5).to_bytes(8, "big") + (2).to_bytes(4, "big") + b"\x02m" + (9).to_bytes(8, "big") + b"\x00"
+    assert records.read_offset_value(new) == OffsetValue(5, 2, "m", 9)
+    member = b"\x02m\x00\x02c\x02h" + (20).to_bytes(4, "big") + (10).to_bytes(4, "big") + b"\x02s\x02a\x01\x05\x01x"
+    group = b"\x00\x04\x02p\x00\x00\x00\x03\x02r\x02m" + (9).to_bytes(8, "big") + b"\x02" + member + b"\x00"
+    assert records.read_group_value(group) == GroupValue(
+        "p", 3, "r", "m", 9, (MemberValue("m", None, "c", "h", 20, 10, b"s", b"a"),)
+    )
+    first = b"\x00\x00\x00\x01p\x00\x00\x00\x03\x00\x01r\x00\x01m\x00\x00\x00\x01"
+    first += b"\x00\x01m\x00\x01c\x00\x01h" + (10).to_bytes(4, "big") + b"\x00\x00\x00\x01s\x00\x00\x00\x01a"
+    (read,) = records.read_group_value(first).members
+    assert (read.rebalance_timeout_ms, read.session_timeout_ms) == (10, 10), "a member without its own waits a session"
+
+
+@given(st.binary(max_size=40))
+@settings(max_examples=150, deadline=None)
+def test_nonsense_is_a_protocol_error(raw: bytes) -> None:
+    for read in (records.read_key, records.read_offset_value, records.read_group_value):
+        try:
+            read(raw)
+        except ProtocolError:
+            pass
+    records.subscribed_topics(raw)
+
+
+def test_truncated_records_are_refused() -> None:
+    member = MemberValue("m", "i", "c", "/h", 20, 10, b"s", b"a")
+    value = records.group_value(GroupValue("consumer", 3, "range", "m", 9, (member,)))
+    for end in range(len(value)):
+        with pytest.raises(ProtocolError):
+            records.read_group_value(value[:end])
+
+
+def test_partitions_are_chosen_as_kafka_does() -> None:
+    """`Utils.abs(groupId.hashCode()) % partitions`; the hashes are Java's."""
+    assert java_hash("") == 0
+    assert java_hash("group") == 98629247
+    assert java_hash("polygenelubricants") == -(2**31), "the well-known string whose hash has no absolute value"
+    assert partition_of("polygenelubricants", 50) == 0
+    assert partition_of("group", 50) == 98629247 % 50
+    assert java_hash("\U0001f600") == 31 * 0xD83D + 0xDE00
+
+
+def test_timers() -> None:
+    """One deadline a key; a later one replaces an earlier one; equal ones in the order of their setting."""
+    timers = Timers()
+    seen: list[str] = []
+
+    def note(name: str) -> None:
+        timers.set(name, 100.0, lambda _now: seen.append(name))
+
+    for name in "abc":
+        note(name)
+    timers.set("b", 200.0, lambda _now: seen.append("b later"))
+    timers.cancel("c")
+    timers.cancel("never set")
+    timers.run(Now(99.0, 0))
+    assert seen == []
+    timers.run(Now(100.0, 0))
+    assert seen == ["a"]
+    assert timers.next_ms == 200.0
+    timers.set("b", 150.0, lambda _now: seen.append("b sooner"))
+    timers.run(Now(150.0, 0))
+    assert seen == ["a", "b sooner"]
+    timers.run(Now(300.0, 0))
+    assert seen == ["a", "b sooner"]
+    assert len(timers) == 0
+
+
+def test_renewed_sessions_do_not_fill_the_heap() -> None:
+    """A heartbeat costs no entry: the heap has one a member at most, and few beyond that after many have gone."""
+    timers = Timers()
+    for turn in range(50):
+        for member in range(100):
+            timers.set(member, 1000.0 + turn, lambda _now: None)
+    assert len(timers._heap) == 100
+    for member in range(100):
+        timers.cancel(member)
+    assert len(timers._heap) <= 64
