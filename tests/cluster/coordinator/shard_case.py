@@ -40,7 +40,11 @@ class Driver:
     """
 
     def __init__(
-        self, config: GroupConfig | None = None, log: list[Record] | None = None, **config_values: Any
+        self,
+        config: GroupConfig | None = None,
+        log: list[Record] | None = None,
+        now_ms: float = START_MS,
+        **config_values: Any,
     ) -> None:
         self.config = config or GroupConfig(**{"initial_rebalance_delay_ms": 0, **config_values})
         self.rng = random.Random(7)
