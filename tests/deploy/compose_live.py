@@ -6,11 +6,16 @@ with the reason, where no container engine runs and none can be started. Everyth
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 import shutil
 import subprocess
+import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,7 +23,7 @@ import yaml
 from confluent_kafka import Consumer, Producer
 
 from strandline.chaos.live import compose_image
-from strandline.chaos.live.compose import ComposeCluster
+from strandline.chaos.live.compose import ComposeCluster, free_ports
 from strandline.chaos.live.compose_engine import Engine, EngineError, NoEngine
 from strandline.chaos.live.runner import LiveRun, RunOptions
 
@@ -26,6 +31,7 @@ ROOT = Path(__file__).parent.parent.parent
 DEPLOY = ROOT / "deploy"
 IMAGE = "strandline:compose-test"
 BASE = "strandline-base:compose-test"
+PROMETHEUS = "prom/prometheus:v3.5.0"
 RECORDS = 500
 
 CHAOS = ["kill-leader", "kill-controller", "pause", "kill-all", "slow-disk", "rolling-restart", "wiped-dir"]
@@ -62,7 +68,9 @@ def engine(say: Say) -> Iterator[Engine]:
 @pytest.fixture(scope="class")
 def split(engine: Engine, say: Say) -> Iterator[ComposeCluster]:
     """Three controllers and three brokers."""
-    with ComposeCluster(engine, DEPLOY / "compose.yaml", image=IMAGE) as cluster:
+    [port] = free_ports(1)
+    variables = {"PROMETHEUS_IMAGE": PROMETHEUS, "PROMETHEUS_PORT": str(port)}
+    with ComposeCluster(engine, DEPLOY / "compose.yaml", image=IMAGE, variables=variables) as cluster:
         say(f"up: brokers {cluster.broker_ids}, controllers {cluster.controller_ids}, outside {cluster.bootstrap}")
         yield cluster
     say("down")
@@ -99,6 +107,50 @@ def produce_outside(bootstrap: str, topic: str, count: int) -> list[bytes]:
     return acked
 
 
+@contextmanager
+def sending(bootstrap: str, topic: str) -> Iterator[list[bytes]]:
+    """A producer that sends all the time; at the end its values in their order, each of which was acknowledged."""
+    acked: list[bytes] = []
+    failed: list[object] = []
+    ended = threading.Event()
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True})
+
+    def send() -> None:
+        number = 0
+        while not ended.wait(0.02):
+            producer.produce(
+                topic,
+                b"value %d" % number,
+                on_delivery=lambda error, message: failed.append(error) if error else acked.append(message.value()),
+            )
+            producer.poll(0)
+            number += 1
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        yield acked
+    finally:
+        ended.set()
+        sender.join()
+        assert producer.flush(60) == 0
+    assert not failed
+    assert acked
+
+
+def wait_until_in_sync(cluster: ComposeCluster) -> None:
+    """Until `strandline cluster describe` says so."""
+    name = cluster.container(cluster.broker_ids[0])
+    deadline = time.monotonic() + 60
+    while True:
+        told = ""
+        with contextlib.suppress(EngineError):
+            told = cluster.engine.docker("exec", name, "strandline", "cluster", "describe")
+        if "all in sync" in told:
+            return
+        assert time.monotonic() < deadline, told
+
+
 def consume_outside(bootstrap: str, topic: str, count: int) -> list[bytes]:
     """The first `count` values of a topic with one partition, as confluent-kafka reads them."""
     from confluent_kafka import OFFSET_BEGINNING, TopicPartition
@@ -113,6 +165,23 @@ def consume_outside(bootstrap: str, topic: str, count: int) -> list[bytes]:
             values.append(message.value())
     consumer.close()
     return values
+
+
+def provide_prometheus(engine: Engine) -> None:
+    """See that the engine has the image of deploy/'s Prometheus; without a registry, one made of Debian's program."""
+    with contextlib.suppress(EngineError):
+        engine.docker("image", "inspect", PROMETHEUS)
+        return
+    program = shutil.which("prometheus")
+    if not engine.own or program is None:
+        pytest.skip(f"no Prometheus: neither an image {PROMETHEUS} nor a program (Debian's package prometheus)")
+    context = engine.directory / "prometheus"
+    context.mkdir()
+    shutil.copy(program, context / "prometheus")
+    (context / "Dockerfile").write_text(
+        f'FROM {IMAGE}\nUSER 0\nHEALTHCHECK NONE\nCOPY prometheus /bin/prometheus\nENTRYPOINT ["/bin/prometheus"]\n'
+    )
+    engine.docker("build", "--tag", PROMETHEUS, str(context))
 
 
 def wait_for_health(cluster: ComposeCluster, status: str) -> None:
@@ -168,8 +237,8 @@ class TestSplit:
         print(split.compose("ps"))
         check_inside_and_outside(split, say)
 
-    def test_prometheus_would_find_every_node(self, split: ComposeCluster, say: Say) -> None:
-        """The targets of deploy/prometheus.yml, asked on the network on which it would ask."""
+    def test_every_target_of_prometheus_answers(self, split: ComposeCluster, say: Say) -> None:
+        """Those of deploy/prometheus.yml, asked on the network on which it would ask."""
         jobs = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"]
         targets = [target for job in jobs for config in job["static_configs"] for target in config["targets"]]
         code = (
@@ -182,6 +251,22 @@ class TestSplit:
         words = ("run", "--rm", "--network", f"{split.project}_nodes", "--entrypoint", "python3", IMAGE, "-c", code)
         assert len(split.engine.docker(*words, *targets).splitlines()) == len(targets) == len(split.node_ids)
         say(f"{len(targets)} targets of prometheus.yml answer, all ready")
+
+    def test_prometheus_scrapes_every_node(self, split: ComposeCluster, say: Say) -> None:
+        """The service of the profile, where its image is, or this machine's own program put into one."""
+        provide_prometheus(split.engine)
+        split.compose("--profile", "metrics", "up", "--detach", "--no-build", "--no-recreate", "prometheus")
+        address = split.compose("--profile", "metrics", "port", "prometheus", "9090").strip()
+        deadline = time.monotonic() + 60
+        while True:
+            health: dict[str, str] = {}
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{address}/api/v1/targets") as answer:
+                found = json.load(answer)["data"]["activeTargets"]
+                health = {target["labels"]["instance"]: target["health"] for target in found}
+            if len(health) == len(split.node_ids) and set(health.values()) == {"up"}:
+                break
+            assert time.monotonic() < deadline, health
+        say(f"Prometheus at {address} has scraped {', '.join(sorted(health))}")
 
     def test_stopping_is_a_controlled_shutdown(self, split: ComposeCluster, say: Say) -> None:
         """SIGTERM reaches the node itself, which is process 1: exit code 0, the clean marker, no waiting."""
@@ -197,13 +282,21 @@ class TestSplit:
         assert "formatted" not in split.engine.docker("logs", "--since", "10s", name, merge=True)
         say(f"a broker stopped in {took:.1f} s and came back on its volume")
 
-    def test_new_containers_take_up_the_volumes(self, split: ComposeCluster, say: Say) -> None:
-        """As an upgrade does it: new containers, the same volumes, nothing lost; an empty one can be refused."""
-        split.compose("up", "--detach", "--no-build", "--force-recreate", timeout_s=180)
-        split.find_containers()
-        split.wait_ready(split.node_ids)
+    def test_a_rolling_upgrade_under_load(self, split: ComposeCluster, say: Say) -> None:
+        """docs/deploy.md: each service made anew on its volume, one after the other; every send is acknowledged."""
+        run_inside(split, "topic", "create", "upgrade", "--partitions", "1")
+        began = time.monotonic()
+        with sending(split.bootstrap, "upgrade") as acked:
+            for node_id in [*split.controller_ids, *split.broker_ids]:
+                split.renew(node_id)
+                split.wait_ready([node_id])
+                assert "formatted" not in split.engine.docker("logs", split.container(node_id), merge=True)
+                wait_until_in_sync(split)
+        assert consume_outside(split.bootstrap, "upgrade", len(acked)) == acked
         assert len(consume_outside(split.bootstrap, "meals", RECORDS + 1)) == RECORDS + 1
-        say("all containers made anew: every record is there")
+        say(f"all containers made anew in {time.monotonic() - began:.0f} s; {len(acked)} sends, all acknowledged")
+
+    def test_an_empty_volume_can_be_refused(self, split: ComposeCluster) -> None:
         environment = ("--env", "STRANDLINE_NODE_ID=1", "--env", "STRANDLINE_CLUSTER_ID=other")
         with pytest.raises(EngineError, match="Is the right volume mounted there"):
             split.engine.docker("run", "--rm", *environment, "--env", "STRANDLINE_FORMAT=never", IMAGE)

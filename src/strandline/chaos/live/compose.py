@@ -71,6 +71,7 @@ class ComposeCluster:
         compose_file: whose services are nodes, but for those with a profile.
         image: the image of all nodes.
         settings: settings of every node, by Kafka's names, beside those of the file.
+        variables: what the compose file asks the environment for, beside image and ports.
         project: the prefix of all names that the engine gets to see; a random one if left out.
     """
 
@@ -81,6 +82,7 @@ class ComposeCluster:
         *,
         image: str,
         settings: Mapping[str, str] | None = None,
+        variables: Mapping[str, str] | None = None,
         project: str | None = None,
     ) -> None:
         self.engine = engine
@@ -89,7 +91,7 @@ class ComposeCluster:
         self._file = compose_file
         self._settings = {FAULT_INJECTION: "true", **(settings or {})}
         self._override = engine.directory / f"{self.project}.json"
-        self._environment = {"STRANDLINE_IMAGE": image, "COMPOSE_PROJECT_NAME": self.project}
+        self._environment = {**(variables or {}), "STRANDLINE_IMAGE": image, "COMPOSE_PROJECT_NAME": self.project}
         self._nodes: dict[int, _Container] = {}
         self._cut_off: dict[int, None] = {}
         self._paused: dict[int, None] = {}
@@ -112,7 +114,7 @@ class ComposeCluster:
         Raises:
             EngineError: the engine refused, or a node was not ready in time; everything is taken away again.
         """
-        ports = _free_ports(3)
+        ports = free_ports(3)
         self._environment |= {f"STRANDLINE_PORT_{number}": str(port) for number, port in enumerate(ports, 1)}
         try:
             services = self.compose("config", "--services").split()
@@ -120,7 +122,7 @@ class ComposeCluster:
             override = {"services": {name: {"environment": variables} for name in services if name != "prometheus"}}
             self._override.write_text(json.dumps(override))  # JSON is YAML
             self.compose("up", "--detach", "--no-build", timeout_s=180)
-            self.find_containers()
+            self._find_containers()
             self.wait_ready(self.node_ids)
         except BaseException:
             self.stop()
@@ -183,6 +185,12 @@ class ComposeCluster:
         self._do("start", node_id)
         if wait:
             self.wait_ready([node_id])
+
+    def renew(self, node_id: int) -> None:
+        """A new container on the same volume, as an upgrade makes it."""
+        service = self._nodes[node_id].service
+        self.compose("up", "--detach", "--no-build", "--no-deps", "--force-recreate", service, timeout_s=STOP_S + 60)
+        self._find_containers()
 
     def partition(self, a: int, b: int, *, one_way: bool = False) -> None:
         """Not possible: see `unsupported`. Raises EngineError."""
@@ -351,7 +359,7 @@ class ComposeCluster:
     def _exec(self, node_id: int, *words: str, timeout_s: float = 60.0) -> str:
         return self.engine.docker("exec", self._nodes[node_id].name, *words, timeout_s=timeout_s)
 
-    def find_containers(self) -> None:
+    def _find_containers(self) -> None:
         """Learn which container is which node, from what they were told themselves: after `up` has made new ones."""
         label = f"label=com.docker.compose.project={self.project}"
         ids = self.engine.docker("ps", "--all", "--quiet", "--filter", label).split()
@@ -372,7 +380,7 @@ def _pause(seconds: float) -> None:
     threading.Event().wait(seconds)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on, below those that connections are given. Raises EngineError."""
     bases = list(range(11_000, 22_000, 10))
     random.SystemRandom().shuffle(bases)

@@ -81,6 +81,10 @@ class Engine:
         """The docker program that can build."""
         return [self._client]
 
+    def daemon_pid(self) -> int | None:
+        """The process of an engine that was started here."""
+        return None if self._daemon is None else self._daemon.pid
+
     def environment(self) -> dict[str, str]:
         """The environment in which other programs reach this engine."""
         return dict(self._environment)
