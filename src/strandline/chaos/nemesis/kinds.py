@@ -6,6 +6,7 @@ from strandline.chaos.nemesis import disks, links, processes
 
 FAULTS = {
     "stop": processes.stop,
+    "stop_all": processes.stop_all,
     "kill": processes.kill,
     "kill_in_callback": processes.kill_in_callback,
     "kill_leader": processes.kill_leader,
@@ -36,7 +37,7 @@ FAULTS = {
 }
 """name -> injects one."""
 
-_NODE_ALONE = ("stop", "rolling_restart", "full_disk", "fail_sync", "fail_write", "fail_read", "bit_rot")
+_NODE_ALONE = ("stop", "stop_all", "rolling_restart", "full_disk", "fail_sync", "fail_write", "fail_read", "bit_rot")
 
 NODE_KINDS = tuple(FAULTS)
 """Those that a whole node is asked to survive."""

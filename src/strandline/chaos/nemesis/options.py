@@ -31,5 +31,5 @@ class FaultOptions:
         number = rng.choice((2, 3, 5, 8, len(kinds_there_are) // 2, len(kinds_there_are)))
         kinds = tuple(rng.sample(list(kinds_there_are), min(number, len(kinds_there_are))))
         gap = rng.choice((200, 700, 2000))
-        duration = rng.choice((300, 1000, 3000))
+        duration = rng.choice((300, 1000, 3000, 6000))
         return cls(kinds, gap // 5, gap, duration // 10, duration)

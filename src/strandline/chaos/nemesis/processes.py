@@ -13,7 +13,16 @@ _PATIENCE_MS = 200.0
 
 def stop(nemesis: Nemesis) -> None:
     """A polite stop."""
-    name = nemesis.pick()
+    _stop(nemesis, nemesis.pick())
+
+
+def stop_all(nemesis: Nemesis) -> None:
+    """A polite stop of all nodes, in some order."""
+    for name in nemesis.rng.sample(list(nemesis.names), len(nemesis.names)):
+        _stop(nemesis, name)
+
+
+def _stop(nemesis: Nemesis, name: str) -> None:
     if nemesis.stop is not None and nemesis.world.process(name) is not None and nemesis.may_take_down(name):
         nemesis.stop(name)
         duration_ms = nemesis.later(lambda: _replace(nemesis, name))
