@@ -74,6 +74,9 @@ class Disk(Protocol):
     def free_bytes(self, path: str) -> int:
         """Space left for ordinary writers on the file system that holds `path`."""
 
+    def total_bytes(self, path: str) -> int:
+        """Size of the file system that holds `path`."""
+
     def sync_now(self, files: Sequence[File]) -> None:
         """fdatasync each, blocking: for small files at rare moments (votes, checkpoints). Raises DiskError."""
 

@@ -214,6 +214,11 @@ class RealDisk:
         status = os.statvfs(path)
         return status.f_bavail * status.f_frsize
 
+    def total_bytes(self, path: str) -> int:
+        """Size of the file system."""
+        status = os.statvfs(path)
+        return status.f_blocks * status.f_frsize
+
     def boot_id(self) -> str:
         """The kernel's id of this boot; empty where there is none."""
         try:

@@ -75,6 +75,7 @@ class ReplicaManager:
     ) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
+        self.log_dir = log_dir
         self.config = config
         self.clock = clock
         self.rng = rng

@@ -11,6 +11,9 @@ from kafka_case import run, versions
 from kafka_node import KafkaNode
 from kafka_wire import KafkaClient
 
+from strandline.controller.metadata.image import topic_resource
+from strandline.log.batch import build_batch
+from strandline.log.records import Record
 from strandline.proto.error_codes import ErrorCode
 
 # Topics
@@ -231,3 +234,85 @@ def test_elect_leaders(tmp_path: Path, version: int) -> None:
             assert "up, in the ISR" in preview.replica_election_results[0].partition_result[0].error_message
 
     run(tmp_path, main)
+
+
+# What lies on the disk, and whose it is
+
+
+@pytest.mark.parametrize("version", versions("DescribeLogDirs"))
+def test_describe_log_dirs(tmp_path: Path, version: int) -> None:
+    """This broker's directory with the size of each partition; only those asked for; its disk (KIP-827)."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        node.create_topic("t", 2)
+        node.create_topic("u")
+        size = len(await produce_one(client, "t"))
+        answer = await client.ask("describe_log_dirs", version, topics=None)
+        [directory] = answer.results
+        assert directory.log_dir == str(tmp_path)
+        found = {
+            (topic.name, part.partition_index): (part.partition_size, part.offset_lag, part.is_future_key)
+            for topic in directory.topics
+            for part in topic.partitions
+        }
+        assert found == {("t", 0): (size, 0, False), ("t", 1): (0, 0, False), ("u", 0): (0, 0, False)}
+        if version >= 4:
+            assert 0 < directory.usable_bytes <= directory.total_bytes
+        some = await client.ask("describe_log_dirs", version, topics=[{"topic": "t", "partitions": [1, 9]}])
+        assert [part.partition_index for topic in some.results[0].topics for part in topic.partitions] == [1]
+
+    run(tmp_path, main)
+
+
+def test_describe_producers(tmp_path: Path) -> None:
+    """Who has written, with the last sequence; errors of a partition are its own."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        node.create_topic("t")
+        await produce_one(client, "t", producer_id=7, producer_epoch=2, base_sequence=0)
+        wanted = [{"name": "t", "partition_indexes": [0, 5]}, {"name": "x", "partition_indexes": [0]}]
+        answer = await client.ask("describe_producers", 0, topics=wanted)
+        [first, missing], [unknown] = (topic.partitions for topic in answer.topics)
+        [producer] = first.active_producers
+        assert (producer.producer_id, producer.producer_epoch, producer.last_sequence) == (7, 2, 0)
+        assert producer.current_txn_start_offset == -1
+        assert missing.error_code == unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    run(tmp_path, main)
+
+
+@pytest.mark.parametrize("version", versions("AlterConfigs"))
+def test_alter_configs_sets_the_whole(tmp_path: Path, version: int) -> None:
+    """What is not named goes back to its default; a wrong value changes nothing; validate_only neither."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        node.create_topic("t", retention_ms="1000")
+
+        async def alter(configs: dict[str, str | None], validate_only: bool = False) -> ErrorCode:
+            named = [{"name": name, "value": value} for name, value in configs.items()]
+            resource = {"resource_type": 2, "resource_name": "t", "configs": named}
+            answer = await client.ask("alter_configs", version, resources=[resource], validate_only=validate_only)
+            return ErrorCode(answer.responses[0].error_code)
+
+        def now() -> dict[str, str]:
+            return dict(node.controller.image.config(topic_resource("t")))
+
+        assert await alter({"segment.bytes": "1048576"}, validate_only=True) is ErrorCode.NONE
+        assert now() == {"retention.ms": "1000"}
+        assert await alter({"segment.bytes": "1048576"}) is ErrorCode.NONE
+        assert now() == {"segment.bytes": "1048576"}
+        assert await alter({"retention.ms": "soon"}) is ErrorCode.INVALID_CONFIG
+        assert now() == {"segment.bytes": "1048576"}
+        assert await alter({}) is ErrorCode.NONE
+        assert now() == {}
+
+    run(tmp_path, main)
+
+
+async def produce_one(client: KafkaClient, topic: str, **producer: int) -> bytes:
+    """Store one batch in partition 0; its bytes."""
+    batch = bytes(build_batch([Record(0, 1_000, None, b"x", ())], **producer))
+    data = [{"name": topic, "partition_data": [{"index": 0, "records": batch}]}]
+    answer = await client.ask("produce", 9, acks=-1, timeout=5000, transactional_id=None, topic_data=data)
+    assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+    return batch

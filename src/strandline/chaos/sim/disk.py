@@ -358,6 +358,10 @@ class DiskPort:
         self._names()
         return max(0, self._disk.config.capacity_bytes - self._disk.used_bytes)
 
+    def total_bytes(self, path: str) -> int:
+        self._names()
+        return self._disk.config.capacity_bytes
+
     def sync_now(self, files: Sequence[File]) -> None:
         for file in files:
             assert isinstance(file, SimFile)

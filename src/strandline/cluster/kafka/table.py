@@ -6,6 +6,7 @@ import importlib.util
 
 from strandline.cluster.kafka.api import Api
 from strandline.cluster.kafka.apis import (
+    alter_configs,
     api_versions,
     create_partitions,
     create_topics,
@@ -14,6 +15,8 @@ from strandline.cluster.kafka.apis import (
     describe_cluster,
     describe_configs,
     describe_groups,
+    describe_log_dirs,
+    describe_producers,
     describe_quorum,
     describe_topic_partitions,
     elect_leaders,
@@ -59,6 +62,9 @@ APIS: dict[int, Api] = {
         init_producer_id.API,
         offset_for_leader_epoch.API,
         describe_configs.API,
+        alter_configs.API,
+        describe_log_dirs.API,
+        describe_producers.API,
         create_partitions.API,
         elect_leaders.API,
         incremental_alter_configs.API,

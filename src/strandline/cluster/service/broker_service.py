@@ -15,6 +15,7 @@ from strandline.cluster.service.fetch import Fetching
 from strandline.cluster.service.group_admin import GroupAdmin
 from strandline.cluster.service.group_members import GroupMembers
 from strandline.cluster.service.group_offsets import GroupOffsets
+from strandline.cluster.service.inspection import Inspection
 from strandline.cluster.service.metadata import Metadata
 from strandline.cluster.service.offsets import Offsets
 from strandline.cluster.service.produce import Producing
@@ -36,5 +37,6 @@ class BrokerService(
     GroupOffsets,
     GroupAdmin,
     QuorumQueries,
+    Inspection,
 ):
     """All operations; each group stands in a file of its own."""

@@ -10,7 +10,9 @@ from strandline.controller.metadata.image import ResourceType
 from strandline.proto.error_codes import ErrorCode
 
 
-class _Outcome(NamedTuple):
+class Outcome(NamedTuple):
+    """What became of one resource, as it was named."""
+
     error: ErrorCode
     message: str
     resource_type: int
@@ -33,7 +35,7 @@ def _alteration(resource: Any) -> ResourceAlteration | str:
     return ResourceAlteration(kind, resource.resource_name, changes)
 
 
-def _respond(call: Call, outcomes: list[_Outcome]) -> Any:
+def _respond(call: Call, outcomes: list[Outcome]) -> Any:
     responses = tuple(
         call.make(
             "AlterConfigsResourceResponse",
@@ -47,8 +49,8 @@ def _respond(call: Call, outcomes: list[_Outcome]) -> Any:
     return call.make("IncrementalAlterConfigsResponse", throttle_time=0, responses=responses)
 
 
-async def _answer(call: Call) -> Any:
-    wanted = [_alteration(resource) for resource in call.request.resources]
+async def config_outcomes(call: Call, wanted: list[ResourceAlteration | str]) -> list[Outcome]:
+    """Carry out what can be; one outcome for each resource of the request, in order. A text is why one cannot be."""
     asked = [one for one in wanted if isinstance(one, ResourceAlteration)]
     answered = iter(
         await call.service.incremental_alter_configs(call.context, asked, dry_run=call.request.validate_only)
@@ -60,15 +62,19 @@ async def _answer(call: Call) -> Any:
         else:
             outcome = next(answered)
             error, message = outcome.error, outcome.message
-        outcomes.append(_Outcome(error, message, resource.resource_type, resource.resource_name))
-    return _respond(call, outcomes)
+        outcomes.append(Outcome(error, message, resource.resource_type, resource.resource_name))
+    return outcomes
+
+
+async def _answer(call: Call) -> Any:
+    return _respond(call, await config_outcomes(call, [_alteration(one) for one in call.request.resources]))
 
 
 def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
     return _respond(
         call,
         [
-            _Outcome(error, message, resource.resource_type, resource.resource_name)
+            Outcome(error, message, resource.resource_type, resource.resource_name)
             for resource in call.request.resources
         ],
     )

@@ -1,0 +1,67 @@
+"""DescribeProducers (61): whom a partition's leader remembers for the check against duplicates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strandline.cluster.kafka.api import Call, message_api
+from strandline.cluster.service.inspection import ProducersAnswer
+from strandline.log.producer_state import ProducerEntry
+from strandline.proto.error_codes import ErrorCode
+
+
+def _wanted(call: Call) -> list[tuple[str, int]]:
+    return [(topic.name, number) for topic in call.request.topics for number in topic.partition_indexes]
+
+
+def _producer(call: Call, entry: ProducerEntry) -> Any:
+    last = entry.batches[-1] if entry.batches else None
+    return call.make(
+        "ProducerState",
+        producer_id=entry.producer_id,
+        producer_epoch=entry.epoch,
+        last_sequence=-1 if last is None else last.last_sequence,
+        last_timestamp=-1 if last is None else last.timestamp_ms,
+        coordinator_epoch=entry.coordinator_epoch,
+        current_txn_start_offset=entry.transaction_start,
+    )
+
+
+def _respond(call: Call, answers: list[ProducersAnswer]) -> Any:
+    topics: dict[str, list[Any]] = {}
+    for answer in answers:
+        partition = call.make(
+            "PartitionResponse",
+            partition_index=answer.partition,
+            error_code=answer.error,
+            error_message=answer.message or None,
+            active_producers=tuple(_producer(call, entry) for entry in answer.producers),
+        )
+        topics.setdefault(answer.topic, []).append(partition)
+    return call.make(
+        "DescribeProducersResponse",
+        throttle_time=0,
+        topics=tuple(
+            call.make("TopicResponse", name=name, partitions=tuple(partitions)) for name, partitions in topics.items()
+        ),
+    )
+
+
+def _answer(call: Call) -> Any:
+    return _respond(call, call.service.describe_producers(call.context, _wanted(call)))
+
+
+def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
+    return _respond(call, [ProducersAnswer(name, number, error, message) for name, number in _wanted(call)])
+
+
+API = message_api(
+    key=61,
+    name="DescribeProducers",
+    schema="describe_producers",
+    first=0,
+    last=0,
+    flexible_since=0,
+    refuse=_refuse,
+    answer=_answer,
+)
