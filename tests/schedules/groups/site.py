@@ -1,0 +1,380 @@
+"""Groups on a simulated cluster: production nodes, and members that speak Kafka's wire as its clients do."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import struct
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from kio.serial import entity_reader, entity_writer
+
+from strandline.chaos.cluster import CLIENT_PORT, SimCluster
+from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.world import World
+from strandline.client.aio import Admin
+from strandline.client.types import NewTopic
+from strandline.cluster.coordinator.partitions import OFFSETS_TOPIC, partition_of
+from strandline.cluster.kafka import codec
+from strandline.proto.error_codes import ErrorCode
+
+READY_MS = 30_000.0
+SETTINGS = {
+    "broker.session.timeout.ms": "3000",
+    "replica.lag.time.max.ms": "2000",
+    "offsets.topic.num.partitions": "2",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1000",
+}
+SESSION_MS = 6_000
+HEARTBEAT_MS = 1_000.0
+ANSWER_S = 3.0
+"""A request that is not answered in this time is given up, as clients do; a join may take a rebalance longer."""
+
+VERSIONS = {
+    "find_coordinator": (10, 2, "FindCoordinator"),
+    "join_group": (11, 5, "JoinGroup"),
+    "heartbeat": (12, 3, "Heartbeat"),
+    "leave_group": (13, 3, "LeaveGroup"),
+    "sync_group": (14, 3, "SyncGroup"),
+    "offset_commit": (8, 7, "OffsetCommit"),
+    "offset_fetch": (9, 5, "OffsetFetch"),
+}
+"""None of them flexible: plain headers."""
+
+
+class GaveUp(Exception):
+    """No answer, or no connection."""
+
+
+class Wire:
+    """A connection to one broker, one request at a time."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._number = 0
+
+    @classmethod
+    async def to(cls, host: str, port: int = CLIENT_PORT) -> Wire:
+        """Raises GaveUp."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return cls(*await asyncio.open_connection(host, port))
+        except (OSError, TimeoutError) as error:
+            raise GaveUp(f"{host}: {error}") from error
+
+    def close(self) -> None:
+        self._writer.close()
+
+    async def ask(self, api: str, *, within_s: float = ANSWER_S, **values: Any) -> Any:
+        """Raises GaveUp."""
+        key, version, name = VERSIONS[api]
+        self._number += 1
+        head = struct.pack(">hhi", key, version, self._number) + b"\x00\x01c"
+        module = codec.schema(api, version, "request")
+        out = io.BytesIO()
+        kind = getattr(module, f"{name}Request")
+        entity_writer(kind)(out, _build(module, kind, values))
+        frame = head + out.getvalue()
+        self._writer.write(struct.pack(">i", len(frame)) + frame)
+        try:
+            async with asyncio.timeout(within_s):
+                size = struct.unpack(">i", await self._reader.readexactly(4))[0]
+                answer = await self._reader.readexactly(size)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
+            raise GaveUp(api) from error
+        return entity_reader(getattr(codec.schema(api, version, "response"), f"{name}Response"))(answer, 4)[0]
+
+
+def _build(module: Any, kind: Any, values: Mapping[str, Any]) -> Any:
+    made = {
+        name: tuple(_build(module, getattr(module, one["kind"]), one) for one in value)
+        if isinstance(value, list)
+        else value
+        for name, value in values.items()
+        if name != "kind"
+    }
+    return codec.make(kind, **made)
+
+
+def protocols(*topics: str) -> list[dict[str, Any]]:
+    """One assignor, and what the member subscribes to."""
+    raw = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
+    subscription = struct.pack(">hi", 0, len(topics)) + raw + b"\xff\xff\xff\xff"
+    return [{"kind": "JoinGroupRequestProtocol", "name": "range", "metadata": subscription}]
+
+
+def commit_of(topic: str, offsets: Mapping[int, int]) -> list[dict[str, Any]]:
+    """The topics of an OffsetCommit."""
+    partitions = [
+        {
+            "kind": "OffsetCommitRequestPartition",
+            "partition_index": partition,
+            "committed_offset": offset,
+            "committed_leader_epoch": -1,
+            "committed_metadata": None,
+        }
+        for partition, offset in offsets.items()
+    ]
+    return [{"kind": "OffsetCommitRequestTopic", "name": topic, "partitions": partitions}]
+
+
+class Site:
+    """Three nodes, a machine for each client, and what befalls them."""
+
+    def __init__(self, seed: int, **settings: str) -> None:
+        self.world = World(seed)
+        given = {**SETTINGS, **{key.replace("_", "."): value for key, value in settings.items()}}
+        self.cluster = SimCluster(self.world, given)
+        self.world.add_machine("admin")
+
+    def run(self, story: Callable[[Site], Awaitable[None]], **topics: int) -> None:
+        """Start the cluster, create topics, and the one of groups; then the story."""
+
+        async def whole() -> None:
+            for name in self.cluster.names:
+                self.cluster.start(name)
+            await self.cluster.wait_ready(READY_MS)
+            await self.process("admin", lambda ports: self._create(ports, topics))
+            await self.cluster.wait_in_sync(READY_MS)
+            await story(self)
+
+        self.world.run(whole())
+
+    async def _create(self, ports: Ports, topics: Mapping[str, int]) -> None:
+        async with Admin(self.cluster.bootstrap, clock=ports.clock, rng=ports.rng) as admin:
+            await admin.create_topics([NewTopic(topic, count, 3) for topic, count in topics.items()])
+        await find(self.cluster.names, "any")
+
+    async def process(self, machine: str, work: Callable[[Ports], Awaitable[Any]]) -> Any:
+        """Run `work` on a machine as a process of its own, to its end."""
+        ended: list[Any] = []
+
+        async def main(ports: Ports) -> None:
+            try:
+                ended.append(await work(ports))
+            except Exception as error:
+                ended.append(error)
+
+        self.world.spawn(machine, main)
+        await self.cluster.wait_for("the client is done", 120_000, lambda: bool(ended))
+        self.world.kill(machine)
+        if isinstance(ended[0], Exception):
+            raise ended[0]
+        return ended[0]
+
+    async def find(self, group: str) -> str:
+        """The machine of a group's coordinator."""
+        return str(await self.process("admin", lambda _ports: find(self.cluster.names, group)))
+
+    def led(self, group: str) -> str:
+        """The same, without a question."""
+        image = self.cluster.newest_image()
+        assert image is not None
+        topic = image.topics[OFFSETS_TOPIC]
+        return f"n{topic.partitions[partition_of(group, len(topic.partitions))].leader}"
+
+    async def offsets(self, group: str, topic: str, partitions: int) -> list[int]:
+        """What a client that comes later reads as committed."""
+
+        async def fetch(_ports: Ports) -> list[int]:
+            while True:
+                wire = await Wire.to(await find(self.cluster.names, group))
+                try:
+                    return await fetch_offsets(wire, group, topic, partitions)
+                except GaveUp:
+                    await asyncio.sleep(0.1)
+                finally:
+                    wire.close()
+
+        found: list[int] = await self.process("admin", fetch)
+        return found
+
+
+async def fetch_offsets(wire: Wire, group: str, topic: str, partitions: int) -> list[int]:
+    """By partition, -1 where nothing is committed. Raises GaveUp for an error."""
+    asked = [
+        {"kind": "OffsetFetchRequestTopic", "name": topic, "partition_indexes": tuple(range(partitions))},
+    ]
+    answer = await wire.ask("offset_fetch", group_id=group, topics=asked)
+    if answer.error_code != 0:
+        raise GaveUp(answer.error_code)
+    return [one.committed_offset for one in answer.topics[0].partitions]
+
+
+async def find(names: list[str], group: str) -> str:
+    """The group's coordinator, by the word of any broker."""
+    while True:
+        for name in names:
+            try:
+                wire = await Wire.to(name)
+            except GaveUp:
+                continue
+            try:
+                answer = await wire.ask("find_coordinator", key=group, key_type=0)
+            except GaveUp:
+                continue
+            finally:
+                wire.close()
+            if answer.error_code == 0:
+                return str(answer.host)
+        await asyncio.sleep(0.1)
+
+
+class Member:
+    """A member as clients make them: joins, assigns if it leads, commits, beats, and starts over when it is told to.
+
+    Attributes:
+        acked: (virtual ms, generation, partition, offset) of each acknowledged commit.
+        owned: by generation, the partitions it was assigned.
+        fenced: another process has taken its instance id.
+    """
+
+    def __init__(self, site: Site, machine: str, *, group: str = "g", topic: str = "t", partitions: int = 6) -> None:
+        self.site = site
+        self.machine = machine
+        self.group = group
+        self.topic = topic
+        self.partitions = partitions
+        self.instance_id: str | None = None
+        self.member_id = ""
+        self.generation = -1
+        self.acked: list[tuple[float, int, int, int]] = []
+        self.owned: dict[int, tuple[int, ...]] = {}
+        self.fenced = False
+        self.leaving = False
+        self.errors: list[int] = []
+        self._wire: Wire | None = None
+        self._assigned: tuple[int, ...] | None = None
+
+    def start(self) -> None:
+        """In a process of its own."""
+        self.site.world.spawn(self.machine, self._main)
+
+    async def _main(self, _ports: Ports) -> None:
+        while not self.fenced:
+            try:
+                self._wire = await Wire.to(await find(self.site.cluster.names, self.group))
+                await self._take_part(self._wire)
+                if self.leaving:
+                    return
+            except GaveUp:
+                await asyncio.sleep(0.1)
+            finally:
+                if self._wire is not None:
+                    self._wire.close()
+
+    async def _take_part(self, wire: Wire) -> None:
+        """Until the coordinator is another one. Who finds a new one is still what it was, until it hears otherwise."""
+        while not self.fenced:
+            if self._assigned is None:
+                self._assigned = await self.join(wire)
+            if self._assigned is None:
+                await asyncio.sleep(0.1)
+                continue
+            assigned = self._assigned
+            offsets = await fetch_offsets(wire, self.group, self.topic, self.partitions)
+            positions = {partition: max(offsets[partition], 0) for partition in assigned}
+            while await self._beat(wire) and await self._commit(wire, positions):
+                if self.leaving:
+                    member = {"kind": "MemberIdentity", "member_id": self.member_id, "group_instance_id": None}
+                    await wire.ask("leave_group", group_id=self.group, members=[member])
+                    return
+                await asyncio.sleep(HEARTBEAT_MS / 1000)
+            self._assigned = None
+
+    async def join(self, wire: Wire) -> tuple[int, ...] | None:
+        """What it is assigned in the next generation; None: try again. Raises GaveUp."""
+        joined = await wire.ask(
+            "join_group",
+            within_s=2 * SESSION_MS / 1000 + ANSWER_S,
+            group_id=self.group,
+            session_timeout=SESSION_MS,
+            rebalance_timeout=SESSION_MS,
+            member_id=self.member_id,
+            group_instance_id=self.instance_id,
+            protocol_type="consumer",
+            protocols=protocols(self.topic),
+        )
+        if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self.member_id = joined.member_id
+            return await self.join(wire)
+        if not self._fine(joined.error_code):
+            return None
+        self.member_id, self.generation = joined.member_id, joined.generation_id
+        assignments = []
+        if joined.leader == joined.member_id:
+            ids = [member.member_id for member in joined.members]
+            for number, member_id in enumerate(ids):
+                share = bytes(one for one in range(self.partitions) if one % len(ids) == number)
+                assignments.append({"kind": "SyncGroupRequestAssignment", "member_id": member_id, "assignment": share})
+        synced = await wire.ask(
+            "sync_group",
+            within_s=2 * SESSION_MS / 1000,
+            group_id=self.group,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            group_instance_id=self.instance_id,
+            assignments=assignments,
+        )
+        if not self._fine(synced.error_code):
+            return None
+        assigned = tuple(synced.assignment)
+        self.owned[self.generation] = assigned
+        return assigned
+
+    async def beat(self, wire: Wire) -> int:
+        """The error of one heartbeat."""
+        answer = await wire.ask(
+            "heartbeat",
+            group_id=self.group,
+            generation_id=self.generation,
+            member_id=self.member_id,
+            group_instance_id=self.instance_id,
+        )
+        return int(answer.error_code)
+
+    async def _beat(self, wire: Wire) -> bool:
+        return self._fine(await self.beat(wire))
+
+    async def commit(self, wire: Wire, offsets: Mapping[int, int]) -> int:
+        """The error of one commit; acknowledged ones are noted."""
+        answer = await wire.ask(
+            "offset_commit",
+            group_id=self.group,
+            generation_id_or_member_epoch=self.generation,
+            member_id=self.member_id,
+            group_instance_id=self.instance_id,
+            topics=commit_of(self.topic, offsets),
+        )
+        error = int(answer.topics[0].partitions[0].error_code)
+        if error == 0:
+            for partition, offset in offsets.items():
+                self.acked.append((self.site.world.now_ms, self.generation, partition, offset))
+        return error
+
+    async def _commit(self, wire: Wire, positions: dict[int, int]) -> bool:
+        if not positions:
+            return True
+        for partition in positions:
+            positions[partition] += 1
+        return self._fine(await self.commit(wire, positions))
+
+    def _fine(self, error: int) -> bool:
+        """False: join anew. Raises GaveUp when another broker is to be asked."""
+        if error == 0:
+            return True
+        self.errors.append(error)
+        if error in (
+            ErrorCode.NOT_COORDINATOR,
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ):
+            raise GaveUp(error)
+        if error == ErrorCode.FENCED_INSTANCE_ID:
+            self.fenced = True
+        if error == ErrorCode.UNKNOWN_MEMBER_ID:
+            self.member_id, self.generation = "", -1
+        return False
