@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -20,6 +21,7 @@ from strandline.client.types import (
     QuorumDescription,
     TopicDescription,
 )
+from strandline.client.watch import INTERVAL_MS, Change
 from strandline.proto.ids import TopicPartition
 
 T = TypeVar("T")
@@ -87,6 +89,20 @@ class Admin:
     ) -> None:
         """Change single settings and leave the others; `validate_only` checks and changes nothing."""
         self._wait(self._inner.alter_configs(changes, validate_only=validate_only))
+
+    def watch(self, *, interval_ms: float = INTERVAL_MS) -> Iterator[Change]:
+        """What changes in the cluster from now on; each step waits for the next change. Ends when this is closed."""
+        changes = self._inner.watch(interval_ms=interval_ms)
+
+        async def following() -> Change:
+            return await anext(changes)
+
+        while True:
+            try:
+                change = self._wait(following())
+            except CancelledError:
+                return
+            yield change
 
     def close(self) -> None:
         """Close the connections. Idempotent."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -40,6 +40,7 @@ from strandline.client.types import (
     QuorumDescription,
     TopicDescription,
 )
+from strandline.client.watch import INTERVAL_MS, Change, look, watch
 from strandline.client.wire.apis import Api
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError, StrandlineError
@@ -345,6 +346,19 @@ class Admin:
                 else:
                     errors[item] = config_error(item, told.error_code, told.error_message)
         _results(done, errors)
+
+    def watch(self, *, interval_ms: float = INTERVAL_MS) -> AsyncIterator[Change]:
+        """What changes in the cluster from now on: brokers that come and go, topics, leaders, in-sync replicas.
+
+        Args:
+            interval_ms: how often one broker is asked for the metadata of all topics.
+
+        Raises:
+            ClientTimeout: no broker answered for default.api.timeout.ms.
+        """
+        patience_ms = self._config.default_api_timeout_ms
+        looking = partial(look, self._network, self._metadata)
+        return watch(looking, self._clock, interval_ms=interval_ms, patience_ms=patience_ms)
 
     async def close(self) -> None:
         """Close the connections. Idempotent."""
