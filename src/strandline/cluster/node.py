@@ -129,6 +129,8 @@ class Node:
         self._server = await self.rpc.serve(self.config.internal, unary, streams)
         if self.http is not None:
             await self.http.start()
+            if self.faults is not None:
+                log.warning("fault injection is on: whoever reaches the HTTP listener can make requests fail")
         if self.broker is not None:
             await self.broker.bind()
         self.loop_lag.start()

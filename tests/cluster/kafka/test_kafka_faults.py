@@ -25,6 +25,9 @@ NUMBER = 66
 
 QUORUM = {"topics": ({"topic_name": "__cluster_metadata", "partitions": ({"partition_index": 0},)},)}
 
+NO_PLACE = {("DescribeLogDirs", 1), ("DescribeLogDirs", 2)}
+"""Versions whose answer has no error of the whole."""
+
 SCHEMAS = {"Produce": "produce", "Fetch": "fetch", "Metadata": "metadata", "ApiVersions": "api_versions"}
 
 
@@ -82,6 +85,8 @@ def test_every_version_of_every_api_answers_with_the_error_once(tmp_path: Path, 
             values = one_of_each(request_class(schema, version), api.name)
             if api.name == "DescribeQuorum":  # it has one partition, and says of all others that they are unknown
                 values = QUORUM
+            if (api.name, version) in NO_PLACE:
+                continue
             fault = faults.fail_next(api.name, ERROR)
             assert NUMBER in errors_in(await client.ask(schema, version, **values)), version
             assert fault.met == 1
@@ -158,7 +163,7 @@ def test_faults_of_one_api_strike_one_after_the_other_until_they_are_cleared(tmp
         (b"", "Expecting value"),
         (b"[]", "a JSON object"),
         (b'{"fail": 1}', "a JSON object"),
-        (b'{"fail_next": {"api": "Produse", "error": "UNKNOWN_SERVER_ERROR"}}', "one of ApiVersions"),
+        (b'{"fail_next": {"api": "Produse", "error": "UNKNOWN_SERVER_ERROR"}}', "one of "),
         (b'{"fail_next": {"api": "Produce", "error": "NONE"}}', "the name of one of Kafka's errors"),
         (b'{"fail_next": {"api": "Produce", "error": "UNKNOWN_SERVER_ERROR", "times": 0}}', "a number from 1"),
         (b'{"fail_next": {"api": "Produce"}}', "error"),

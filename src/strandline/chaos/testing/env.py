@@ -29,11 +29,14 @@ class UserProcess:
         name: of its machine, for `faults.partition` and the like.
     """
 
-    def __init__(self, world: World, name: str, process: Process, faults: SimFaults) -> None:
+    def __init__(
+        self, world: World, name: str, process: Process, faults: SimFaults, heard: list[BaseException]
+    ) -> None:
         self.name = name
         self._world = world
         self._process = process
         self._faults = faults
+        self._heard = heard
 
     @property
     def alive(self) -> bool:
@@ -49,7 +52,12 @@ class UserProcess:
         """What its coroutine returns, or raises; returns None once it was killed."""
         while self.alive:
             await self._world.sleep_ms(POLL_MS)
-        return self._main.result() if self._main.done() else None
+        if not self._main.done():
+            return None
+        error = self._main.exception()
+        if error is not None:
+            self._heard.append(error)
+        return self._main.result()
 
     @property
     def _main(self) -> asyncio.Task[Any]:
@@ -90,6 +98,8 @@ class Env:
         self.clock = Clock(world)
         self.rng = rng
         self.faults = faults
+        self.heard: list[BaseException] = []
+        """Errors of processes that somebody waited for; any other fails the run."""
         self._world = world
         self._cluster = cluster
 
@@ -116,7 +126,7 @@ class Env:
 
         self.note(f"start {name}")
         process = contextvars.Context().run(self._world.spawn, name, run)
-        return UserProcess(self._world, name, process, self.faults)
+        return UserProcess(self._world, name, process, self.faults, self.heard)
 
     async def create_topic(
         self, name: str, partitions: int = 1, replication: int | None = None, configs: Mapping[str, str] | None = None

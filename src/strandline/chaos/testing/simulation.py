@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import structlog
 
+import strandline
 from strandline.chaos.cluster import SimCluster
 from strandline.chaos.logs import LogCapture
 from strandline.chaos.sim.disk import DiskConfig
@@ -78,6 +81,7 @@ class Simulation:
         """
         run = SimRun(self.seed, nodes or self.nodes, {**self.settings, **(settings or {})})
         self.runs.append(run)
+        __tracebackhide__ = True  # pytest shows the frames of the test, not ours
         return run.execute(main, timeout_s)
 
 
@@ -95,10 +99,14 @@ class SimRun:
 
     def execute(self, main: Main, timeout_s: float) -> Any:
         """See `Simulation.run`."""
+        __tracebackhide__ = True
         _no_loop_runs()
         self.world.loop.observe = self._look
-        with _logs_of(self.world, self._logs), taken_over(self.world):
-            result = self.world.run(self._scenario(main, timeout_s))
+        try:
+            with _logs_of(self.world, self._logs), taken_over(self.world):
+                result = self.world.run(self._scenario(main, timeout_s))
+        except BaseException as error:
+            raise error.with_traceback(_of_the_test(error.__traceback__)) from error.__cause__
         check_met(self.faults.asked)
         return result
 
@@ -124,18 +132,18 @@ class SimRun:
             await self.world.sleep_ms(POLL_MS)
         self.faults.note("main has ended")
         result = task.result()
-        self._check_unheard(process)
+        self._check_unheard([_error_of(process), *env.heard])
         return result
 
     def _look(self) -> None:
         if self.cluster.fallen:
             raise RunFailed(f"a node of Strandline fell, which it must never do: {self.cluster.fallen[0]}")
 
-    def _check_unheard(self, app: Process) -> None:
+    def _check_unheard(self, heard: Sequence[BaseException | None]) -> None:
         """Errors that nobody looked at."""
         for context in self.world.loop.unhandled:
             error = context.get("exception")
-            if error is not None and error is not _error_of(app):
+            if error is not None and not any(error is each for each in heard):
                 told = (
                     f"{context.get('message')}: {error!r}, at {context['at_us'] / 1e6:.3f} s on {context.get('owner')}"
                 )
@@ -185,6 +193,15 @@ def _logs_of(world: World, lines: list[tuple[int, str]]) -> Iterator[None]:
 def _error_of(process: Process) -> BaseException | None:
     task = process.main
     return task.exception() if task is not None and task.done() and not task.cancelled() else None
+
+
+def _of_the_test(traceback: TracebackType | None) -> TracebackType | None:
+    """The traceback from the first frame on that is neither ours nor asyncio's; the whole, if there is none."""
+    ours = (str(Path(strandline.__file__).parent), str(Path(asyncio.__file__).parent))
+    rest = traceback
+    while rest is not None and rest.tb_frame.f_code.co_filename.startswith(ours):
+        rest = rest.tb_next
+    return rest or traceback
 
 
 def _where(task: asyncio.Task[Any]) -> str:

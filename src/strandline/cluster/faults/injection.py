@@ -19,8 +19,6 @@ from dataclasses import asdict, dataclass, replace
 from http import HTTPStatus
 from typing import Any
 
-import structlog
-
 from strandline.cluster.faults.slow_disk import SlowDisk
 from strandline.cluster.http.protocol import Page
 from strandline.cluster.kafka.api import Api
@@ -28,8 +26,6 @@ from strandline.cluster.kafka.exchange import Exchange
 from strandline.cluster.service.broker_service import BrokerService
 from strandline.log.disk import Disk
 from strandline.proto.error_codes import ErrorCode
-
-log = structlog.get_logger("strandline.faults")
 
 TIMES_MAX = 1_000_000
 DELAY_MS_MAX = 60_000
@@ -70,7 +66,6 @@ class FaultInjection:
         self._armed: dict[str, list[FailNext]] = {}
         self._apis: dict[str, str] = {}
         self._slow: SlowDiskFault | None = None
-        log.warning("fault injection is on: whoever reaches the HTTP listener can make requests fail")
 
     # --- asking for faults ---
 
