@@ -18,7 +18,7 @@ from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.mutants import without
 from strandline.proto.errors import StrandlineError
 
-FAILURES: tuple[type[BaseException], ...] = (AssertionError, InvariantViolated, StrandlineError)
+FAILURES: tuple[type[BaseException], ...] = (AssertionError, InvariantViolated, StrandlineError, pytest.fail.Exception)
 """How a schedule may fail without its rule: what it asserts, an invariant, or an error that has a name."""
 
 

@@ -1,49 +1,378 @@
-"""Mutants of correctness rule A: the quorum."""
+"""Mutants of the quorum, rules A1 to A6: durable state, votes, pre-votes, check-quorum, the start of an epoch."""
 
 from __future__ import annotations
 
-from strandline.chaos.mutants.mutant import Mutant, Patch
+from strandline.chaos.mutants.mutant import Mutant, Patch, change
 
-TABLE: tuple[Mutant, ...] = (
-    Mutant(
+_RAFT = "tests/controller/raft"
+_VOTES = f"{_RAFT}/test_raft_votes.py"
+_LEADER = f"{_RAFT}/test_raft_leader.py"
+_ROLES = f"{_RAFT}/test_raft_roles.py"
+_FILES = "tests/controller/quorum/test_quorum_files.py"
+_SCHEDULES = "tests/schedules/quorum"
+
+DURABLE_STATE: tuple[Mutant, ...] = (
+    change(
         "vote-not-durable",
         "A1: epochs, votes and leaders are durable before anyone hears of them",
-        (
-            Patch(
-                "controller.quorum.state_file:StateFile.write",
-                "write_file_durably(self._disk, self._path, _encode(state))",
-                "pass",
-            ),
-        ),
-        ("seed:quorum:0",),
+        "controller.quorum.state_file:StateFile.write",
+        "write_file_durably(self._disk, self._path, _encode(state))",
+        "pass",
+        f"{_FILES}::test_quorum_state_comes_back",
+        f"{_SCHEDULES}/test_durable_state.py::test_a1_a_vote_survives_the_loss_of_power",
     ),
-    Mutant(
-        "count-before-sync",
-        "A9: the own end counts only once synced, in the quorum and in partitions",
-        (
-            Patch(
-                "controller.raft.log_summary:LogSummary.append",
-                "self.end_offset = batch.next_offset",
-                "self.end_offset = self.durable_offset = batch.next_offset",
-            ),
-            Patch(
-                "replica.core.leader:LeaderCore.__init__",
-                "self._sync_before_ack = sync_before_ack",
-                "self._sync_before_ack = False",
-            ),
-        ),
-        ("seed:cluster:16",),
+    change(
+        "small-file-not-synced",
+        "A1: a small file is synced before its rename",
+        "log.disk:write_file_durably",
+        "disk.sync_now([file])",
+        "pass",
+        f"{_SCHEDULES}/test_durable_state.py::test_a1_a_vote_survives_the_loss_of_power",
     ),
-    Mutant(
-        "isr-instead-of-maximal",
-        "B: the high watermark waits for the maximal ISR",
-        (
-            Patch(
-                "replica.core.leader:LeaderCore._set_maximal",
-                "self.maximal_isr = maximal_isr",
-                "self.maximal_isr = maximal_isr = self.isr",
-            ),
-        ),
-        ("seed:cluster:5",),
+    change(
+        "small-file-name-not-synced",
+        "A1: the directory is synced after the rename",
+        "log.disk:write_file_durably",
+        'disk.sync_dir(path.rpartition("/")[0] or "/")',
+        "pass",
+        f"{_SCHEDULES}/test_durable_state.py::test_a1_a_vote_survives_the_loss_of_power",
+    ),
+    change(
+        "small-file-written-in-place",
+        "A1: a small file is replaced by rename, never written over",
+        "log.disk:write_file_durably",
+        'temporary = path + ".tmp"',
+        "temporary = path",
+        f"{_SCHEDULES}/test_durable_state.py::test_a1_a_power_cut_at_any_instant_leaves_the_old_state_or_the_new",
+    ),
+    change(
+        "vote-sent-before-it-is-durable",
+        "A1: the vote is durable before its answer leaves",
+        "controller.quorum.driver:Driver._drain",
+        "self._durable.state_file.write(ready.persist)",
+        "self._loop.call_later(0.005, self._durable.state_file.write, ready.persist)",
+        f"{_SCHEDULES}/test_durable_state.py::test_a1_a_vote_survives_the_loss_of_power",
+    ),
+    change(
+        "vote-not-persisted",
+        "A1: a vote given is part of the durable state",
+        "controller.raft.core:RaftCore._move",
+        "if move.durable:",
+        "if move.durable and role.voted_for is None:",
+        f"{_VOTES}::test_a1_a_vote_is_persisted_in_the_very_ready_that_sends_it",
+    ),
+    change(
+        "leader-not-persisted",
+        "A1: the known leader of an epoch is part of the durable state",
+        "controller.raft.core:RaftCore._move",
+        "if move.durable:",
+        "if move.durable and role.leader_id is None:",
+        f"{_VOTES}::test_a1_every_change_of_epoch_vote_or_leader_is_persisted",
+    ),
+    change(
+        "damaged-state-is-no-state",
+        "A1: a damaged quorum-state file stops the node",
+        "controller.quorum.state_file:StateFile.read",
+        "raise CorruptLogError(",
+        "return None\n            raise CorruptLogError(",
+        f"{_FILES}::test_a_damaged_quorum_state_is_refused_with_file_and_advice",
+    ),
+    change(
+        "restarted-leader-forgets-that-it-led",
+        "A2: who led comes back as Resigned in the same epoch",
+        "controller.raft.restart:initial_role",
+        "return Resigned(core, saved.epoch, successors=successors, election_deadline_ms=soon_ms)",
+        "return Unattached(core, saved.epoch, election_deadline_ms=soon_ms)",
+        f"{_VOTES}::test_a2_restart",
+        f"{_VOTES}::test_a2_no_second_vote_after_a_restart",
+    ),
+    change(
+        "restarted-candidate-only-waits",
+        "A2: who voted for itself comes back as Candidate in the same epoch",
+        "controller.raft.restart:initial_role",
+        "if saved.voted_for == core.key:",
+        "if False:",
+        f"{_VOTES}::test_a2_restart",
+    ),
+    change(
+        "restart-forgets-the-vote",
+        "A2: a vote given before a restart still counts",
+        "controller.raft.restart:initial_role",
+        "voted_for = saved.voted_for",
+        "voted_for = None",
+        f"{_VOTES}::test_a2_no_second_vote_after_a_restart",
+    ),
+    change(
+        "restart-forgets-a-leader-of-old",
+        "A2: a leader that is no voter any more still had this node's epoch",
+        "controller.raft.restart:initial_role",
+        "voted_for = _a_leader_of_old(saved.leader_id)",
+        "pass",
+        f"{_VOTES}::test_a2_no_second_vote_after_a_restart",
+    ),
+    change(
+        "restart-in-an-epoch-before-the-logs",
+        "A2: a quorum state older than the log counts for nothing",
+        "controller.raft.restart:initial_role",
+        "if saved.epoch < core.log.last_epoch:",
+        "if False:",
+        f"{_VOTES}::test_a2_restart",
     ),
 )
+
+VOTES: tuple[Mutant, ...] = (
+    change(
+        "stale-candidate-is-heard",
+        "A3: a vote of an older epoch is fenced",
+        "controller.raft.requests:_on_vote",
+        "if request.candidate_epoch < core.epoch:",
+        "if False:",
+        f"{_VOTES}::test_a3_errors_of_vote",
+    ),
+    change(
+        "candidate-with-records-of-its-own-epoch",
+        "A3: a candidate's log cannot hold records of the epoch it stands for",
+        "controller.raft.requests:_on_vote",
+        " or request.last.epoch > last_epoch_max:",
+        ":",
+        f"{_VOTES}::test_a3_errors_of_vote",
+    ),
+    change(
+        "vote-for-any-log",
+        "A3: a vote goes to a candidate whose log is not behind",
+        "controller.raft.requests:_on_vote",
+        "request.last.at_least(core.log.end)",
+        "True",
+        f"{_VOTES}::test_a3_only_a_candidate_with_a_log_not_behind_ours",
+        f"{_SCHEDULES}/test_elections.py::test_a3_the_longer_of_two_logs_is_elected",
+    ),
+    change(
+        "vote-by-length-of-log",
+        "A3: logs are compared by epoch first, then by length",
+        "controller.raft.messages:OffsetAndEpoch.at_least",
+        "(self.epoch, self.offset) >= (other.epoch, other.offset)",
+        "self.offset >= other.offset",
+        f"{_VOTES}::test_a3_only_a_candidate_with_a_log_not_behind_ours",
+    ),
+    change(
+        "two-votes-an-epoch",
+        "A3: one vote an epoch",
+        "controller.raft.unattached:Unattached.may_grant",
+        "return self._voted_for is None or self._voted_for == request.candidate",
+        "return True",
+        f"{_VOTES}::test_a3_one_vote_an_epoch_and_again_to_the_same_candidate",
+    ),
+    change(
+        "no-vote-again-for-the-same",
+        "A3: the same candidate is granted again",
+        "controller.raft.unattached:Unattached.may_grant",
+        " or self._voted_for == request.candidate",
+        "",
+        f"{_VOTES}::test_a3_one_vote_an_epoch_and_again_to_the_same_candidate",
+    ),
+    change(
+        "vote-for-an-id-not-a-directory",
+        "A3: a vote is for an id and its directory",
+        "controller.raft.unattached:Unattached.may_grant",
+        "self._voted_for == request.candidate",
+        "self._voted_for.node_id == request.candidate.node_id",
+        f"{_SCHEDULES}/test_elections.py::test_a3_a_vote_is_for_one_directory",
+    ),
+    change(
+        "prospective-forgets-the-leader",
+        "A3: no vote where the epoch's leader is known (Prospective)",
+        "controller.raft.prospective:Prospective.may_grant",
+        "if self._leader_id is not None:",
+        "if False:",
+        f"{_VOTES}::test_a3_nor_does_a_prospective_that_knows_the_epochs_leader",
+    ),
+    change(
+        "prospective-forgets-its-vote",
+        "A3: one vote an epoch (Prospective)",
+        "controller.raft.prospective:Prospective.may_grant",
+        "return self._voted_for is None or self._voted_for == request.candidate",
+        "return True",
+        f"{_VOTES}::test_a3_nor_does_a_prospective_that_knows_the_epochs_leader",
+    ),
+    change(
+        "follower-votes-in-its-leaders-epoch",
+        "A3: no vote where the epoch's leader is known (Follower)",
+        "controller.raft.follower:Follower.may_grant",
+        "return request.pre_vote and up_to_date",
+        "return up_to_date",
+        f"{_VOTES}::test_a4_a_follower_never_gives_a_real_vote_in_its_leaders_epoch",
+    ),
+    change(
+        "candidate-votes-for-another",
+        "A3: one vote an epoch (Candidate)",
+        "controller.raft.candidate:Candidate.may_grant",
+        "return request.pre_vote and up_to_date",
+        "return up_to_date",
+        f"{_VOTES}::test_a2_no_second_vote_after_a_restart",
+    ),
+    change(
+        "resigned-votes-in-the-epoch-it-led",
+        "A3: no vote in an epoch that this node led (Resigned)",
+        "controller.raft.resigned:Resigned.may_grant",
+        "return request.pre_vote and up_to_date",
+        "return up_to_date",
+        f"{_VOTES}::test_a2_no_second_vote_after_a_restart",
+    ),
+    change(
+        "higher-epoch-restarts-the-election-timer",
+        "A3: a higher epoch keeps the running election timer",
+        "controller.raft.core:RaftCore.become_unattached",
+        "election_deadline_ms = self.role.election_deadline_ms()",
+        "pass",
+        f"{_VOTES}::test_a3_a_higher_epoch_keeps_the_election_timer_and_a_vote_resets_it",
+    ),
+    change(
+        "vote-does-not-reset-the-election-timer",
+        "A3: granting a vote resets the election timer",
+        "controller.raft.core:RaftCore.vote_for",
+        "deadline_ms = now_ms + election_timeout_ms(self)",
+        "deadline_ms = self.role.election_deadline_ms() or now_ms",
+        f"{_VOTES}::test_a3_a_higher_epoch_keeps_the_election_timer_and_a_vote_resets_it",
+    ),
+    change(
+        "non-voters-do-not-vote",
+        "A3: a non-voter votes too, its voter set may be stale",
+        "controller.raft.observer:Observer.may_grant",
+        "if not up_to_date or self._leader_id is not None:",
+        "if True:",
+        f"{_VOTES}::test_a3_an_observer_votes_when_asked_by_its_very_key",
+    ),
+    change(
+        "pre-vote-is-a-vote",
+        "A4: a pre-vote changes no state",
+        "controller.raft.requests:_on_vote",
+        "if granted and not request.pre_vote and ",
+        "if granted and ",
+        f"{_VOTES}::test_a4_a_pre_vote_changes_no_state",
+    ),
+    change(
+        "follower-grants-any-pre-vote",
+        "A4: a follower that its leader serves refuses a pre-vote",
+        "controller.raft.follower:Follower.may_grant",
+        " and (self._suspects or not self._has_fetched)",
+        "",
+        f"{_VOTES}::test_a4_a_follower_refuses_only_while_its_own_leader_serves_it",
+    ),
+    change(
+        "follower-refuses-before-it-has-fetched",
+        "A4: a follower that has never fetched refuses no pre-vote",
+        "controller.raft.follower:Follower.may_grant",
+        "(self._suspects or not self._has_fetched)",
+        "self._suspects",
+        f"{_VOTES}::test_a4_a_follower_refuses_only_while_its_own_leader_serves_it",
+    ),
+    change(
+        "leader-grants-pre-votes",
+        "A4: a leader grants no pre-vote",
+        "controller.raft.leader:Leader.may_grant",
+        "return False",
+        "return request.pre_vote and up_to_date",
+        f"{_SCHEDULES}/test_elections.py::test_a4_a_leader_grants_no_pre_vote",
+    ),
+    change(
+        "no-pre-vote",
+        "A4: no epoch is opened without a majority of pre-votes",
+        "controller.raft.prospective:Prospective.entered",
+        "self._judge(now_ms)",
+        "self.core.become_candidate(now_ms)",
+        f"{_VOTES}::test_a4_no_epoch_is_opened_without_a_majority_of_pre_votes",
+        f"{_SCHEDULES}/test_elections.py::test_28_a_node_that_sends_and_does_not_receive",
+    ),
+)
+
+LEADERSHIP: tuple[Mutant, ...] = (
+    change(
+        "no-check-quorum",
+        "A5: a leader without fetches of a majority resigns",
+        "controller.raft.leader:Leader.tick",
+        "self.core.resign(now_ms)",
+        "self._check_quorum_deadline_ms = math.inf",
+        f"{_LEADER}::test_a5_a_leader_without_fetches_of_a_majority_resigns",
+        f"{_SCHEDULES}/test_elections.py::test_27_a_leader_cut_off_from_the_majority",
+    ),
+    change(
+        "observers-count-for-check-quorum",
+        "A5: only voters count for check-quorum",
+        "controller.raft.leader:Leader._heard_from",
+        "if self.voters.get(node) is not progress:",
+        "if False:",
+        f"{_LEADER}::test_a5_a_leader_without_fetches_of_a_majority_resigns",
+    ),
+    change(
+        "any-one-voter-is-a-majority",
+        "A5: a majority must have fetched, the leader itself counted",
+        "controller.raft.leader:Leader._heard_from",
+        "if len(self._fetched_voters) >= self.core.voters.majority - 1:",
+        "if self._fetched_voters:",
+        f"{_LEADER}::test_a5_of_five_two_others_must_fetch",
+    ),
+    change(
+        "single-voter-is-not-exempt",
+        "A5: a single voter is exempt",
+        "controller.raft.leader:Leader.__init__",
+        " if self.voters else math.inf",
+        "",
+        f"{_SCHEDULES}/test_elections.py::test_a5_a_single_voter_leads_on_in_its_epoch",
+    ),
+    change(
+        "no-leader-change-record",
+        "A6: a new leader first appends LeaderChange",
+        "controller.raft.leader:Leader.entered",
+        "core.append_own(Batch(base, base + 1, self.epoch, change))",
+        "pass",
+        f"{_LEADER}::test_a6_the_epoch_opens_with_leader_change",
+    ),
+    Mutant(
+        "commit-by-count",
+        "A6: nothing commits before a record of the own epoch does",
+        (
+            Patch(
+                "controller.raft.leader:Leader.update_high_watermark",
+                "if majority_end <= self.epoch_start_offset:",
+                "if majority_end <= 0:",
+            ),
+            Patch(
+                "controller.raft.leader:Leader.check",
+                "self.epoch_start_offset < self.epoch_high_watermark <= ",
+                "self.epoch_high_watermark <= ",
+            ),
+        ),
+        (
+            f"{_LEADER}::test_a6_nothing_of_an_older_epoch_is_committed_by_count",
+            f"{_SCHEDULES}/test_commit.py::test_22_figure_8",
+            f"{_SCHEDULES}/test_commit.py::test_25_an_entry_of_the_own_epoch_first",
+        ),
+    ),
+    change(
+        "one-replica-is-enough",
+        "A6: the high watermark is what a majority holds",
+        "controller.raft.leader:Leader.update_high_watermark",
+        "ends[self.core.voters.majority - 1]",
+        "ends[0]",
+        f"{_LEADER}::test_a6_nothing_of_an_older_epoch_is_committed_by_count",
+        f"{_SCHEDULES}/test_commit.py::test_a6_one_nodes_word_is_no_majority",
+    ),
+    change(
+        "leaders-high-watermark-goes-back",
+        "A6: a leader's high watermark never decreases",
+        "controller.raft.leader:Leader.update_high_watermark",
+        "if self.epoch_high_watermark is None or majority_end > self.epoch_high_watermark:",
+        "if True:",
+        f"{_LEADER}::test_a6_the_high_watermark_does_not_go_back",
+    ),
+    change(
+        "high-watermark-goes-back",
+        "A6: a node's high watermark never decreases",
+        "controller.raft.core:RaftCore.advance_high_watermark",
+        "if offset > self.high_watermark:",
+        "if offset != self.high_watermark:",
+        f"{_SCHEDULES}/test_commit.py::test_a6_a_followers_high_watermark_does_not_go_back",
+    ),
+)
+
+TABLE = (*DURABLE_STATE, *VOTES, *LEADERSHIP)

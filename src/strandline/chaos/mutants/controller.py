@@ -1,0 +1,346 @@
+"""Mutants of the controller's rules in B: AlterPartition's table, registration, shutdown, the clean marker."""
+
+from __future__ import annotations
+
+from strandline.chaos.mutants.mutant import Mutant, change
+
+_MACHINE = "tests/controller/machine"
+_ISR = f"{_MACHINE}/test_isr.py"
+_BROKERS = f"{_MACHINE}/test_brokers.py"
+_IMAGE = "tests/controller/metadata/test_image.py"
+_LOG_DIR = "tests/log/test_log_dir.py"
+_SCHEDULES = "tests/schedules/quorum/test_controller.py"
+_MARKER = "tests/schedules/quorum/test_clean_marker.py"
+_ROW = f"{_ISR}::test_row_of_the_table"
+_VALIDATE = "controller.machine.isr:validate"
+_VALIDATE_ISR = "controller.machine.isr:_validate_isr"
+_INELIGIBLE = "controller.machine.isr:_ineligible"
+_REGISTER = "controller.machine.brokers:register_broker"
+_PREVIOUS = "controller.machine.brokers:_end_of_previous_life"
+_NEXT = "controller.machine.brokers:_next"
+
+ALTER_PARTITION: tuple[Mutant, ...] = (
+    change(
+        "stale-controller-judges",
+        "B: AlterPartition from the future: NOT_CONTROLLER",
+        _VALIDATE,
+        "if item.leader_epoch > partition.leader_epoch or item.partition_epoch > partition.partition_epoch:",
+        "if False:",
+        _ROW,
+        f"{_SCHEDULES}::test_13_a_proposal_reaches_a_zombie_controller",
+    ),
+    change(
+        "old-leader-alters-the-isr",
+        "B: AlterPartition of an old leader epoch: FENCED_LEADER_EPOCH",
+        _VALIDATE,
+        "if item.leader_epoch < partition.leader_epoch:",
+        "if False:",
+        f"{_ROW}[an old leader epoch]",
+    ),
+    change(
+        "anybody-alters-the-isr",
+        "B: AlterPartition by who does not lead: INVALID_REQUEST",
+        _VALIDATE,
+        "if sender != partition.leader:",
+        "if False:",
+        f"{_ROW}[not the leader]",
+    ),
+    change(
+        "old-partition-epoch-alters-the-isr",
+        "B: AlterPartition of an old partition epoch: INVALID_UPDATE_VERSION",
+        _VALIDATE,
+        "if item.partition_epoch < partition.partition_epoch:",
+        "if False:",
+        f"{_ROW}[an old partition epoch]",
+    ),
+    change(
+        "alter-partition-rows-in-another-order",
+        "B: AlterPartition's rows are judged in their order",
+        _VALIDATE,
+        "if item.leader_epoch < partition.leader_epoch:",
+        "if sender == partition.leader and item.leader_epoch < partition.leader_epoch:",
+        f"{_ISR}::test_order_of_the_rows",
+    ),
+    change(
+        "isr-beyond-the-replicas",
+        "B: AlterPartition: the ISR lies within the replicas",
+        _VALIDATE_ISR,
+        " or any(node not in partition.replicas for node in nodes)",
+        "",
+        f"{_ROW}[a member that is no replica]",
+    ),
+    change(
+        "isr-names-a-member-twice",
+        "B: AlterPartition: the ISR's members are distinct",
+        _VALIDATE_ISR,
+        " or len(set(nodes)) != len(nodes)",
+        "",
+        f"{_ROW}[a member twice]",
+    ),
+    change(
+        "isr-without-its-leader",
+        "B: AlterPartition: the ISR has the leader",
+        _VALIDATE_ISR,
+        "if partition.leader not in nodes:",
+        "if False:",
+        f"{_ROW}[an ISR without the leader]",
+    ),
+    change(
+        "recovering-in-company",
+        "B: AlterPartition: RECOVERING has one member",
+        _VALIDATE_ISR,
+        "if item.recovering and len(nodes) > 1:",
+        "if False:",
+        f"{_ISR}::test_recovery_after_an_unclean_election",
+    ),
+    change(
+        "recovered-is-recovering-again",
+        "B: AlterPartition: never RECOVERED to RECOVERING",
+        _VALIDATE_ISR,
+        "if item.recovering and not partition.recovering:",
+        "if False:",
+        f"{_ROW}[recovered back to recovering]",
+    ),
+    change(
+        "unregistered-member-joins",
+        "B: AlterPartition: an unregistered member is ineligible",
+        _INELIGIBLE,
+        'return "is not registered"',
+        'return ""',
+        f"{_SCHEDULES}::test_12_an_unregistered_broker_does_not_come_back",
+    ),
+    change(
+        "stopping-member-joins",
+        "B: AlterPartition: a stopping member is ineligible",
+        _INELIGIBLE,
+        "if broker.in_controlled_shutdown:",
+        "if False:",
+        f"{_ISR}::test_unregistered_and_stopping_members_are_ineligible",
+        f"{_SCHEDULES}::test_12_the_leader_brings_a_stopping_broker_back",
+    ),
+    change(
+        "fenced-member-joins",
+        "B: AlterPartition: a fenced member is ineligible",
+        _INELIGIBLE,
+        "if broker.fenced:",
+        "if False:",
+        f"{_ROW}[a fenced member (D-12)]",
+        f"{_SCHEDULES}::test_12_the_leader_brings_a_fenced_broker_back",
+    ),
+    change(
+        "member-of-another-life-joins",
+        "B: AlterPartition: a member of another broker epoch is ineligible",
+        _INELIGIBLE,
+        "if member.broker_epoch not in (-1, broker.broker_epoch):",
+        "if False:",
+        f"{_ROW}[a member of another life (D-8)]",
+    ),
+    change(
+        "sender-of-another-life-is-heard",
+        "B: AlterPartition of an earlier process is refused",
+        "controller.machine.isr:alter_partition",
+        "state.broker_of_epoch(request.node_id, request.broker_epoch)",
+        "pass",
+        f"{_ISR}::test_sender_of_another_life_is_refused_as_a_whole",
+    ),
+    change(
+        "one-partition-twice-in-a-request",
+        "B: AlterPartition names a partition once",
+        "controller.machine.isr:alter_partition",
+        "if key in seen:",
+        "if False:",
+        f"{_ISR}::test_one_partition_twice_in_a_request",
+    ),
+    change(
+        "election-without-a-leader-epoch",
+        "B: an election bumps the leader epoch",
+        "controller.metadata.delta:merge",
+        "LeaderEpoch(old.leader_epoch + 1)",
+        "LeaderEpoch(old.leader_epoch)",
+        f"{_IMAGE}::test_naming_a_leader_bumps_the_leader_epoch_and_any_change_the_partition_epoch",
+    ),
+    change(
+        "isr-change-bumps-the-leader-epoch",
+        "B: only an election bumps the leader epoch (KAFKA-13790)",
+        "controller.metadata.delta:merge",
+        "old.leader_epoch if change.leader is None else ",
+        "",
+        f"{_IMAGE}::test_naming_a_leader_bumps_the_leader_epoch_and_any_change_the_partition_epoch",
+        f"{_ISR}::test_shrink_and_expand_answer_what_was_committed",
+    ),
+    change(
+        "change-without-a-partition-epoch",
+        "B: every change bumps the partition epoch",
+        "controller.metadata.delta:merge",
+        "PartitionEpoch(old.partition_epoch + 1)",
+        "PartitionEpoch(old.partition_epoch)",
+        f"{_IMAGE}::test_naming_a_leader_bumps_the_leader_epoch_and_any_change_the_partition_epoch",
+    ),
+)
+
+BROKERS: tuple[Mutant, ...] = (
+    change(
+        "live-session-is-taken-over",
+        "B: a second process is refused while the first lives",
+        _REGISTER,
+        "if existing is not None and state.sessions.has_valid_session(node_id, now_ms):",
+        "if False:",
+        f"{_BROKERS}::test_live_session_refuses_another_incarnation",
+    ),
+    change(
+        "same-process-gets-another-epoch",
+        "B: the same incarnation keeps its epoch",
+        _REGISTER,
+        "if existing is not None and existing.incarnation_id == request.incarnation_id:",
+        "if False:",
+        f"{_BROKERS}::test_same_incarnation_keeps_its_epoch",
+    ),
+    change(
+        "broker-epoch-is-not-the-registrations-offset",
+        "B: the broker epoch is the offset of the registration",
+        _REGISTER,
+        "BrokerEpoch(next_offset + len(records))",
+        "BrokerEpoch(next_offset)",
+        f"{_SCHEDULES}::test_b_a_broker_starts_fenced_under_the_offset_of_its_registration",
+    ),
+    change(
+        "broker-starts-unfenced",
+        "B: a broker starts fenced",
+        "controller.machine.brokers:_registration",
+        "fenced=True if amended is None",
+        "fenced=False if amended is None",
+        f"{_SCHEDULES}::test_b_a_broker_starts_fenced_under_the_offset_of_its_registration",
+    ),
+    change(
+        "unfenced-before-it-knows-its-registration",
+        "B: unfenced once its metadata reach its registration",
+        _NEXT,
+        " and request.metadata_offset >= broker.broker_epoch",
+        "",
+        f"{_BROKERS}::test_unfenced_only_once_its_metadata_reach_its_registration",
+    ),
+    change(
+        "unfenced-against-its-wish",
+        "B: unfenced when it wants to be",
+        _NEXT,
+        "if not request.want_fence and ",
+        "if ",
+        f"{_SCHEDULES}::test_b_a_broker_that_wants_to_stay_fenced",
+    ),
+    change(
+        "heartbeat-of-another-life-is-taken",
+        "B: a heartbeat of another life is refused",
+        "controller.machine.state:MachineState.broker_of_epoch",
+        "if broker.broker_epoch != broker_epoch:",
+        "if False:",
+        f"{_BROKERS}::test_heartbeat_of_another_life_is_refused",
+    ),
+    change(
+        "fenced-broker-stays-in-the-isr",
+        "B: who is fenced leaves every ISR and leads nothing",
+        "controller.machine.brokers:fence",
+        "records = state.changes(",
+        "records = [] and state.changes(",
+        f"{_BROKERS}::test_fencing_moves_leaderships_and_unfencing_alone_does_not_give_them_back",
+    ),
+    change(
+        "shutdown-with-leaderships",
+        "B: a broker with leaderships is in controlled shutdown first",
+        _NEXT,
+        "return BrokerState.CONTROLLED_SHUTDOWN if leads else BrokerState.SHUTDOWN_NOW",
+        "return BrokerState.SHUTDOWN_NOW",
+        f"{_BROKERS}::test_controlled_shutdown",
+    ),
+    change(
+        "shutdown-before-the-others-know",
+        "B: SHUTDOWN_NOW once all active brokers passed the last move",
+        "controller.machine.sessions:BrokerSessions.may_shut_down",
+        "return 0 <= offset <= ",
+        "return True or ",
+        f"{_BROKERS}::test_controlled_shutdown",
+    ),
+    change(
+        "shutdown-moves-nothing",
+        "B: leaderships move at a controlled shutdown",
+        "controller.machine.brokers:begin_controlled_shutdown",
+        "records += state.changes(",
+        "_ = state.changes(",
+        f"{_BROKERS}::test_controlled_shutdown",
+    ),
+    change(
+        "unclean-stop-is-taken-for-clean",
+        "B: another previous broker epoch means an unclean stop",
+        _PREVIOUS,
+        "existing is not None and existing.broker_epoch == request.previous_broker_epoch",
+        "existing is not None",
+        f"{_BROKERS}::test_restart_after_an_unclean_stop_leaves_isr_and_elr",
+        f"{_SCHEDULES}::test_11_the_last_in_sync_loses_its_tail",
+    ),
+    change(
+        "any-clean-marker-will-do",
+        "B: a clean marker of an older life proves nothing (KAFKA-15586)",
+        _PREVIOUS,
+        "existing.broker_epoch == request.previous_broker_epoch",
+        "request.previous_broker_epoch >= 0",
+        f"{_BROKERS}::test_clean_marker_of_an_older_life_proves_nothing",
+    ),
+    change(
+        "clean-stop-is-not-believed",
+        "B: after a clean stop a broker stays eligible",
+        _PREVIOUS,
+        "if clean:",
+        "if False:",
+        f"{_BROKERS}::test_restart_after_a_clean_stop_keeps_its_eligibility",
+    ),
+    change(
+        "unclean-broker-stays-eligible",
+        "B: after an unclean stop a broker leaves the ELR, too",
+        _PREVIOUS,
+        "state.partitions_in_isr_or_elr(node_id)",
+        "state.partitions_in_isr(node_id)",
+        f"{_SCHEDULES}::test_b_an_eligible_replica_that_stops_uncleanly_is_so_no_more",
+    ),
+    change(
+        "clean-marker-outlives-the-start",
+        "B: the clean marker is deleted at start",
+        "log.log_dir:LogDir._load",
+        "if disk.exists(marker):",
+        "if False:",
+        f"{_LOG_DIR}::test_a_clean_stop",
+    ),
+    change(
+        "deletion-of-the-clean-marker-is-not-synced",
+        "B: the marker's deletion is durable before logs are loaded (KAFKA-10471)",
+        "log.log_dir:LogDir._load",
+        "disk.unlink(marker)\n            disk.sync_dir(self.path)",
+        "disk.unlink(marker)",
+        f"{_MARKER}::test_b_a_clean_marker_does_not_come_back",
+    ),
+    change(
+        "clean-marker-although-a-log-is-offline",
+        "B: no clean marker if loading did not finish (KAFKA-15375)",
+        "log.log_dir:LogDir.close",
+        "failed = bool(self.offline)",
+        "failed = False",
+        f"{_LOG_DIR}::test_damage_takes_one_partition_offline",
+    ),
+    change(
+        "clean-marker-before-the-logs-are-synced",
+        "B: the clean marker is written last",
+        "log.log_dir:LogDir.close",
+        "self._sync_all([log for log in logs if log.failure is None])",
+        'write_file_durably(self.disk, f"{self.path}/{CLEAN_SHUTDOWN}", encode_clean_shutdown(broker_epoch or -1))\n'
+        "            self._sync_all([log for log in logs if log.failure is None])",
+        f"{_MARKER}::test_b_a_clean_marker_vouches_for_every_log",
+    ),
+    change(
+        "clean-marker-without-the-broker-epoch",
+        "B: the clean marker names the broker epoch",
+        "log.log_dir:LogDir.close",
+        "epoch = -1 if broker_epoch is None else broker_epoch",
+        "epoch = -1",
+        f"{_LOG_DIR}::test_a_clean_stop",
+    ),
+)
+
+TABLE = (*ALTER_PARTITION, *BROKERS)

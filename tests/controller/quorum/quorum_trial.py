@@ -1,0 +1,130 @@
+"""Quorums on simulated machines, whose disks fail, fill up and lose power."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from uuid import UUID
+
+from strandline.chaos.sim.disk import DiskConfig
+from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.world import World, WorldConfig
+from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch, QuorumConfig, Voter
+from strandline.controller.quorum.quorum import Quorum
+from strandline.proto.errors import CorruptLogError
+from strandline.proto.ids import Endpoint, NodeId
+
+PORT = 9
+
+
+class Node:
+    """A listener and its quorum, in one life of a simulated machine."""
+
+    def __init__(self, number: int, voters: int, config: QuorumConfig) -> None:
+        self.number = number
+        self.voters = [Voter(NodeId(n), UUID(int=n), Endpoint(f"n{n}", PORT)) for n in range(1, voters + 1)]
+        self.config = config
+        self.values: list[bytes] = []
+        self.end_offset = 0
+        self.epoch = 0
+        self.leader = LeaderAndEpoch(None, 0)
+        self.fatal: list[BaseException] = []
+        self.refused: BaseException | None = None
+        self.quorum: Quorum | None = None
+
+    async def main(self, ports: Ports) -> None:
+        ports.disk.mkdir("/data")
+        ports.disk.sync_dir("/")
+        quorum = Quorum(
+            node_id=NodeId(self.number),
+            directory_id=UUID(int=self.number),
+            cluster_id="faults",
+            voters=self.voters,
+            is_voter=True,
+            disk=ports.disk,
+            clock=ports.clock,
+            rng=ports.rng,
+            rpc=ports.rpc,
+            data_dir="/data",
+            config=self.config,
+            on_fatal=self.fatal.append,
+        )
+        quorum.register(self)
+        unary, streams = quorum.rpc_handlers()
+        try:
+            await quorum.start()
+        except CorruptLogError as error:
+            self.refused = error
+            return
+        self.quorum = quorum
+        await ports.rpc.serve(Endpoint(f"n{self.number}", PORT), unary, streams)
+        await asyncio.sleep(1e6)
+
+    def handle_commit(self, batch: CommittedBatch) -> None:
+        self.values += batch.records
+        self.end_offset, self.epoch = batch.last_offset + 1, batch.epoch
+
+    def handle_load_snapshot(self, end_offset: int, epoch: int, records: Iterable[bytes]) -> None:
+        self.values, self.end_offset, self.epoch = list(records), end_offset, epoch
+
+    def handle_leader_change(self, leader_and_epoch: LeaderAndEpoch) -> None:
+        self.leader = leader_and_epoch
+
+    def take_snapshot(self) -> tuple[int, int, list[bytes]] | None:
+        return self.end_offset, self.epoch, list(self.values)
+
+
+class Trial:
+    """A few nodes in one world."""
+
+    def __init__(
+        self, *, voters: int = 3, seed: int = 1, config: QuorumConfig | None = None, disk: DiskConfig | None = None
+    ) -> None:
+        self.world = World(seed, WorldConfig(disk=disk or DiskConfig()))
+        self.voters = voters
+        self.config = config or QuorumConfig()
+        self.nodes: dict[int, Node] = {}
+        for number in range(1, voters + 1):
+            self.world.add_machine(f"n{number}")
+
+    def start(self, *numbers: int) -> None:
+        for number in numbers or range(1, self.voters + 1):
+            node = self.nodes[number] = Node(number, self.voters, self.config)
+            self.world.spawn(f"n{number}", node.main)
+
+    def run(self, test: Callable[[], Awaitable[None]]) -> None:
+        async def main() -> None:
+            await test()
+
+        self.world.run(main())
+
+    async def until(self, condition: Callable[[], object], *, timeout_ms: int = 20_000) -> None:
+        for _ in range(timeout_ms // 5):
+            if condition():
+                return
+            await self.world.sleep_ms(5)
+        raise AssertionError("it did not come to that")
+
+    def leading(self) -> Node | None:
+        found = [
+            node
+            for node in self.nodes.values()
+            if node.leader.leader_id == node.number and self.world.process(f"n{node.number}") is not None
+        ]
+        return max(found, key=lambda node: node.leader.epoch, default=None)
+
+    async def elect(self) -> Node:
+        await self.until(lambda: self.leading() is not None)
+        node = self.leading()
+        assert node is not None
+        return node
+
+    def append(self, node: Node, value: bytes) -> None:
+        assert node.quorum is not None
+        node.quorum.append(node.leader.epoch, [value])
+
+    async def commit(self, value: bytes) -> Node:
+        node = await self.elect()
+        self.append(node, value)
+        await self.until(lambda: value in node.values)
+        return node

@@ -1,0 +1,104 @@
+"""Rule B, the clean marker, under the loss of power: it vouches for every log, or it is not there."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import UUID
+
+from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.world import World
+from strandline.log.checkpoints import CLEAN_SHUTDOWN
+from strandline.log.log_dir import LogDir, format_log_dir
+from strandline.proto.ids import NodeId
+from tests.log.helpers import TOPIC_ID, TP, fill
+
+PATH = "/data"
+RECORDS = 40
+
+
+class Machine:
+    """A log directory over several lives of one machine."""
+
+    def __init__(self, seed: int) -> None:
+        self.world = World(seed)
+        self.world.add_machine("n1")
+        self.disk = self.world.machines["n1"].disk
+        self.opened: LogDir | None = None
+
+    async def first_life(self, ports: Ports) -> None:
+        """Write, sync nothing, stop cleanly."""
+        format_log_dir(ports.disk, PATH, "cluster-1", NodeId(1), UUID(int=1))
+        log_dir = LogDir.open(ports.disk, PATH, ports.clock)
+        log = log_dir.create(TP, TOPIC_ID)
+        fill(log, RECORDS, size=300)
+        await asyncio.sleep(0.1)
+        log_dir.close(7)
+
+    async def next_life(self, ports: Ports) -> None:
+        self.opened = LogDir.open(ports.disk, PATH, ports.clock)
+        await asyncio.sleep(1000)
+
+    async def live(self, ms: float = 500) -> None:
+        """Start on what the disk has, for a while."""
+        self.opened = None
+        self.world.spawn("n1", self.next_life)
+        await self.world.sleep_ms(ms)
+
+
+def test_b_a_clean_marker_vouches_for_every_log() -> None:
+    """B: written last. The power fails anywhere in a clean stop: with a marker every record is there."""
+    marked = 0
+    for operation in range(1, 60):
+        machine = Machine(operation)
+
+        async def scenario(machine: Machine = machine, operation: int = operation) -> None:
+            machine.world.spawn("n1", machine.first_life)
+            await machine.world.sleep_ms(50)
+            machine.disk.strike_after(operation, lambda: machine.world.power_cut("n1"))
+            await machine.world.sleep_ms(1000)
+            machine.disk.strike_after(0, None)
+            machine.world.power_cut("n1")
+            await machine.live()
+
+        machine.world.run(scenario())
+        assert machine.opened is not None, operation
+        if machine.opened.clean_shutdown_broker_epoch is not None:
+            marked += 1
+            assert machine.opened.clean_shutdown_broker_epoch == 7
+            assert machine.opened.logs[TP].log_end_offset == RECORDS, operation
+    assert marked > 0
+
+
+def test_b_a_clean_marker_does_not_come_back() -> None:
+    """B (KAFKA-10471): deleted durably at start, before any log is loaded: whenever the power fails after that, the
+    next start is told of an unclean stop."""
+    for seed in range(20):
+        machine = Machine(seed)
+        struck: list[bool] = []
+
+        async def scenario(machine: Machine = machine, struck: list[bool] = struck) -> None:
+            machine.world.spawn("n1", machine.first_life)
+            await machine.world.sleep_ms(500)
+            machine.world.kill("n1")
+
+            def strike() -> None:
+                gone = f"{PATH}/{CLEAN_SHUTDOWN}" not in machine.disk.files()
+                logs_are_open = machine.disk.operations - before > 12
+                if gone and logs_are_open:
+                    struck.append(True)
+                    machine.world.power_cut("n1")
+                else:
+                    machine.disk.strike_after(1, strike)
+
+            before = machine.disk.operations
+            machine.disk.strike_after(1, strike)
+            await machine.live()
+            machine.disk.strike_after(0, None)
+            if not struck:
+                machine.world.power_cut("n1")
+            await machine.live()
+
+        machine.world.run(scenario())
+        assert struck
+        assert machine.opened is not None
+        assert machine.opened.clean_shutdown_broker_epoch is None, seed
