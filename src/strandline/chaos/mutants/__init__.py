@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from strandline.chaos.mutants import (
+    controller,
+    elections,
     idempotence,
     log,
     log_recovery,
@@ -18,6 +20,7 @@ from strandline.chaos.mutants import (
     replication,
     replication_isr,
     replication_reads,
+    storage,
 )
 from strandline.chaos.mutants.mutant import Mutant, Patch
 from strandline.chaos.mutants.patching import StalePatch, applied
@@ -29,12 +32,15 @@ MUTANTS: dict[str, Mutant] = {
     for table in (
         quorum.TABLE,
         quorum_log.TABLE,
+        controller.TABLE,
+        elections.TABLE,
         replication.TABLE,
         replication_isr.TABLE,
         replication_reads.TABLE,
         log.TABLE,
         log_recovery.TABLE,
         idempotence.TABLE,
+        storage.TABLE,
     )
     for mutant in table
 }
