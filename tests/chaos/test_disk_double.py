@@ -221,8 +221,75 @@ def test_a_truncation_survives_whole_or_not_at_all(seed: int) -> None:
         assert len(content) <= 6_000
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_failed_write_may_be_half_done(seed: int) -> None:
+    """EIO: some prefix of the write is there, and the next one goes through; so with a truncation and a rename."""
+    world = World(seed)
+    machine = world.add_machine("n1")
+    halves: list[int] = []
+
+    async def main(ports: Ports) -> None:
+        file = ports.disk.open("/f", create=True)
+        file.pwrite(b"a" * 1_000, 0)
+        machine.disk.faults.writes = 1
+        with pytest.raises(DiskError):
+            file.pwrite(b"b" * 1_000, 0)
+        content = read_file(ports.disk, "/f")
+        halves.append(content.count(b"b"))
+        assert content == b"b" * halves[0] + b"a" * (1_000 - halves[0])
+        for fails in (
+            lambda: file.truncate(10),
+            lambda: file.allocate(0, 9_000),
+            lambda: ports.disk.rename("/f", "/g"),
+        ):
+            machine.disk.faults.writes = 1
+            with pytest.raises(DiskError):
+                fails()
+            assert file.size() == 1_000
+        file.pwrite(b"c" * 1_000, 0)
+        assert read_file(ports.disk, "/f") == b"c" * 1_000
+
+    async def scenario() -> None:
+        process = world.spawn("n1", main)
+        await world.sleep_ms(10)
+        assert process.main is not None
+        process.main.result()
+
+    world.run(scenario())
+
+
+def test_a_new_disk_is_empty_and_rot_stays() -> None:
+    """Rot survives syncs and power cuts; a wiped disk has nothing left, and is counted."""
+    world = World(1)
+    disk = world.add_machine("n1").disk
+
+    async def main(ports: Ports) -> None:
+        ports.disk.mkdir("/data/t-0")
+        file = ports.disk.open("/data/t-0/log", create=True)
+        file.pwrite(b"a" * 100, 0)
+        await ports.disk.sync([file], ["/data/t-0", "/data", "/"])
+
+    async def scenario() -> None:
+        world.spawn("n1", main)
+        await world.sleep_ms(100)
+        disk.rot("/data/t-0/log", 7, 1)
+        world.power_cut("n1")
+        assert disk.files()["/data/t-0/log"] == b"a" * 7 + b"c" + b"a" * 92
+        assert list(disk.rotten) == ["/data/t-0"]
+        disk.remove_directory("/data/t-0")
+        disk.remove_directory("/data/t-0")
+        assert (disk.files(), disk.used_bytes, list(disk.rotten)) == ({}, 0, [])
+        world.spawn("n1", main)
+        await world.sleep_ms(100)
+        world.power_cut("n1")
+        disk.wipe()
+        assert (disk.files(), disk.used_bytes, disk.wipes) == ({}, 0, 1)
+
+    world.run(scenario())
+
+
 def test_a_full_disk_refuses_and_keeps_what_is_there() -> None:
-    """ENOSPC: DiskFull, nothing written; deleting makes room."""
+    """ENOSPC: DiskFull, of a write what found room may be there; deleting makes room."""
 
     async def before(disk: Disk) -> None:
         file = disk.open("/f", create=True)
@@ -231,8 +298,9 @@ def test_a_full_disk_refuses_and_keeps_what_is_there() -> None:
             file.pwrite(b"b" * 20_000, 8_192)
         with pytest.raises(DiskFull):
             file.allocate(0, 20_000)
-        assert read_file(disk, "/f") == b"a" * 8_192
-        assert disk.free_bytes("/") == 16_384 - 8_192
+        content = read_file(disk, "/f")
+        assert content == b"a" * 8_192 + b"b" * 8_192
+        assert disk.free_bytes("/") == 0
         disk.unlink("/f")
         disk.open("/g", create=True).allocate(0, 16_384)
 

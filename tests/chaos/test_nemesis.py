@@ -1,0 +1,170 @@
+"""The nemesis: every kind of fault strikes and is undone, what destroys data is bounded, a seed is one schedule."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from strandline.chaos.nemesis.kinds import DESTRUCTIVE, FAULTS, KINDS, NODE_KINDS
+from strandline.chaos.nemesis.nemesis import Nemesis
+from strandline.chaos.nemesis.options import FaultOptions
+from strandline.chaos.sim.network import Link
+from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.world import World
+from strandline.log.disk import DiskError
+
+NAMES = ("n1", "n2", "n3")
+
+
+class Site:
+    """Three machines that write a log, one of clients, and a nemesis."""
+
+    def __init__(self, seed: int, kinds: tuple[str, ...], *, whole: Callable[[], bool] = lambda: True) -> None:
+        self.world = World(seed)
+        for name in (*NAMES, "client"):
+            self.world.add_machine(name)
+        self.nemesis = Nemesis(
+            self.world,
+            random.Random(seed),
+            NAMES,
+            self.start,
+            FaultOptions(kinds, 20, 100, 50, 300),
+            stop=self.world.kill,
+            leader=lambda: "n1",
+            controller=lambda: "n2",
+            whole=whole,
+        )
+
+    def start(self, name: str) -> None:
+        self.world.spawn(name, self.write)
+
+    async def write(self, ports: Ports) -> None:
+        ports.disk.mkdir("/data/t-0")
+        file = ports.disk.open("/data/t-0/00000000000000000000.log", create=True)
+        for number in range(1_000_000):
+            with suppress(DiskError):
+                file.pwrite(b"%7d\n" % number, number % 1_000 * 8)
+                file.pread(8, 0)
+                await ports.disk.sync([file])
+            await asyncio.sleep(0.01)
+
+    def run(self, duration_ms: float = 3_000) -> list[str]:
+        async def story() -> None:
+            for name in NAMES:
+                self.start(name)
+            await self.nemesis.run(duration_ms)
+            self.nemesis.heal()
+            await self.world.sleep_ms(1_000)  # a stop that must not be cut short is waited for
+
+        self.world.run(story())
+        return [what for _, what in self.nemesis.events]
+
+
+@pytest.mark.parametrize("kind", sorted(FAULTS))
+def test_every_kind_strikes_and_is_undone(kind: str) -> None:
+    """After `heal` links, disks and processes are as in a world without faults (liveness is judged in that one)."""
+    site = Site(7, (kind,))
+    lines: list[str] = []
+    alive: list[bool] = []
+
+    async def story() -> None:
+        for name in NAMES:
+            site.start(name)
+        await site.nemesis.run(3_000)
+        site.nemesis.heal()
+        alive.extend(site.world.process(name) is not None for name in NAMES)
+        await site.world.sleep_ms(1_000)
+        alive.extend(site.world.process(name) is not None for name in NAMES)
+
+    site.world.run(story())
+    lines.extend(what for _, what in site.nemesis.events)
+    assert site.nemesis.injected > 10
+    assert len(lines) > 3
+    assert alive == [True] * 6
+    for link in site.world.network.links.values():
+        assert link == Link(link.source, link.target)
+    for name in NAMES:
+        disk = site.world.machines[name].disk
+        assert disk.config == site.world.config.disk
+        assert (disk.faults.syncs, disk.faults.writes, disk.faults.reads, disk.faults.where) == (0, 0, 0, "")
+        assert not disk.rotten
+    assert not site.nemesis.excused
+    assert not site.nemesis.damaged
+
+
+def test_kinds_are_known_by_one_name_each() -> None:
+    """What the quorum alone survives is part of what a node survives."""
+    assert set(KINDS) < set(NODE_KINDS) == set(FAULTS)
+    assert set(DESTRUCTIVE) < set(NODE_KINDS)
+
+
+def test_only_the_victim_loses_its_data() -> None:
+    """Bounded (correctness E): rotten bits and new disks befall one machine, a majority keeps what it has."""
+    for seed in range(5):
+        site = Site(seed, ("wipe", "bit_rot", "kill"))
+        site.run()
+        wiped = [name for name in NAMES if site.world.machines[name].disk.wipes]
+        assert wiped == [site.nemesis.victim]
+
+
+def test_nobody_else_is_taken_down_before_the_victim_is_whole() -> None:
+    """The last good copy survives: while the victim lacks what it had, the others live."""
+    site = Site(3, ("wipe", "kill", "power_cut", "stop", "fail_sync", "rolling_restart"), whole=lambda: whole[0])
+    whole = [True]
+    down: list[str] = []
+
+    def wiped() -> None:
+        if site.world.machines[site.nemesis.victim].disk.wipes:
+            whole[0] = False
+            down.extend(name for name in NAMES if name != site.nemesis.victim and site.world.process(name) is None)
+
+    site.nemesis.on_fault = wiped
+    lines = site.run(6_000)
+    assert any("new, empty disk" in line for line in lines)
+    at = next(place for place, line in enumerate(lines) if "new, empty disk" in line)
+    victim = site.nemesis.victim
+    struck = [line for line in lines[at:] if line.startswith(("kill ", "power cut ", "stop ")) and victim not in line]
+    assert struck == []
+    assert down == []
+
+
+def test_nothing_is_destroyed_unless_everything_is_whole() -> None:
+    """A replica out of sync may be the next one to be needed."""
+    lines = Site(3, ("wipe", "bit_rot"), whole=lambda: False).run()
+    assert lines == ["healed"]
+
+
+def test_a_rotten_directory_is_moved_away() -> None:
+    """Whoever watches the disk acts as the node's message says; the log is fetched again."""
+    site = Site(2, ("bit_rot",))
+    lines = site.run()
+    assert any("turns over" in line for line in lines)
+    assert any("is moved away" in line for line in lines)
+
+
+def test_fewer_faults_leave_the_others_as_they_were() -> None:
+    """Shrinking: of the same seed only the first are injected, at the same instants, on the same machines."""
+    site = Site(11, NODE_KINDS)
+    every = site.run()
+    site = Site(11, NODE_KINDS)
+    site.nemesis.options.first = 3
+    few = site.run()
+    assert site.nemesis.injected == 3
+    assert few[:2] == every[:2]
+
+
+def test_equal_seeds_are_equal_schedules() -> None:
+    """One seed, one schedule; another one, another."""
+    assert Site(4, NODE_KINDS).run() == Site(4, NODE_KINDS).run()
+    assert Site(4, NODE_KINDS).run() != Site(5, NODE_KINDS).run()
+
+
+def test_seeds_draw_few_and_many_kinds() -> None:
+    """Swarm testing: some runs know two kinds of fault alone, some know all."""
+    numbers = {len(FaultOptions.draw(random.Random(seed), NODE_KINDS).kinds) for seed in range(60)}
+    assert 2 in numbers
+    assert len(NODE_KINDS) in numbers
