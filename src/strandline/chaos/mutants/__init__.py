@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from strandline.chaos.mutants import (
     controller,
     elections,
+    groups,
     idempotence,
     log,
     log_recovery,
@@ -40,6 +41,7 @@ MUTANTS: dict[str, Mutant] = {
         log.TABLE,
         log_recovery.TABLE,
         idempotence.TABLE,
+        groups.TABLE,
         storage.TABLE,
     )
     for mutant in table

@@ -68,9 +68,12 @@ class Phase(Enum):
 
 
 class _Pending:
-    """A write that stands in the log and is not committed yet, and the replies that wait behind it."""
+    """A write that stands in the log and is not committed yet, and the replies that wait behind it.
 
-    __slots__ = ("_expired", "append", "behind", "hosted", "ticket", "write")
+    Once `told`, because it took too long, nobody waits for it; but it is still not known whether it will be committed.
+    """
+
+    __slots__ = ("_expired", "append", "behind", "hosted", "ticket", "told", "write")
 
     def __init__(self, hosted: Hosted[Any], write: Write, expired: Callable[[_Pending], None]) -> None:
         self.hosted = hosted
@@ -78,6 +81,7 @@ class _Pending:
         self.append: PendingAppend | None = None
         self.ticket: Ticket | None = None
         self.behind: list[Reply] = []
+        self.told = False
         self._expired = expired
 
     def expire(self) -> None:
@@ -299,9 +303,16 @@ class CoordinatorRuntime(Generic[S]):
             self._write(hosted, write)
         for reply in effects.replies:
             if reply.after_writes and hosted.pending:
-                next(reversed(hosted.pending)).behind.append(reply)
+                self._reply_behind(hosted, next(reversed(hosted.pending)), reply)
             else:
                 self._reply(hosted, reply.to, reply.answer)
+
+    def _reply_behind(self, hosted: Hosted[S], last: _Pending, reply: Reply) -> None:
+        """What it tells may be lost with the last write: it waits for it, or is not told if that takes too long."""
+        if last.told:
+            self._reply(hosted, reply.to, not_coordinator())
+        else:
+            last.behind.append(reply)
 
     def _write(self, hosted: Hosted[S], write: Write) -> None:
         builder = RecordBatchBuilder()
@@ -351,21 +362,23 @@ class CoordinatorRuntime(Generic[S]):
         while self._ended:
             pending, outcome = self._ended.popleft()
             result = COMMITTED if outcome.error is ErrorCode.NONE else WriteOutcome(outcome.error, True)
-            self._finish(pending, result)
+            pending.hosted.pending.pop(pending, None)
+            self._tell(pending, result)
 
     def _write_expired(self, pending: _Pending) -> None:
         """It may be committed yet; the client is told to try again."""
-        self._finish(pending, WriteOutcome(ErrorCode.REQUEST_TIMED_OUT, True))
+        self._tell(pending, WriteOutcome(ErrorCode.REQUEST_TIMED_OUT, True))
 
-    def _finish(self, pending: _Pending, outcome: WriteOutcome) -> None:
+    def _tell(self, pending: _Pending, outcome: WriteOutcome) -> None:
         hosted = pending.hosted
-        if pending not in hosted.pending:
+        if pending.told or hosted.phase is not Phase.SERVING:
             return
-        del hosted.pending[pending]
+        pending.told = True
         if pending.ticket is not None:
             pending.ticket.cancel()
         self._look_anew_after(hosted, outcome.error)
-        for reply in pending.behind:
+        behind, pending.behind = pending.behind, []
+        for reply in behind:
             self._reply(hosted, reply.to, reply.answer if outcome.error is ErrorCode.NONE else not_coordinator())
         self._step(hosted, lambda: hosted.shard.ended(pending.write, outcome, self._now()))
 

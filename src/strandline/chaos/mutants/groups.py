@@ -1,0 +1,42 @@
+"""Mutants of correctness rule C as far as it is about groups: what a coordinator may know and tell."""
+
+from __future__ import annotations
+
+from strandline.chaos.mutants.mutant import Mutant, one_change
+
+_SCHEDULES = "tests/schedules/groups/test_durable_state.py"
+
+TABLE: tuple[Mutant, ...] = (
+    one_change(
+        "coordinator-keeps-its-shard-over-an-epoch",
+        "C: loading is keyed by leader epoch (D-37)",
+        "cluster.coordinator.runtime:CoordinatorRuntime._look",
+        "hosted.leadership != leadership",
+        "(leadership is None or hosted.leadership[0] != leadership[0])",
+        f"{_SCHEDULES}::test_37_the_coordinator_epoch_does_not_go_back[holds]",
+    ),
+    one_change(
+        "static-rejoin-not-stored",
+        "C: a static member's return is durable before it is answered (D-43)",
+        "cluster.coordinator.groups.classic:ClassicProtocol._store_replacement",
+        "self._context.out.write((group_record(group.group_id, group.value()),), stored, replay=False)",
+        "stored(WriteOutcome(ErrorCode.NONE, True), Now(0.0, 0))",
+        f"{_SCHEDULES}::test_43_a_failover_does_not_bring_the_old_member_back[holds]",
+    ),
+    one_change(
+        "coordinator-applies-refused-writes",
+        "C: memory changes only by what stands in the log (D-44)",
+        "cluster.coordinator.runtime:CoordinatorRuntime._write",
+        "if in_log and write.replay:",
+        "if write.replay:",
+        f"{_SCHEDULES}::test_44_a_refused_commit_is_nowhere[holds]",
+    ),
+    one_change(
+        "coordinator-reads-ahead",
+        "C: nothing is told that is not committed (D-44)",
+        "cluster.coordinator.runtime:CoordinatorRuntime._carry_out",
+        "if reply.after_writes and hosted.pending:",
+        "if False:",
+        f"{_SCHEDULES}::test_44_a_read_does_not_run_ahead[holds]",
+    ),
+)
