@@ -77,6 +77,7 @@ def test_everything_a_follower_says(fields: tuple[Any, ...], number: int, offset
             frames.PING_FRAME,
             frames.pack_forget(number),
             frames.pack_credit(number),
+            frames.pack_trimmed(number, offset),
         ]
     )
     heard = Heard()
@@ -86,6 +87,7 @@ def test_everything_a_follower_says(fields: tuple[Any, ...], number: int, offset
         ("on_ack", number, offset, durable),
         ("on_forget", number),
         ("on_credit", number),
+        ("on_trimmed", number, offset),
     ]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 from strandline.client import Admin, Consumer, NewTopic, Producer
@@ -100,3 +101,34 @@ def read_all(cluster: DevCluster, topic: str, partition: int = 0, timeout_s: flo
             values += [record.value for record in consumer.poll(timeout_s=1)]
             assert time.monotonic() < deadline, f"read {len(values)} records, the end is {end}"
     return values
+
+
+@contextmanager
+def paused(cluster: DevCluster, *nodes: int) -> Iterator[None]:
+    """These nodes stand still."""
+    for node in nodes:
+        cluster.pause(node)
+    try:
+        yield
+    finally:
+        for node in nodes:
+            cluster.resume(node)
+
+
+@contextmanager
+def down(cluster: DevCluster, *nodes: int) -> Iterator[None]:
+    """These nodes are killed, and started again afterwards if nobody has done so."""
+    for node in nodes:
+        cluster.kill(node)
+    try:
+        yield
+    finally:
+        for node in nodes:
+            if node not in cluster.pids():
+                cluster.start_node(node)
+
+
+def followers(cluster: DevCluster, topic: str) -> list[int]:
+    """The brokers that do not lead partition 0."""
+    leader = leader_of(cluster, topic)
+    return [node for node in cluster.broker_ids if node != leader]

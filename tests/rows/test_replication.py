@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
 import time
@@ -21,9 +20,12 @@ from strandline.proto.errors import KafkaError
 from tests.rows.helpers import (
     QUICK,
     describe,
+    down,
     eventually,
+    followers,
     leader_of,
     make_topic,
+    paused,
     read_all,
     send_all,
     wait_isr,
@@ -48,36 +50,6 @@ def split() -> Iterator[DevCluster]:
     """Three controllers and three brokers as processes of their own."""
     with DevCluster(nodes=3, controllers=3, settings=QUICK) as cluster:
         yield cluster
-
-
-@contextlib.contextmanager
-def paused(cluster: DevCluster, *nodes: int) -> Iterator[None]:
-    """These nodes stand still."""
-    for node in nodes:
-        cluster.pause(node)
-    try:
-        yield
-    finally:
-        for node in nodes:
-            cluster.resume(node)
-
-
-@contextlib.contextmanager
-def down(cluster: DevCluster, *nodes: int) -> Iterator[None]:
-    """These nodes are killed, and started again afterwards if nobody has done so."""
-    for node in nodes:
-        cluster.kill(node)
-    try:
-        yield
-    finally:
-        for node in nodes:
-            if node not in cluster.pids():
-                cluster.start_node(node)
-
-
-def followers(cluster: DevCluster, topic: str) -> list[int]:
-    leader = leader_of(cluster, topic)
-    return [node for node in cluster.broker_ids if node != leader]
 
 
 def wait_whole(cluster: DevCluster, topic: str) -> None:

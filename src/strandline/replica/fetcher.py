@@ -342,6 +342,8 @@ class Fetcher:
             partition.wake_watchers()
         if log_start_offset > plog.log_start_offset:
             plog.delete_records_before(min(log_start_offset, core.high_watermark))
+            if following.id >= 0:
+                self._push(frames.pack_trimmed(following.id, plog.log_start_offset))
 
     def on_diverging(self, subscription: int, epoch: int, end_offset: int) -> None:
         """Our log is no prefix of the leader's: cut it and fetch again, until it is. The answer's subscription must be

@@ -7,6 +7,7 @@ From follower to leader:
               log start: "my log ends here"; begins (or begins anew) a subscription
     ACK       subscription, fetch offset, durable offset: how far it got since
     FORGET    subscription: end it
+    TRIMMED   subscription, log start: records before it are deleted here too
     CREDIT    bytes: how many more bytes of data may be sent; this keeps a push a pull
 
 From leader to follower:
@@ -38,14 +39,14 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import BrokerEpoch, LeaderEpoch, NodeId, TopicId
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """Raised with every change of these layouts that an older peer cannot read."""
 
 FRAME_BYTES_MAX = 1 << 20
 """Entries are coalesced into frames up to this size; one entry that is larger travels alone. The sweet spot of the
 measurements: larger frames only delay the first entry in them."""
 
-HELLO, FETCH, ACK, FORGET, CREDIT = 1, 2, 3, 4, 5
+HELLO, FETCH, ACK, FORGET, CREDIT, TRIMMED = 1, 2, 3, 4, 5, 6
 WELCOME, REJECT, ACCEPTED, DATA, WATERMARK, DIVERGING, ERROR = 17, 18, 19, 20, 21, 22, 23
 PING = 31
 
@@ -54,6 +55,7 @@ _FETCH = Struct(">BI16siiqiqq")
 _ACK = Struct(">BIqq")
 _FORGET = Struct(">BI")
 _CREDIT = Struct(">BI")
+_TRIMMED = Struct(">BIq")
 _WELCOME = Struct(">Biq")
 _REJECT = Struct(">BhH")
 _ACCEPTED = Struct(">BIIqq")
@@ -67,6 +69,7 @@ _SIZES = {
     ACK: _ACK.size,
     FORGET: _FORGET.size,
     CREDIT: _CREDIT.size,
+    TRIMMED: _TRIMMED.size,
     WELCOME: _WELCOME.size,
     REJECT: _REJECT.size,
     ACCEPTED: _ACCEPTED.size,
@@ -136,6 +139,11 @@ def pack_forget(subscription: int) -> bytes:
     return _FORGET.pack(FORGET, subscription)
 
 
+def pack_trimmed(subscription: int, log_start_offset: int) -> bytes:
+    """TRIMMED."""
+    return _TRIMMED.pack(TRIMMED, subscription, log_start_offset)
+
+
 def pack_credit(size: int) -> bytes:
     """CREDIT."""
     return _CREDIT.pack(CREDIT, size)
@@ -185,6 +193,7 @@ class LeaderSide(Protocol):
     def on_fetch(self, fetch: Fetch) -> None: ...
     def on_ack(self, subscription: int, fetch_offset: int, durable_offset: int) -> None: ...
     def on_forget(self, subscription: int) -> None: ...
+    def on_trimmed(self, subscription: int, log_start_offset: int) -> None: ...
     def on_credit(self, size: int) -> None: ...
 
 
@@ -255,6 +264,10 @@ def read_requests(frame: bytes, side: LeaderSide, position: int = 0) -> None:
             _, subscription = _FORGET.unpack_from(frame, position)
             position += _FORGET.size
             side.on_forget(subscription)
+        elif kind == TRIMMED:
+            _, subscription, log_start = _TRIMMED.unpack_from(frame, position)
+            position += _TRIMMED.size
+            side.on_trimmed(subscription, log_start)
         elif kind == PING:
             position += 1
         else:

@@ -44,6 +44,7 @@ from strandline.replica.states import (
     Role,
 )
 from strandline.replica.streams import Streams
+from strandline.replica.trims import TO_HIGH_WATERMARK, PendingTrim, TrimDone
 from strandline.replica.upkeep import Upkeep
 
 log = structlog.get_logger("strandline.replica")
@@ -271,6 +272,36 @@ class ReplicaManager:
             min_one_batch=min_one_batch,
         )
 
+    def delete_records(self, tp: TopicPartition, offset: int, done: TrimDone) -> PendingTrim | None:
+        """Delete what lies below `offset` (TO_HIGH_WATERMARK: everything committed), as leader. `done` is called once:
+        at once with an error, or when every replica in sync has done it.
+
+        Errors are those of `reads.refusal`, OFFSET_OUT_OF_RANGE beyond the high watermark, KAFKA_STORAGE_ERROR.
+        """
+        partition = self._partitions.get(tp)
+        error, message = reads.refusal(partition)
+        if partition is None or error is not ErrorCode.NONE:
+            done(error, message, -1)
+            return None
+        core, plog = partition.leader, partition.log
+        assert core is not None
+        assert plog is not None
+        wanted = core.high_watermark if offset == TO_HIGH_WATERMARK else offset
+        if not 0 <= wanted <= core.high_watermark:
+            done(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset}: the high watermark is {core.high_watermark}", -1)
+            return None
+        try:
+            plog.delete_records_before(wanted)
+        except StorageError as failure:
+            self.log_failed(partition, str(failure))
+            done(ErrorCode.KAFKA_STORAGE_ERROR, str(failure), -1)
+            return None
+        pending = PendingTrim(wanted, done)
+        partition.trims.append(pending)
+        self._publisher.trimmed(partition)
+        partition.release_trims()
+        return None if pending.ended else pending
+
     def on_high_watermark(self, tp: TopicPartition, wake: Callable[[], None]) -> Callable[[], None]:
         """Call `wake` once, when the partition's high watermark rises or its role changes. Returns how to withdraw.
 
@@ -364,6 +395,7 @@ class ReplicaManager:
             return
         if core.isr is not partition.isr:
             self._isr_changed(partition, core)
+        partition.release_trims()
         if core.pending is not None and not core.pending.sent:
             self._isr_changes.add(partition)
 

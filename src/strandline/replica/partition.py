@@ -13,6 +13,7 @@ from strandline.replica.core.follower import FollowerCore
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.core.roles import Trigger, next_role
 from strandline.replica.states import AppendOutcome, PartitionState, ReplicaStatus, Role
+from strandline.replica.trims import PendingTrim, release
 
 if TYPE_CHECKING:
     from strandline.log.partition_log import PartitionLog
@@ -80,6 +81,7 @@ class Partition:
         "state",
         "subscriptions",
         "topic_partition",
+        "trims",
         "waiting",
     )
 
@@ -98,6 +100,8 @@ class Partition:
         self.subscriptions: dict[NodeId, Subscription] = {}
         """Followers whose fetch was found valid in this leadership."""
         self.waiting: deque[PendingAppend] = deque()
+        self.trims: list[PendingTrim] = []
+        """Deletions that wait for followers; empty unless it leads."""
         self._high_watermark = high_watermark
         self._watchers: dict[int, Callable[[], None]] = {}
         self._watcher_ids = 0
@@ -160,6 +164,9 @@ class Partition:
             mark("leadership-lost-while-waiting")
         for pending in waiting:
             pending.finish(ErrorCode.NOT_LEADER_OR_FOLLOWER, _LEADERSHIP_LOST)
+        trims, self.trims = self.trims, []
+        for trim in trims:
+            trim.finish(ErrorCode.NOT_LEADER_OR_FOLLOWER, "leadership was lost; the records may be there again")
         self.wake_watchers()
 
     def drop_subscription(self, node_id: NodeId) -> None:
@@ -196,10 +203,17 @@ class Partition:
         if self._watchers:
             self.wake_watchers()
 
+    def release_trims(self) -> None:
+        """Followers, or the ISR, moved on: answer deletions that need not wait any longer."""
+        if self.trims and self.leader is not None and self.log is not None:
+            self.trims = release(self.trims, self.leader, self.log.log_start_offset)
+
     def drop_ended(self) -> None:
-        """Forget appends that were cancelled while they waited."""
+        """Forget appends and deletions that were cancelled while they waited."""
         if self.waiting:
             self.waiting = deque(pending for pending in self.waiting if not pending.ended)
+        if self.trims:
+            self.trims = [trim for trim in self.trims if not trim.ended]
 
     def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call `wake` once, at the next rise of the high watermark or change of role. Returns how to withdraw."""

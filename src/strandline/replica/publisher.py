@@ -47,6 +47,17 @@ class Publisher:
                 delay_s = self._watermark_delay_ms / 1000
                 self._timer = asyncio.get_running_loop().call_later(delay_s, self._send_watermarks)
 
+    def trimmed(self, partition: Partition) -> None:
+        """Its log start rose: tell the followers now, for somebody waits for them."""
+        core, plog = partition.leader, partition.log
+        if core is None or plog is None:
+            return
+        piece = frames.pack_watermark(partition.channel, core.high_watermark, plog.log_start_offset)
+        for subscription in partition.subscriptions.values():
+            if not subscription.lagging:  # else the data that it is being sent will tell
+                subscription.sent_high_watermark = core.high_watermark
+                subscription.link.push(piece)
+
     def stop(self) -> None:
         """Send nothing more."""
         if self._timer is not None:

@@ -309,6 +309,41 @@ def test_alter_configs_sets_the_whole(tmp_path: Path, version: int) -> None:
     run(tmp_path, main)
 
 
+@pytest.mark.parametrize("version", versions("DeleteRecords"))
+def test_delete_records(tmp_path: Path, version: int) -> None:
+    """Up to an offset, or (-1) up to the high watermark; never beyond it; compacted and unknown topics are refused."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        node.create_topic("t")
+        node.create_topic("compacted", cleanup_policy="compact")
+        for _ in range(4):
+            await produce_one(client, "t")
+
+        async def delete(name: str, offset: int) -> tuple[ErrorCode, int]:
+            topics = [{"name": name, "partitions": [{"partition_index": 0, "offset": offset}]}]
+            answer = await client.ask("delete_records", version, topics=topics, timeout=1000)
+            [result] = answer.topics[0].partitions
+            return ErrorCode(result.error_code), result.low_watermark
+
+        async def earliest() -> int:
+            wanted = [{"name": "t", "partitions": [{"partition_index": 0, "timestamp": -2}]}]
+            answer = await client.ask("list_offsets", 4, replica_id=-1, isolation_level=0, topics=wanted)
+            return int(answer.topics[0].partitions[0].offset)
+
+        assert await delete("t", 1) == (ErrorCode.NONE, 1)
+        assert await earliest() == 1
+        assert await delete("t", 0) == (ErrorCode.NONE, 1)
+        assert await delete("t", 5) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+        assert await delete("t", -2) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+        assert await earliest() == 1
+        assert await delete("t", -1) == (ErrorCode.NONE, 4)
+        assert await earliest() == 4
+        assert await delete("compacted", 0) == (ErrorCode.POLICY_VIOLATION, -1)
+        assert await delete("absent", 0) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
+
+    run(tmp_path, main)
+
+
 async def produce_one(client: KafkaClient, topic: str, **producer: int) -> bytes:
     """Store one batch in partition 0; its bytes."""
     batch = bytes(build_batch([Record(0, 1_000, None, b"x", ())], **producer))

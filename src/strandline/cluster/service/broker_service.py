@@ -10,6 +10,7 @@ from __future__ import annotations
 from strandline.cluster.service.admin import Admin
 from strandline.cluster.service.configs import Configs
 from strandline.cluster.service.coordinators import Coordinators
+from strandline.cluster.service.deletions import Deletions
 from strandline.cluster.service.elections import Elections
 from strandline.cluster.service.fetch import Fetching
 from strandline.cluster.service.group_admin import GroupAdmin
@@ -29,6 +30,7 @@ class BrokerService(
     Offsets,
     Metadata,
     Admin,
+    Deletions,
     Elections,
     Configs,
     ProducerIds,

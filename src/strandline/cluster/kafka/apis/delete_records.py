@@ -1,0 +1,58 @@
+"""DeleteRecords (21)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strandline.cluster.kafka.api import Call, message_api
+from strandline.cluster.service.deletions import Deleted, Deletion
+from strandline.proto.error_codes import ErrorCode
+
+
+def _wanted(call: Call) -> list[Deletion]:
+    return [
+        Deletion(topic.name, partition.partition_index, partition.offset)
+        for topic in call.request.topics
+        for partition in topic.partitions
+    ]
+
+
+def _respond(call: Call, outcomes: list[Deleted]) -> Any:
+    topics: dict[str, list[Any]] = {}
+    for outcome in outcomes:
+        result = call.make(
+            "DeleteRecordsPartitionResult",
+            partition_index=outcome.partition,
+            low_watermark=outcome.low_watermark,
+            error_code=outcome.error,
+        )
+        topics.setdefault(outcome.topic, []).append(result)
+    return call.make(
+        "DeleteRecordsResponse",
+        throttle_time=0,
+        topics=tuple(
+            call.make("DeleteRecordsTopicResult", name=name, partitions=tuple(results))
+            for name, results in topics.items()
+        ),
+    )
+
+
+async def _answer(call: Call) -> Any:
+    timeout_ms = max(call.request.timeout.total_seconds() * 1000, 0.0)
+    return _respond(call, await call.service.delete_records(call.context, _wanted(call), timeout_ms))
+
+
+def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
+    return _respond(call, [Deleted(one.topic, one.partition, error) for one in _wanted(call)])
+
+
+API = message_api(
+    key=21,
+    name="DeleteRecords",
+    schema="delete_records",
+    first=0,
+    last=2,
+    flexible_since=2,
+    refuse=_refuse,
+    answer_later=_answer,
+)
