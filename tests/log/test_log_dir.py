@@ -236,7 +236,7 @@ def test_a_partition_made_anew(disk: FailingDisk, tmp_path: Path) -> None:
     (stale / f"{0:020d}.log").write_bytes(b"junk")
     log_dir = opened(disk, path)
     assert not stale.exists()
-    assert log_dir.logs[TP].log_end_offset == 2
+    assert (log_dir.logs[TP].log_start_offset, log_dir.logs[TP].log_end_offset) == (0, 2)
     assert log_dir.logs[TP].topic_id == UUID(int=5)
     with pytest.raises(ValueError, match="already"):
         log_dir.create(TP, UUID(int=5))

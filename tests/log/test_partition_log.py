@@ -226,6 +226,18 @@ def test_followers_keep_what_the_leader_wrote(disk: FailingDisk, tmp_path: Path)
     )
 
 
+def test_a_follower_does_not_judge_sequences(disk: FailingDisk, tmp_path: Path) -> None:
+    """Rules C: the leader had forgotten the producer (it expires by each node's own clock) and took any sequence; the
+    follower, which has not, takes what the leader took, and judges from there on."""
+    log = open_test_log(disk, tmp_path)
+    for offset, sequence in ((0, 0), (1, 500), (2, 3)):
+        batch = build_batch(
+            records(1), base_offset=offset, leader_epoch=0, producer_id=9, producer_epoch=0, base_sequence=sequence
+        )
+        assert log.append_as_follower(memoryview(batch)) == offset + 1
+    assert not log.append_as_leader(client_batch(1, producer_id=9, producer_epoch=0, sequence=4), 0, 0).duplicate
+
+
 def test_what_a_follower_refuses(disk: FailingDisk, tmp_path: Path) -> None:
     """A gap, an overlap, a broken CRC, an epoch that goes back, half a batch: nothing is written."""
     log = open_test_log(disk, tmp_path)

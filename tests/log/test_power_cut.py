@@ -23,6 +23,7 @@ from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.partition_log import PartitionLog
 from strandline.log.producer_state import ProducerStates
 from strandline.log.records import Record, decode_records
+from strandline.log.recovery import open_log
 from strandline.log.snapshots import replay
 from strandline.log.syncer import Syncer
 from strandline.proto.errors import KafkaError
@@ -246,3 +247,35 @@ def test_lives_of_a_log_directory(first_seed: int) -> None:
             lives.world.run(lives.scenario())
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_cut_segments_do_not_come_back(seed: int) -> None:
+    """A segment that was cut off, and of which other replicas have other data by now, is gone for good: its name does
+    not wait for the next sync."""
+    world = World(seed, WorldConfig(disk=DiskConfig(sync_max_us=300)))
+    machine = world.add_machine("n1")
+
+    async def life(ports: Ports) -> None:
+        ports.disk.mkdir("/d")
+        ports.disk.sync_dir("/")
+        config = LogConfig(segment_bytes=300, preallocate_bytes=0)
+        log = open_log(ports.disk, "/d/t-0", TPS[0], clock=ports.clock, config=config)
+        ports.disk.sync_dir("/d")
+        for _ in range(12):
+            batch = build_batch([Record(0, 1000, None, b"x" * 60)])
+            log.append_as_leader(memoryview(batch), 0, 1000)
+        log.sync_now()
+        assert len(log.segments) == 6
+        log.truncate_to(3)
+        machine.disk.crash()
+        assert sorted(name for name in machine.disk.files() if name.endswith(".log")) == [
+            f"/d/t-0/{base:020d}.log" for base in (0, 2)
+        ]
+
+    async def scenario() -> None:
+        process = world.spawn("n1", life)
+        assert process.main is not None
+        await process.main
+
+    world.run(scenario())

@@ -105,6 +105,16 @@ def test_sequences_wrap() -> None:
     assert duplicate.last_offset == 2
 
 
+def test_a_new_epoch_knows_nothing_of_the_older_ones_batches() -> None:
+    """The same sequences come again in a new epoch and are new: taken for duplicates they would be lost."""
+    states = ProducerStates()
+    for epoch in (0, 1):
+        for sequence in (0, 1):
+            batch = header(sequence, epoch=epoch)
+            assert states.check(batch) is None
+            states.update(batch, 2 * epoch + sequence, 1)
+
+
 def test_an_unknown_producer_may_begin_anywhere() -> None:
     """Its records may all have been deleted by retention."""
     assert ProducerStates().check(header(1234)) is None

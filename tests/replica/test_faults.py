@@ -12,7 +12,7 @@ from strandline.chaos.sim.disk import DiskConfig
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId, TopicPartition
 from strandline.replica.manager import ReplicaManager
-from strandline.replica.states import AppendOutcome, ReplicaConfig, ReplicaStatus, Role
+from strandline.replica.states import AppendOutcome, ReadOutcome, ReplicaConfig, ReplicaStatus, Role
 from tests.replica.helpers import TP, batch
 from tests.replica.simulated import SimBroker, SimCluster
 
@@ -276,6 +276,24 @@ async def lose_committed(scene: Scene, *, unclean: bool) -> None:
     if not unclean:
         scene.cluster.controller.change(TP, recovering=False)
     scene.world.heal()
+
+
+def test_leadership_is_lost_while_the_disk_is_read() -> None:
+    """D-17: the read's bounds are those of a leadership that is over: it has no answer."""
+
+    async def scenario(scene: Scene) -> None:
+        await scene.append()
+        scene.world.machines["n1"].disk.config.cold_probability = 1.0
+        scene.world.machines["n1"].disk.config.read_min_us = scene.world.machines["n1"].disk.config.read_max_us = 50_000
+        reads: list[asyncio.Future[ReadOutcome]] = []
+        scene.broker(1).run(lambda manager: reads.append(asyncio.ensure_future(manager.read_cold(TP, 0, 1_000))))
+        await scene.world.sleep_ms(1)
+        scene.cluster.controller.elect(TP, TWO)
+        await scene.until(lambda: scene.status(1).role is Role.FOLLOWER)
+        assert not reads[0].done()
+        assert (await reads[0]).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    Scene().run(scenario)
 
 
 def test_a_new_leader_is_followed_at_once() -> None:

@@ -229,6 +229,23 @@ def test_offsets_by_time_and_epoch(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_offsets_of_uncommitted_records(tmp_path: Path) -> None:
+    """What is not committed has no offset for anybody who asks by time."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as cluster:
+            cluster.create()
+            leader = cluster[1]
+            await leader.append(TP, batch(b"a", count=2))
+            for node in (2, 3):
+                cluster.network.block(cluster[node].endpoint, leader.endpoint)
+            await leader.append(TP, batch(b"b", count=5), 1)
+            assert leader.replicas.list_offset(TP, 1_700_000_000_003)[2:] == (-1, -1, -1)
+            assert leader.replicas.list_offset(TP, -3)[2:] == (1, 1_700_000_000_001, 0)
+
+    asyncio.run(scenario())
+
+
 def test_the_latest_offset_of_a_new_leader(tmp_path: Path) -> None:
     """Rule B, stale HW, D-41: OFFSET_NOT_AVAILABLE until the ISR has confirmed what it had; nothing of that is read."""
 

@@ -46,8 +46,12 @@ class RawFollower:
         await self.stream.write(b"".join(entries))
 
     async def hear(self) -> list[tuple[Any, ...]]:
-        """The entries of the next frame; none when the stream has ended."""
-        frame = await self.stream.read()
+        """The entries of the next frame; none when the stream has ended. It is never silent for long."""
+        try:
+            async with asyncio.timeout(4):
+                frame = await self.stream.read()
+        except TimeoutError:
+            raise AssertionError("the leader says nothing, and does not end the stream") from None
         if frame is None:
             return []
         self.frames.append(frame)
@@ -375,7 +379,7 @@ class RawLeader:
         frame = await stream.read()
         assert frame is not None
         hello, position = frames.read_hello(frame)
-        assert hello == (1, 2, 1, self.cluster[2].replicas.broker_epoch, CLUSTER)
+        assert hello == (frames.PROTOCOL_VERSION, 2, 1, self.cluster[2].replicas.broker_epoch, CLUSTER)
         return stream, await self.fetch_in(stream, frame, position)
 
     async def fetch_in(self, stream: MemoryStream, frame: bytes | None = None, position: int = 0) -> frames.Fetch:
@@ -531,3 +535,35 @@ async def next_ack(stream: MemoryStream) -> tuple[Any, ...]:
         for entry in heard.entries:
             if entry[0] == "on_ack":
                 return tuple(entry)
+
+
+def test_a_verdict_on_a_position_that_has_moved(tmp_path: Path) -> None:
+    """Rule B, truncation: an answer counts only while the fetch offset is still the log's end: here data came first."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, nodes=2) as cluster:
+            leader = RawLeader(cluster)
+            await leader.start()
+            stream, first = await leader.accept()
+            await stream.write(frames.pack_accepted(first.subscription, 5, 0, 0))
+            await stream.write(replicated(b"a", 0) + replicated(b"b", 1))
+            await stream.write(frames.pack_diverging(first.subscription, 0, 1) + replicated(b"c", 2))
+            await until(lambda: cluster[2].log_dir.logs[TP].log_end_offset == 3)
+
+    asyncio.run(scenario())
+
+
+def test_data_of_another_leader_epoch(tmp_path: Path) -> None:
+    """Rule B, four epochs: the leader breaks the protocol; nothing is appended, and the follower connects anew."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, nodes=2) as cluster:
+            leader = RawLeader(cluster)
+            await leader.start()
+            stream, first = await leader.accept()
+            await stream.write(frames.pack_accepted(first.subscription, 5, 0, 0) + replicated(b"a", 0, epoch=7))
+            _, second = await leader.accept()
+            assert (second.fetch_offset, second.current_leader_epoch) == (0, 0)
+            assert cluster[2].log_dir.logs[TP].log_end_offset == 0
+
+    asyncio.run(scenario())

@@ -1,0 +1,163 @@
+"""Producer snapshots: when they are written, that they are on the disk, which one is believed (rules C; KAFKA-9892)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.world import World
+from strandline.log.batch import parse_header
+from strandline.log.config import LogConfig
+from strandline.log.partition_log import PartitionLog
+from strandline.log.producer_state import ProducerStates
+from strandline.log.recovery import LastLife, open_log
+from strandline.log.snapshots import Snapshots
+from strandline.log.syncer import Syncer
+from strandline.proto.errors import StorageError
+from tests.log.helpers import NO_STEPS, TP, FailingDisk, client_batch, fill, open_test_log
+
+
+def once(log: PartitionLog, sequence: int = 0) -> bool:
+    """Append a producer's batch; whether it was found to be there already."""
+    return log.append_as_leader(client_batch(2, producer_id=9, producer_epoch=0, sequence=sequence), 0, 1000).duplicate
+
+
+def with_its_only_batch_deleted(disk: FailingDisk, directory: Path) -> PartitionLog:
+    """The producer's records are out of the log: what is known of it stands in memory and in a snapshot."""
+    log = open_test_log(disk, directory)
+    assert not once(log)
+    log.roll()
+    fill(log, 1)
+    log.sync_now()
+    log.delete_records_before(2)
+    assert log.bases == [2]
+    return log
+
+
+def test_a_roll_leaves_a_snapshot(disk: FailingDisk, tmp_path: Path) -> None:
+    """Retries are recognised after a crash though their originals were deleted by retention."""
+    log = with_its_only_batch_deleted(disk, tmp_path)
+    log.close_files()
+    last_life = LastLife(same_boot=True, recovery_point=3, log_start_offset=2)
+    assert once(open_test_log(disk, tmp_path, last_life=last_life))
+
+
+def test_a_clean_stop_leaves_a_snapshot(disk: FailingDisk, tmp_path: Path) -> None:
+    """And after a clean stop, which writes one of the very end."""
+    log = with_its_only_batch_deleted(disk, tmp_path)
+    log.close()
+    assert (tmp_path / f"{3:020d}.snapshot").exists()
+    assert once(open_test_log(disk, tmp_path, last_life=LastLife(clean=True, log_start_offset=2)))
+
+
+def in_a_world(life: Callable[[World, Ports], Coroutine[Any, Any, None]], seed: int) -> None:
+    """One life of a process on a machine with a simulated disk."""
+    world = World(seed)
+    world.add_machine("n1")
+
+    async def scenario() -> None:
+        process = world.spawn("n1", lambda ports: life(world, ports))
+        assert process.main is not None
+        await process.main
+
+    world.run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_snapshot_survives_a_power_cut(seed: int) -> None:
+    """KAFKA-9892: with the sync of its segment it is on the disk, content and name: a torn one would be found out by
+    its checksum, and what it alone knew would be forgotten."""
+
+    async def life(world: World, ports: Ports) -> None:
+        log = open_log(ports.disk, "/t-0", TP, clock=ports.clock, config=NO_STEPS)
+        for producer in range(100):
+            batch = client_batch(1, producer_id=producer, producer_epoch=0, sequence=0)
+            log.append_as_leader(batch, 0, 1000)
+        log.roll()
+        ports.disk.sync_dir("/")
+        failed: list[Any] = []
+        syncer = Syncer(ports.disk, lambda logs: None, lambda *what: failed.append(what))
+        syncer.mark(log)
+        await syncer.drain()
+        assert not failed
+        disk = world.machines["n1"].disk
+        before = disk.files()[f"/t-0/{100:020d}.snapshot"]
+        disk.crash()
+        assert disk.files()[f"/t-0/{100:020d}.snapshot"] == before
+        states = ProducerStates()
+        states.load_snapshot(before, 0)
+        assert len(states) == 100
+
+    in_a_world(life, seed)
+
+
+def test_a_snapshot_of_more_than_there_is(disk: FailingDisk, tmp_path: Path) -> None:
+    """Recovery takes the latest one up to the point asked for, whatever lies beyond."""
+    log = open_test_log(disk, tmp_path)
+    for sequence in (0, 2, 4):
+        once(log, sequence)
+    snapshots = Snapshots(disk, str(tmp_path), [])
+    for offset in (2, 6):
+        snapshots.write(offset, snapshots.load(log.segments, offset, 0)).close()
+    entry = snapshots.load(log.segments, 4, 0).get(9)
+    assert entry is not None
+    assert [batch.first_offset for batch in entry.batches] == [0, 2]
+
+
+def test_state_is_rolled_back_before_offsets_move() -> None:
+    """KAFKA-12153: the cut fails in the middle, at the snapshot that the producers are rolled back with: the offsets
+    are still those of the records and of the producers."""
+
+    async def life(world: World, ports: Ports) -> None:
+        log = open_log(ports.disk, "/t-0", TP, clock=ports.clock, config=LogConfig(preallocate_bytes=0))
+        once(log)
+        log.roll()
+        for sequence in (2, 4):
+            once(log, sequence)
+        log.sync_now()
+        before = log.producers.get(9)
+        faults = world.machines["n1"].disk.faults
+        faults.reads, faults.where = 1, ".snapshot"
+        with pytest.raises(StorageError):
+            log.truncate_to(4)
+        assert (log.log_end_offset, log.durable_offset) == (6, 6)
+        assert log.producers.get(9) is before
+        assert log.failure is not None
+
+    in_a_world(life, 1)
+
+
+def test_a_snapshot_above_the_recovery_point_is_not_believed(disk: FailingDisk, tmp_path: Path) -> None:
+    """After a power cut it may tell of records that are gone, while older ones, cut since, are back: the batches of
+    what is scanned tell themselves."""
+    log = open_test_log(disk, tmp_path)
+    for sequence in (0, 2, 4):
+        once(log, sequence)
+    log.sync_now()
+    log.close_files()
+    other = ProducerStates()
+    header = parse_header(client_batch(4, producer_id=77, producer_epoch=0, sequence=0))
+    other.update(header, 0, 1000)
+    for recovery_point, knows in ((2, [9]), (4, [9, 77])):
+        Snapshots(disk, str(tmp_path), []).write(4, other).close()
+        opened = open_test_log(disk, tmp_path, last_life=LastLife(recovery_point=recovery_point))
+        assert [entry.producer_id for entry in opened.producers.entries()] == knows
+        opened.close_files()
+
+
+def test_a_cut_takes_the_snapshots_beyond_it(disk: FailingDisk, tmp_path: Path) -> None:
+    """Otherwise the next cut rolls the producers back to those of records that were cut long ago."""
+    log = open_test_log(disk, tmp_path)
+    for sequence in (0, 2):
+        once(log, sequence)
+    log.roll()
+    log.truncate_to(2)
+    for sequence in (0, 2):
+        log.append_as_leader(client_batch(2, producer_id=8, producer_epoch=0, sequence=sequence), 0, 1000)
+    log.truncate_to(4)
+    known = {entry.producer_id: [batch.first_offset for batch in entry.batches] for entry in log.producers.entries()}
+    assert known == {8: [2], 9: [0]}
