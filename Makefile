@@ -11,7 +11,7 @@ STAMP := $(VENV)/installed
 SEEDS ?= 200
 JOBS ?= 2
 
-.PHONY: help setup demo test lint docs bench sim soak proto clean compose-test
+.PHONY: help setup demo test lint docs bench sim mutants soak proto clean compose-test
 
 help:
 	@echo "make demo          three nodes, a real data set, a killed leader, everything read back, Spark counts it"
@@ -20,6 +20,7 @@ help:
 	@echo "make docs          write the generated parts of docs/ anew"
 	@echo "make bench         measure speed and memory, beside Apache Kafka where it can be had"
 	@echo "make sim SEEDS=200 simulate so many seeds; SEED=7 replays one"
+	@echo "make mutants       take each rule out of the code, one at a time: some test must notice"
 	@echo "make soak          half an hour of faults on real processes, in both layouts"
 	@echo "make compose-test  the image and the compose files in containers, with chaos (starts an engine if none runs)"
 	@echo "make proto         generate the protobuf modules anew"
@@ -56,6 +57,9 @@ bench: setup
 
 sim: setup
 	$(BIN)/strandline sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) --jobs $(JOBS)
+
+mutants: setup
+	$(BIN)/strandline mutants --jobs $(JOBS)
 
 soak: setup
 	$(BIN)/strandline chaos run --minutes 15 --seed $(or $(SEED),1)

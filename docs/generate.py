@@ -14,6 +14,7 @@ DOCS = Path(__file__).parent
 
 def parts() -> Iterator[tuple[str, str, Callable[[], str]]]:
     """(page, name of the part, its generator)."""
+    from strandline.chaos.mutants.docs import mutants_table
     from strandline.client.config import settings_table
     from strandline.cluster.kafka.docs import api_table
     from strandline.spark.options import options_table
@@ -21,6 +22,7 @@ def parts() -> Iterator[tuple[str, str, Callable[[], str]]]:
     yield "client.md", "settings", settings_table
     yield "spark.md", "options", options_table
     yield "protocol.md", "apis", api_table
+    yield "mutants.md", "mutants", mutants_table
 
 
 def whole_pages() -> Iterator[tuple[str, Callable[[], str]]]:

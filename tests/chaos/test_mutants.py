@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from strandline.chaos.mutants import MUTANTS, Mutant, Patch, StalePatch, without
 from strandline.chaos.mutants.patching import applied
 
 ROOT = Path(__file__).parent.parent.parent
+TABLES = sorted((ROOT / "src/strandline/chaos/mutants").glob("*.py"))
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -43,6 +45,12 @@ def test_what_kills_a_mutant_exists(name: str) -> None:
 def functions(path: str) -> set[str]:
     tree = ast.parse((ROOT / path).read_text())
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def test_no_name_is_used_twice() -> None:
+    """The later table would take the earlier one's mutant away."""
+    names = re.findall(r'(?:change|Mutant)\(\s*"([a-z0-9-]+)"', "\n".join(path.read_text() for path in TABLES))
+    assert sorted(names) == sorted(MUTANTS)
 
 
 def test_a_mutant_is_in_force_while_it_is_applied() -> None:

@@ -56,7 +56,7 @@ def find_checkout(mutants: Iterable[Mutant], start: Path) -> Path | None:
     Raises:
         NoCheckout: tests are to be run, and `start` does not lie within a checkout, or pytest is not installed.
     """
-    if not any(not killer.startswith(SEED) for mutant in mutants for killer in mutant.killed_by):
+    if not any(not _is_seed(killer) for mutant in mutants for killer in mutant.killed_by):
         return None
     for folder in (start, *start.parents):
         if (folder / "pyproject.toml").is_file() and (folder / "tests" / "schedules").is_dir():
@@ -73,6 +73,30 @@ def find_checkout(mutants: Iterable[Mutant], start: Path) -> Path | None:
     return folder
 
 
+def fail_anyway(mutants: Iterable[Mutant], root: Path | None, *, timeout_s: float = 1800.0) -> dict[str, str]:
+    """Killers that fail with every rule in place, and what they say: their failing proves nothing."""
+    tests = list(dict.fromkeys(killer for mutant in mutants for killer in mutant.killed_by if not _is_seed(killer)))
+    if not tests or root is None:
+        return {}
+    _preload()
+    failed: dict[str, bool] = dict.fromkeys(tests, True)
+    said = "the tests took too long with every rule in place"
+    reader, writer = _FORK.Pipe(duplex=False)
+    child = _FORK.Process(target=_child, args=(writer, Mutant("", "", (), tuple(tests)), root))
+    child.start()
+    writer.close()
+    try:
+        if reader.poll(timeout_s):
+            failed, said = reader.recv()
+    except EOFError:
+        said = "the child ended without a result"
+    finally:
+        child.kill()
+        child.join()
+        reader.close()
+    return {test: said for test, has_failed in failed.items() if has_failed}
+
+
 def hold_against_killers(
     names: Sequence[str], root: Path | None, *, jobs: int = 1, timeout_s: float = 300.0
 ) -> Generator[Verdict, None, None]:
@@ -80,8 +104,7 @@ def hold_against_killers(
 
     A child that takes longer than `timeout_s` is killed; what it had not told by then counts as survived.
     """
-    for module in _PRELOADED:
-        importlib.import_module(module)
+    _preload()
     waiting = iter(names)
     running: dict[Any, tuple[Verdict, BaseProcess, float, float]] = {}
     try:
@@ -108,6 +131,15 @@ def hold_against_killers(
             child.join()
 
 
+def _preload() -> None:
+    for module in _PRELOADED:
+        importlib.import_module(module)
+
+
+def _is_seed(killer: str) -> bool:
+    return killer.startswith(SEED)
+
+
 def _collect(reader: Connection, child: BaseProcess, verdict: Verdict) -> None:
     failed: dict[str, bool] = {}
     try:
@@ -131,14 +163,14 @@ def _collect(reader: Connection, child: BaseProcess, verdict: Verdict) -> None:
 
 def _child(connection: Connection, mutant: Mutant, root: Path | None) -> None:
     failed: dict[str, bool] = {}
-    tests = [killer for killer in mutant.killed_by if not killer.startswith(SEED)]
+    tests = [killer for killer in mutant.killed_by if not _is_seed(killer)]
     said = ""
     if tests:
         assert root is not None
         os.chdir(root)
         failed, said = _run_tests(mutant.name, tests)
     for killer in mutant.killed_by:
-        if killer.startswith(SEED):
+        if _is_seed(killer):
             failed[killer] = _seed_fails(killer, mutant.name)
     connection.send((failed, said))
     connection.close()
@@ -146,7 +178,7 @@ def _child(connection: Connection, mutant: Mutant, root: Path | None) -> None:
 
 
 def _run_tests(name: str, tests: Sequence[str]) -> tuple[dict[str, bool], str]:
-    """Which of the tests fail in a pytest of this process, with the mutant applied; and what it printed."""
+    """Which of the tests fail in a pytest of this process, with the mutant applied (if any); and what it printed."""
     import pytest
 
     failed = dict.fromkeys(tests, False)
@@ -159,7 +191,15 @@ def _run_tests(name: str, tests: Sequence[str]) -> tuple[dict[str, bool], str]:
                     if report.nodeid == test or report.nodeid.startswith((f"{test}[", f"{test}::")):
                         failed[test] = True
 
-    arguments = ["-q", "-p", "no:cacheprovider", "--no-header", "--tb=short", "--mutant", name, *tests]
+    arguments = [
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--no-header",
+        "--tb=short",
+        *(["--mutant", name] if name else []),
+        *tests,
+    ]
     with _quiet() as said:
         pytest.main(arguments, plugins=[Observer()])
         sys.stdout.flush()

@@ -1,0 +1,92 @@
+"""`strandline mutants`: verdicts, exit codes, and what it says where it cannot work."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from strandline.chaos.mutants import MUTANTS, Mutant, Patch
+from strandline.chaos.mutants.docs import mutants_table
+from strandline.cluster.cli.main import main
+
+ROOT = Path(__file__).parent.parent.parent
+ROW = "tests/controller/machine/test_isr.py::test_row_of_the_table[not the leader]"
+HARMLESS = Mutant(
+    "harmless",
+    "X: nothing",
+    (Patch("controller.machine.isr:validate", "if sender != partition.leader:", "if partition.leader != sender:"),),
+    (ROW,),
+)
+
+
+def mutants(*arguments: str, at: Path = ROOT) -> Result:
+    """Through the program, as a user does, in a directory."""
+    before = Path.cwd()
+    os.chdir(at)
+    try:
+        return CliRunner().invoke(main, ["mutants", *arguments])
+    finally:
+        os.chdir(before)
+
+
+@pytest.fixture
+def harmless() -> Iterator[None]:
+    """A mutant that breaks nothing."""
+    MUTANTS["harmless"] = HARMLESS
+    yield
+    del MUTANTS["harmless"]
+
+
+def test_a_mutant_that_is_noticed_exits_0() -> None:
+    """One object a mutant, with what killed it."""
+    result = mutants("anybody-alters-the-isr", "--output", "json")
+    assert result.exit_code == 0, result.output
+    (verdict,) = (json.loads(line) for line in result.stdout.splitlines())
+    assert verdict["killed"]
+    assert verdict["killed_by"] == [ROW]
+    assert verdict["survived"] == []
+    assert verdict["seconds"] > 0
+
+
+@pytest.mark.usefixtures("harmless")
+def test_a_mutant_that_survives_exits_1_and_is_named() -> None:
+    """With what did not notice it."""
+    result = mutants("harmless", "anybody-alters-the-isr", "--jobs", "1")
+    assert result.exit_code == 1, result.output
+    assert "1 of 2 mutants killed" in result.stdout
+    assert "survived: harmless" in result.stdout
+    assert f"not by {ROW}" in result.stdout
+
+
+def test_selection_by_rule() -> None:
+    """A1 is not A10; a letter is all of its rules; an unknown one is told with those there are."""
+    listed = mutants("--rule", "A1", "--list").stdout.splitlines()
+    assert "vote-not-durable" in listed[0]
+    assert all(" A1: " in line for line in listed)
+    assert len(mutants("--rule", "A", "--list").stdout.splitlines()) > len(listed)
+    wrong = mutants("--rule", "Z9")
+    assert wrong.exit_code == 2
+    assert "A13" in wrong.output
+    assert mutants("no-such-mutant").exit_code == 2
+
+
+def test_outside_of_a_checkout_it_says_so(tmp_path: Path) -> None:
+    """The tests are no part of the package."""
+    result = mutants("--rule", "A5", at=tmp_path)
+    assert result.exit_code == 1
+    assert "checkout" in result.output
+    assert mutants("--list", at=tmp_path).exit_code == 0
+
+
+def test_every_rule_has_its_mutants() -> None:
+    """A1 to A13, B and C; the page has them all."""
+    parts = {mutant.part for mutant in MUTANTS.values()}
+    assert {f"A{number}" for number in range(1, 14)} | {"B", "C"} <= parts
+    table = mutants_table()
+    assert all(f"`{name}`" in table for name in MUTANTS)
+    assert len(MUTANTS) > 150
