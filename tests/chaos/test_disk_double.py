@@ -237,11 +237,12 @@ def test_a_failed_write_may_be_half_done(seed: int) -> None:
         content = read_file(ports.disk, "/f")
         halves.append(content.count(b"b"))
         assert content == b"b" * halves[0] + b"a" * (1_000 - halves[0])
-        for fails in (
+        others: list[Callable[[], None]] = [
             lambda: file.truncate(10),
             lambda: file.allocate(0, 9_000),
             lambda: ports.disk.rename("/f", "/g"),
-        ):
+        ]
+        for fails in others:
             machine.disk.faults.writes = 1
             with pytest.raises(DiskError):
                 fails()
