@@ -1,0 +1,9 @@
+"""`pytest tests/golden --update` writes the scenarios' expected output anew; review the diff."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update", action="store_true", default=False, help="rewrite the golden scenario files")
