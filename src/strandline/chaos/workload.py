@@ -33,7 +33,7 @@ class Ports(Protocol):
         """Their chance."""
 
 
-_SLOW_GAP_MS = 250.0
+_SLOW_GAP_MS = 60.0
 
 _NOTHING_WRITTEN = frozenset(
     {
@@ -81,7 +81,7 @@ class WorkloadOptions:
     producer: dict[str, Any]
     consumer: dict[str, Any]
     many: int = 4_000
-    """Values after which producers send one by one, and seldom: the schedules are what counts, not the volume."""
+    """Values after which producers send one by one: the schedules are what counts, not the volume."""
     rewinds_max: int = 2
     """How often one consumer starts over."""
 

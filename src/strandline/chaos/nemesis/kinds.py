@@ -15,6 +15,7 @@ FAULTS = {
     "power_cut": processes.power_cut,
     "power_cut_in_callback": processes.power_cut_in_callback,
     "power_cut_all": processes.power_cut_all,
+    "power_cut_all_in_callback": processes.power_cut_all_in_callback,
     "pause": processes.pause,
     "rolling_restart": processes.rolling_restart,
     "wall_jump": processes.wall_jump,

@@ -119,6 +119,19 @@ def power_cut_in_callback(nemesis: Nemesis) -> None:
     _strike(nemesis, "power cut", nemesis.world.power_cut)
 
 
+def power_cut_all_in_callback(nemesis: Nemesis) -> None:
+    """All machines lose power when one of them calls its disk: in the middle of what they are doing."""
+    name = nemesis.pick()
+    operations = nemesis.rng.randint(1, 60)
+
+    def now() -> None:
+        for each in nemesis.names:
+            nemesis.down(each, "power cut of all in mid-callback:", nemesis.world.power_cut)
+
+    nemesis.disk(name).strike_after(operations, now)
+    nemesis.note(f"power cut of all at the {operations}th disk operation of {name} from now")
+
+
 def pause(nemesis: Nemesis) -> None:
     """SIGSTOP, then SIGCONT."""
     name = nemesis.pick()
