@@ -6,6 +6,7 @@ Lean on purpose: what only the command line needs (click, rich) is not imported 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import gc
 import json
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from strandline.cluster.node import Node
 
 EXIT_FAILED = 1
+
+PR_SET_PDEATHSIG = 1
+"""prctl(2): the signal that a process gets when its parent dies."""
 
 END_WITH_INPUT = "--end-with-input"
 """Stop when standard input ends: whoever started the node holds the other end of a pipe, and is gone."""
@@ -67,6 +71,7 @@ async def _run(config: NodeConfig, end_with_input: bool) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, loop, number, node, stopping)
     if end_with_input:
+        _wake_if_the_starter_dies()
         loop.add_reader(0, _read_input, loop, stopping)
     await node.start()
     announce = loop.create_task(_announce(node))
@@ -88,6 +93,12 @@ def _on_signal(loop: asyncio.AbstractEventLoop, number: int, node: Node, stoppin
     else:
         loop.remove_signal_handler(number)
         os.kill(os.getpid(), number)
+
+
+def _wake_if_the_starter_dies() -> None:
+    """A node that was stopped (SIGSTOP) cannot see that its input has ended: Linux shall continue it then."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
 
 
 def _read_input(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:

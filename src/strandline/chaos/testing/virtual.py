@@ -24,9 +24,10 @@ import random
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from types import ModuleType
+from types import BuiltinFunctionType, FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from strandline.chaos.sim.clock import EPOCH_MS
@@ -86,11 +87,35 @@ class Readings:
             owner.stall(until_us - self._loop.now_us)
 
 
+class Chance:
+    """Generators for whoever asks for one without a seed.
+
+    Each is decided by who asks and for which time, not by what others drew before: modules draw when they are imported,
+    and that is in the first run of a process alone.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._asked: Counter[tuple[str, str]] = Counter()
+
+    def generator(self, asker: FrameType | None) -> random.Random:
+        """For the function that runs in this frame."""
+        where = ("", "")
+        if asker is not None:
+            where = (str(asker.f_globals.get("__name__")), asker.f_code.co_qualname)
+        self._asked[where] += 1
+        return split(self._seed, "user code", *where, self._asked[where])
+
+    def urandom(self, size: int) -> bytes:
+        """`os.urandom`."""
+        return self.generator(sys._getframe(2)).randbytes(size)
+
+
 @contextmanager
 def taken_over(world: World) -> Iterator[None]:
     """Time and chance are those of `world` within the block; everything is as it was behind it."""
     readings = Readings(world)
-    rng = split(world.seed, "user code")
+    chance = Chance(world.seed)
     here = threading.get_ident()
 
     def here_only(virtual: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
@@ -107,7 +132,7 @@ def taken_over(world: World) -> Iterator[None]:
         time.perf_counter: readings.monotonic_s,
         time.perf_counter_ns: readings.monotonic_ns,
         time.sleep: readings.sleep,
-        os.urandom: rng.randbytes,
+        os.urandom: chance.urandom,
     }
     stand_ins = {real: here_only(virtual, real) for real, virtual in replaced.items()}
     state = random.getstate()
@@ -115,12 +140,12 @@ def taken_over(world: World) -> Iterator[None]:
         _import_if_there("aiokafka")
         for module in _modules():
             _replace_names(module, stand_ins, undo)
-        _seed_new_generators(rng, undo)
+        _seed_new_generators(chance, undo)
         _give_aiokafka_the_time(readings, undo)
         _give_aiokafka_an_order(undo)
         _number_aiokafka_producers_anew(undo)
         undo.callback(random.setstate, state)
-        random.seed(rng.getrandbits(64))
+        random.seed(split(world.seed, "user code").getrandbits(64))
         yield
 
 
@@ -134,19 +159,27 @@ def _modules() -> list[ModuleType]:
 
 def _replace_names(module: ModuleType, stand_ins: dict[Any, Any], undo: ExitStack) -> None:
     names = getattr(module, "__dict__", {})
-    builtin = type(time.time)
     for name, value in list(names.items()):
-        if type(value) is builtin and value in stand_ins:
+        if type(value) is BuiltinFunctionType and value in stand_ins:
             names[name] = stand_ins[value]
             undo.callback(names.__setitem__, name, value)
 
 
-def _seed_new_generators(rng: random.Random, undo: ExitStack) -> None:
+def _seed_new_generators(chance: Chance, undo: ExitStack) -> None:
     """`random.Random()` seeds itself in C: give it a seed whenever the caller gives none."""
     init = random.Random.__init__
+    here = threading.get_ident()
+    busy = False
 
     def seeded(self: random.Random, x: Any = None) -> None:
-        init(self, rng.getrandbits(64) if x is None else x)
+        nonlocal busy
+        if x is None and not busy and threading.get_ident() == here:
+            busy = True  # a generator's own seed comes from a generator
+            try:
+                x = chance.generator(sys._getframe(1)).getrandbits(64)
+            finally:
+                busy = False
+        init(self, x)
 
     random.Random.__init__ = seeded  # type: ignore[method-assign]
     undo.callback(setattr, random.Random, "__init__", init)
