@@ -21,6 +21,7 @@ from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.quorum.api import Voter
 from strandline.log.checkpoints import META_PROPERTIES
 from strandline.log.disk import Disk, DiskError, DiskFull
+from strandline.proto.errors import StorageError
 from strandline.proto.ids import Endpoint, NodeId
 from strandline.proto.ports import Rng
 from strandline.replica.manager import ReplicaManager
@@ -155,7 +156,7 @@ class SimCluster:
             return
 
         async def stop() -> None:
-            with suppress(DiskError):  # then it does not end cleanly, and comes back as after a kill
+            with suppress(DiskError, StorageError):  # then it does not end cleanly, and comes back as after a kill
                 await live.node.stop()
             self.world.loop.call_soon(self.world.kill, name)
 
