@@ -31,7 +31,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The only folder in PATH, beside what a shell script needs; temporary directories are made below it too."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for name in ("sh", "setpriv", "sleep", "touch", "dirname"):
+    for name in ("sh", "setpriv", "sleep", "touch", "dirname", "rm"):
         (folder / name).symlink_to(shutil.which(name) or name)
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.delenv("DOCKER_HOST", raising=False)
