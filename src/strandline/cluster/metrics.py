@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from strandline.cluster.kafka.listener import TIME_BOUNDS_MS, ApiTimes
+from strandline.cluster.metrics_groups import of_groups
 from strandline.cluster.service.memory import Account
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Metrics:
                     yield from _of_replicas(node.broker)
                     yield from _of_logs(node.broker)
                     yield from _of_requests(node.broker)
+                    yield from of_groups(node.broker)
 
         registry = CollectorRegistry()
         registry.register(OfNode())

@@ -19,6 +19,7 @@ from strandline.cluster.coordinator.groups.commands import (
     SyncGroup,
 )
 from strandline.cluster.coordinator.groups.config import GroupConfig
+from strandline.cluster.coordinator.groups.counters import GroupCounters
 from strandline.cluster.coordinator.groups.group import Group
 from strandline.cluster.coordinator.groups.shard import GroupShard
 from strandline.cluster.coordinator.machine import COMMITTED, Effects, Now, Record, Write, WriteOutcome
@@ -48,7 +49,7 @@ class Driver:
     ) -> None:
         self.config = config or GroupConfig(**{"initial_rebalance_delay_ms": 0, **config_values})
         self.rng = random.Random(7)
-        self.shard = GroupShard(self.config, self.rng)
+        self.shard = GroupShard(self.config, self.rng, GroupCounters())
         self.log: list[Record] = list(log or [])
         self.now_ms = float(now_ms)
         self.answers: dict[int, Any] = {}

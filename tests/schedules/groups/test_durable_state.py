@@ -10,6 +10,7 @@ from uuid import UUID
 from strandline.chaos.sim.process import Ports
 from strandline.cluster.coordinator.groups.commands import CommitOffsets, FetchOffsets, OffsetToCommit
 from strandline.cluster.coordinator.groups.config import GroupConfig
+from strandline.cluster.coordinator.groups.counters import GroupCounters
 from strandline.cluster.coordinator.groups.records import OffsetKey, OffsetValue, offset_record
 from strandline.cluster.coordinator.groups.shard import GroupShard
 from strandline.cluster.coordinator.partitions import OFFSETS_TOPIC
@@ -59,7 +60,7 @@ class OneBroker:
             OFFSETS_TOPIC,
             replicas=self.replicas,
             clock=clock,
-            make_shard=lambda: GroupShard(GroupConfig(), random.Random(3)),
+            make_shard=lambda: GroupShard(GroupConfig(), random.Random(3), GroupCounters()),
             write_timeout_ms=5_000,
         )
 

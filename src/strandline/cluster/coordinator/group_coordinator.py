@@ -9,6 +9,7 @@ from typing import Any
 
 from strandline.cluster.coordinator.groups.commands import ForgetTopics
 from strandline.cluster.coordinator.groups.config import GroupConfig
+from strandline.cluster.coordinator.groups.counters import GroupCounters
 from strandline.cluster.coordinator.groups.shard import GroupShard
 from strandline.cluster.coordinator.internal_topic import (
     SETTLE_MS,
@@ -66,12 +67,13 @@ class GroupCoordinator:
         rng: Rng,
     ) -> None:
         self.config = config
+        self.counters = GroupCounters()
         self._image = image
         self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
             OFFSETS_TOPIC,
             replicas=replicas,
             clock=clock,
-            make_shard=lambda: GroupShard(config.groups, rng),
+            make_shard=lambda: GroupShard(config.groups, rng, self.counters),
             write_timeout_ms=config.commit_timeout_ms,
         )
         self._topic = InternalTopic(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from strandline.cluster.coordinator.groups.config import GroupConfig
+from strandline.cluster.coordinator.groups.counters import GroupCounters
 from strandline.cluster.coordinator.groups.group import Group
 from strandline.cluster.coordinator.groups.records import OffsetValue
 from strandline.cluster.coordinator.machine import Outbox
@@ -20,17 +21,16 @@ class ShardContext:
     offsets: group id -> topic -> partition -> committed offset.
     """
 
-    __slots__ = ("config", "groups", "offsets", "out", "rebalances", "rng", "timers")
+    __slots__ = ("config", "counters", "groups", "offsets", "out", "rng", "timers")
 
-    def __init__(self, config: GroupConfig, rng: Rng) -> None:
+    def __init__(self, config: GroupConfig, rng: Rng, counters: GroupCounters) -> None:
         self.config = config
+        self.counters = counters
         self.rng = rng
         self.out = Outbox()
         self.timers = Timers()
         self.groups: dict[str, Group] = {}
         self.offsets: dict[str, dict[str, dict[int, OffsetValue]]] = {}
-        self.rebalances = 0
-        """Completed since this shard was loaded."""
 
     def group(self, group_id: str) -> Group:
         """Raises KafkaError GROUP_ID_NOT_FOUND."""

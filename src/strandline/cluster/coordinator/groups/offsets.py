@@ -77,6 +77,7 @@ class OffsetStore:
                 self._context.out.reply(to, errors)
 
         if records:
+            self._context.counters.offset_commits += len(records)
             self._context.out.write(tuple(records), written)
         else:
             self._context.out.reply(to, errors)
@@ -141,6 +142,7 @@ class OffsetStore:
                 self._context.out.reply(to, errors)
 
         if records:
+            self._context.counters.offset_deletions += len(records)
             self._context.out.write(tuple(records), written)
         else:
             self._context.out.reply(to, errors, after_writes=True)
@@ -182,6 +184,7 @@ class OffsetStore:
         """Forget offsets that nobody has used for the time of retention (KIP-211), and groups with nothing left."""
         for group in list(self._context.groups.values()):
             records = [offset_record(key, None) for key in self._expired(group, now)]
+            self._context.counters.offset_expirations += len(records)
             kept = sum(map(len, self._context.offsets.get(group.group_id, {}).values())) - len(records)
             if not kept and group.is_empty and not group.size:
                 if group.stored:

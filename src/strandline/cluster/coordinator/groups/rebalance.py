@@ -81,6 +81,7 @@ class Rebalancing:
         member = group.members.get(member_id)
         # Who waits for an answer says nothing because we say nothing; it gets a new deadline with the answer.
         if member is not None and (member.is_new or not member.waits):
+            self._context.counters.members_expired += 1
             self.remove_member(group, member)
             self._rebalance_without(group, now)
 
@@ -249,7 +250,7 @@ class Rebalancing:
 
     def _assign(self, group: Group, assignments: dict[str, bytes], now: Now) -> None:
         group.enter(GroupState.STABLE, now.wall_ms)
-        self._context.rebalances += 1
+        self._context.counters.rebalances += 1
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
             answer = SyncAnswer(ErrorCode.NONE, group.protocol_type, group.protocol_name, member.assignment)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from strandline.cluster.coordinator.groups.classic import ClassicProtocol
@@ -23,6 +24,7 @@ from strandline.cluster.coordinator.groups.commands import (
 )
 from strandline.cluster.coordinator.groups.config import GroupConfig
 from strandline.cluster.coordinator.groups.context import ShardContext
+from strandline.cluster.coordinator.groups.counters import GroupCounters
 from strandline.cluster.coordinator.groups.group import Group, GroupState
 from strandline.cluster.coordinator.groups.offsets import OffsetStore
 from strandline.cluster.coordinator.groups.rebalance import Rebalancing
@@ -50,8 +52,8 @@ class GroupShard:
         unknown_records: records of kinds that this version does not know; they are kept in the log and not acted upon.
     """
 
-    def __init__(self, config: GroupConfig, rng: Rng) -> None:
-        self._context = ShardContext(config, rng)
+    def __init__(self, config: GroupConfig, rng: Rng, counters: GroupCounters) -> None:
+        self._context = ShardContext(config, rng, counters)
         self._rebalancing = Rebalancing(self._context)
         self._classic = ClassicProtocol(self._context, self._rebalancing)
         self._offsets = OffsetStore(self._context, self._rebalancing)
@@ -139,15 +141,12 @@ class GroupShard:
         """For metrics and tests."""
         return self._context.groups
 
-    @property
-    def offset_count(self) -> int:
-        """Committed offsets."""
-        return sum(len(partitions) for topics in self._context.offsets.values() for partitions in topics.values())
-
-    @property
-    def rebalances(self) -> int:
-        """Completed since this shard was loaded."""
-        return self._context.rebalances
+    def offsets(self) -> Iterator[tuple[str, str, int, int]]:
+        """(group, topic, partition, offset) of everything that is committed."""
+        for group_id, topics in self._context.offsets.items():
+            for topic, partitions in topics.items():
+                for partition, value in partitions.items():
+                    yield group_id, topic, partition, value.offset
 
     def _describe(self, group: Group) -> GroupDescription:
         stable = group.state is GroupState.STABLE
