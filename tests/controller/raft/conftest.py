@@ -1,9 +1,0 @@
-"""`pytest tests/controller/raft --rewrite` writes the scenarios' expected output anew; review the diff."""
-
-from __future__ import annotations
-
-import pytest
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--rewrite", action="store_true", default=False, help="rewrite the golden scenario files")
