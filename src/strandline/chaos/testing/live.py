@@ -54,6 +54,7 @@ class ClusterUnderTest:
         self._began = time.monotonic()
         self._asked: list[AskedFault] = []
         self._paused: dict[int, None] = {}
+        self._ended: dict[int, str] = {}
         self._met: dict[tuple[int, int], list[int]] = {}
         """By node and process id: how often each of its faults was met, when last asked."""
 
@@ -225,7 +226,14 @@ class ClusterUnderTest:
 
     def last_words(self, node: int) -> str:
         """The end of what a node has logged."""
-        return self._live.last_words(node)
+        return self._ended[node] if node in self._ended else self._live.last_words(node)
+
+    def end(self) -> None:
+        """Kill every node; what they have logged last can still be asked for."""
+        self._ended = {node: self._live.last_words(node) for node in self.node_ids}
+        for node in self._live.running():
+            self._live.kill(node)  # its data are thrown away: nothing is worth an orderly end
+        self._live.stop()
 
     # --- inside ---
 
@@ -333,13 +341,11 @@ def running(
         nodes: how many.
         settings: of every node, by Kafka's names.
     """
-    live = _started(directory, nodes, {**QUICK, **(settings or {})})
+    cluster = ClusterUnderTest(_started(directory, nodes, {**QUICK, **(settings or {})}))
     try:
-        yield ClusterUnderTest(live)
+        yield cluster
     finally:
-        for node in live.running():
-            live.kill(node)  # its data are thrown away: nothing is worth an orderly end
-        live.stop()
+        cluster.end()
         shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -152,11 +152,17 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
-    """The cluster that other tests will use is whole again."""
+    """The cluster that other tests will use is whole again, before the fixtures that use it end."""
     session = getattr(item, "funcargs", {}).get("strandline_session_cluster")
-    result = yield
+    failed: Exception | None = None
     if session is not None:
-        session.recover()
+        try:
+            session.recover()
+        except Exception as error:
+            failed = error  # raised once the fixtures have ended
+    result = yield
+    if failed is not None:
+        raise failed
     return result
 
 
