@@ -59,10 +59,10 @@ def of_groups(broker: BrokerRole) -> Iterator[Metric]:
         value=runtime.partition_load_ms_max,
     )
     for name, doc, value in (
-        ("offset_commit_count", "Offsets committed.", counters.offset_commits),
-        ("offset_expiration_count", "Offsets forgotten for their age.", counters.offset_expirations),
-        ("offset_deletion_count", "Offsets deleted.", counters.offset_deletions),
-        ("group_completed_rebalance_count", "Rebalances completed.", counters.rebalances),
+        ("offset_commit", "Offsets committed.", counters.offset_commits),
+        ("offset_expiration", "Offsets forgotten for their age.", counters.offset_expirations),
+        ("offset_deletion", "Offsets deleted.", counters.offset_deletions),
+        ("group_completed_rebalance", "Rebalances completed.", counters.rebalances),
     ):
         yield CounterMetricFamily(prefix + name, doc, value=value)
     yield CounterMetricFamily(
