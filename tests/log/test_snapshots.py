@@ -67,8 +67,9 @@ def in_a_world(life: Callable[[World, Ports], Coroutine[Any, Any, None]], seed: 
     world.run(scenario())
 
 
+@pytest.mark.parametrize("written_at", ["roll", "clean stop"])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_snapshot_survives_a_power_cut(seed: int) -> None:
+def test_a_snapshot_survives_a_power_cut(seed: int, written_at: str) -> None:
     """KAFKA-9892: with the sync of its segment it is on the disk, content and name: a torn one would be found out by
     its checksum, and what it alone knew would be forgotten."""
 
@@ -77,13 +78,17 @@ def test_a_snapshot_survives_a_power_cut(seed: int) -> None:
         for producer in range(100):
             batch = client_batch(1, producer_id=producer, producer_epoch=0, sequence=0)
             log.append_as_leader(batch, 0, 1000)
-        log.roll()
         ports.disk.sync_dir("/")
-        failed: list[Any] = []
-        syncer = Syncer(ports.disk, lambda logs: None, lambda *what: failed.append(what))
-        syncer.mark(log)
-        await syncer.drain()
-        assert not failed
+        if written_at == "roll":
+            log.roll()
+            failed: list[Any] = []
+            syncer = Syncer(ports.disk, lambda logs: None, lambda *what: failed.append(what))
+            syncer.mark(log)
+            await syncer.drain()
+            assert not failed
+        else:
+            log.sync_now()
+            log.close()
         disk = world.machines["n1"].disk
         before = disk.files()[f"/t-0/{100:020d}.snapshot"]
         disk.crash()

@@ -108,6 +108,17 @@ def test_a_cut_at_the_end_cleans_the_epochs(disk: FailingDisk, tmp_path: Path) -
     assert log.latest_epoch == 1
 
 
+def test_a_cut_takes_the_epochs_of_what_is_cut(disk: FailingDisk, tmp_path: Path) -> None:
+    """D-2: epochs that begin at the cut or beyond go with their records."""
+    log = open_test_log(disk, tmp_path, config=SMALL)
+    for epoch in (1, 3, 7):
+        fill(log, 4, epoch=epoch)
+    assert log.truncate_to(6) == 6
+    assert log.epochs.entries() == [(1, 0), (3, 4)]
+    assert log.truncate_to(4) == 4
+    assert log.epochs.entries() == [(1, 0)]
+
+
 def test_a_checkpoint_is_lowered_before_the_cut(disk: FailingDisk, tmp_path: Path) -> None:
     """Otherwise the next recovery takes the cut for lost data."""
     log = open_test_log(disk, tmp_path, config=SMALL)

@@ -18,12 +18,13 @@ from strandline.log.partition_log import PartitionLog
 from strandline.log.records import Record
 from strandline.log.recovery import LastLife, open_log
 from strandline.log.segment import INDEX_FLUSH_ENTRIES
+from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StorageError
 from strandline.replica import frames
 from strandline.replica.states import ReadOutcome
 from tests.log.helpers import all_records, client_batch
 from tests.replica.helpers import TP, running, until
-from tests.replica.test_streams import RawLeader
+from tests.replica.test_follower_streams import RawLeader
 from tests.schedules.helpers import schedule
 from tests.schedules.replication.bench import Bench, decoded
 
@@ -102,6 +103,32 @@ async def test_16_the_leaders_log_start_is_ahead_of_a_follower(tmp_path: Path) -
         await stream.write(frames.pack_watermark(5, 3, 6))
         await until(lambda: cluster[2].log_dir.logs[TP].log_start_offset == 3, timeout_s=1.0)
         assert cluster[2].fatal == []
+
+
+@schedule(16, rule="B: nothing is deleted above the high watermark", mutant="deletes-uncommitted-records")
+def test_16_a_leader_is_asked_to_delete_what_is_not_committed() -> None:
+    """KAFKA-5634, on the leader: what its followers do not have yet is not deleted, whoever asks for it."""
+    bench = Bench()
+
+    async def scenario() -> None:
+        await bench.append(1, b"a")
+        for node in (2, 3):
+            bench.world.partition(f"n{node}", "n1", one_way=True)
+        for value in (b"b", b"c"):
+            await bench.append(1, value, acks=1)
+        told: list[ErrorCode] = []
+        bench.broker(1).run(lambda manager: ignore(manager.delete_records(TP, 3, lambda *what: told.append(what[0]))))
+        await bench.world.sleep_ms(100)
+        assert told == [ErrorCode.OFFSET_OUT_OF_RANGE]
+        assert bench.status(1).log_start_offset == 0
+        bench.world.heal()
+        await bench.whole()
+
+    bench.play(scenario)
+
+
+def ignore(_: object) -> None:
+    """For the sake of the callbacks' type."""
 
 
 @schedule(17, rule="B: a read has one snapshot of its bounds", mutant="bounds-taken-anew-in-mid-read")

@@ -183,6 +183,22 @@ TABLE: tuple[Mutant, ...] = (
         f"{_SNAPSHOTS}::test_a_clean_stop_leaves_a_snapshot",
     ),
     one_change(
+        "snapshot-at-a-clean-stop-not-forced",
+        "C: snapshots: forced to disk at clean shutdown",
+        "log.partition_log:PartitionLog.seal",
+        "self.dirt.add_and_close([self.snapshots.write(self.log_end_offset, self.producers)])",
+        "self.snapshots.write(self.log_end_offset, self.producers).close()",
+        f"{_SNAPSHOTS}::test_a_snapshot_survives_a_power_cut",
+    ),
+    one_change(
+        "snapshots-name-not-synced",
+        "C: snapshots: forced to disk, by name too",
+        "log.partition_log:PartitionLog.seal",
+        "self.dirt.add_directory(self.directory)",
+        "pass",
+        f"{_SNAPSHOTS}::test_a_snapshot_survives_a_power_cut",
+    ),
+    one_change(
         "damaged-snapshot-is-believed",
         "C: snapshots: checksummed",
         "log.producer_state:decode_snapshot",

@@ -135,7 +135,7 @@ TABLE: tuple[Mutant, ...] = (
         "log.truncation:cut_end",
         "log.epochs.truncate_from_end(new_end)",
         "pass",
-        "tests/schedules/replication/test_truncation.py::test_02_back_to_back_failovers[holds]",
+        f"{_TRUNCATION}::test_a_cut_takes_the_epochs_of_what_is_cut",
     ),
     one_change(
         "half-a-batch-is-kept",

@@ -7,6 +7,7 @@ from strandline.chaos.mutants.mutant import Mutant, Patch, one_change
 _SCHEDULES = "tests/schedules/replication"
 _DIVERGENCE = "tests/replica/test_divergence.py"
 _STREAMS = "tests/replica/test_streams.py"
+_FOLLOWER_STREAMS = "tests/replica/test_follower_streams.py"
 _FAULTS = "tests/replica/test_faults.py"
 
 TABLE: tuple[Mutant, ...] = (
@@ -153,7 +154,7 @@ TABLE: tuple[Mutant, ...] = (
         "replica.fetcher:Fetcher.on_diverging",
         "self._by_id.get(subscription)",
         "self._by_id.get(subscription) or next(iter(self._by_id.values()), None)",
-        f"{_STREAMS}::test_only_answers_to_the_latest_fetch_count",
+        f"{_FOLLOWER_STREAMS}::test_only_answers_to_the_latest_fetch_count",
     ),
     one_change(
         "verdict-on-another-position-counts",
@@ -161,7 +162,7 @@ TABLE: tuple[Mutant, ...] = (
         "replica.fetcher:Fetcher.on_diverging",
         " or following.fetch_offset != following.log.log_end_offset",
         "",
-        f"{_STREAMS}::test_a_verdict_on_a_position_that_has_moved",
+        f"{_FOLLOWER_STREAMS}::test_a_verdict_on_a_position_that_has_moved",
     ),
     one_change(
         "data-of-another-leader-epoch",
@@ -169,7 +170,7 @@ TABLE: tuple[Mutant, ...] = (
         "replica.fetcher:Fetcher.on_data",
         "if data.leader_epoch != following.core.leader_epoch:",
         "if False:",
-        f"{_STREAMS}::test_data_of_another_leader_epoch",
+        f"{_FOLLOWER_STREAMS}::test_data_of_another_leader_epoch",
     ),
     one_change(
         "data-of-an-older-channel",
@@ -177,7 +178,7 @@ TABLE: tuple[Mutant, ...] = (
         "replica.fetcher:Fetcher._unsubscribe",
         "self._by_channel.pop(following.channel, None)",
         "pass",
-        f"{_STREAMS}::test_data_that_do_not_fit_are_fetched_again",
+        f"{_FOLLOWER_STREAMS}::test_data_that_do_not_fit_are_fetched_again",
     ),
     one_change(
         "acknowledges-what-was-never-sent",

@@ -8,7 +8,7 @@ _ISR = "tests/schedules/replication/test_isr.py"
 _LEADERS = "tests/schedules/replication/test_leaders.py"
 _ISR_TESTS = "tests/replica/test_leader_isr.py"
 _WATERMARK_TESTS = "tests/replica/test_leader_watermark.py"
-_STREAMS = "tests/replica/test_streams.py"
+_FOLLOWER_STREAMS = "tests/replica/test_follower_streams.py"
 _MANAGER = "tests/replica/test_manager.py"
 _SIMULATED = "tests/replica/test_simulated.py"
 
@@ -303,7 +303,7 @@ TABLE: tuple[Mutant, ...] = (
         "replica.partition_set:PartitionSet._apply",
         "elif state.leader_epoch == partition.state.leader_epoch:",
         "elif state.partition_epoch == partition.state.partition_epoch:",
-        f"{_STREAMS}::test_metadata_within_a_leader_epoch_restart_nothing",
+        f"{_FOLLOWER_STREAMS}::test_metadata_within_a_leader_epoch_restart_nothing",
     ),
     one_change(
         "older-metadata-move-roles",
@@ -415,6 +415,6 @@ TABLE: tuple[Mutant, ...] = (
         "replica.fetcher:Fetcher._next_frame",
         "plog.log_end_offset, plog.durable_offset",
         "plog.log_end_offset, plog.log_end_offset",
-        f"{_STREAMS}::test_a_follower_acknowledges_what_it_has_synced",
+        f"{_FOLLOWER_STREAMS}::test_a_follower_acknowledges_what_it_has_synced",
     ),
 )

@@ -170,6 +170,14 @@ TABLE: tuple[Mutant, ...] = (
         f"{_MANAGER}::test_offsets_of_uncommitted_records",
     ),
     one_change(
+        "deletes-uncommitted-records",
+        "B: log start: a leader deletes nothing above the high watermark (D-16)",
+        "replica.manager:ReplicaManager.delete_records",
+        "if not 0 <= wanted <= core.high_watermark:",
+        "if not 0 <= wanted <= core.log_end_offset:",
+        f"{_STORAGE}::test_16_a_leader_is_asked_to_delete_what_is_not_committed[holds]",
+    ),
+    one_change(
         "callers-epoch-is-not-asked",
         "B: four epochs: a caller's leader epoch is compared (KIP-320)",
         "replica.reads:refusal",

@@ -1,0 +1,232 @@
+"""The follower's end of a replication stream against a leader of raw frames: which answers count."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.log.batch import build_batch
+from strandline.log.records import Record
+from strandline.proto.ids import BrokerEpoch, Endpoint, LeaderEpoch, NodeId
+from strandline.replica import frames
+from strandline.replica.fetcher import STREAM_METHOD
+from strandline.replica.states import BrokerState
+from tests.replica.fake_controller import partition_state
+from tests.replica.helpers import CLUSTER, TOPIC_ID, TP, Cluster, running, until
+from tests.replica.memory_rpc import MemoryStream
+from tests.replica.test_frames import Heard
+
+
+class RawLeader:
+    """Plays node 1 for a real follower, which is node 2."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.streams: asyncio.Queue[MemoryStream] = asyncio.Queue()
+        self.endpoint = Endpoint("raw", 1)
+
+    async def start(self) -> None:
+        await self.cluster.network.rpc(self.endpoint).serve(self.endpoint, {}, {STREAM_METHOD: self._serve})  # type: ignore[dict-item]
+        controller = self.cluster.controller
+        controller.brokers[NodeId(1)] = BrokerState(NodeId(1), self.endpoint, BrokerEpoch(50))
+        controller.create(partition_state(topic_id=TOPIC_ID))
+
+    async def _serve(self, stream: MemoryStream) -> None:
+        self.streams.put_nowait(stream)
+        while not stream._ended:
+            await asyncio.sleep(0.001)
+
+    async def accept(self) -> tuple[MemoryStream, frames.Fetch]:
+        """The follower's stream, and the fetch it begins with."""
+        stream = await self.streams.get()
+        frame = await stream.read()
+        assert frame is not None
+        hello, position = frames.read_hello(frame)
+        assert hello == (frames.PROTOCOL_VERSION, 2, 1, self.cluster[2].replicas.broker_epoch, CLUSTER)
+        return stream, await self.fetch_in(stream, frame, position)
+
+    async def fetch_in(self, stream: MemoryStream, frame: bytes | None = None, position: int = 0) -> frames.Fetch:
+        """The next fetch that it sends."""
+        while True:
+            if frame is None:
+                frame = await stream.read()
+                assert frame is not None
+            heard = Heard()
+            frames.read_requests(frame, heard, position)
+            for entry in heard.entries:
+                if entry[0] == "on_fetch":
+                    found: frames.Fetch = entry[1]
+                    return found
+            frame, position = None, 0
+
+
+def replicated(value: bytes, offset: int, *, channel: int = 5, epoch: int = 0, high_watermark: int = 0) -> bytes:
+    data = bytes(build_batch([Record(0, 1, None, value, ())], base_offset=offset, leader_epoch=epoch))
+    header = frames.pack_data_header(
+        channel, epoch, offset, high_watermark=high_watermark, log_start_offset=0, size=len(data)
+    )
+    return header + data
+
+
+def test_only_answers_to_the_latest_fetch_count(tmp_path: Path) -> None:
+    """D-7 and rule B: data and high watermarks of a channel that was not accepted, and verdicts on older fetches, are
+    nothing to the follower."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, nodes=2) as cluster:
+            leader = RawLeader(cluster)
+            await leader.start()
+            stream, first = await leader.accept()
+            await stream.write(replicated(b"too early", 0, high_watermark=1))
+            await stream.write(frames.pack_diverging(first.subscription + 7, 0, 0))
+            await stream.write(frames.pack_accepted(first.subscription, 5, 0, 0) + replicated(b"a", 0))
+            await until(lambda: cluster[2].log_dir.logs[TP].log_end_offset == 1)
+            await stream.write(frames.pack_watermark(6, 1, 0))
+            await stream.write(replicated(b"b", 1, high_watermark=1))
+            await until(lambda: cluster[2].replicas.hosted()[0].high_watermark == 1)
+            assert cluster[2].log_dir.logs[TP].log_end_offset == 2
+            assert b"too early" not in cluster[2].log_bytes()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("flaw", ["gap", "crc"])
+def test_data_that_do_not_fit_are_fetched_again(tmp_path: Path, flaw: str) -> None:
+    """Damage on the way, or a hole: nothing is appended; the follower says again where it stands."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, nodes=2) as cluster:
+            leader = RawLeader(cluster)
+            await leader.start()
+            stream, first = await leader.accept()
+            await stream.write(frames.pack_accepted(first.subscription, 5, 0, 0))
+            bad = bytearray(replicated(b"a", 3 if flaw == "gap" else 0))
+            if flaw == "crc":
+                bad[-1] ^= 1
+            await stream.write(bytes(bad))
+            again = await leader.fetch_in(stream)
+            assert (again.fetch_offset, again.subscription) == (0, first.subscription + 1)
+            await stream.write(replicated(b"old channel", 0))
+            await stream.write(frames.pack_accepted(again.subscription, 5, 0, 0) + replicated(b"a", 0))
+            await until(lambda: cluster[2].log_dir.logs[TP].log_end_offset == 1)
+            assert b"old channel" not in cluster[2].log_bytes()
+
+    asyncio.run(scenario())
+
+
+def test_a_leader_that_is_somebody_else(tmp_path: Path) -> None:
+    """Another node answers at that address: nothing is taken from it, and the follower tries again."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, nodes=2) as cluster:
+            leader = RawLeader(cluster)
+            await leader.start()
+            stream, first = await leader.accept()
+            await stream.write(
+                frames.pack_welcome(NodeId(3), BrokerEpoch(1))
+                + frames.pack_accepted(first.subscription, 5, 0, 0)
+                + replicated(b"a", 0)
+            )
+            _, second = await leader.accept()
+            assert second.fetch_offset == 0
+            assert cluster[2].fatal == []
+
+    asyncio.run(scenario())
+
+
+def test_metadata_within_a_leader_epoch_restart_nothing(tmp_path: Path) -> None:
+    """KAFKA-13790: only a new leader epoch makes a follower fetch anew."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, nodes=2) as cluster:
+            leader = RawLeader(cluster)
+            await leader.start()
+            stream, first = await leader.accept()
+            await stream.write(frames.pack_accepted(first.subscription, 5, 0, 0))
+            for isr in ((1,), (1, 2), (1, 2, 3)):
+                cluster.controller.change(TP, isr=isr)
+            await stream.write(replicated(b"a", 0))
+            await until(lambda: cluster[2].log_dir.logs[TP].log_end_offset == 1)
+            cluster.controller.change(TP, leader_epoch=LeaderEpoch(1))
+            again = await leader.fetch_in(stream)
+            assert (again.current_leader_epoch, again.fetch_offset, again.last_fetched_epoch) == (1, 1, 0)
+            assert again.subscription == first.subscription + 1
+
+    asyncio.run(scenario())
+
+
+def test_a_follower_acknowledges_what_it_has_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """flush.policy = ack: what is appended and not yet on the disk is not acknowledged as durable."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, nodes=2) as cluster:
+            leader = RawLeader(cluster)
+            await leader.start()
+            stream, first = await leader.accept()
+            disk, may_sync = cluster[2].disk, asyncio.Event()
+            real = disk.sync
+
+            async def slow(files: Any, directories: Any = ()) -> None:
+                await may_sync.wait()
+                await real(files, directories)
+
+            monkeypatch.setattr(disk, "sync", slow)
+            await stream.write(frames.pack_accepted(first.subscription, 5, 0, 0))
+            for offset in range(3):
+                await stream.write(replicated(b"a", offset))
+            await until(lambda: cluster[2].log_dir.logs[TP].log_end_offset == 3)
+            cluster[2].replicas._streams.synced(cluster[2].replicas.partition(TP))  # type: ignore[arg-type]
+            said = await next_ack(stream)
+            assert (said[-2], said[-1]) == (3, 0)
+            may_sync.set()
+            while said[-1] < 3:
+                said = await next_ack(stream)
+                assert said[-1] <= cluster[2].log_dir.logs[TP].durable_offset
+
+    asyncio.run(scenario())
+
+
+async def next_ack(stream: MemoryStream) -> tuple[Any, ...]:
+    while True:
+        frame = await stream.read()
+        assert frame is not None
+        heard = Heard()
+        frames.read_requests(frame, heard)
+        for entry in heard.entries:
+            if entry[0] == "on_ack":
+                return tuple(entry)
+
+
+def test_a_verdict_on_a_position_that_has_moved(tmp_path: Path) -> None:
+    """Rule B, truncation: an answer counts only while the fetch offset is still the log's end: here data came first."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, nodes=2) as cluster:
+            leader = RawLeader(cluster)
+            await leader.start()
+            stream, first = await leader.accept()
+            await stream.write(frames.pack_accepted(first.subscription, 5, 0, 0))
+            await stream.write(replicated(b"a", 0) + replicated(b"b", 1))
+            await stream.write(frames.pack_diverging(first.subscription, 0, 1) + replicated(b"c", 2))
+            await until(lambda: cluster[2].log_dir.logs[TP].log_end_offset == 3)
+
+    asyncio.run(scenario())
+
+
+def test_data_of_another_leader_epoch(tmp_path: Path) -> None:
+    """Rule B, four epochs: the leader breaks the protocol; nothing is appended, and the follower connects anew."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, nodes=2) as cluster:
+            leader = RawLeader(cluster)
+            await leader.start()
+            stream, first = await leader.accept()
+            await stream.write(frames.pack_accepted(first.subscription, 5, 0, 0) + replicated(b"a", 0, epoch=7))
+            _, second = await leader.accept()
+            assert (second.fetch_offset, second.current_leader_epoch) == (0, 0)
+            assert cluster[2].log_dir.logs[TP].log_end_offset == 0
+
+    asyncio.run(scenario())
