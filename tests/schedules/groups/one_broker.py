@@ -1,0 +1,146 @@
+"""A coordinator on one broker, with real replicas and a real log, whose leaderships come and go by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+from uuid import UUID
+
+from strandline.cluster.coordinator.groups.commands import CommitOffsets, FetchOffsets, OffsetToCommit
+from strandline.cluster.coordinator.groups.config import GroupConfig
+from strandline.cluster.coordinator.groups.counters import GroupCounters
+from strandline.cluster.coordinator.groups.records import OffsetKey, OffsetValue, offset_record
+from strandline.cluster.coordinator.groups.shard import GroupShard
+from strandline.cluster.coordinator.partitions import OFFSETS_TOPIC
+from strandline.cluster.coordinator.runtime import CoordinatorRuntime
+from strandline.controller.metadata.delta import diff
+from strandline.controller.metadata.image import MetadataImage, PartitionInfo, TopicInfo
+from strandline.log.batch import build_batch
+from strandline.log.log_dir import LogDir, format_log_dir
+from strandline.log.partition_log import PartitionLog
+from strandline.log.real_disk import RealDisk
+from strandline.log.records import Record
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import LeaderEpoch, NodeId, PartitionEpoch, TopicPartition
+from strandline.proto.ports import Rpc
+from strandline.proto.system import SystemClock
+from strandline.replica.manager import ReplicaManager
+from strandline.replica.states import AlterPartitionItem, AlterPartitionOutcome, PartitionState, ReplicaConfig
+
+ME, OTHER = NodeId(1), NodeId(2)
+TOPIC_ID = UUID(int=5)
+TP = TopicPartition(OFFSETS_TOPIC, 0)
+
+
+class OneBroker:
+    """Real replicas and a real log on one broker, whose leaderships come and go by hand."""
+
+    def __init__(self, path: Path) -> None:
+        disk, clock = RealDisk(), SystemClock()
+        format_log_dir(disk, str(path), "cluster", ME, UUID(int=9))
+        self.log_dir = LogDir.open(disk, str(path), clock)
+        self.image = MetadataImage("cluster")
+        self.replicas = ReplicaManager(
+            node_id=ME,
+            cluster_id="cluster",
+            log_dir=self.log_dir,
+            disk=disk,
+            clock=clock,
+            rng=random.Random(2),
+            rpc=NoRpc(),
+            config=ReplicaConfig(),
+            send_alter_partition=_no_isr_changes,
+            on_fatal=_fatal,
+        )
+        self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
+            OFFSETS_TOPIC,
+            replicas=self.replicas,
+            clock=clock,
+            make_shard=lambda: GroupShard(GroupConfig(), random.Random(3), GroupCounters()),
+            write_timeout_ms=5_000,
+        )
+
+    def elect(self, leader: NodeId, epoch: int, *, change: int = 0, min_isr: int = 1) -> None:
+        """The replicas hear of a leader; the coordinators do with `publish`."""
+        isr = (ME,) if leader == ME else (OTHER, ME)
+        state = PartitionState(
+            topic=OFFSETS_TOPIC,
+            topic_id=TOPIC_ID,
+            partition=0,
+            replicas=(ME, OTHER),
+            isr=isr,
+            leader=leader,
+            leader_epoch=LeaderEpoch(epoch),
+            partition_epoch=PartitionEpoch(epoch + change),
+            min_insync_replicas=min_isr,
+        )
+        self.replicas.apply([state], [], {})
+        self._next = PartitionInfo(
+            0, (ME, OTHER), isr, (), (), leader, LeaderEpoch(epoch), PartitionEpoch(epoch), False
+        )
+
+    def publish(self) -> None:
+        """All that was decided since the last time reaches the coordinators as one change."""
+        topic = TopicInfo(OFFSETS_TOPIC, TOPIC_ID, {0: self._next})
+        image = MetadataImage(
+            "cluster", 1, self.image.offset + 1, topics={OFFSETS_TOPIC: topic}, topic_by_id={TOPIC_ID: topic}
+        )
+        delta = diff(self.image, image)
+        self.image = image
+        self.runtime.on_metadata(delta, image)
+
+    async def offset(self) -> int:
+        """What is committed, once the coordinator serves."""
+        while True:
+            try:
+                found = await self.runtime.ask(0, FetchOffsets("g", (("t", (0,)),)))
+            except KafkaError as error:
+                if error.code is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                    raise
+                await asyncio.sleep(0.001)
+            else:
+                value = found[0][1][0][1]
+                return -1 if value is None else int(value.offset)
+
+    async def commit(self, offset: int) -> ErrorCode:
+        await self.offset()
+        command = CommitOffsets("g", -1, "", None, (OffsetToCommit("t", 0, offset, -1, ""),))
+        (error,) = await self.runtime.ask(0, command)
+        return ErrorCode(error)
+
+    @property
+    def plog(self) -> PartitionLog:
+        partition = self.replicas.partition(TP)
+        assert partition is not None
+        assert partition.log is not None
+        return partition.log
+
+    def replicate(self, offset: int, *, leader_epoch: int) -> None:
+        """What another coordinator wrote, as a follower gets it."""
+        key, value = offset_record(OffsetKey("g", "t", 0), OffsetValue(offset, -1, "", 0))
+        self.replicate_record(key, value, leader_epoch=leader_epoch)
+
+    def replicate_record(self, key: bytes, value: bytes | None, *, leader_epoch: int) -> None:
+        plog = self.plog
+        batch = build_batch([Record(0, 0, key, value)], base_offset=plog.log_end_offset, leader_epoch=leader_epoch)
+        plog.append_as_follower(memoryview(batch))
+
+    async def close(self) -> None:
+        self.runtime.close()
+        await self.replicas.close(clean=True)
+        self.log_dir.close(None)
+
+
+class NoRpc(Rpc):
+    """Nobody is reachable."""
+
+
+async def _no_isr_changes(items: list[AlterPartitionItem]) -> list[AlterPartitionOutcome]:
+    await asyncio.sleep(3600)
+    return []
+
+
+def _fatal(error: Exception) -> None:
+    raise AssertionError(error)
