@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -178,10 +178,19 @@ def test_read_error_is_kafkas_and_does_not_fence(disk: FailingDisk, tmp_path: Pa
         def pread_nowait(self, size: int, position: int) -> bytes | None:
             raise DiskError(5, "Input/output error", self.path)
 
+        def pread(self, size: int, position: int) -> bytes:
+            raise DiskError(5, "Input/output error", self.path)
+
     log.segments[0].file.__class__ = Unreadable
-    with pytest.raises(KafkaError) as caught:
-        log.read(0, 100, 2)
-    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    reads: list[Callable[[], object]] = [
+        lambda: log.read(0, 100, 2),
+        lambda: log.offset_for_timestamp(1, 2),
+        lambda: log.max_timestamp(2),
+    ]
+    for read in reads:
+        with pytest.raises(KafkaError) as caught:
+            read()
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     log.segments[0].file.__class__ = RealFile
     fill(log, 1)
 

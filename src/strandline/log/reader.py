@@ -141,6 +141,12 @@ class LogReader:
 
     def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> TimestampedOffset | None:
         """See `PartitionLog.offset_for_timestamp`."""
+        try:
+            return self._offset_for_timestamp(timestamp_ms, limit_offset)
+        except DiskError as error:
+            raise _unreadable(error) from error
+
+    def _offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> TimestampedOffset | None:
         log = self._log
         limit = min(limit_offset, log.log_end_offset)
         for segment in list(log.segments):
@@ -169,6 +175,12 @@ class LogReader:
 
     def max_timestamp(self, limit_offset: int) -> TimestampedOffset | None:
         """See `PartitionLog.max_timestamp`."""
+        try:
+            return self._max_timestamp(limit_offset)
+        except DiskError as error:
+            raise _unreadable(error) from error
+
+    def _max_timestamp(self, limit_offset: int) -> TimestampedOffset | None:
         log = self._log
         limit = min(limit_offset, log.log_end_offset)
         best: tuple[int, int, Segment] | None = None

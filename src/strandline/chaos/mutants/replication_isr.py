@@ -23,7 +23,7 @@ TABLE: tuple[Mutant, ...] = (
                 "self.maximal_isr = maximal_isr = self.isr",
             ),
         ),
-        (f"{_ISR}::test_09_a_newcomer_of_whom_the_leader_has_not_heard[holds]", "seed:cluster:5"),
+        (f"{_ISR}::test_09_a_newcomer_of_whom_the_leader_has_not_heard[holds]",),
     ),
     Mutant(
         "another-process-inherits-what-was-fetched",
