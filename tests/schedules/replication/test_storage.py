@@ -98,10 +98,10 @@ async def test_16_the_leaders_log_start_is_ahead_of_a_follower(tmp_path: Path) -
             assert not stream._ended, "the follower has given the stream up"
             await stream.write(header + batch)
             end = offset + 1
-            await until(lambda end=end: cluster[2].log_dir.logs[TP].log_end_offset == end, timeout_s=1.0)  # type: ignore[misc]
+            await until(lambda end=end: cluster[2].log_dir.logs[TP].log_end_offset == end, timeout_s=3.0)  # type: ignore[misc]
             assert cluster[2].log_dir.logs[TP].log_start_offset <= high_watermark
         await stream.write(frames.pack_watermark(5, 3, 6))
-        await until(lambda: cluster[2].log_dir.logs[TP].log_start_offset == 3, timeout_s=1.0)
+        await until(lambda: cluster[2].log_dir.logs[TP].log_start_offset == 3, timeout_s=3.0)
         assert cluster[2].fatal == []
 
 
