@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from shard_case import RANGE, STICKY, Driver, assigned
 
+from strandline.cluster.coordinator.groups import context
 from strandline.cluster.coordinator.groups.commands import Heartbeat, JoinGroup, Leaver, SyncGroup
 from strandline.cluster.coordinator.groups.config import NEW_MEMBER_JOIN_TIMEOUT_MS
 from strandline.cluster.coordinator.groups.group import GroupState
@@ -262,6 +263,28 @@ def test_group_max_size() -> None:
         asked = driver.get(JoinGroup("g", "", None, "c", "/h", 10_000, 60_000, "consumer", (RANGE,)))
         wanted = ErrorCode.MEMBER_ID_REQUIRED if number < 2 else ErrorCode.GROUP_MAX_SIZE_REACHED
         assert asked.error is wanted
+
+
+def test_groups_that_are_only_thought_of_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One request each, and half an hour in memory: beyond a bound others are told to try again; groups that are stored
+    do not count."""
+    monkeypatch.setattr(context, "UNSTORED_GROUPS_MAX", 3)
+    driver = Driver()
+    driver.stable()
+    for name, error in (
+        ("a", ErrorCode.MEMBER_ID_REQUIRED),
+        ("b", ErrorCode.MEMBER_ID_REQUIRED),
+        ("c", ErrorCode.MEMBER_ID_REQUIRED),
+        ("d", ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    ):
+        asked = driver.get(JoinGroup(name, "", None, "c", "/h", 10_000, 60_000, "consumer", (RANGE,)))
+        assert asked.error is error
+    driver.pass_ms(10_000)
+    assert driver.get(asked_again()).error is ErrorCode.MEMBER_ID_REQUIRED
+
+
+def asked_again() -> JoinGroup:
+    return JoinGroup("d", "", None, "c", "/h", 10_000, 60_000, "consumer", (RANGE,))
 
 
 def test_a_failover_keeps_the_generation() -> None:

@@ -39,6 +39,9 @@ class ClassicProtocol:
             if command.member_id:
                 self._refuse(to, ErrorCode.UNKNOWN_MEMBER_ID, command.member_id)
                 return
+            if not self._context.has_room_for_a_group():
+                self._refuse(to, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                return
             group = self._context.groups[command.group_id] = Group(command.group_id)
         try:
             self._join(group, command, to, now)

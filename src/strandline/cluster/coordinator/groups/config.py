@@ -12,6 +12,11 @@ MEMBER_BYTES_MAX = 1024 * 1024
 """The most that one member may have in subscriptions: no more would fit into the record of its group."""
 
 
+UNSTORED_GROUPS_MAX = 10_000
+"""The most groups of a shard of which nothing is stored yet: memory that anybody can ask for with one request each.
+More are told to try again."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
     """Attributes:

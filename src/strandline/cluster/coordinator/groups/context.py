@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from strandline.cluster.coordinator.groups.config import GroupConfig
+from strandline.cluster.coordinator.groups.config import UNSTORED_GROUPS_MAX, GroupConfig
 from strandline.cluster.coordinator.groups.counters import GroupCounters
 from strandline.cluster.coordinator.groups.group import Group
 from strandline.cluster.coordinator.groups.records import OffsetValue
@@ -42,6 +42,12 @@ class ShardContext:
     def new_member_id(self, prefix: str) -> str:
         """Client id or instance id, and what no other member ever had."""
         return f"{prefix}-{UUID(int=self.rng.getrandbits(128), version=4)}"
+
+    def has_room_for_a_group(self) -> bool:
+        """There are not too many groups of which nothing is stored."""
+        if len(self.groups) < UNSTORED_GROUPS_MAX:
+            return True
+        return sum(not group.stored for group in self.groups.values()) < UNSTORED_GROUPS_MAX
 
     def forget_if_unused(self, group: Group) -> None:
         """A group that was only thought of: nothing of it was ever stored, and nobody is in it."""

@@ -27,7 +27,7 @@ from strandline.cluster.coordinator.groups.context import ShardContext
 from strandline.cluster.coordinator.groups.counters import GroupCounters
 from strandline.cluster.coordinator.groups.group import Group, GroupState
 from strandline.cluster.coordinator.groups.offsets import OffsetStore
-from strandline.cluster.coordinator.groups.rebalance import Rebalancing
+from strandline.cluster.coordinator.groups.rebalance import Rebalancing, session_key
 from strandline.cluster.coordinator.groups.records import (
     GroupKey,
     OffsetKey,
@@ -68,11 +68,18 @@ class GroupShard:
             self._offsets.put(key, None if record.value is None else read_offset_value(record.value))
         elif isinstance(key, GroupKey):
             if record.value is None:
-                self._context.groups.pop(key.group, None)
+                self._drop(key.group)
             else:
                 self._context.groups[key.group] = Group.from_value(key.group, read_group_value(record.value))
         else:
             self.unknown_records += 1
+
+    def _drop(self, group_id: str) -> None:
+        """Deleted or expired: nobody is in it, but some may have been given an id to join with."""
+        group = self._context.groups.pop(group_id, None)
+        if group is not None:
+            for member_id in group.pending:
+                self._context.timers.cancel(session_key(group_id, member_id))
 
     def loaded(self, now: Now) -> Effects:
         """Every member that the log knows gets a full session: it could not reach a coordinator meanwhile."""
