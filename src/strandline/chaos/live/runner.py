@@ -12,6 +12,7 @@ from typing import Any
 
 from strandline.chaos.checkers.anomalies import judge
 from strandline.chaos.checkers.history import History, Partition, Status
+from strandline.chaos.checkers.journal import write_history
 from strandline.chaos.live.faults import FAULTS, Fault, NotNow, Scene, Strike, plan, undo
 from strandline.chaos.live.gaps import NO_FAULT, AckTimes, Window, table
 from strandline.chaos.live.load import FINAL_KINDS, ClientFailed, Load
@@ -297,6 +298,7 @@ class LiveRun:
         if not outcome.held:
             told = {"options": asdict(self.options), **asdict(outcome)}
             (self._directory / "run.json").write_text(json.dumps(told, indent=2))
+            write_history(history, self._directory / "history.jsonl")
 
     def _say(self, what: str) -> None:
         self._tell(f"{time.monotonic() - self._began:7.1f} s  {what}")

@@ -138,13 +138,25 @@ class _Client:
         self._journal.errors(self.errors)
         self._consumer.close()
 
+    def _end_of(self, place: Any, deadline: float) -> int:
+        """Its high watermark; a leader that has just been replaced is no reason to give up."""
+        while True:
+            try:
+                end: int = self._consumer.get_watermark_offsets(place, timeout=5)[1]
+            except confluent_kafka.KafkaException as error:
+                self._failed(error.args[0])
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+            else:
+                return end
+
     def run_final(self) -> int:
         """Read everything up to the ends that there are. Returns the exit code."""
         deadline = time.monotonic() + FINAL_S
         behind: dict[tuple[str, int], int] = {}
         for topic, number in self._options.partitions:
-            asked = confluent_kafka.TopicPartition(topic, number)
-            end = self._consumer.get_watermark_offsets(asked, timeout=20)[1]
+            end = self._end_of(confluent_kafka.TopicPartition(topic, number), deadline)
             if end > 0:
                 behind[topic, number] = end
         while behind and time.monotonic() < deadline:
