@@ -10,9 +10,9 @@ from strandline.chaos.runner import run_seeds
 from strandline.chaos.scenario import ScenarioRun
 
 CATCHERS = {
-    "count-before-sync": (16, 34),
-    "isr-instead-of-maximal": (5, 28, 85),
-    "vote-not-durable": (0, 2, 5),
+    "count-before-sync": (13, 144, 239),
+    "isr-instead-of-maximal": (0, 2, 3),
+    "vote-not-durable": (0, 2, 3),
 }
 """Seeds that caught each break when this was written; tried first. As the code changes others do: they follow."""
 

@@ -200,6 +200,7 @@ class SimCluster:
 
     def observe(self) -> None:
         """The cheap checks, often. Raises InvariantViolated."""
+        image = self.newest_image()
         for live in self.nodes():
             seen = view(live.node.quorum, live.number, live.process)
             if seen is not None:
@@ -207,18 +208,17 @@ class SimCluster:
             disk = live.process.machine.disk
             for partition in self.replicas(live):
                 self.partition_checks.observe(live.number, live.process.incarnation, disk, partition)
+                if partition.leader is not None and image is not None:
+                    self.partition_checks.check_isr(live.number, partition, image)
         if self.fallen:
             raise InvariantViolated("NoNodeFalls", self.fallen[0])
 
     def inspect(self) -> None:
         """The dear checks, now and then. Raises InvariantViolated."""
         self.observe()
-        image = self.newest_image()
         for live in self.nodes():
             for partition in self.replicas(live):
                 self.partition_checks.scan(live.number, live.process.machine.disk, partition)
-                if image is not None:
-                    self.partition_checks.check_isr(live.number, partition, image)
 
     def high_watermarks(self) -> dict[str, dict[str, int]]:
         """Partition -> node -> high watermark."""
