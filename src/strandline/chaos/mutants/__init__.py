@@ -18,6 +18,7 @@ from strandline.chaos.mutants import (
     log_recovery,
     quorum,
     quorum_log,
+    quorum_state,
     replication,
     replication_isr,
     replication_reads,
@@ -33,6 +34,7 @@ MUTANTS: dict[str, Mutant] = {
     for table in (
         quorum.TABLE,
         quorum_log.TABLE,
+        quorum_state.TABLE,
         controller.TABLE,
         elections.TABLE,
         replication.TABLE,

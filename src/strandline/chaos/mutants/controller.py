@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.chaos.mutants.mutant import Mutant, change
+from strandline.chaos.mutants.mutant import Mutant, one_change
 
 _MACHINE = "tests/controller/machine"
 _ISR = f"{_MACHINE}/test_isr.py"
@@ -20,7 +20,7 @@ _PREVIOUS = "controller.machine.brokers:_end_of_previous_life"
 _NEXT = "controller.machine.brokers:_next"
 
 ALTER_PARTITION: tuple[Mutant, ...] = (
-    change(
+    one_change(
         "stale-controller-judges",
         "B: AlterPartition from the future: NOT_CONTROLLER",
         _VALIDATE,
@@ -29,7 +29,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
         _ROW,
         f"{_SCHEDULES}::test_13_a_proposal_reaches_a_zombie_controller",
     ),
-    change(
+    one_change(
         "old-leader-alters-the-isr",
         "B: AlterPartition of an old leader epoch: FENCED_LEADER_EPOCH",
         _VALIDATE,
@@ -37,7 +37,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
         "if False:",
         f"{_ROW}[an old leader epoch]",
     ),
-    change(
+    one_change(
         "anybody-alters-the-isr",
         "B: AlterPartition by who does not lead: INVALID_REQUEST",
         _VALIDATE,
@@ -45,7 +45,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
         "if False:",
         f"{_ROW}[not the leader]",
     ),
-    change(
+    one_change(
         "old-partition-epoch-alters-the-isr",
         "B: AlterPartition of an old partition epoch: INVALID_UPDATE_VERSION",
         _VALIDATE,
@@ -53,7 +53,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
         "if False:",
         f"{_ROW}[an old partition epoch]",
     ),
-    change(
+    one_change(
         "alter-partition-rows-in-another-order",
         "B: AlterPartition's rows are judged in their order",
         _VALIDATE,
@@ -61,7 +61,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
         "if sender == partition.leader and item.leader_epoch < partition.leader_epoch:",
         f"{_ISR}::test_order_of_the_rows",
     ),
-    change(
+    one_change(
         "isr-beyond-the-replicas",
         "B: AlterPartition: the ISR lies within the replicas",
         _VALIDATE_ISR,
@@ -69,7 +69,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
         "",
         f"{_ROW}[a member that is no replica]",
     ),
-    change(
+    one_change(
         "isr-names-a-member-twice",
         "B: AlterPartition: the ISR's members are distinct",
         _VALIDATE_ISR,
@@ -77,7 +77,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
         "",
         f"{_ROW}[a member twice]",
     ),
-    change(
+    one_change(
         "isr-without-its-leader",
         "B: AlterPartition: the ISR has the leader",
         _VALIDATE_ISR,
@@ -85,7 +85,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
         "if False:",
         f"{_ROW}[an ISR without the leader]",
     ),
-    change(
+    one_change(
         "recovering-in-company",
         "B: AlterPartition: RECOVERING has one member",
         _VALIDATE_ISR,
@@ -93,7 +93,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
         "if False:",
         f"{_ISR}::test_recovery_after_an_unclean_election",
     ),
-    change(
+    one_change(
         "recovered-is-recovering-again",
         "B: AlterPartition: never RECOVERED to RECOVERING",
         _VALIDATE_ISR,
@@ -101,7 +101,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
         "if False:",
         f"{_ROW}[recovered back to recovering]",
     ),
-    change(
+    one_change(
         "unregistered-member-joins",
         "B: AlterPartition: an unregistered member is ineligible",
         _INELIGIBLE,
@@ -109,7 +109,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
         'return ""',
         f"{_SCHEDULES}::test_12_an_unregistered_broker_does_not_come_back",
     ),
-    change(
+    one_change(
         "stopping-member-joins",
         "B: AlterPartition: a stopping member is ineligible",
         _INELIGIBLE,
@@ -118,7 +118,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
         f"{_ISR}::test_unregistered_and_stopping_members_are_ineligible",
         f"{_SCHEDULES}::test_12_the_leader_brings_a_stopping_broker_back",
     ),
-    change(
+    one_change(
         "fenced-member-joins",
         "B: AlterPartition: a fenced member is ineligible",
         _INELIGIBLE,
@@ -127,7 +127,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
         f"{_ROW}[a fenced member (D-12)]",
         f"{_SCHEDULES}::test_12_the_leader_brings_a_fenced_broker_back",
     ),
-    change(
+    one_change(
         "member-of-another-life-joins",
         "B: AlterPartition: a member of another broker epoch is ineligible",
         _INELIGIBLE,
@@ -135,7 +135,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
         "if False:",
         f"{_ROW}[a member of another life (D-8)]",
     ),
-    change(
+    one_change(
         "sender-of-another-life-is-heard",
         "B: AlterPartition of an earlier process is refused",
         "controller.machine.isr:alter_partition",
@@ -143,7 +143,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
         "pass",
         f"{_ISR}::test_sender_of_another_life_is_refused_as_a_whole",
     ),
-    change(
+    one_change(
         "one-partition-twice-in-a-request",
         "B: AlterPartition names a partition once",
         "controller.machine.isr:alter_partition",
@@ -151,7 +151,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
         "if False:",
         f"{_ISR}::test_one_partition_twice_in_a_request",
     ),
-    change(
+    one_change(
         "election-without-a-leader-epoch",
         "B: an election bumps the leader epoch",
         "controller.metadata.delta:merge",
@@ -159,7 +159,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
         "LeaderEpoch(old.leader_epoch)",
         f"{_IMAGE}::test_naming_a_leader_bumps_the_leader_epoch_and_any_change_the_partition_epoch",
     ),
-    change(
+    one_change(
         "isr-change-bumps-the-leader-epoch",
         "B: only an election bumps the leader epoch (KAFKA-13790)",
         "controller.metadata.delta:merge",
@@ -168,7 +168,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
         f"{_IMAGE}::test_naming_a_leader_bumps_the_leader_epoch_and_any_change_the_partition_epoch",
         f"{_ISR}::test_shrink_and_expand_answer_what_was_committed",
     ),
-    change(
+    one_change(
         "change-without-a-partition-epoch",
         "B: every change bumps the partition epoch",
         "controller.metadata.delta:merge",
@@ -179,7 +179,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
 )
 
 BROKERS: tuple[Mutant, ...] = (
-    change(
+    one_change(
         "live-session-is-taken-over",
         "B: a second process is refused while the first lives",
         _REGISTER,
@@ -187,7 +187,7 @@ BROKERS: tuple[Mutant, ...] = (
         "if False:",
         f"{_BROKERS}::test_live_session_refuses_another_incarnation",
     ),
-    change(
+    one_change(
         "same-process-gets-another-epoch",
         "B: the same incarnation keeps its epoch",
         _REGISTER,
@@ -195,7 +195,7 @@ BROKERS: tuple[Mutant, ...] = (
         "if False:",
         f"{_BROKERS}::test_same_incarnation_keeps_its_epoch",
     ),
-    change(
+    one_change(
         "broker-epoch-is-not-the-registrations-offset",
         "B: the broker epoch is the offset of the registration",
         _REGISTER,
@@ -203,7 +203,7 @@ BROKERS: tuple[Mutant, ...] = (
         "BrokerEpoch(next_offset)",
         f"{_SCHEDULES}::test_b_a_broker_starts_fenced_under_the_offset_of_its_registration",
     ),
-    change(
+    one_change(
         "broker-starts-unfenced",
         "B: a broker starts fenced",
         "controller.machine.brokers:_registration",
@@ -211,7 +211,7 @@ BROKERS: tuple[Mutant, ...] = (
         "fenced=False if amended is None",
         f"{_SCHEDULES}::test_b_a_broker_starts_fenced_under_the_offset_of_its_registration",
     ),
-    change(
+    one_change(
         "unfenced-before-it-knows-its-registration",
         "B: unfenced once its metadata reach its registration",
         _NEXT,
@@ -219,7 +219,7 @@ BROKERS: tuple[Mutant, ...] = (
         "",
         f"{_BROKERS}::test_unfenced_only_once_its_metadata_reach_its_registration",
     ),
-    change(
+    one_change(
         "unfenced-against-its-wish",
         "B: unfenced when it wants to be",
         _NEXT,
@@ -227,7 +227,7 @@ BROKERS: tuple[Mutant, ...] = (
         "if ",
         f"{_SCHEDULES}::test_b_a_broker_that_wants_to_stay_fenced",
     ),
-    change(
+    one_change(
         "heartbeat-of-another-life-is-taken",
         "B: a heartbeat of another life is refused",
         "controller.machine.state:MachineState.broker_of_epoch",
@@ -235,7 +235,7 @@ BROKERS: tuple[Mutant, ...] = (
         "if False:",
         f"{_BROKERS}::test_heartbeat_of_another_life_is_refused",
     ),
-    change(
+    one_change(
         "fenced-broker-stays-in-the-isr",
         "B: who is fenced leaves every ISR and leads nothing",
         "controller.machine.brokers:fence",
@@ -243,7 +243,7 @@ BROKERS: tuple[Mutant, ...] = (
         "records = [] and state.changes(",
         f"{_BROKERS}::test_fencing_moves_leaderships_and_unfencing_alone_does_not_give_them_back",
     ),
-    change(
+    one_change(
         "shutdown-with-leaderships",
         "B: a broker with leaderships is in controlled shutdown first",
         _NEXT,
@@ -251,7 +251,7 @@ BROKERS: tuple[Mutant, ...] = (
         "return BrokerState.SHUTDOWN_NOW",
         f"{_BROKERS}::test_controlled_shutdown",
     ),
-    change(
+    one_change(
         "shutdown-before-the-others-know",
         "B: SHUTDOWN_NOW once all active brokers passed the last move",
         "controller.machine.sessions:BrokerSessions.may_shut_down",
@@ -259,7 +259,7 @@ BROKERS: tuple[Mutant, ...] = (
         "return True or ",
         f"{_BROKERS}::test_controlled_shutdown",
     ),
-    change(
+    one_change(
         "shutdown-moves-nothing",
         "B: leaderships move at a controlled shutdown",
         "controller.machine.brokers:begin_controlled_shutdown",
@@ -267,7 +267,7 @@ BROKERS: tuple[Mutant, ...] = (
         "_ = state.changes(",
         f"{_BROKERS}::test_controlled_shutdown",
     ),
-    change(
+    one_change(
         "unclean-stop-is-taken-for-clean",
         "B: another previous broker epoch means an unclean stop",
         _PREVIOUS,
@@ -276,7 +276,7 @@ BROKERS: tuple[Mutant, ...] = (
         f"{_BROKERS}::test_restart_after_an_unclean_stop_leaves_isr_and_elr",
         f"{_SCHEDULES}::test_11_the_last_in_sync_loses_its_tail",
     ),
-    change(
+    one_change(
         "any-clean-marker-will-do",
         "B: a clean marker of an older life proves nothing (KAFKA-15586)",
         _PREVIOUS,
@@ -284,7 +284,7 @@ BROKERS: tuple[Mutant, ...] = (
         "request.previous_broker_epoch >= 0",
         f"{_BROKERS}::test_clean_marker_of_an_older_life_proves_nothing",
     ),
-    change(
+    one_change(
         "clean-stop-is-not-believed",
         "B: after a clean stop a broker stays eligible",
         _PREVIOUS,
@@ -292,7 +292,7 @@ BROKERS: tuple[Mutant, ...] = (
         "if False:",
         f"{_BROKERS}::test_restart_after_a_clean_stop_keeps_its_eligibility",
     ),
-    change(
+    one_change(
         "unclean-broker-stays-eligible",
         "B: after an unclean stop a broker leaves the ELR, too",
         _PREVIOUS,
@@ -300,7 +300,7 @@ BROKERS: tuple[Mutant, ...] = (
         "state.partitions_in_isr(node_id)",
         f"{_SCHEDULES}::test_b_an_eligible_replica_that_stops_uncleanly_is_so_no_more",
     ),
-    change(
+    one_change(
         "clean-marker-outlives-the-start",
         "B: the clean marker is deleted at start",
         "log.log_dir:LogDir._load",
@@ -308,7 +308,7 @@ BROKERS: tuple[Mutant, ...] = (
         "if False:",
         f"{_LOG_DIR}::test_a_clean_stop",
     ),
-    change(
+    one_change(
         "deletion-of-the-clean-marker-is-not-synced",
         "B: the marker's deletion is durable before logs are loaded (KAFKA-10471)",
         "log.log_dir:LogDir._load",
@@ -316,7 +316,7 @@ BROKERS: tuple[Mutant, ...] = (
         "disk.unlink(marker)",
         f"{_MARKER}::test_b_a_clean_marker_does_not_come_back",
     ),
-    change(
+    one_change(
         "clean-marker-although-a-log-is-offline",
         "B: no clean marker if loading did not finish (KAFKA-15375)",
         "log.log_dir:LogDir.close",
@@ -324,7 +324,7 @@ BROKERS: tuple[Mutant, ...] = (
         "failed = False",
         f"{_LOG_DIR}::test_damage_takes_one_partition_offline",
     ),
-    change(
+    one_change(
         "clean-marker-before-the-logs-are-synced",
         "B: the clean marker is written last",
         "log.log_dir:LogDir.close",
@@ -333,7 +333,7 @@ BROKERS: tuple[Mutant, ...] = (
         "            self._sync_all([log for log in logs if log.failure is None])",
         f"{_MARKER}::test_b_a_clean_marker_vouches_for_every_log",
     ),
-    change(
+    one_change(
         "clean-marker-without-the-broker-epoch",
         "B: the clean marker names the broker epoch",
         "log.log_dir:LogDir.close",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.chaos.mutants.mutant import Mutant, change
+from strandline.chaos.mutants.mutant import Mutant, one_change
 
 _ELECTION = "tests/controller/machine/test_election.py"
 _BRANCH = f"{_ELECTION}::test_branch_of_the_election"
@@ -15,7 +15,7 @@ _BUILD = "controller.machine.election:PartitionChange.build"
 _NEXT_ELR = "controller.machine.election:PartitionChange._next_elr"
 
 TABLE: tuple[Mutant, ...] = (
-    change(
+    one_change(
         "leader-replaced-although-valid",
         "B: election: the current leader stays while it may lead",
         _ELECT,
@@ -23,7 +23,7 @@ TABLE: tuple[Mutant, ...] = (
         "order = [*old.replicas]",
         _BRANCH,
     ),
-    change(
+    one_change(
         "election-in-the-isrs-own-order",
         "B: election: the ISR in replica order",
         _ELECT,
@@ -31,7 +31,7 @@ TABLE: tuple[Mutant, ...] = (
         "order = [old.leader, *self._isr, *self._elr]",
         _BRANCH,
     ),
-    change(
+    one_change(
         "leader-out-of-sync",
         "B: election: only the ISR, or the ELR where it is empty",
         _MAY_LEAD,
@@ -39,7 +39,7 @@ TABLE: tuple[Mutant, ...] = (
         "return self._acceptable(node)",
         _BRANCH,
     ),
-    change(
+    one_change(
         "leader-that-is-not-alive",
         "B: election: only a live broker",
         _MAY_LEAD,
@@ -47,7 +47,7 @@ TABLE: tuple[Mutant, ...] = (
         "return in_sync",
         _BRANCH,
     ),
-    change(
+    one_change(
         "eligible-before-the-isr",
         "B: election: the ELR only if the ISR is empty",
         _MAY_LEAD,
@@ -55,7 +55,7 @@ TABLE: tuple[Mutant, ...] = (
         "node in self._elr",
         f"{_SCHEDULES}::test_b_an_eligible_replica_waits_while_anybody_is_in_sync",
     ),
-    change(
+    one_change(
         "eligible-are-never-elected",
         "B: election: the ELR if the ISR is empty",
         _MAY_LEAD,
@@ -64,7 +64,7 @@ TABLE: tuple[Mutant, ...] = (
         _BRANCH,
         f"{_SCHEDULES}::test_11_the_last_in_sync_loses_its_tail",
     ),
-    change(
+    one_change(
         "last-known-leader-is-not-tried",
         "B: election: the last known leader if ISR and ELR are empty",
         _ELECT,
@@ -72,7 +72,7 @@ TABLE: tuple[Mutant, ...] = (
         "if False:",
         _BRANCH,
     ),
-    change(
+    one_change(
         "last-known-leader-although-dead",
         "B: election: the last known leader only if it lives",
         _ELECT,
@@ -80,7 +80,7 @@ TABLE: tuple[Mutant, ...] = (
         "if not self._acceptable(last_known):",
         _BRANCH,
     ),
-    change(
+    one_change(
         "last-known-leader-before-the-eligible",
         "B: election: the last known leader only if the ELR is empty",
         _ELECT,
@@ -88,7 +88,7 @@ TABLE: tuple[Mutant, ...] = (
         "if not self._isr and len(old.last_known_elr) == 1:",
         _BRANCH,
     ),
-    change(
+    one_change(
         "unclean-although-forbidden",
         "B: election: any live replica only if unclean is allowed",
         _ELECT,
@@ -97,7 +97,7 @@ TABLE: tuple[Mutant, ...] = (
         _BRANCH,
         f"{_CONFIGS}::test_only_the_last_in_sync_leads_while_unclean_is_off",
     ),
-    change(
+    one_change(
         "unclean-by-replica-order",
         "B: election: an unclean one takes the best log",
         _ELECT,
@@ -105,7 +105,7 @@ TABLE: tuple[Mutant, ...] = (
         "[node for node in old.replicas if self._acceptable(node)]",
         f"{_ELECTION}::test_unclean_election_takes_the_best_log_not_the_first_replica",
     ),
-    change(
+    one_change(
         "unclean-leader-keeps-the-isr",
         "B: an unclean leader is alone in its ISR",
         _BUILD,
@@ -113,7 +113,7 @@ TABLE: tuple[Mutant, ...] = (
         "if unclean:\n            self._isr = (*self._isr, leader) if leader not in self._isr else self._isr",
         f"{_SCHEDULES}::test_b_an_unclean_leader_is_alone",
     ),
-    change(
+    one_change(
         "unclean-leader-does-not-recover",
         "B: an unclean leader is RECOVERING",
         _BUILD,
@@ -121,7 +121,7 @@ TABLE: tuple[Mutant, ...] = (
         "pass",
         _BRANCH,
     ),
-    change(
+    one_change(
         "unclean-leader-keeps-the-eligible",
         "B: after an unclean election nobody else is eligible",
         _BUILD,
@@ -129,7 +129,7 @@ TABLE: tuple[Mutant, ...] = (
         "self._isr = (leader,)\n            self._recovering",
         _BRANCH,
     ),
-    change(
+    one_change(
         "no-eligible-replicas",
         "B: ELR: below min ISR those who leave the ISR stay eligible",
         _NEXT_ELR,
@@ -138,7 +138,7 @@ TABLE: tuple[Mutant, ...] = (
         _BRANCH,
         f"{_SCHEDULES}::test_11_the_last_in_sync_loses_its_tail",
     ),
-    change(
+    one_change(
         "eligible-are-never-cleared",
         "B: ELR: cleared once |ISR| >= min ISR",
         _NEXT_ELR,
@@ -146,7 +146,7 @@ TABLE: tuple[Mutant, ...] = (
         "if False:",
         _BRANCH,
     ),
-    change(
+    one_change(
         "unclean-stop-keeps-eligibility",
         "B: ELR: who stopped uncleanly is dropped",
         _NEXT_ELR,
@@ -155,7 +155,7 @@ TABLE: tuple[Mutant, ...] = (
         _BRANCH,
         f"{_SCHEDULES}::test_11_the_last_in_sync_loses_its_tail",
     ),
-    change(
+    one_change(
         "earlier-eligible-are-forgotten",
         "B: ELR: who was eligible stays so until it is cleared",
         _NEXT_ELR,
@@ -163,7 +163,7 @@ TABLE: tuple[Mutant, ...] = (
         "{*self._partition.isr}",
         _BRANCH,
     ),
-    change(
+    one_change(
         "eligible-leader-leaves-the-others-eligible-at-min-isr-1",
         "B: ELR: a leader alone at min ISR 1 leaves nobody eligible",
         _BUILD,
@@ -171,7 +171,7 @@ TABLE: tuple[Mutant, ...] = (
         "self._elr = ",
         _BRANCH,
     ),
-    change(
+    one_change(
         "min-isr-lowered-and-the-eligible-kept",
         "B: ELR: lowering min ISR to the ISR's size clears it",
         "controller.machine.configs:incremental_alter_configs",

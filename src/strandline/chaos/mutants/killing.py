@@ -25,6 +25,9 @@ _FORK = multiprocessing.get_context("fork")
 _PRELOADED = ("strandline.cluster.dev", "strandline.chaos.sim.world", "strandline.controller.controller")
 """Imported once, before the children fork."""
 
+_TEST_S = 60
+"""A test that hangs without a rule has noticed it; there is no need to wait for its usual limit."""
+
 
 class NoCheckout(Exception):
     """Killers that are tests were asked for outside of a checkout, or without pytest."""
@@ -197,6 +200,7 @@ def _run_tests(name: str, tests: Sequence[str]) -> tuple[dict[str, bool], str]:
         "no:cacheprovider",
         "--no-header",
         "--tb=short",
+        f"--timeout={_TEST_S}",
         *(["--mutant", name] if name else []),
         *tests,
     ]

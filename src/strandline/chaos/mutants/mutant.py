@@ -41,11 +41,6 @@ class Mutant:
         return self.rule.partition(":")[0]
 
 
-def change(name: str, rule: str, where: str, old: str, new: str, *killed_by: str) -> Mutant:
-    """A mutant of one patch, as most are."""
-    return Mutant(name, rule, (Patch(where, old, new),), killed_by)
-
-
 def one_change(name: str, rule: str, where: str, old: str, new: str, *killed_by: str) -> Mutant:
     """A mutant of one patch, as most are."""
     return Mutant(name, rule, (Patch(where, old, new),), killed_by)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.chaos.mutants.mutant import Mutant, Patch, change
+from strandline.chaos.mutants.mutant import Mutant, Patch, one_change
 
 _RAFT = "tests/controller/raft"
 _VOTES = f"{_RAFT}/test_raft_votes.py"
@@ -12,7 +12,7 @@ _FILES = "tests/controller/quorum/test_quorum_files.py"
 _SCHEDULES = "tests/schedules/quorum"
 
 DURABLE_STATE: tuple[Mutant, ...] = (
-    change(
+    one_change(
         "vote-not-durable",
         "A1: epochs, votes and leaders are durable before anyone hears of them",
         "controller.quorum.state_file:StateFile.write",
@@ -21,7 +21,7 @@ DURABLE_STATE: tuple[Mutant, ...] = (
         f"{_FILES}::test_quorum_state_comes_back",
         f"{_SCHEDULES}/test_durable_state.py::test_a1_a_vote_survives_the_loss_of_power",
     ),
-    change(
+    one_change(
         "small-file-not-synced",
         "A1: a small file is synced before its rename",
         "log.disk:write_file_durably",
@@ -29,7 +29,7 @@ DURABLE_STATE: tuple[Mutant, ...] = (
         "pass",
         f"{_SCHEDULES}/test_durable_state.py::test_a1_a_vote_survives_the_loss_of_power",
     ),
-    change(
+    one_change(
         "small-file-name-not-synced",
         "A1: the directory is synced after the rename",
         "log.disk:write_file_durably",
@@ -37,7 +37,7 @@ DURABLE_STATE: tuple[Mutant, ...] = (
         "pass",
         f"{_SCHEDULES}/test_durable_state.py::test_a1_a_vote_survives_the_loss_of_power",
     ),
-    change(
+    one_change(
         "small-file-written-in-place",
         "A1: a small file is replaced by rename, never written over",
         "log.disk:write_file_durably",
@@ -45,7 +45,7 @@ DURABLE_STATE: tuple[Mutant, ...] = (
         "temporary = path",
         f"{_SCHEDULES}/test_durable_state.py::test_a1_a_power_cut_at_any_instant_leaves_the_old_state_or_the_new",
     ),
-    change(
+    one_change(
         "vote-sent-before-it-is-durable",
         "A1: the vote is durable before its answer leaves",
         "controller.quorum.driver:Driver._drain",
@@ -53,7 +53,7 @@ DURABLE_STATE: tuple[Mutant, ...] = (
         "self._loop.call_later(0.005, self._durable.state_file.write, ready.persist)",
         f"{_SCHEDULES}/test_durable_state.py::test_a1_a_vote_survives_the_loss_of_power",
     ),
-    change(
+    one_change(
         "vote-not-persisted",
         "A1: a vote given is part of the durable state",
         "controller.raft.core:RaftCore._move",
@@ -61,7 +61,7 @@ DURABLE_STATE: tuple[Mutant, ...] = (
         "if move.durable and role.voted_for is None:",
         f"{_VOTES}::test_a1_a_vote_is_persisted_in_the_very_ready_that_sends_it",
     ),
-    change(
+    one_change(
         "leader-not-persisted",
         "A1: the known leader of an epoch is part of the durable state",
         "controller.raft.core:RaftCore._move",
@@ -69,7 +69,7 @@ DURABLE_STATE: tuple[Mutant, ...] = (
         "if move.durable and role.leader_id is None:",
         f"{_VOTES}::test_a1_every_change_of_epoch_vote_or_leader_is_persisted",
     ),
-    change(
+    one_change(
         "damaged-state-is-no-state",
         "A1: a damaged quorum-state file stops the node",
         "controller.quorum.state_file:StateFile.read",
@@ -77,7 +77,7 @@ DURABLE_STATE: tuple[Mutant, ...] = (
         "return None\n            raise CorruptLogError(",
         f"{_FILES}::test_a_damaged_quorum_state_is_refused_with_file_and_advice",
     ),
-    change(
+    one_change(
         "restarted-leader-forgets-that-it-led",
         "A2: who led comes back as Resigned in the same epoch",
         "controller.raft.restart:initial_role",
@@ -86,7 +86,7 @@ DURABLE_STATE: tuple[Mutant, ...] = (
         f"{_VOTES}::test_a2_restart",
         f"{_VOTES}::test_a2_no_second_vote_after_a_restart",
     ),
-    change(
+    one_change(
         "restarted-candidate-only-waits",
         "A2: who voted for itself comes back as Candidate in the same epoch",
         "controller.raft.restart:initial_role",
@@ -94,7 +94,7 @@ DURABLE_STATE: tuple[Mutant, ...] = (
         "if False:",
         f"{_VOTES}::test_a2_restart",
     ),
-    change(
+    one_change(
         "restart-forgets-the-vote",
         "A2: a vote given before a restart still counts",
         "controller.raft.restart:initial_role",
@@ -102,7 +102,7 @@ DURABLE_STATE: tuple[Mutant, ...] = (
         "voted_for = None",
         f"{_VOTES}::test_a2_no_second_vote_after_a_restart",
     ),
-    change(
+    one_change(
         "restart-forgets-a-leader-of-old",
         "A2: a leader that is no voter any more still had this node's epoch",
         "controller.raft.restart:initial_role",
@@ -110,7 +110,7 @@ DURABLE_STATE: tuple[Mutant, ...] = (
         "pass",
         f"{_VOTES}::test_a2_no_second_vote_after_a_restart",
     ),
-    change(
+    one_change(
         "restart-in-an-epoch-before-the-logs",
         "A2: a quorum state older than the log counts for nothing",
         "controller.raft.restart:initial_role",
@@ -121,7 +121,7 @@ DURABLE_STATE: tuple[Mutant, ...] = (
 )
 
 VOTES: tuple[Mutant, ...] = (
-    change(
+    one_change(
         "stale-candidate-is-heard",
         "A3: a vote of an older epoch is fenced",
         "controller.raft.requests:_on_vote",
@@ -129,7 +129,7 @@ VOTES: tuple[Mutant, ...] = (
         "if False:",
         f"{_VOTES}::test_a3_errors_of_vote",
     ),
-    change(
+    one_change(
         "candidate-with-records-of-its-own-epoch",
         "A3: a candidate's log cannot hold records of the epoch it stands for",
         "controller.raft.requests:_on_vote",
@@ -137,7 +137,7 @@ VOTES: tuple[Mutant, ...] = (
         ":",
         f"{_VOTES}::test_a3_errors_of_vote",
     ),
-    change(
+    one_change(
         "vote-for-any-log",
         "A3: a vote goes to a candidate whose log is not behind",
         "controller.raft.requests:_on_vote",
@@ -146,7 +146,7 @@ VOTES: tuple[Mutant, ...] = (
         f"{_VOTES}::test_a3_only_a_candidate_with_a_log_not_behind_ours",
         f"{_SCHEDULES}/test_elections.py::test_a3_the_longer_of_two_logs_is_elected",
     ),
-    change(
+    one_change(
         "vote-by-length-of-log",
         "A3: logs are compared by epoch first, then by length",
         "controller.raft.messages:OffsetAndEpoch.at_least",
@@ -154,7 +154,7 @@ VOTES: tuple[Mutant, ...] = (
         "self.offset >= other.offset",
         f"{_VOTES}::test_a3_only_a_candidate_with_a_log_not_behind_ours",
     ),
-    change(
+    one_change(
         "two-votes-an-epoch",
         "A3: one vote an epoch",
         "controller.raft.unattached:Unattached.may_grant",
@@ -162,7 +162,7 @@ VOTES: tuple[Mutant, ...] = (
         "return True",
         f"{_VOTES}::test_a3_one_vote_an_epoch_and_again_to_the_same_candidate",
     ),
-    change(
+    one_change(
         "no-vote-again-for-the-same",
         "A3: the same candidate is granted again",
         "controller.raft.unattached:Unattached.may_grant",
@@ -170,7 +170,7 @@ VOTES: tuple[Mutant, ...] = (
         "",
         f"{_VOTES}::test_a3_one_vote_an_epoch_and_again_to_the_same_candidate",
     ),
-    change(
+    one_change(
         "vote-for-an-id-not-a-directory",
         "A3: a vote is for an id and its directory",
         "controller.raft.unattached:Unattached.may_grant",
@@ -178,7 +178,7 @@ VOTES: tuple[Mutant, ...] = (
         "self._voted_for.node_id == request.candidate.node_id",
         f"{_SCHEDULES}/test_elections.py::test_a3_a_vote_is_for_one_directory",
     ),
-    change(
+    one_change(
         "prospective-forgets-the-leader",
         "A3: no vote where the epoch's leader is known (Prospective)",
         "controller.raft.prospective:Prospective.may_grant",
@@ -186,7 +186,7 @@ VOTES: tuple[Mutant, ...] = (
         "if False:",
         f"{_VOTES}::test_a3_nor_does_a_prospective_that_knows_the_epochs_leader",
     ),
-    change(
+    one_change(
         "prospective-forgets-its-vote",
         "A3: one vote an epoch (Prospective)",
         "controller.raft.prospective:Prospective.may_grant",
@@ -194,7 +194,7 @@ VOTES: tuple[Mutant, ...] = (
         "return True",
         f"{_VOTES}::test_a3_nor_does_a_prospective_that_knows_the_epochs_leader",
     ),
-    change(
+    one_change(
         "follower-votes-in-its-leaders-epoch",
         "A3: no vote where the epoch's leader is known (Follower)",
         "controller.raft.follower:Follower.may_grant",
@@ -202,7 +202,7 @@ VOTES: tuple[Mutant, ...] = (
         "return up_to_date",
         f"{_VOTES}::test_a4_a_follower_never_gives_a_real_vote_in_its_leaders_epoch",
     ),
-    change(
+    one_change(
         "candidate-votes-for-another",
         "A3: one vote an epoch (Candidate)",
         "controller.raft.candidate:Candidate.may_grant",
@@ -210,7 +210,7 @@ VOTES: tuple[Mutant, ...] = (
         "return up_to_date",
         f"{_VOTES}::test_a2_no_second_vote_after_a_restart",
     ),
-    change(
+    one_change(
         "resigned-votes-in-the-epoch-it-led",
         "A3: no vote in an epoch that this node led (Resigned)",
         "controller.raft.resigned:Resigned.may_grant",
@@ -218,7 +218,7 @@ VOTES: tuple[Mutant, ...] = (
         "return up_to_date",
         f"{_VOTES}::test_a2_no_second_vote_after_a_restart",
     ),
-    change(
+    one_change(
         "higher-epoch-restarts-the-election-timer",
         "A3: a higher epoch keeps the running election timer",
         "controller.raft.core:RaftCore.become_unattached",
@@ -226,7 +226,7 @@ VOTES: tuple[Mutant, ...] = (
         "pass",
         f"{_VOTES}::test_a3_a_higher_epoch_keeps_the_election_timer_and_a_vote_resets_it",
     ),
-    change(
+    one_change(
         "vote-does-not-reset-the-election-timer",
         "A3: granting a vote resets the election timer",
         "controller.raft.core:RaftCore.vote_for",
@@ -234,7 +234,7 @@ VOTES: tuple[Mutant, ...] = (
         "deadline_ms = self.role.election_deadline_ms() or now_ms",
         f"{_VOTES}::test_a3_a_higher_epoch_keeps_the_election_timer_and_a_vote_resets_it",
     ),
-    change(
+    one_change(
         "non-voters-do-not-vote",
         "A3: a non-voter votes too, its voter set may be stale",
         "controller.raft.observer:Observer.may_grant",
@@ -242,7 +242,7 @@ VOTES: tuple[Mutant, ...] = (
         "if True:",
         f"{_VOTES}::test_a3_an_observer_votes_when_asked_by_its_very_key",
     ),
-    change(
+    one_change(
         "pre-vote-is-a-vote",
         "A4: a pre-vote changes no state",
         "controller.raft.requests:_on_vote",
@@ -250,7 +250,7 @@ VOTES: tuple[Mutant, ...] = (
         "if granted and ",
         f"{_VOTES}::test_a4_a_pre_vote_changes_no_state",
     ),
-    change(
+    one_change(
         "follower-grants-any-pre-vote",
         "A4: a follower that its leader serves refuses a pre-vote",
         "controller.raft.follower:Follower.may_grant",
@@ -258,7 +258,7 @@ VOTES: tuple[Mutant, ...] = (
         "",
         f"{_VOTES}::test_a4_a_follower_refuses_only_while_its_own_leader_serves_it",
     ),
-    change(
+    one_change(
         "follower-refuses-before-it-has-fetched",
         "A4: a follower that has never fetched refuses no pre-vote",
         "controller.raft.follower:Follower.may_grant",
@@ -266,7 +266,7 @@ VOTES: tuple[Mutant, ...] = (
         "self._suspects",
         f"{_VOTES}::test_a4_a_follower_refuses_only_while_its_own_leader_serves_it",
     ),
-    change(
+    one_change(
         "leader-grants-pre-votes",
         "A4: a leader grants no pre-vote",
         "controller.raft.leader:Leader.may_grant",
@@ -274,7 +274,7 @@ VOTES: tuple[Mutant, ...] = (
         "return request.pre_vote and up_to_date",
         f"{_SCHEDULES}/test_elections.py::test_a4_a_leader_grants_no_pre_vote",
     ),
-    change(
+    one_change(
         "no-pre-vote",
         "A4: no epoch is opened without a majority of pre-votes",
         "controller.raft.prospective:Prospective.entered",
@@ -286,7 +286,7 @@ VOTES: tuple[Mutant, ...] = (
 )
 
 LEADERSHIP: tuple[Mutant, ...] = (
-    change(
+    one_change(
         "no-check-quorum",
         "A5: a leader without fetches of a majority resigns",
         "controller.raft.leader:Leader.tick",
@@ -295,7 +295,7 @@ LEADERSHIP: tuple[Mutant, ...] = (
         f"{_LEADER}::test_a5_a_leader_without_fetches_of_a_majority_resigns",
         f"{_SCHEDULES}/test_elections.py::test_27_a_leader_cut_off_from_the_majority",
     ),
-    change(
+    one_change(
         "observers-count-for-check-quorum",
         "A5: only voters count for check-quorum",
         "controller.raft.leader:Leader._heard_from",
@@ -303,7 +303,7 @@ LEADERSHIP: tuple[Mutant, ...] = (
         "if False:",
         f"{_LEADER}::test_a5_a_leader_without_fetches_of_a_majority_resigns",
     ),
-    change(
+    one_change(
         "any-one-voter-is-a-majority",
         "A5: a majority must have fetched, the leader itself counted",
         "controller.raft.leader:Leader._heard_from",
@@ -311,7 +311,7 @@ LEADERSHIP: tuple[Mutant, ...] = (
         "if self._fetched_voters:",
         f"{_LEADER}::test_a5_of_five_two_others_must_fetch",
     ),
-    change(
+    one_change(
         "single-voter-is-not-exempt",
         "A5: a single voter is exempt",
         "controller.raft.leader:Leader.__init__",
@@ -319,7 +319,7 @@ LEADERSHIP: tuple[Mutant, ...] = (
         "",
         f"{_SCHEDULES}/test_elections.py::test_a5_a_single_voter_leads_on_in_its_epoch",
     ),
-    change(
+    one_change(
         "no-leader-change-record",
         "A6: a new leader first appends LeaderChange",
         "controller.raft.leader:Leader.entered",
@@ -348,7 +348,7 @@ LEADERSHIP: tuple[Mutant, ...] = (
             f"{_SCHEDULES}/test_commit.py::test_25_an_entry_of_the_own_epoch_first",
         ),
     ),
-    change(
+    one_change(
         "one-replica-is-enough",
         "A6: the high watermark is what a majority holds",
         "controller.raft.leader:Leader.update_high_watermark",
@@ -357,7 +357,7 @@ LEADERSHIP: tuple[Mutant, ...] = (
         f"{_LEADER}::test_a6_nothing_of_an_older_epoch_is_committed_by_count",
         f"{_SCHEDULES}/test_commit.py::test_a6_one_nodes_word_is_no_majority",
     ),
-    change(
+    one_change(
         "leaders-high-watermark-goes-back",
         "A6: a leader's high watermark never decreases",
         "controller.raft.leader:Leader.update_high_watermark",
@@ -365,7 +365,7 @@ LEADERSHIP: tuple[Mutant, ...] = (
         "if True:",
         f"{_LEADER}::test_a6_the_high_watermark_does_not_go_back",
     ),
-    change(
+    one_change(
         "high-watermark-goes-back",
         "A6: a node's high watermark never decreases",
         "controller.raft.core:RaftCore.advance_high_watermark",

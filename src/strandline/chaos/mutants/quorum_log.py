@@ -1,22 +1,19 @@
-"""Mutants of the quorum, rules A7 to A13: fetches, followers, syncs, snapshots, directories, observers, answers."""
+"""Mutants of the quorum, rules A7 to A9, A11 and A12: fetches, followers, syncs, directories, observers."""
 
 from __future__ import annotations
 
-from strandline.chaos.mutants.mutant import Mutant, Patch, change
+from strandline.chaos.mutants.mutant import Mutant, Patch, one_change
 
 _RAFT = "tests/controller/raft"
 _LEADER = f"{_RAFT}/test_raft_leader.py"
 _FOLLOWER = f"{_RAFT}/test_raft_follower.py"
 _ROLES = f"{_RAFT}/test_raft_roles.py"
 _QUORUM = "tests/controller/quorum"
-_CLUSTER = f"{_QUORUM}/test_quorum_cluster.py"
-_FILES = f"{_QUORUM}/test_quorum_files.py"
 _FAULTS = f"{_QUORUM}/test_quorum_faults.py"
-_SIMULATOR = "tests/controller/test_controller_in_the_simulator.py"
 _SCHEDULES = "tests/schedules/quorum"
 
 FETCHES: tuple[Mutant, ...] = (
-    change(
+    one_change(
         "diverging-fetch-counts",
         "A7: a diverging fetch updates nothing",
         "controller.raft.leader:Leader.on_fetch",
@@ -26,7 +23,7 @@ FETCHES: tuple[Mutant, ...] = (
         "            self.update_high_watermark()",
         f"{_LEADER}::test_a7_only_a_valid_fetch_updates_replica_state",
     ),
-    change(
+    one_change(
         "fetch-that-needs-a-snapshot-counts",
         "A7: a fetch answered by a snapshot updates nothing",
         "controller.raft.leader:Leader.on_fetch",
@@ -35,7 +32,7 @@ FETCHES: tuple[Mutant, ...] = (
         "            self._progress(request.replica).fetched(request.fetch_offset, log.end_offset, now_ms)",
         f"{_SCHEDULES}/test_fetches.py::test_a7_a_fetch_answered_by_a_snapshot_counts_for_nothing",
     ),
-    change(
+    one_change(
         "divergence-not-judged",
         "A7: a fetch is judged by its last epoch, too",
         "controller.raft.leader:Leader.on_fetch",
@@ -44,7 +41,7 @@ FETCHES: tuple[Mutant, ...] = (
         f"{_LEADER}::test_a7_only_a_valid_fetch_updates_replica_state",
         f"{_SCHEDULES}/test_fetches.py::test_a7_a_diverging_tail_is_cut",
     ),
-    change(
+    one_change(
         "divergence-judged-by-epoch-alone",
         "A7: a fetch beyond its epoch's end diverges",
         "controller.raft.log_summary:LogSummary.diverges",
@@ -52,7 +49,7 @@ FETCHES: tuple[Mutant, ...] = (
         "",
         f"{_SCHEDULES}/test_fetches.py::test_a7_a_fetch_beyond_its_epochs_end_diverges",
     ),
-    change(
+    one_change(
         "stale-fetch-is-served",
         "A7: a fetch of an older epoch is fenced",
         "controller.raft.requests:_judge_fetch",
@@ -60,7 +57,7 @@ FETCHES: tuple[Mutant, ...] = (
         "if False:",
         f"{_LEADER}::test_a7_errors_of_fetch",
     ),
-    change(
+    one_change(
         "fetch-of-an-unknown-epoch-is-served",
         "A7: a fetch of a newer epoch is told UNKNOWN_LEADER_EPOCH",
         "controller.raft.requests:_judge_fetch",
@@ -68,7 +65,7 @@ FETCHES: tuple[Mutant, ...] = (
         "if False:",
         f"{_LEADER}::test_a7_errors_of_fetch",
     ),
-    change(
+    one_change(
         "fetch-of-another-cluster-is-served",
         "A7: a fetch of another cluster is refused",
         "controller.raft.requests:_judge_fetch",
@@ -76,7 +73,7 @@ FETCHES: tuple[Mutant, ...] = (
         "if False:",
         f"{_LEADER}::test_a7_errors_of_fetch",
     ),
-    change(
+    one_change(
         "follower-does-not-say-that-it-leads-not",
         "A7: who does not lead says NOT_LEADER_OR_FOLLOWER",
         "controller.raft.state:Role.on_fetch",
@@ -84,7 +81,7 @@ FETCHES: tuple[Mutant, ...] = (
         "ErrorCode.NONE",
         f"{_LEADER}::test_a7_errors_of_fetch",
     ),
-    change(
+    one_change(
         "parked-fetch-times-out-with-an-error",
         "A7: a parked fetch that times out returns its original answer",
         "controller.raft.leader:Leader.tick",
@@ -92,7 +89,7 @@ FETCHES: tuple[Mutant, ...] = (
         "self.core.reply(parked.token, self._answer(ErrorCode.REQUEST_TIMED_OUT))",
         f"{_LEADER}::test_a7_a_parked_fetch_returns_its_original_answer",
     ),
-    change(
+    one_change(
         "parked-fetches-outlive-the-leader",
         "A7: parked fetches are answered when the leader goes",
         "controller.raft.leader:Leader.left",
@@ -100,7 +97,7 @@ FETCHES: tuple[Mutant, ...] = (
         "for parked in ():",
         f"{_LEADER}::test_a7_parked_fetches_learn_at_once_that_the_leader_is_gone",
     ),
-    change(
+    one_change(
         "replaced-fetch-is-not-answered",
         "A7: one parked fetch a replica, the older is answered",
         "controller.raft.leader:Leader.on_fetch",
@@ -111,7 +108,7 @@ FETCHES: tuple[Mutant, ...] = (
 )
 
 FOLLOWERS: tuple[Mutant, ...] = (
-    change(
+    one_change(
         "fetch-before-flush",
         "A8: a voter flushes before its next fetch",
         "controller.raft.fetching:FetchLoop._gate_open",
@@ -121,7 +118,7 @@ FOLLOWERS: tuple[Mutant, ...] = (
         f"{_SCHEDULES}/test_durability.py::test_23_no_flush_crash_the_high_watermark_goes_back",
         f"{_SCHEDULES}/test_durability.py::test_30_unsynced_writes_of_one_node_lost",
     ),
-    change(
+    one_change(
         "truncate-to-the-leaders-end",
         "A8: truncate to the smaller of both ends of that epoch",
         "controller.raft.log_summary:LogSummary.truncation_point",
@@ -129,7 +126,7 @@ FOLLOWERS: tuple[Mutant, ...] = (
         "return diverging.offset",
         f"{_SCHEDULES}/test_fetches.py::test_a8_the_smaller_end_of_the_epoch",
     ),
-    change(
+    one_change(
         "truncation-does-not-iterate",
         "A8: iterate where the follower lacks the leader's epoch",
         "controller.raft.log_summary:LogSummary.truncation_point",
@@ -150,7 +147,7 @@ FOLLOWERS: tuple[Mutant, ...] = (
         ),
         (f"{_FOLLOWER}::test_a8_never_truncates_below_the_high_watermark",),
     ),
-    change(
+    one_change(
         "truncation-is-skipped",
         "A8: a diverging tail is cut",
         "controller.raft.fetching:FetchLoop._on_records",
@@ -159,7 +156,7 @@ FOLLOWERS: tuple[Mutant, ...] = (
         f"{_FOLLOWER}::test_a8_truncation_to_the_smaller_end",
         f"{_SCHEDULES}/test_fetches.py::test_a7_a_diverging_tail_is_cut",
     ),
-    change(
+    one_change(
         "leaders-high-watermark-taken-whole",
         "A8: high watermark = min(own end, the leader's)",
         "controller.raft.fetching:FetchLoop._on_records",
@@ -182,7 +179,7 @@ FOLLOWERS: tuple[Mutant, ...] = (
         ),
         (f"{_SCHEDULES}/test_fetches.py::test_a8_an_answer_given_up_is_ignored",),
     ),
-    change(
+    one_change(
         "records-that-do-not-fit-are-appended",
         "A8: only records that continue the log are appended",
         "controller.raft.fetching:FetchLoop._on_records",
@@ -210,7 +207,7 @@ FOLLOWERS: tuple[Mutant, ...] = (
             f"{_SCHEDULES}/test_durability.py::test_23_no_flush_crash_the_high_watermark_goes_back",
         ),
     ),
-    change(
+    one_change(
         "a-flush-covers-what-came-later",
         "A9: a flush covers what was written before it began",
         "controller.raft.log_summary:LogSummary.flushed",
@@ -218,7 +215,7 @@ FOLLOWERS: tuple[Mutant, ...] = (
         "self.end_offset",
         f"{_LEADER}::test_a9_a_flush_that_began_before_an_append_does_not_cover_it",
     ),
-    change(
+    one_change(
         "what-a-restart-finds-is-not-synced",
         "A9: what a restart finds is synced before it counts",
         "log.recovery:open_log",
@@ -226,7 +223,7 @@ FOLLOWERS: tuple[Mutant, ...] = (
         "if False:",
         f"{_SCHEDULES}/test_durability.py::test_a9_what_a_restart_finds_is_synced_before_it_counts",
     ),
-    change(
+    one_change(
         "failed-sync-does-not-stop-the-quorum",
         "A9: a failed sync stops the node",
         "controller.quorum.driver:Driver._sync_failed",
@@ -243,7 +240,7 @@ FOLLOWERS: tuple[Mutant, ...] = (
         ),
         (f"{_SCHEDULES}/test_durability.py::test_32_a_failed_sync_retried_with_success",),
     ),
-    change(
+    one_change(
         "leader-stays-after-a-failed-write",
         "A9: a leader whose own write failed steps down",
         "controller.raft.core:RaftCore.append_failed",
@@ -254,158 +251,8 @@ FOLLOWERS: tuple[Mutant, ...] = (
     ),
 )
 
-SNAPSHOTS: tuple[Mutant, ...] = (
-    Mutant(
-        "snapshot-of-uncommitted-records",
-        "A10: a snapshot holds committed data alone",
-        (
-            Patch("controller.quorum.driver:Driver._write_snapshot", "if offset > self.core.high_watermark or ", "if "),
-            Patch(
-                "controller.raft.core:RaftCore.snapshot_taken",
-                "assert snapshot.offset <= self.high_watermark",
-                "assert True",
-            ),
-        ),
-        (f"{_FOLLOWER}::test_a10_only_committed_data_goes_into_a_snapshot",),
-    ),
-    change(
-        "snapshot-fetch-starts-over",
-        "A10: a snapshot fetch resumes where it broke",
-        "controller.raft.fetching:FetchLoop.failed",
-        "self._in_flight = None",
-        "self._in_flight = None\n        self._position = 0",
-        f"{_FOLLOWER}::test_a10_a_snapshot_fetch_resumes_where_it_broke",
-    ),
-    change(
-        "snapshot-installed-before-it-is-whole",
-        "A10: a snapshot is installed when every byte of it is there",
-        "controller.raft.fetching:FetchLoop._on_snapshot_bytes",
-        "if end == response.size:",
-        "if True:",
-        f"{_FOLLOWER}::test_a10_a_snapshot_is_fetched_in_pieces_and_installed_whole",
-    ),
-    change(
-        "snapshot-not-found-is-asked-for-again",
-        "A10: SNAPSHOT_NOT_FOUND goes back to Fetch",
-        "controller.raft.fetching:FetchLoop._on_snapshot_bytes",
-        "if response.error is ErrorCode.SNAPSHOT_NOT_FOUND:\n            self._snapshot = None",
-        "if response.error is ErrorCode.SNAPSHOT_NOT_FOUND:",
-        f"{_FOLLOWER}::test_a10_a_snapshot_that_is_gone_sends_the_follower_back_to_fetch",
-    ),
-    change(
-        "snapshot-fetch-does-not-count-for-check-quorum",
-        "A10: a snapshot fetch counts for check-quorum",
-        "controller.raft.leader:Leader.on_fetch_snapshot",
-        "self._heard_from(progress, now_ms)",
-        "pass",
-        f"{_FOLLOWER}::test_a10_a_snapshot_fetch_counts_for_check_quorum_not_for_the_high_watermark",
-    ),
-    change(
-        "snapshot-fetch-counts-for-the-high-watermark",
-        "A10: a snapshot fetch does not count for the high watermark",
-        "controller.raft.leader:Leader.on_fetch_snapshot",
-        "self._heard_from(progress, now_ms)",
-        "self._heard_from(progress, now_ms)\n"
-        "        progress.fetched(self.core.log.end_offset, self.core.log.end_offset, now_ms)\n"
-        "        self.update_high_watermark()",
-        f"{_FOLLOWER}::test_a10_a_snapshot_fetch_counts_for_check_quorum_not_for_the_high_watermark",
-    ),
-    change(
-        "fetched-snapshot-not-synced",
-        "A10: a fetched snapshot is synced before it exists",
-        "controller.quorum.snapshots:SnapshotStore.install",
-        "self._disk.sync_now([file])",
-        "pass",
-        f"{_SCHEDULES}/test_snapshots.py::test_a10_a_fetched_snapshot_survives_the_loss_of_power",
-    ),
-    change(
-        "own-snapshot-not-synced",
-        "A10: an own snapshot is synced before it exists",
-        "controller.quorum.snapshots:SnapshotStore.write",
-        "await self._disk.sync([file])",
-        "pass",
-        f"{_SCHEDULES}/test_snapshots.py::test_a10_an_own_snapshot_survives_the_loss_of_power",
-    ),
-    change(
-        "snapshot-name-not-synced",
-        "A10: the snapshot's name is synced before the log goes",
-        "controller.quorum.snapshots:SnapshotStore._freeze",
-        "self._disk.sync_dir(self._directory)",
-        "pass",
-        f"{_SCHEDULES}/test_snapshots.py::test_a10_an_own_snapshot_survives_the_loss_of_power",
-        f"{_SCHEDULES}/test_snapshots.py::test_a10_a_fetched_snapshot_survives_the_loss_of_power",
-    ),
-    change(
-        "log-kept-when-a-snapshot-is-installed",
-        "A10: an installed snapshot replaces the whole log",
-        "controller.quorum.driver:Driver._install",
-        "self._log.reset_to(snapshot)",
-        "pass",
-        f"{_SCHEDULES}/test_snapshots.py::test_a10_a_node_far_behind_loads_the_snapshot_and_goes_on",
-    ),
-    Mutant(
-        "listeners-not-reloaded",
-        "A10: listeners load an installed snapshot",
-        (
-            Patch(
-                "controller.quorum.driver:Driver._install",
-                "self._dispatcher.reload(snapshot.offset, snapshot.epoch, records)",
-                "pass",
-            ),
-            Patch(
-                "controller.quorum.dispatch:Dispatcher._catch_up",
-                "if not replay.loaded or replay.next_offset < self._log.start_offset:",
-                "if not replay.loaded:",
-            ),
-        ),
-        (f"{_SCHEDULES}/test_snapshots.py::test_a10_a_node_far_behind_loads_the_snapshot_and_goes_on",),
-    ),
-    change(
-        "restart-between-freeze-and-truncation",
-        "A10: a snapshot ahead of the log replaces it at the start",
-        "controller.quorum.metadata_log:MetadataLog.summary",
-        "if latest is not None and (latest.offset > log.log_end_offset or latest.epoch > log.latest_epoch):",
-        "if False:",
-        f"{_CLUSTER}::test_a_snapshot_ahead_of_the_log_replaces_it",
-    ),
-    change(
-        "log-deleted-past-the-snapshot",
-        "A10: the log is never deleted past the latest snapshot",
-        "controller.quorum.driver:Driver._write_snapshot",
-        "self._log.delete_before(self.core.log.start.offset)",
-        "self._log.delete_before(self.core.high_watermark)",
-        f"{_SCHEDULES}/test_snapshots.py::test_a10_the_log_reaches_back_to_a_snapshot",
-    ),
-    change(
-        "snapshot-with-a-flipped-bit-is-loaded",
-        "A10: a damaged snapshot is refused",
-        "controller.quorum.snapshots:_load",
-        "verify_crc(view)",
-        "pass",
-        f"{_FILES}::test_a_flipped_bit_in_a_snapshot_is_noticed",
-        f"{_SCHEDULES}/test_snapshots.py::test_31_a_bit_flips_in_a_minoritys_snapshot",
-    ),
-    change(
-        "snapshot-without-a-footer-is-loaded",
-        "A10: an incomplete snapshot is refused",
-        "controller.quorum.snapshots:_load",
-        "if controls[-1:] != [ControlType.SNAPSHOT_FOOTER]:",
-        "if False:",
-        f"{_FILES}::test_an_incomplete_snapshot_is_refused",
-    ),
-    change(
-        "metadata-that-cannot-be-is-loaded",
-        "A10: nothing is deleted on the word of damaged metadata",
-        "controller.metadata.snapshot:load_image",
-        "if not topic.partitions:",
-        "if False:",
-        "tests/controller/metadata/test_image.py::test_damaged_snapshots_are_refused",
-        f"{_SCHEDULES}/test_snapshots.py::test_31_nothing_is_deleted_on_damaged_metadata",
-    ),
-)
-
 WHO_COUNTS: tuple[Mutant, ...] = (
-    change(
+    one_change(
         "wiped-candidate-is-heard",
         "A11: a candidate of another directory is not that voter",
         "controller.raft.requests:_on_vote",
@@ -413,7 +260,7 @@ WHO_COUNTS: tuple[Mutant, ...] = (
         "False",
         f"{_ROLES}::test_a11_a_wiped_voter_is_not_elected_and_its_fetches_do_not_count",
     ),
-    change(
+    one_change(
         "wiped-voter-votes-in-its-old-name",
         "A11: a vote is asked of one directory",
         "controller.raft.requests:_on_vote",
@@ -421,7 +268,7 @@ WHO_COUNTS: tuple[Mutant, ...] = (
         "False",
         f"{_ROLES}::test_a11_a_wiped_voter_does_not_vote_in_its_old_name",
     ),
-    change(
+    one_change(
         "fetches-of-a-wiped-voter-count",
         "A11: fetches of another directory are an observer's",
         "controller.raft.leader:Leader._progress",
@@ -429,7 +276,7 @@ WHO_COUNTS: tuple[Mutant, ...] = (
         "if voter is not None:",
         f"{_ROLES}::test_a11_a_wiped_voter_is_not_elected_and_its_fetches_do_not_count",
     ),
-    change(
+    one_change(
         "directory-id-is-ignored",
         "A11: a directory id that differs is not that voter: a wiped disk cannot vote",
         "controller.raft.messages:ReplicaKey.admits",
@@ -438,7 +285,7 @@ WHO_COUNTS: tuple[Mutant, ...] = (
         f"{_ROLES}::test_a11_a_wiped_voter_observes",
         f"{_SCHEDULES}/test_commit.py::test_26_a_voter_loses_its_disk",
     ),
-    change(
+    one_change(
         "observers-count-for-the-high-watermark",
         "A12: observers do not count for the high watermark",
         "controller.raft.leader:Leader._progress",
@@ -446,7 +293,7 @@ WHO_COUNTS: tuple[Mutant, ...] = (
         "return self.voters.setdefault(replica.node_id, ReplicaProgress(replica))",
         f"{_ROLES}::test_a12_observers_count_for_nothing",
     ),
-    change(
+    one_change(
         "observer-asks-one-voter-only",
         "A12: an observer finds the leader by asking any voter",
         "controller.raft.observer:Observer._retarget",
@@ -456,80 +303,4 @@ WHO_COUNTS: tuple[Mutant, ...] = (
     ),
 )
 
-ANSWERS: tuple[Mutant, ...] = (
-    change(
-        "answer-before-commit",
-        "A13: the controller answers only after the commit",
-        "controller.command_queue:CommandQueue._run",
-        "answer.offset = state.image.offset",
-        "answer.offset = -1",
-        f"{_SIMULATOR}::test_cut_off_controller_answers_nothing_and_nothing_half_made_remains",
-    ),
-    change(
-        "refusal-before-commit",
-        "A13: a refusal waits for what it rests on, too",
-        "controller.command_queue:CommandQueue._run",
-        "answer.error = error\n        except Exception",
-        "answer.error = error\n            answer.resolve()\n        except Exception",
-        f"{_SCHEDULES}/test_controller.py::test_a13_a_refusal_waits_for_what_it_rests_on",
-    ),
-    change(
-        "deferred-answers-are-forgotten",
-        "A13: on losing the leadership what is unanswered fails",
-        "controller.command_queue:CommandQueue.end",
-        "for answer in deferred:",
-        "for answer in ():",
-        f"{_SCHEDULES}/test_controller.py::test_a13_a_lost_leadership_fails_what_is_unanswered",
-    ),
-    Mutant(
-        "working-image-outlives-the-leadership",
-        "A13: a new leadership begins on the committed state",
-        (
-            Patch(
-                "controller.command_queue:CommandQueue.end",
-                "self._state = None",
-                "self._kept = self._state or getattr(self, '_kept', None)\n        self._state = None",
-            ),
-            Patch(
-                "controller.command_queue:CommandQueue.begin",
-                "self._state = state",
-                "self._state = getattr(self, '_kept', None) or state",
-            ),
-        ),
-        (f"{_SCHEDULES}/test_controller.py::test_a13_a_new_leadership_begins_on_what_is_committed",),
-    ),
-    change(
-        "leadership-told-before-the-replay",
-        "A13: a controller is told to lead once it has everything",
-        "controller.quorum.dispatch:Dispatcher._tell_leader",
-        "if self._leader.leader_id == self._node_id and replay.next_offset <= self._epoch_start:",
-        "if False:",
-        f"{_CLUSTER}::test_a_new_leader_is_told_so_when_it_has_everything",
-    ),
-    change(
-        "uncommitted-records-are-handed-over",
-        "A13: only committed records reach the state",
-        "controller.quorum.driver:Driver._carry_out",
-        "if ready.high_watermark is not None:",
-        "self._dispatcher.advance(self._log.end_offset)\n        if ready.high_watermark is not None:",
-        f"{_SCHEDULES}/test_controller.py::test_a13_only_committed_records_reach_the_state",
-    ),
-    change(
-        "snapshot-named-behind-its-state",
-        "A13: a snapshot says up to where its state goes",
-        "controller.metadata.publisher:ImagePublisher.take_snapshot",
-        "return image.offset + 1, ",
-        "return image.offset, ",
-        f"{_SCHEDULES}/test_snapshots.py::test_29_the_applied_offset_and_the_state_are_one",
-    ),
-    change(
-        "snapshot-named-ahead-of-its-state",
-        "A13: a snapshot says no more than its state holds",
-        "controller.metadata.publisher:ImagePublisher.take_snapshot",
-        "return image.offset + 1, ",
-        "return image.offset + 2, ",
-        f"{_SCHEDULES}/test_snapshots.py::test_29_the_applied_offset_and_the_state_are_one",
-    ),
-)
-
-TABLE = (*FETCHES, *FOLLOWERS, *SNAPSHOTS, *WHO_COUNTS, *ANSWERS)
+TABLE = (*FETCHES, *FOLLOWERS, *WHO_COUNTS)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from strandline.chaos.mutants.mutant import Mutant, Patch, change
+from strandline.chaos.mutants.mutant import Mutant, Patch, one_change
 
 _SCHEDULES = "tests/schedules/quorum/test_storage.py"
 
 TABLE: tuple[Mutant, ...] = (
-    change(
+    one_change(
         "append-after-an-io-error",
         "B: a log is fenced after an I/O error",
         "log.log_state:LogState._check_usable",
@@ -15,7 +15,7 @@ TABLE: tuple[Mutant, ...] = (
         "if False:",
         f"{_SCHEDULES}::test_18_append_after_an_io_error",
     ),
-    change(
+    one_change(
         "epoch-checkpoint-not-synced",
         "B: the epoch checkpoint is synced before it has its name",
         "log.dirt:Dirt.begin",
