@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 
 from strandline.log.batch import build_batch
+from strandline.log.config import LogConfig
+from strandline.log.disk import DiskError
 from strandline.log.records import Record
+from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import BrokerEpoch, Endpoint, LeaderEpoch, NodeId
 from strandline.replica import frames
 from strandline.replica.fetcher import STREAM_METHOD
-from strandline.replica.states import BrokerState
+from strandline.replica.states import BrokerState, Role
 from tests.replica.fake_controller import partition_state
-from tests.replica.helpers import CLUSTER, TOPIC_ID, TP, Cluster, running, until
+from tests.replica.helpers import CLUSTER, TOPIC_ID, TP, Cluster, batch, running, until
 from tests.replica.memory_rpc import MemoryStream
 from tests.replica.test_frames import Heard
 
@@ -228,5 +231,27 @@ def test_data_of_another_leader_epoch(tmp_path: Path) -> None:
             _, second = await leader.accept()
             assert (second.fetch_offset, second.current_leader_epoch) == (0, 0)
             assert cluster[2].log_dir.logs[TP].log_end_offset == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_disk_that_cannot_delete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """D-18: a follower's disk fails as the log start follows the leader's: that copy is offline, the node goes on."""
+
+    async def scenario() -> None:
+        async with running(tmp_path, nodes=2) as cluster:
+            cluster.create(min_insync_replicas=1, log_config=LogConfig(segment_bytes=300))
+            for sequence in range(12):
+                sent = batch(b"x" * 50, producer_id=9, producer_epoch=0, base_sequence=sequence)
+                assert (await cluster[1].append(TP, sent)).error is ErrorCode.NONE
+            await until(lambda: cluster[2].replicas.hosted()[0].high_watermark == 12)
+
+            def unlink(path: str) -> None:
+                raise DiskError(5, "Input/output error", path)
+
+            monkeypatch.setattr(cluster[2].disk, "unlink", unlink)
+            cluster[1].replicas.delete_records(TP, 12, lambda *_: None)
+            await until(lambda: cluster[2].replicas.hosted()[0].role is Role.OFFLINE)
+            assert (cluster[1].fatal, cluster[2].fatal) == ([], [])
 
     asyncio.run(scenario())

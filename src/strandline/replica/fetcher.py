@@ -341,7 +341,10 @@ class Fetcher:
         if core.watermark(high_watermark, plog.log_end_offset):
             partition.wake_watchers()
         if log_start_offset > plog.log_start_offset:
-            plog.delete_records_before(min(log_start_offset, core.high_watermark))
+            try:
+                plog.delete_records_before(min(log_start_offset, core.high_watermark))
+            except StorageError as error:
+                self._host.log_failed(partition, str(error))
             if following.id >= 0:
                 self._push(frames.pack_trimmed(following.id, plog.log_start_offset))
 

@@ -152,8 +152,8 @@ class AppendOutcome(NamedTuple):
 
     Attributes:
         error: NONE, or Kafka's code. NOT_ENOUGH_REPLICAS_AFTER_APPEND, NOT_LEADER_OR_FOLLOWER and REQUEST_TIMED_OUT
-            are indeterminate when the batch had been written, and so is KAFKA_STORAGE_ERROR when the disk failed (a full
-            one changes nothing); every other code means that nothing was written.
+            are indeterminate when the batch had been written, KAFKA_STORAGE_ERROR is unless the disk was merely full;
+            every other code means that nothing was written.
         base_offset: offset of the first record; -1 unless written (or found as a duplicate).
         log_append_time_ms: -1 unless the topic stamps records with the time of their append.
         synced_replicas: the nodes known to have synced the batch when this outcome was made, leader first.

@@ -276,4 +276,12 @@ TABLE: tuple[Mutant, ...] = (
         "pass",
         "tests/log/test_partition_log.py::test_what_a_follower_refuses",
     ),
+    one_change(
+        "failed-deletion-fells-the-node",
+        "D-18: an I/O error takes the partition offline, and nothing else",
+        "replica.fetcher:Fetcher._learn",
+        "except StorageError as error:",
+        "except ZeroDivisionError as error:",
+        f"{_FOLLOWER_STREAMS}::test_a_disk_that_cannot_delete",
+    ),
 )

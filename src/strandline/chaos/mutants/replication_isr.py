@@ -10,7 +10,6 @@ _ISR_TESTS = "tests/replica/test_leader_isr.py"
 _WATERMARK_TESTS = "tests/replica/test_leader_watermark.py"
 _FOLLOWER_STREAMS = "tests/replica/test_follower_streams.py"
 _MANAGER = "tests/replica/test_manager.py"
-_SIMULATED = "tests/replica/test_simulated.py"
 
 TABLE: tuple[Mutant, ...] = (
     Mutant(
@@ -269,7 +268,7 @@ TABLE: tuple[Mutant, ...] = (
         "replica.isr_changes:IsrChanges._send_all",
         "pending.sent = False",
         "pass",
-        f"{_SIMULATED}::test_nothing_acked_is_lost",
+        "tests/replica/test_isr_changes.py",
     ),
     one_change(
         "an-overtaken-answer-counts",
