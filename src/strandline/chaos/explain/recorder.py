@@ -20,6 +20,9 @@ QUORUM = "metadata quorum"
 
 DOWN = "down"
 
+LOOK_EVERY = 4
+"""Events of the loop between two looks."""
+
 
 class Replica(NamedTuple):
     """What a node had of one partition, or of the metadata quorum, from `at_ms` on. -1: unknown."""
@@ -84,15 +87,17 @@ class Recorder:
         self._until_ms = until_ms
         self._on_stop = on_stop
         self._image: MetadataImage | None = None
+        self._seen: dict[tuple[str, object], tuple[object, ...]] = {}
+        self._living: list[str] = []
         loop = run.world.loop
         self._check: Callable[[], None] | None = loop.observe
         self._every = loop.observe_every
         self._events = 0
         loop.observe = self._observe
-        loop.observe_every = 1
+        loop.observe_every = min(loop.observe_every, LOOK_EVERY)
 
     def _observe(self) -> None:
-        """Every event is looked at; the run's own checks come as often as they would."""
+        """The run's own checks come as often as they would."""
         now_ms: float = self.run.world.now_ms
         if self._until_ms is not None and now_ms >= self._until_ms:
             self.look(now_ms)
@@ -105,28 +110,48 @@ class Recorder:
             self._check()
 
     def look(self, now_ms: float) -> None:
-        """Note what has changed."""
-        living = set()
+        """Note what has changed. Most of the time nothing has, and that must cost little."""
+        living = []
         for process, quorum in _quorums(self.run):
             name = process.machine.name
-            living.add(name)
-            seen = view(quorum, int(name[1:]), process)
+            living.append(name)
             driver = quorum._driver
-            if seen is None or driver is None:
+            if driver is None:
                 continue
-            vote = "" if seen.voted_for is None else f"vote for n{seen.voted_for}"
-            role = driver.core.role.kind.value.lower()
-            point = Replica(now_ms, role, seen.epoch, seen.high_watermark, seen.log_end, seen.last_epoch, vote)
-            self._note(QUORUM, name, point)
+            core = driver.core
+            key = (core.role, core.epoch, core.leader_id, core.high_watermark, core.log.end_offset)
+            if self._seen.get((name, QUORUM)) != key and (seen := view(quorum, int(name[1:]), process)) is not None:
+                self._seen[name, QUORUM] = key
+                vote = "" if seen.voted_for is None else f"vote for n{seen.voted_for}"
+                role = core.role.kind.value.lower()
+                point = Replica(now_ms, role, seen.epoch, seen.high_watermark, seen.log_end, seen.last_epoch, vote)
+                self._note(QUORUM, name, point)
         cluster: SimCluster | None = getattr(self.run, "cluster", None)
         if cluster is not None:
             for live in cluster.nodes():
-                for partition in cluster.replicas(live):
-                    self._note(str(partition.topic_partition), f"n{live.number}", _replica(now_ms, partition))
+                self._partitions(now_ms, f"n{live.number}", cluster.replicas(live))
             self._metadata(now_ms, cluster.newest_image())
+        if living != self._living:
+            self._living = living
+            self._down(now_ms)
+
+    def _partitions(self, now_ms: float, name: str, partitions: list[Partition]) -> None:
+        for partition in partitions:
+            log, core = partition.log, partition.leader
+            end = -1 if log is None else log.log_end_offset
+            maximal = () if core is None else core.maximal_isr
+            key = (partition.role, partition.state.leader_epoch, partition.high_watermark, end, maximal)
+            where = (name, partition.topic_partition)
+            if self._seen.get(where) != key:
+                self._seen[where] = key
+                self._note(str(partition.topic_partition), name, _replica(now_ms, partition))
+
+    def _down(self, now_ms: float) -> None:
+        """Processes came or went: what the dead had is over, and the new are looked at afresh."""
+        self._seen.clear()
         for by_node in self.recording.replicas.values():
             for name, points in by_node.items():
-                if name not in living and points[-1].role != DOWN:
+                if name not in self._living and points[-1].role != DOWN:
                     points.append(points[-1]._replace(at_ms=now_ms, role=DOWN, note=""))
 
     def _note(self, subject: str, node: str, point: Replica) -> None:
