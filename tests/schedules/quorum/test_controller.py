@@ -16,10 +16,11 @@ from strandline.controller.metadata.delta import merge
 from strandline.controller.metadata.image import PartitionInfo
 from strandline.controller.quorum.api import LeaderAndEpoch
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError
+from strandline.proto.errors import FatalError, KafkaError
 from strandline.proto.ids import NO_NODE, ZERO_UUID, Endpoint, NodeId
 from strandline.replica.core.isr import Judgement, judge_answer
 from tests.controller.conftest import MachineCluster
+from tests.controller.sim_cluster import SimCluster
 from tests.schedules.helpers import schedule
 
 
@@ -268,6 +269,17 @@ def test_a13_a_new_leadership_begins_on_what_is_committed() -> None:
         assert "lost" not in queue.state.image.topics
 
     asyncio.run(scenario())
+
+
+def test_a10_a_leader_never_loads_a_snapshot() -> None:
+    """A10, LeaderNeverLoadSnapshot: it has everything that is committed; a snapshot for it is a broken invariant."""
+
+    async def scenario(cluster: SimCluster) -> None:
+        controller = cluster.active_and_other()[0].controller
+        with pytest.raises(FatalError, match="active controller"):
+            controller.handle_load_snapshot(1000, 9, [])
+
+    SimCluster(1).play(scenario)
 
 
 def test_a13_only_committed_records_reach_the_state() -> None:

@@ -75,6 +75,17 @@ def test_a3_the_longer_of_two_logs_is_elected() -> None:
         assert world.established() is one
 
 
+def test_a3_a_minority_elects_nobody() -> None:
+    """A3: two of five, cut off together, have no leader; the three have theirs, and one only."""
+    world, leader, others = elected(5)
+    assert leader.core is not None
+    for node in (others[0], others[1]):
+        for other in (leader, others[2], others[3]):
+            world.cut(node.id, other.id)
+    world.run(20_000)
+    assert [node.id for node in world.leaders()] == [leader.id]
+
+
 def test_a3_a_vote_is_for_one_directory() -> None:
     """A3: an id under another directory id is another candidate (voters may be recorded without their directory)."""
     core = RaftCore(

@@ -218,6 +218,51 @@ VOTES: tuple[Mutant, ...] = (
         "return up_to_date",
         f"{_VOTES}::test_a2_no_second_vote_after_a_restart",
     ),
+    Mutant(
+        "a-minority-elects",
+        "A3: a leader has the votes of a majority",
+        (
+            Patch(
+                "controller.raft.election:VoteRound.won",
+                "return len(self.granted) >= self._core.voters.majority",
+                "return True",
+            ),
+            Patch("controller.raft.election:VoteRound.check", "assert not self.won or not self.lost", "pass"),
+            Patch(
+                "controller.raft.core:RaftCore.become_leader",
+                "assert len(granting) >= self.voters.majority",
+                "pass",
+            ),
+        ),
+        (
+            f"{_VOTES}::test_a4_no_epoch_is_opened_without_a_majority_of_pre_votes",
+            f"{_SCHEDULES}/test_elections.py::test_a3_a_minority_elects_nobody",
+        ),
+    ),
+    one_change(
+        "second-leader-of-an-epoch-is-borne",
+        "A3: two leaders in an epoch stop the node",
+        "controller.raft.core:RaftCore.learn",
+        "elif self.leader_id != leader_id:",
+        "elif False:",
+        f"{_ROLES}::test_two_leaders_in_an_epoch_stop_the_node",
+    ),
+    one_change(
+        "stale-leader-is-followed",
+        "A3: BeginQuorumEpoch of an older epoch is fenced",
+        "controller.raft.requests:_on_begin",
+        "if request.epoch < core.epoch:",
+        "if False:",
+        f"{_ROLES}::test_begin_and_end_of_an_epoch_are_judged",
+    ),
+    one_change(
+        "stale-resignation-is-heard",
+        "A3: EndQuorumEpoch of an older epoch is fenced",
+        "controller.raft.requests:_on_end",
+        "if request.epoch < core.epoch:",
+        "if False:",
+        f"{_ROLES}::test_begin_and_end_of_an_epoch_are_judged",
+    ),
     one_change(
         "higher-epoch-restarts-the-election-timer",
         "A3: a higher epoch keeps the running election timer",

@@ -152,6 +152,14 @@ SNAPSHOTS: tuple[Mutant, ...] = (
         f"{_FILES}::test_an_incomplete_snapshot_is_refused",
     ),
     one_change(
+        "leader-loads-a-snapshot",
+        "A10: a leader never loads a snapshot",
+        "controller.controller:Controller.handle_load_snapshot",
+        "if self.active:",
+        "if False:",
+        f"{_SCHEDULES}/test_controller.py::test_a10_a_leader_never_loads_a_snapshot",
+    ),
+    one_change(
         "metadata-that-cannot-be-is-loaded",
         "A10: nothing is deleted on the word of damaged metadata",
         "controller.metadata.snapshot:load_image",
