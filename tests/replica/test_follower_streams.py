@@ -177,14 +177,16 @@ def test_a_follower_acknowledges_what_it_has_synced(tmp_path: Path, monkeypatch:
                 await real(files, directories)
 
             monkeypatch.setattr(disk, "sync", slow)
-            await stream.write(frames.pack_accepted(first.subscription, 5, 0, 0))
-            for offset in range(3):
-                await stream.write(replicated(b"a", offset))
-            await until(lambda: cluster[2].log_dir.logs[TP].log_end_offset == 3)
-            cluster[2].replicas._streams.synced(cluster[2].replicas.partition(TP))  # type: ignore[arg-type]
-            said = await next_ack(stream)
-            assert (said[-2], said[-1]) == (3, 0)
-            may_sync.set()
+            try:
+                await stream.write(frames.pack_accepted(first.subscription, 5, 0, 0))
+                for offset in range(3):
+                    await stream.write(replicated(b"a", offset))
+                await until(lambda: cluster[2].log_dir.logs[TP].log_end_offset == 3)
+                cluster[2].replicas._streams.synced(cluster[2].replicas.partition(TP))  # type: ignore[arg-type]
+                said = await next_ack(stream)
+                assert (said[-2], said[-1]) == (3, 0)
+            finally:
+                may_sync.set()
             while said[-1] < 3:
                 said = await next_ack(stream)
                 assert said[-1] <= cluster[2].log_dir.logs[TP].durable_offset
