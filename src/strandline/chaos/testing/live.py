@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -32,6 +33,9 @@ QUICK = {
 PORT_TRIES = 3
 ASK_TIMEOUT_S = 2.0
 POLL_S = 0.02
+
+_NOTHING = threading.Event()
+"""Never set: what a test waits for is in other processes, and is asked for again and again."""
 
 METADATA_OFFSET = "kafka_server_raft_metrics_high_watermark "
 
@@ -318,7 +322,7 @@ def _eventually(look: Callable[[], T | None], what: str, timeout_s: float) -> T:
             return found
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what} after {timeout_s:g} s{trouble}")
-        time.sleep(POLL_S)
+        _NOTHING.wait(POLL_S)
 
 
 def _http(url: str, body: Mapping[str, Any] | None = None) -> Any:
