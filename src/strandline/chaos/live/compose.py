@@ -366,6 +366,8 @@ class ComposeCluster:
         found: dict[int, _Container] = {}
         for told in json.loads(self.engine.docker("inspect", *ids)):
             variables = dict(pair.split("=", 1) for pair in told["Config"]["Env"])
+            if environment_name("node.id") not in variables:
+                continue  # Prometheus, say
             bindings = [binding for bound in told["HostConfig"]["PortBindings"].values() for binding in bound]
             found[int(variables[environment_name("node.id")])] = _Container(
                 told["Config"]["Labels"]["com.docker.compose.service"],
