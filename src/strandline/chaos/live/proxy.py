@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import re
 import socket
 import threading
 from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
@@ -23,6 +27,23 @@ T = TypeVar("T")
 HOST = "127.0.0.1"
 CALL_TIMEOUT_S = 10.0
 CHUNK_BYTES = 1 << 16
+
+
+PROC_NET = (Path("/proc/net/tcp6"), Path("/proc/net/tcp"))
+_CONNECTION = re.compile(
+    # sl local rem st tx:rx tr:tm retrnsmt uid timeout inode
+    r"^ *\d+: [0-9A-F]+:([0-9A-F]{4}) [0-9A-F]+:[0-9A-F]{4} 0[1-8] \S+ \S+ +\S+ +\d+ +\d+ +(\d+)",
+    re.M,
+)
+
+
+@dataclass(eq=False)
+class _Caller:
+    """Who opened a connection: known by its port at first."""
+
+    port: int
+    looked_up: bool = False
+    node_id: int | None = None
 
 
 class Cables:
@@ -39,10 +60,11 @@ class Cables:
         self._holders: dict[int, socket.socket] = {}
         self._targets: dict[int, Endpoint] = {}
         self._servers: dict[int, asyncio.Server] = {}
-        self._nodes: dict[int, int] = {}
+        self._pids: dict[int, int] = {}
         self._cut: dict[tuple[int, int], None] = {}
         self._mended = asyncio.Event()
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._callers: dict[_Caller, None] = {}
         self._closed = False
         self.held: dict[tuple[int | None, int | None], int] = {}
         """How often something on its way from the first to the second met a cut."""
@@ -56,7 +78,7 @@ class Cables:
 
     def owns(self, node_id: int, pid: int) -> None:
         """`pid` is a process of that node."""
-        self._nodes[pid] = node_id
+        self._pids[node_id] = pid
 
     def plug_in(self, node_id: int) -> None:
         """The node is up: it can be connected to."""
@@ -112,6 +134,8 @@ class Cables:
             server.close()
 
     async def _set_cut(self, pairs: dict[tuple[int, int], None]) -> None:
+        if pairs:
+            self._look_up(caller for caller in self._callers if not caller.looked_up)
         self._cut = pairs
         self._mended.set()
         self._mended = asyncio.Event()
@@ -138,7 +162,16 @@ class Cables:
             writer.transport.abort()
 
     async def _connect(self, node_id: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        caller = self._node_at(writer.get_extra_info("peername")[1])
+        caller = _Caller(writer.get_extra_info("peername")[1])
+        self._callers[caller] = None
+        try:
+            await self._join(caller, node_id, reader, writer)
+        finally:
+            del self._callers[caller]
+
+    async def _join(
+        self, caller: _Caller, node_id: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         await self._through(caller, node_id)
         await self._through(node_id, caller)  # the answer to SYN goes the other way
         target = self._targets[node_id]
@@ -156,7 +189,11 @@ class Cables:
             far_writer.transport.abort()
 
     async def _carry(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sender: int | None, receiver: int | None
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        sender: int | _Caller,
+        receiver: int | _Caller,
     ) -> None:
         """One direction of one connection, until its end has been carried across too."""
         with contextlib.suppress(OSError):
@@ -166,23 +203,60 @@ class Cables:
                 await writer.drain()
         await self._through(sender, receiver)
 
-    async def _through(self, sender: int | None, receiver: int | None) -> None:
+    async def _through(self, sender: int | _Caller, receiver: int | _Caller) -> None:
         """Return once nothing is cut between these two in this direction."""
-        if (sender, receiver) in self._cut:
-            self.held[sender, receiver] = self.held.get((sender, receiver), 0) + 1
-        while (sender, receiver) in self._cut:
+        if not self._cut:
+            return
+        way = self._known(sender), self._known(receiver)
+        if way in self._cut:
+            self.held[way] = self.held.get(way, 0) + 1
+        while way in self._cut:
             await self._mended.wait()
 
-    def _node_at(self, port: int) -> int | None:
-        """Whose connection comes from this port; None: no node's."""
-        for pid, node_id in self._nodes.items():
-            try:
-                connections = psutil.Process(pid).net_connections("tcp")
-            except (psutil.NoSuchProcess, psutil.ZombieProcess):
-                continue
-            if any(connection.laddr and connection.laddr.port == port for connection in connections):
-                return node_id
-        return None
+    def _known(self, end: int | _Caller) -> int | None:
+        """The node at an end of a connection; None: no node's."""
+        if isinstance(end, int):
+            return end
+        if not end.looked_up:
+            self._look_up([end])
+        return end.node_id
+
+    def _look_up(self, callers: Iterable[_Caller]) -> None:
+        """Find whose connections these are; only while something is cut does anybody ask."""
+        owners = _owners(list(self._pids.items()))  # a copy: another thread adds to it
+        for caller in callers:
+            caller.looked_up = True
+            caller.node_id = owners.get(caller.port)
+
+
+def _owners(pids: list[tuple[int, int]]) -> dict[int, int]:
+    """Port that a TCP connection comes from -> the node whose process has it."""
+    if not PROC_NET[0].exists():
+        return _owners_anywhere(pids)
+    # Linux: the kernel's table is dear to read, and psutil would read it twice a process.
+    node_at: dict[str, int] = {}
+    for node_id, pid in pids:
+        with contextlib.suppress(OSError):
+            for fd in os.scandir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):  # it was closed meanwhile
+                    node_at[os.readlink(fd)] = node_id
+    owners: dict[int, int] = {}
+    for table in PROC_NET:
+        for port, inode in _CONNECTION.findall(table.read_text()):
+            node = node_at.get(f"socket:[{inode}]")
+            if node is not None:
+                owners[int(port, 16)] = node
+    return owners
+
+
+def _owners_anywhere(pids: list[tuple[int, int]]) -> dict[int, int]:
+    owners: dict[int, int] = {}
+    for node_id, pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            for connection in psutil.Process(pid).net_connections("tcp"):
+                if connection.raddr:
+                    owners[connection.laddr.port] = node_id
+    return owners
 
 
 def _bound(port: int) -> socket.socket:
