@@ -30,6 +30,8 @@ from strandline.proto import marks
 CLIENT = "client"
 
 READY_MS = 30_000
+FURIOUS_MS = 8_000
+"""Longest storm of faults every few milliseconds: a hundred restarts teach no more than fifty."""
 PROGRESS_MS = 60_000
 """After healing, so much virtual time for: every node unfenced, acks again, every replica in sync, everything read."""
 
@@ -84,12 +86,13 @@ class ScenarioOptions:
         if rng.random() < 0.2 and not any("power" in kind or kind == "fail_sync" for kind in faults.kinds):
             # The memory of min.insync.replicas machines counts: no promise over power cuts.
             node["flush.policy"] = "replicate"
+        duration_ms = rng.choice((5_000, 10_000, 20_000))
         return cls(
             world,
             faults,
             workload,
             node,
-            duration_ms=rng.choice((5_000, 10_000, 20_000)),
+            duration_ms=min(duration_ms, FURIOUS_MS) if faults.gap_max_ms <= 200 else duration_ms,
             kill_clients=rng.random() < 0.3,
             split_layout=rng.random() < 0.2,
         )

@@ -80,7 +80,7 @@ class WorkloadOptions:
     consumers: int
     producer: dict[str, Any]
     consumer: dict[str, Any]
-    many: int = 4_000
+    many: int = 2_000
     """Values after which producers send one by one: the schedules are what counts, not the volume."""
     rewinds_max: int = 2
     """How often one consumer starts over."""
@@ -107,7 +107,7 @@ class WorkloadOptions:
                 "max_block_ms": 10_000,
                 "compression_type": rng.choice(("none", "none", "zstd", "lz4")),
             },
-            many=rng.choice((1_000, 4_000)),
+            many=rng.choice((500, 2_000)),
             consumer={"fetch_max_wait_ms": rng.choice((50, 500)), "request_timeout_ms": rng.choice((2_000, 10_000))},
         )
 
