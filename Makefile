@@ -56,7 +56,7 @@ bench: setup
 	$(BIN)/python -m bench
 
 sim: setup
-	$(BIN)/strandline sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) --jobs $(JOBS)
+	$(BIN)/strandline sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) --jobs $(JOBS) --marks
 
 mutants: setup
 	$(BIN)/strandline mutants --jobs $(JOBS)
