@@ -152,6 +152,8 @@ class Fetcher:
                 self._check_epoch(state, epoch)
                 return None
             state.checked_epoch = epoch
+        if state.preferred_replica >= 0 and self._clock.monotonic_ms() >= state.preferred_until_ms:
+            state.preferred_replica = -1  # ask the leader again, who may know a better one by now
         return self._metadata.nodes.get(state.preferred_replica, node)
 
     def _held_ms(self, others_full: bool) -> int:
@@ -208,6 +210,7 @@ class Fetcher:
             await self._network.to_node(node, purpose)
         except StrandlineError as error:
             self.last_error = error
+            self._back_to_leaders(node)
             self._metadata.request_update()
         finally:
             self._connecting.discard((node.node_id, purpose))
@@ -248,6 +251,7 @@ class Fetcher:
                 raise KafkaError(response.error, f"broker {node} refused the fetch")
         except StrandlineError as error:
             self.last_error = error
+            self._back_to_leaders(node)
             self._metadata.request_update()
             for state, _ in asked.values():
                 state.retry_at_ms = now + self._config.retry_backoff_ms
@@ -268,12 +272,20 @@ class Fetcher:
         self._news.set()
         self.wake()
 
+    def _back_to_leaders(self, node: NodeInfo) -> None:
+        """`node` does not answer: whoever was sent there by a leader asks the leader again."""
+        for state in self.states.values():
+            if state.preferred_replica == node.node_id:
+                state.preferred_replica = -1
+
     def _take(self, state: PartitionState, told: FetchedPartition, node: NodeInfo, now: float) -> None:
         code = told.error
         if code is ErrorCode.NONE:
             state.high_watermark = told.high_watermark
             state.log_start_offset = told.log_start_offset
-            state.preferred_replica = told.preferred_replica
+            if told.preferred_replica >= 0:
+                state.preferred_replica = told.preferred_replica
+                state.preferred_until_ms = now + self._config.metadata_max_age_ms
             if len(told.records):
                 self._turn += 1
                 state.turn = self._turn
@@ -282,10 +294,13 @@ class Fetcher:
                 except KafkaError as damage:
                     state.error = damage
             return
+        from_leader = state.preferred_replica < 0
         state.preferred_replica = -1
         error = KafkaError(code, "", partition=str(state.partition), broker=node.node_id)
-        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE and from_leader:
             self._out_of_range(state)
+        elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            self.last_error = error  # a follower that lags, or leads no more: the leader decides
         elif code.retriable:
             self.last_error = error
             moved = told.current_leader is not None and self._metadata.apply_leader(

@@ -29,6 +29,10 @@ Kafka's clients wait max.block.ms (60 s) and then report a timeout, which tells 
 """
 
 
+SUSPICION_MS = 10_000
+"""How long a broker that let a request time out is not asked for metadata, if another can be."""
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionView:
     """A partition's leader (None: none known now) and its epoch (-1: the broker does not tell)."""
@@ -82,6 +86,7 @@ class Metadata:
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._age_timer: asyncio.TimerHandle | None = None
         self._missing: dict[TopicPartition, float] = {}
+        self._suspected_ms: dict[int, float] = {}
         self._closed = False
 
     # -- what is known ----------------------------------------------------------------------------------------------
@@ -149,6 +154,18 @@ class Metadata:
         return True
 
     # -- updates ----------------------------------------------------------------------------------------------------
+
+    def suspect(self, node_id: int) -> None:
+        """This broker did not do its work in time: for a while others are asked who leads. It may be on the wrong side
+        of a cut, and know of no election since."""
+        self._suspected_ms[node_id] = self._clock.monotonic_ms()
+
+    def _trusted(self) -> list[NodeInfo]:
+        """The brokers to ask: those that are not suspected, if there are any."""
+        since_ms = self._clock.monotonic_ms() - SUSPICION_MS
+        self._suspected_ms = {node_id: at for node_id, at in self._suspected_ms.items() if at > since_ms}
+        every = list(self.nodes.values())
+        return [node for node in every if node.node_id not in self._suspected_ms] or every
 
     def request_update(self) -> None:
         """Fetch anew in the background, after any fetch that is under way; failures are retried with back-off."""
@@ -280,7 +297,7 @@ class Metadata:
         Raises:
             BrokerUnreachable, Disconnected, ClientTimeout, KafkaError, ProtocolError.
         """
-        connection = await self._network.to_any(list(self.nodes.values()))
+        connection = await self._network.to_any(self._trusted())
         values = {
             "topics": None if topics is None else [{"name": name, "topic_id": None} for name in topics],
             "allow_auto_topic_creation": self._allow_auto_create,

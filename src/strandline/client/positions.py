@@ -38,7 +38,7 @@ class PartitionState:
     __slots__ = (
         "buffered_bytes", "checked_epoch", "chunks", "decoded", "decoded_pos", "error", "fetch_epoch", "fetch_offset",
         "fetching", "generation", "high_watermark", "log_start_offset", "partition", "paused", "position",
-        "preferred_replica", "reset_to", "resolving", "retry_at_ms", "sought", "turn",
+        "preferred_replica", "preferred_until_ms", "reset_to", "resolving", "retry_at_ms", "sought", "turn",
     )  # fmt: skip
 
     def __init__(self, partition: TopicPartition) -> None:
@@ -61,6 +61,7 @@ class PartitionState:
         self.high_watermark = -1
         self.log_start_offset = -1
         self.preferred_replica = -1
+        self.preferred_until_ms = 0.0
         self.retry_at_ms = 0.0
         self.turn = 0
 

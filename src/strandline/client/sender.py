@@ -14,7 +14,7 @@ from uuid import UUID
 from strandline.client.accumulator import Accumulator, PartitionQueue
 from strandline.client.batches import ProducerBatch
 from strandline.client.config import ProducerConfig
-from strandline.client.errors import ClosedError, DeliveryTimeout, Disconnected
+from strandline.client.errors import ClientTimeout, ClosedError, DeliveryTimeout, Disconnected
 from strandline.client.idempotence import Sequencer
 from strandline.client.network import DATA
 from strandline.client.session import Session
@@ -250,6 +250,8 @@ class Sender:
         for queue, batch in reversed(retries):
             self._accumulator.put_back(queue, batch)
         if error is not None:
+            if isinstance(error, ClientTimeout):
+                self._metadata.suspect(node.node_id)
             self._metadata.request_update()
         self._wake()
 
@@ -290,7 +292,10 @@ class Sender:
             self._fail(queue, batch, error)
             return False
         moved = told.current_leader is not None and self._metadata.apply_leader(queue.partition, *told.current_leader)
-        if code.refresh_metadata and not moved:
+        if code is ErrorCode.REQUEST_TIMED_OUT:
+            self._metadata.suspect(node.node_id)
+            self._metadata.request_update()
+        elif code.refresh_metadata and not moved:
             self._metadata.request_update()
         return self._retry_or_fail(queue, batch, error, now, at_once=moved)
 

@@ -25,12 +25,21 @@ RESERVED = (INTERNAL, HTTP)
 BROKER = "broker"
 CONTROLLER = "controller"
 
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+"""Kafka's name of the selector that sends consumers to a replica in their rack."""
+
 
 def _roles(name: str, text: str) -> frozenset[str]:
     roles = split_list(text)
     if not roles or any(role not in (BROKER, CONTROLLER) for role in roles):
         raise ConfigError(name, text, "broker, controller, or both")
     return frozenset(roles)
+
+
+def _selector(name: str, text: str) -> str:
+    if text not in ("", RACK_AWARE):
+        raise ConfigError(name, text, f"{RACK_AWARE}, or nothing for reading from leaders alone")
+    return text
 
 
 def _one_directory(name: str, text: str) -> str:
@@ -83,6 +92,13 @@ class Identity:
         "broker.rack",
         "",
         "The failure domain of this broker (a rack, a zone): replicas of a partition are spread over racks.",
+    )
+    replica_selector: Setting[str] = Setting(
+        "replica.selector.class",
+        _selector,
+        "",
+        "Which replica a consumer reads. Empty: the leader. RackAwareReplicaSelector (KIP-392): one in sync in the "
+        "consumer's own rack (client.rack), if the leader is elsewhere.",
     )
     quorum_voters: Setting[tuple[Voter, ...]] = Setting(
         "controller.quorum.voters",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from strandline.cluster.config import NODE_SETTINGS, NodeConfig
+from strandline.cluster.config_identity import RACK_AWARE
 from strandline.cluster.coordinator.group_coordinator import CoordinatorConfig
 from strandline.cluster.coordinator.groups.config import GroupConfig
 from strandline.cluster.kafka.config import ListenerConfig
@@ -41,6 +42,7 @@ def service_config(config: NodeConfig) -> ServiceConfig:
     """For the service."""
     return ServiceConfig(
         fetch_max_bytes=config.fetch_max_bytes,
+        rack_aware_fetch=config.replica_selector == RACK_AWARE,
         fetch_session_slots=config.fetch_session_slots,
         memory_bytes=config.queued_max_request_bytes,
         describe_partitions_max=config.request_partition_limit,

@@ -235,9 +235,11 @@ class ReplicaManager:
         *,
         current_leader_epoch: int = -1,
         committed_only: bool = True,
+        any_replica: bool = False,
         min_one_batch: bool = True,
     ) -> ReadOutcome | None:
-        """Batches from the one that holds `offset` on, on the leader; None: not in memory, ask `read_cold`.
+        """Batches from the one that holds `offset` on; None: not in memory, ask `read_cold`. On the leader, or with
+        `any_replica` on a follower too, up to the high watermark that it knows (KIP-392).
 
         At most `max_bytes`, but one batch at least if `min_one_batch`. With `committed_only` nothing at or beyond the
         high watermark, else up to the log end. Errors: OFFSET_OUT_OF_RANGE outside of the log, those of
@@ -249,6 +251,7 @@ class ReplicaManager:
             max_bytes,
             current_leader_epoch=current_leader_epoch,
             committed_only=committed_only,
+            any_replica=any_replica,
             min_one_batch=min_one_batch,
         )
 
@@ -260,6 +263,7 @@ class ReplicaManager:
         *,
         current_leader_epoch: int = -1,
         committed_only: bool = True,
+        any_replica: bool = False,
         min_one_batch: bool = True,
     ) -> ReadOutcome:
         """`read`, off the event loop where the bytes are cold."""
@@ -269,6 +273,7 @@ class ReplicaManager:
             max_bytes,
             current_leader_epoch=current_leader_epoch,
             committed_only=committed_only,
+            any_replica=any_replica,
             min_one_batch=min_one_batch,
         )
 

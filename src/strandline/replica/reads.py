@@ -1,10 +1,11 @@
-"""Reading one partition on its leader, within bounds that are taken once (rule D-17)."""
+"""Reading one partition, on its leader or (KIP-392) on a follower, within bounds that are taken once (rule D-17)."""
 
 from __future__ import annotations
 
 from strandline.log.partition_log import PartitionLog
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.replica.core.follower import FollowerCore
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.partition import Partition
 from strandline.replica.states import (
@@ -21,8 +22,10 @@ _NOT_HOSTED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker does not host the 
 _NOT_AVAILABLE = "a new leader does not know yet how far its records are committed"
 
 
-def refusal(partition: Partition | None, current_leader_epoch: int = -1) -> tuple[ErrorCode, str]:
-    """Why this broker cannot answer as leader; NONE if it can.
+def refusal(
+    partition: Partition | None, current_leader_epoch: int = -1, *, any_replica: bool = False
+) -> tuple[ErrorCode, str]:
+    """Why this broker cannot answer as leader, or with `any_replica` as leader or follower; NONE if it can.
 
     `current_leader_epoch`: the epoch that the caller believes in; -1 does not ask (KIP-320). Older than the
     partition's: FENCED_LEADER_EPOCH. Newer: UNKNOWN_LEADER_EPOCH, the metadata have not reached this broker yet.
@@ -36,7 +39,7 @@ def refusal(partition: Partition | None, current_leader_epoch: int = -1) -> tupl
         older = current_leader_epoch < leader_epoch
         code = ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
         return code, f"the leader epoch is {leader_epoch} here, not {current_leader_epoch}"
-    if partition.leader is None:
+    if partition.leader is None and not (any_replica and partition.follower is not None):
         return ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {partition.topic_partition}"
     return ErrorCode.NONE, ""
 
@@ -48,8 +51,16 @@ def _led(partition: Partition | None) -> tuple[LeaderCore, PartitionLog]:
     return partition.leader, partition.log
 
 
-def _limit(core: LeaderCore, committed_only: bool) -> int:
-    return core.high_watermark if committed_only else core.log_end_offset
+def _limit(core: LeaderCore | FollowerCore, log: PartitionLog, committed_only: bool) -> int:
+    return core.high_watermark if committed_only else log.log_end_offset
+
+
+def _hosted(partition: Partition | None) -> tuple[LeaderCore | FollowerCore, PartitionLog]:
+    assert partition is not None
+    core = partition.leader or partition.follower
+    assert core is not None
+    assert partition.log is not None
+    return core, partition.log
 
 
 def read(
@@ -59,15 +70,16 @@ def read(
     *,
     current_leader_epoch: int,
     committed_only: bool,
+    any_replica: bool,
     min_one_batch: bool,
 ) -> ReadOutcome | None:
     """See `ReplicaManager.read`."""
-    error, message = refusal(partition, current_leader_epoch)
+    error, message = refusal(partition, current_leader_epoch, any_replica=any_replica)
     if error is not ErrorCode.NONE:
         return ReadOutcome(error, message)
-    core, log = _led(partition)
+    core, log = _hosted(partition)
     high_watermark = core.high_watermark
-    limit = _limit(core, committed_only)
+    limit = _limit(core, log, committed_only)
     try:
         if offset >= limit:
             log.check_range(offset)
@@ -87,20 +99,21 @@ async def read_cold(
     *,
     current_leader_epoch: int,
     committed_only: bool,
+    any_replica: bool,
     min_one_batch: bool,
 ) -> ReadOutcome:
     """See `ReplicaManager.read_cold`. The bounds are those of the moment it was asked for."""
-    error, message = refusal(partition, current_leader_epoch)
+    error, message = refusal(partition, current_leader_epoch, any_replica=any_replica)
     if error is not ErrorCode.NONE:
         return ReadOutcome(error, message)
-    core, log = _led(partition)
+    core, log = _hosted(partition)
     high_watermark = core.high_watermark
     try:
-        found = await log.read_cold(offset, max_bytes, _limit(core, committed_only), min_one_batch=min_one_batch)
+        found = await log.read_cold(offset, max_bytes, _limit(core, log, committed_only), min_one_batch=min_one_batch)
     except KafkaError as failure:
         return _failed(failure, log, high_watermark)
-    if partition is None or partition.leader is not core:
-        return ReadOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER, "leadership was lost while the disk was read")
+    if partition is None or (partition.leader or partition.follower) is not core:
+        return ReadOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leader changed while the disk was read")
     return _outcome(log, high_watermark, found.data, found.next_offset)
 
 

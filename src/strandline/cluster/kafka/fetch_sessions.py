@@ -43,7 +43,7 @@ class _Told:
 
     def must_tell(self, result: FetchedPartition) -> bool:
         """Whether the answer has anything new of the partition; remembers that it was told."""
-        if result.error is not ErrorCode.NONE or result.diverging is not None:
+        if result.says_more:
             self.high_watermark = -1  # an error is told until it is gone, and what holds after it too
             return True
         told = (self.high_watermark, self.log_start_offset)

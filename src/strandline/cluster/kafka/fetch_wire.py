@@ -72,6 +72,7 @@ class FetchMessage(NamedTuple):
     session_epoch: int
     wanted: list[FetchPartition]
     forgotten: list[PartitionKey]
+    rack: str | None = None
 
 
 def read_request(view: memoryview, version: int) -> FetchMessage:
@@ -99,16 +100,16 @@ def _read_request(view: memoryview, version: int) -> FetchMessage:
     forgotten: list[PartitionKey] = []
     if version >= SESSION_SINCE:
         forgotten, position = _read_forgotten(view, position, version)
+    rack = None
     if version >= RACK_SINCE:
-        _, position = read_string(view, position, flexible)
+        rack, position = read_string(view, position, flexible)
     if flexible:
         told, position = _read_replica_state(view, position)
         replica_id = told if version >= REPLICA_STATE_SINCE else replica_id
     if position != len(view):
         raise ProtocolError(f"{len(view) - position} bytes after the end of Fetch v{version}")
-    return FetchMessage(
-        replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch, wanted, forgotten
-    )
+    session = (session_id, session_epoch, wanted, forgotten)
+    return FetchMessage(replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, *session, rack)
 
 
 def _read_topic(view: memoryview, position: int, version: int) -> tuple[str | None, UUID | None, int]:
@@ -249,7 +250,7 @@ def _write_partition_head(out: bytearray, result: FetchedPartition, version: int
         out += _INT64.pack(result.log_start_offset)
     out += aborted
     if version >= RACK_SINCE:
-        out += INT32.pack(-1)  # preferred_read_replica: consumers read from leaders
+        out += INT32.pack(result.preferred_replica)
     out += uvarint(result.size + 1) if version >= FLEXIBLE_SINCE else INT32.pack(result.size)
 
 

@@ -39,6 +39,7 @@ class ServiceConfig:
 
     Attributes:
         fetch_max_bytes: most bytes of one fetch answer, whatever the client asks for (`fetch.max.bytes`).
+        rack_aware_fetch: consumers are sent to a replica in sync in their own rack (`replica.selector.class`, KIP-392).
         fetch_session_slots: most incremental fetch sessions (`max.incremental.fetch.session.cache.slots`).
         memory_bytes: limit of the memory budget.
         describe_partitions_max: most partitions in one DescribeTopicPartitions answer
@@ -47,6 +48,7 @@ class ServiceConfig:
     """
 
     fetch_max_bytes: int = 55 * 1024 * 1024
+    rack_aware_fetch: bool = False
     fetch_session_slots: int = 1000
     memory_bytes: int = 256 * 1024 * 1024
     describe_partitions_max: int = 2000

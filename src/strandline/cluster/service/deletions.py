@@ -25,7 +25,7 @@ class Deletion(NamedTuple):
 
 
 class Deleted(NamedTuple):
-    """What became of one partition: the low watermark, below which no replica in sync has anything; -1 with an error."""
+    """What became of one partition: the low watermark, below which no replica in sync has anything (-1: an error)."""
 
     topic: str
     partition: int

@@ -51,7 +51,8 @@ class FetchRequest(NamedTuple):
     """`replica_id` is -1 for consumers; brokers of this cluster replicate by streams of their own, never by this.
 
     `max_bytes` and each partition's own are exceeded only by the first batch of the answer, so that a consumer always
-    makes progress (KIP-74).
+    makes progress (KIP-74). `rack` is where the consumer says it is, "" nowhere; None is a consumer of before KIP-392,
+    who reads from leaders alone.
     """
 
     replica_id: int
@@ -59,6 +60,7 @@ class FetchRequest(NamedTuple):
     min_bytes: int
     max_bytes: int
     partitions: list[FetchPartition]
+    rack: str | None = None
 
 
 class FetchedPartition:
@@ -74,6 +76,7 @@ class FetchedPartition:
         "leader_id",
         "log_start_offset",
         "next_offset",
+        "preferred_replica",
         "size",
         "tp",
         "wanted",
@@ -92,9 +95,16 @@ class FetchedPartition:
         self.diverging: tuple[int, int] | None = None
         self.leader_id = -1
         self.leader_epoch = -1
+        self.preferred_replica = -1
+        """Where the consumer shall read instead; there is nothing in this answer then."""
 
     def fail(self, error: ErrorCode) -> None:
         self.error = error
+
+    @property
+    def says_more(self) -> bool:
+        """There is more to tell than records, and at once."""
+        return self.error is not ErrorCode.NONE or self.diverging is not None or self.preferred_replica >= 0
 
 
 Done = Callable[[list[FetchedPartition]], None]
@@ -192,7 +202,7 @@ class Fetch:
         """Read what there is, then answer or wait; cold bytes are read by a task first."""
         cold = []
         for result in results:
-            if result.error is ErrorCode.NONE and result.diverging is None:
+            if result.error is ErrorCode.NONE and result.diverging is None and result.preferred_replica < 0:
                 outcome = self._service.replicas.read(*self._place(result), **self._limits(result))
                 if outcome is None:
                     cold.append(result)
@@ -245,6 +255,7 @@ class Fetch:
         return {
             "max_bytes": max(room, 0),
             "current_leader_epoch": result.wanted.current_leader_epoch,
+            "any_replica": self._service.config.rack_aware_fetch and self._request.rack is not None,
             "min_one_batch": self._size == 0,
         }
 
@@ -268,7 +279,7 @@ class Fetch:
             self._size >= self._min_bytes
             or self._request.max_wait_ms <= 0
             or not self.results
-            or any(result.error is not ErrorCode.NONE or result.diverging is not None for result in just_read)
+            or any(result.says_more for result in just_read)
         ):
             self._end()
             return
@@ -337,6 +348,8 @@ class Fetching(Base):
             result.tp = TopicPartition(found.name, wanted.partition)
             if wanted.last_fetched_epoch >= 0:
                 self._compare_history(result, result.tp)
+            if request.rack and self.config.rack_aware_fetch and not result.says_more:
+                self._prefer_nearer(result, result.tp, request.rack)
 
     def _compare_history(self, result: FetchedPartition, tp: TopicPartition) -> None:
         wanted = result.wanted
@@ -350,6 +363,29 @@ class Fetching(Base):
             result.fail(ErrorCode.OFFSET_OUT_OF_RANGE)
         elif end.leader_epoch < wanted.last_fetched_epoch or end.end_offset < wanted.fetch_offset:
             result.diverging = (end.leader_epoch, end.end_offset)
+
+    def _prefer_nearer(self, result: FetchedPartition, tp: TopicPartition, rack: str) -> None:
+        """KIP-392, as the leader: name the replica in the consumer's rack that has most of what it wants to read, if
+        it is in sync and this broker is elsewhere."""
+        partition = self.replicas.partition(tp)
+        brokers = self.image().brokers
+        if partition is None or partition.leader is None or partition.log is None:
+            return
+        if brokers[self.node_id].rack == rack:
+            return
+        near = [
+            follower
+            for follower in partition.leader.followers.values()
+            if follower.in_isr
+            and follower.log_start_offset <= result.wanted.fetch_offset <= follower.fetch_offset
+            and (broker := brokers.get(follower.node_id)) is not None
+            and broker.rack == rack
+            and not broker.fenced
+        ]
+        if near:
+            result.preferred_replica = max(near, key=lambda follower: follower.fetch_offset).node_id
+            result.high_watermark = result.last_stable_offset = partition.high_watermark
+            result.log_start_offset = partition.log.log_start_offset
 
     def point_to_leader_of(self, result: FetchedPartition) -> None:
         """KIP-951: say who leads beside an error that means "not here"."""

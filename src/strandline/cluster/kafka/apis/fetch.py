@@ -67,7 +67,8 @@ def _handle(exchange: Exchange, body: memoryview, service: BrokerService) -> Non
             )
         )
 
-    request = FetchRequest(message.replica_id, message.max_wait_ms, message.min_bytes, message.max_bytes, opened.wanted)
+    limits = (message.max_wait_ms, message.min_bytes, message.max_bytes)
+    request = FetchRequest(message.replica_id, *limits, opened.wanted, message.rack)
     fetch = service.fetch(context, request, lambda results: exchange.attempt(lambda: done(results)))
     if not exchange.ready:
         exchange.when_gone = fetch.cancel
