@@ -231,7 +231,7 @@ def storm(cluster: ComposeCluster, say: Say, tmp_path: Path, options: RunOptions
 class TestSplit:
     """Three controllers and three brokers."""
 
-    @pytest.mark.timeout(900)
+    @pytest.mark.timeout(1500)  # the engine, its base and the image are made here
     def test_it_serves_both_sides(self, split: ComposeCluster, say: Say) -> None:
         wait_for_health(split, "healthy")
         print(split.compose("ps"))

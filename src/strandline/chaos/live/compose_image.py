@@ -18,8 +18,8 @@ from strandline.chaos.live.compose_engine import Engine, EngineError, NoEngine, 
 BASE_VARIABLE = "STRANDLINE_BASE"
 DEFAULT_BASE = "python:3.13-slim"
 BASE_PACKAGES = "python3,python3-venv,ca-certificates"
-BOOTSTRAP_TIMEOUT_S = 300.0
-BUILD_TIMEOUT_S = 300.0
+BOOTSTRAP_TIMEOUT_S = 600.0
+BUILD_TIMEOUT_S = 600.0
 
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 PIP_KEYS = ("index-url", "extra-index-url", "trusted-host", "proxy", "default-timeout", "timeout", "retries")
