@@ -17,7 +17,21 @@ PAUSE_S = 0.25
 
 
 def compare(target: ChaosTarget, partitions: list[Partition]) -> list[str]:
-    """The partitions whose replicas differ, a sentence each. Nothing is being written any more."""
+    """The partitions whose replicas differ, a sentence each. Nothing is being written any more.
+
+    Asked again for a few seconds while they differ: a follower may be writing the last batch, and a leader that was
+    replaced may not have heard of it yet and name an older end.
+    """
+    for attempt in range(TRIES):
+        if attempt:
+            time.sleep(PAUSE_S)
+        found = _compare(target, partitions)
+        if not found:
+            break
+    return found
+
+
+def _compare(target: ChaosTarget, partitions: list[Partition]) -> list[str]:
     with Admin(target.bootstrap) as admin:
         places: dict[TopicPartition | tuple[str, int], int] = {
             TopicPartition(where.topic, where.number): LATEST for where in partitions
@@ -30,23 +44,16 @@ def compare(target: ChaosTarget, partitions: list[Partition]) -> list[str]:
         }
     found = []
     for place, end in ends.items():
-        told = _digests(target, place, replicas[place], end)
+        told = {node: _told(target, node, place, end) for node in replicas[place]}
         if len(set(told.values())) != 1:
             found.append(f"IdenticalReplicas: {place.topic}-{place.partition} differs below offset {end}: {told}")
     return found
 
 
-def _digests(target: ChaosTarget, place: TopicPartition, replicas: tuple[int, ...], end: int) -> dict[int, str]:
-    """What each replica holds; one whose file is not that long yet is asked again."""
-    told = {}
-    for node in replicas:
-        for attempt in range(TRIES):
-            try:
-                digest, length = target.digest(node, place.topic, place.partition, end)
-                told[node] = f"{digest[:16]} ({length} bytes)"
-                break
-            except (CheckFailed, StrandlineError) as failed:
-                told[node] = str(failed)
-                if attempt + 1 < TRIES:
-                    time.sleep(PAUSE_S)
-    return told
+def _told(target: ChaosTarget, node: int, place: TopicPartition, end: int) -> str:
+    """What a replica holds, or why it cannot be told."""
+    try:
+        digest, length = target.digest(node, place.topic, place.partition, end)
+    except (CheckFailed, StrandlineError) as failed:
+        return str(failed)
+    return f"{digest[:16]} ({length} bytes)"
