@@ -12,19 +12,26 @@ from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
 from strandline.replica.manager import ReplicaManager
 
-LOAD_BYTES = 1024 * 1024
+LOAD_BYTES = 128 * 1024
 """Read at once, between two turns of the event loop."""
+
+RECORDS_PER_TURN = 500
+"""Replayed at once: some milliseconds."""
 
 
 async def replay_log(replicas: ReplicaManager, tp: TopicPartition, leader_epoch: int, shard: Shard) -> int:
-    """Replay every record that stands in the log of this leadership, committed or not: what the leader has will be
-    committed with its next record, and nobody else appends. Returns where the log ended.
+    """Replay what stands in the log of this leadership, committed or not: what the leader has will be committed with
+    its next record, and nobody else appends. Returns where the log ended.
+
+    Of each key only the last record is replayed, in the order of those: the topic is one that may be compacted, so a
+    shard can make nothing of the others, and a log that nobody has compacted has many of them.
 
     Raises:
         KafkaError: the partition is not led here in that leader epoch any more, or its log cannot be read.
         ProtocolError: a record does not parse.
     """
     offset, end = log_bounds(replicas, tp, leader_epoch)
+    latest: dict[bytes, bytes | None] = {}
     while offset < end:
         found = replicas.read(tp, offset, LOAD_BYTES, current_leader_epoch=leader_epoch, committed_only=False)
         if found is None:
@@ -37,9 +44,14 @@ async def replay_log(replicas: ReplicaManager, tp: TopicPartition, leader_epoch:
             if not header.is_control:
                 for record in decode_records(batch):
                     if record.key is not None:
-                        shard.replay(Record(record.key, record.value))
+                        latest.pop(record.key, None)
+                        latest[record.key] = record.value
         offset = found.next_offset
         await asyncio.sleep(0)
+    for number, (key, value) in enumerate(latest.items()):
+        shard.replay(Record(key, value))
+        if number % RECORDS_PER_TURN == RECORDS_PER_TURN - 1:
+            await asyncio.sleep(0)
     log_bounds(replicas, tp, leader_epoch)
     return end
 
