@@ -147,13 +147,13 @@ def test_it(strandline_sim):
 """
     )
     told = []
-    for hash_seed in ("0", "1", "77"):
+    for hash_seed in ("0", "77"):
         monkeypatch.setenv("PYTHONHASHSEED", hash_seed)
-        result = pytester.runpytest_subprocess("-s", "--strandline-seeds", "3")
-        assert passed(result) == 3, result.stdout.str()
+        result = pytester.runpytest_subprocess("-s", "--strandline-seeds", "2")
+        assert passed(result) == 2, result.stdout.str()
         told.append(re.findall(r"TOLD .*", result.stdout.str()))
-    assert len(told[0]) == 3
-    assert told[0] == told[1] == told[2]
+    assert len(told[0]) == 2
+    assert told[0] == told[1]
 
 
 def test_a_failure_prints_its_seed_replay_and_timeline(pytester: pytest.Pytester) -> None:
@@ -169,9 +169,8 @@ def test_it(strandline_sim):
     strandline_sim.run(checked)
 """
     )
-    result = pytester.runpytest_subprocess("--strandline-seeds", "12")
-    outcomes = result.parseoutcomes()
-    assert outcomes.get("failed", 0) >= 1 <= outcomes.get("passed", 0)
+    result = pytester.runpytest_subprocess("--strandline-seeds", "2")  # env.rng draws 0.29 and 0.76
+    assert result.parseoutcomes() == {"failed": 1, "passed": 1}
     text = result.stdout.str()
     replay = re.search(r"replay: pytest '?([^' ]+)'? --strandline-seed (\d+)", text)
     assert replay is not None
