@@ -41,7 +41,8 @@ def test_a_failure_tells_seed_options_and_how_to_replay_it() -> None:
 def test_options_change_what_the_seed_drew() -> None:
     """Nested, by name; an unknown one is told with those that are known."""
     arguments = ["--scenario", "quorum", "--seed", "1", "--timeline"]
-    changed = sim([*arguments, "--options", '{"duration_ms": 1500, "faults": {"kinds": ["kill"]}}'])
+    faults = '{"kinds": ["kill"], "gap_min_ms": 50, "gap_max_ms": 200}'
+    changed = sim([*arguments, "--options", f'{{"duration_ms": 1500, "faults": {faults}}}'])
     assert changed.exit_code == 0, changed.output
     assert "kill n" in changed.stdout
     assert "partition" not in changed.stdout
