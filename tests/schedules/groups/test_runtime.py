@@ -137,6 +137,22 @@ def test_a_client_that_goes_away_while_it_waits(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
+def test_a_node_that_stops_takes_up_nothing_more(tmp_path: Path) -> None:
+    """Metadata go on arriving while a node stops."""
+
+    async def story(broker: OneBroker) -> None:
+        broker.elect(ME, 0)
+        broker.publish()
+        await broker.offset()
+        broker.runtime.close()
+        broker.elect(ME, 1)
+        broker.publish()
+        assert list(broker.runtime.hosted()) == []
+        assert await refusal(broker.runtime.ask(0, FETCH)) is ErrorCode.NOT_COORDINATOR
+
+    run(tmp_path, story)
+
+
 def test_a_long_log_is_read_in_pieces(tmp_path: Path) -> None:
     """The event loop turns between them; the last record of a key counts."""
 

@@ -139,6 +139,7 @@ class CoordinatorRuntime(Generic[S]):
         self._write_deadlines = Deadlines(clock, WRITE_GRANULARITY_MS)
         self._ended: deque[tuple[_Pending, AppendOutcome]] = deque()
         self._draining = False
+        self._closed = False
         self.partition_load_ms_max = 0.0
         """The longest that a partition took from the election here to its first command."""
 
@@ -146,6 +147,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def close(self) -> None:
         """Serve nothing any more; who waits is told NOT_COORDINATOR."""
+        self._closed = True
         for partition in list(self._hosted):
             self._drop(partition)
         if self._loader is not None:
@@ -166,6 +168,8 @@ class CoordinatorRuntime(Generic[S]):
                 self._look(partition)
 
     def _look(self, partition: int) -> None:
+        if self._closed:
+            return
         replica = self._replicas.partition(TopicPartition(self.topic, partition))
         leadership = None
         if self._topic_id is not None and replica is not None and replica.leader is not None:
