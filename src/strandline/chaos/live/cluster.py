@@ -22,6 +22,7 @@ from typing import TypeVar
 
 from strandline.chaos.demo.checks import committed_digest
 from strandline.chaos.live.proxy import Cables
+from strandline.chaos.live.waiting import pause
 from strandline.client import Admin
 from strandline.client.types import PartitionDescription
 from strandline.cluster.config_setting import write_voters
@@ -328,7 +329,7 @@ def _eventually(look: Callable[[], T | None], what: str, timeout_s: float) -> T:
             last = error
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what}, after {timeout_s:g} s" + (f": {last}" if last else "")) from last
-        time.sleep(POLL_S)
+        pause(POLL_S)
 
 
 def _free_port_base() -> int:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 from strandline.chaos.checkers.history import Partition
 from strandline.chaos.demo.checks import CheckFailed
 from strandline.chaos.live.target import ChaosTarget
+from strandline.chaos.live.waiting import pause
 from strandline.client import Admin
 from strandline.client.types import LATEST
 from strandline.proto.errors import StrandlineError
@@ -24,7 +23,7 @@ def compare(target: ChaosTarget, partitions: list[Partition]) -> list[str]:
     """
     for attempt in range(TRIES):
         if attempt:
-            time.sleep(PAUSE_S)
+            pause(PAUSE_S)
         found = _compare(target, partitions)
         if not found:
             break

@@ -18,6 +18,7 @@ from strandline.chaos.live.gaps import NO_FAULT, AckTimes, Window, table
 from strandline.chaos.live.load import FINAL_KINDS, ClientFailed, Load
 from strandline.chaos.live.replicas import compare
 from strandline.chaos.live.target import ChaosTarget
+from strandline.chaos.live.waiting import pause
 from strandline.client import Admin, NewTopic
 from strandline.proto.errors import StrandlineError
 
@@ -211,7 +212,7 @@ class LiveRun:
     # --- looking and waiting ---
 
     def _pause(self) -> None:
-        time.sleep(POLL_S)
+        pause(POLL_S)
         self._acks.note(self._load.read())
 
     def _hold(self, seconds: float) -> None:

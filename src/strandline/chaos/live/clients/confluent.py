@@ -13,6 +13,7 @@ import confluent_kafka
 from strandline.chaos.checkers.history import Partition, Poll, Send, Status
 from strandline.chaos.live.clients.options import ClientOptions, InputEnd
 from strandline.chaos.live.journal import Journal
+from strandline.chaos.live.waiting import pause
 
 SWEEP_S = 0.2
 FLUSH_S = 90.0
@@ -147,7 +148,7 @@ class _Client:
                 self._failed(error.args[0])
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(0.2)
+                pause(0.2)
             else:
                 return end
 
