@@ -32,7 +32,7 @@ MARKS: dict[str, str] = {
     "broker-fenced": "a broker that was silent too long, or whose process was gone, was fenced",
     "alter-partition-fenced": "an ISR change of a leader of an older leader epoch was refused",
     "alter-partition-stale": "an ISR change based on an older partition epoch was refused",
-    "alter-partition-ineligible": "an ISR change with a fenced or stopping broker, or an older process of one, was refused",
+    "alter-partition-ineligible": "an ISR change with a fenced or stopping broker, or one registered anew, was refused",
     "alter-partition-newer": "an ISR change that knows more than this controller was refused: the controller is stale",
     # replicas
     "isr-shrunk": "a leader saw its ISR shrink",
