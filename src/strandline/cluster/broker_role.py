@@ -118,6 +118,7 @@ class BrokerRole:
             },
             internal=internal,
             rack=config.broker_rack or None,
+            directory_id=node.log_dir.directory_id,
             previous_broker_epoch=NO_BROKER_EPOCH if clean_epoch is None else BrokerEpoch(clean_epoch),
         )
         self.session = BrokerSession(

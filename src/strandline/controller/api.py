@@ -49,6 +49,8 @@ class RegisterBrokerRequest:
         incarnation_id: drawn anew at every start of the process.
         previous_broker_epoch: the epoch of the last run if that run ended cleanly, else -1; one that differs from the
             controller's means an unclean shutdown, after which the broker leaves every ISR and ELR (KAFKA-15586).
+        directory_id: names its data directory. Another than before: the disk was lost or wiped (D-26), and the broker
+            has nothing of what it had; it is no last known leader either.
     """
 
     cluster_id: str
@@ -60,6 +62,7 @@ class RegisterBrokerRequest:
     previous_broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
     min_metadata_version: int = 1
     max_metadata_version: int = METADATA_VERSION
+    directory_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ MARKS: dict[str, str] = {
     "partition-leaderless": "a partition was left without a leader: no acceptable replica was eligible",
     "elr-grew": "the ISR fell below min.insync.replicas, and those who left it stayed eligible",
     "unclean-shutdown": "a broker registered again after an unclean shutdown and left every ISR and ELR",
+    "disk-lost": "a broker registered again with another data directory: it has nothing of what it had",
     "duplicate-registration": "a registration was refused, because another process of that id has a live session",
     "controlled-shutdown": "a broker handed its leaderships over before it stopped",
     "broker-fenced": "a broker that was silent too long, or whose process was gone, was fenced",

@@ -11,7 +11,7 @@ from strandline.controller import api
 from strandline.controller.machine import brokers
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
-from strandline.proto.ids import NO_NODE
+from strandline.proto.ids import NO_NODE, NodeId
 
 
 def test_broker_epoch_is_the_offset_of_its_registration(machine_cluster: Any) -> None:
@@ -247,3 +247,48 @@ def test_incarnation_is_on_record(machine_cluster: Any) -> None:
     """Probes compare it with what answers at the broker's port."""
     cluster = machine_cluster(1)
     assert cluster.image.brokers[1].incarnation_id == UUID(int=1)
+
+
+@pytest.mark.parametrize("first", [1, 2, 3])
+def test_who_lost_its_disk_is_no_last_known_leader(machine_cluster: Any, first: int) -> None:
+    """All lose power, one of them its disk too: whoever is back first, the empty one does not lead by itself, although
+    it was the last in sync and the others have left ISR and ELR by their unclean stops. Unavailable, not lost."""
+    cluster = machine_cluster(3)
+    disks = {node: UUID(int=100 + node) for node in (1, 2, 3)}
+    for node, disk in disks.items():
+        cluster.fence(node)
+        cluster.start(node, directory_id=disk)
+    cluster.create()
+    for node in (2, 3, 1):
+        cluster.fence(node)
+    assert cluster.partition().last_known_elr in ((), (1,))
+    for node in [first, *({1, 2, 3} - {first})]:
+        cluster.start(node, directory_id=UUID(int=7) if node == 1 else disks[node])
+        assert cluster.partition().leader != 1
+    assert cluster.partition().leader == NO_NODE
+    outcome = cluster.elect(api.ElectionKind.UNCLEAN)[0]
+    assert outcome.leader != NO_NODE
+
+
+def test_who_kept_its_disk_is_the_last_known_leader(machine_cluster: Any) -> None:
+    """The same with every disk kept: the last in sync leads, with all that was acknowledged."""
+    cluster = machine_cluster(3)
+    for node in (1, 2, 3):
+        cluster.fence(node)
+        cluster.start(node, directory_id=UUID(int=100 + node))
+    cluster.create()
+    for node in (2, 3, 1):
+        cluster.fence(node)
+    for node in (2, 3, 1):
+        cluster.start(node, directory_id=UUID(int=100 + node))
+    assert cluster.partition().leader == 1
+
+
+def test_who_is_taken_out_for_good_is_no_last_known_leader(machine_cluster: Any) -> None:
+    """Its id may come back with another disk, of which the controller could not tell."""
+    cluster = machine_cluster(3)
+    cluster.create()
+    for node in (2, 3, 1):
+        cluster.fence(node)
+    cluster.run(brokers.unregister_broker(cluster.state, api.UnregisterBrokerRequest(NodeId(1), False)))
+    assert cluster.partition().last_known_elr == ()

@@ -156,6 +156,14 @@ TABLE: tuple[Mutant, ...] = (
         f"{_SCHEDULES}::test_11_the_last_in_sync_loses_its_tail",
     ),
     one_change(
+        "last-known-leader-without-its-disk",
+        "B: election: the last known leader only with the disk it led with",
+        "controller.machine.election:PartitionChange._next_last_known_leader",
+        "return () if self._disk_lost and last_known == (self._unclean_shutdown,) else last_known",
+        "return last_known",
+        "tests/controller/machine/test_brokers.py::test_who_lost_its_disk_is_no_last_known_leader",
+    ),
+    one_change(
         "earlier-eligible-are-forgotten",
         "B: ELR: who was eligible stays so until it is cleared",
         _NEXT_ELR,

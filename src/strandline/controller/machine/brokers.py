@@ -54,7 +54,9 @@ def register_broker(
     """A broker's process introduces itself; it starts fenced. The first record appended will stand at `next_offset`.
 
     The same incarnation keeps its epoch (a retry, or a change of endpoints). A previous broker epoch other than the one
-    on record means an unclean shutdown: the broker may lack what it had acknowledged, and leaves ISR and ELR.
+    on record means an unclean shutdown: the broker may lack what it had acknowledged, and leaves ISR and ELR. Another
+    directory id means that it lacks everything: then it is not elected as the last known leader either, for it would
+    lead with an empty log where others still hold what was acknowledged.
 
     Raises:
         KafkaError: INCONSISTENT_CLUSTER_ID, UNSUPPORTED_VERSION, DUPLICATE_BROKER_REGISTRATION (another process of this
@@ -100,6 +102,14 @@ def _end_of_previous_life(
         return state.changes(
             state.partitions_in_isr(node_id), f"broker {node_id} registered anew after a clean stop", remove=node_id
         )
+    if existing is not None and _lost_its_disk(existing, request):
+        mark("disk-lost")
+        return state.changes(
+            state.partitions_that_count_on(node_id),
+            f"broker {node_id} registered anew with another disk",
+            unclean_shutdown=node_id,
+            disk_lost=True,
+        )
     if existing is not None:
         mark("unclean-shutdown")
     return state.changes(
@@ -107,6 +117,10 @@ def _end_of_previous_life(
         f"broker {node_id} registered anew after an unclean stop",
         unclean_shutdown=node_id,
     )
+
+
+def _lost_its_disk(existing: BrokerInfo, request: RegisterBrokerRequest) -> bool:
+    return None not in (existing.directory_id, request.directory_id) and existing.directory_id != request.directory_id
 
 
 def _registration(
@@ -121,6 +135,7 @@ def _registration(
         rack=request.rack,
         fenced=True if amended is None else amended.fenced,
         in_controlled_shutdown=False if amended is None else amended.in_controlled_shutdown,
+        directory_id=request.directory_id,
     )
 
 
@@ -235,7 +250,10 @@ def unregister_broker(state: MachineState, request: UnregisterBrokerRequest) -> 
         return Result(reply)
     node_id = request.node_id
     records = state.changes(
-        state.partitions_in_isr_or_elr(node_id), f"broker {node_id} unregistered", unclean_shutdown=node_id
+        state.partitions_that_count_on(node_id),
+        f"broker {node_id} unregistered",
+        unclean_shutdown=node_id,
+        disk_lost=True,
     )
     records.append(UnregisterBrokerRecord(node_id, broker.broker_epoch))
     state.sessions.drop(node_id)

@@ -56,6 +56,7 @@ class PartitionChange:
         target_isr: tuple[NodeId, ...] | None = None,
         recovering: bool | None = None,
         unclean_shutdown: NodeId = NO_NODE,
+        disk_lost: bool = False,
         rank: Rank = keep_order,
         reason: str = "",
     ) -> None:
@@ -68,6 +69,7 @@ class PartitionChange:
         self._elr = partition.eligible_leader_replicas
         self._recovering = partition.recovering if recovering is None else recovering
         self._unclean_shutdown = unclean_shutdown
+        self._disk_lost = disk_lost
         self._rank = rank
         self._reason = reason
 
@@ -149,13 +151,13 @@ class PartitionChange:
         return in_sync and self._acceptable(node)
 
     def _next_last_known_leader(self, leader: NodeId) -> tuple[NodeId, ...]:
-        """Remembered from the moment the partition loses its leader and its ISR until it has a leader again."""
+        """Remembered from the moment the partition loses its leader and its ISR until it has a leader again, or has
+        lost its disk: it would lead with an empty log."""
         old = self._partition
         if leader != NO_NODE:
             return ()
-        if not self._isr and old.leader != NO_NODE:
-            return (old.leader,)
-        return old.last_known_elr
+        last_known = (old.leader,) if not self._isr and old.leader != NO_NODE else old.last_known_elr
+        return () if self._disk_lost and last_known == (self._unclean_shutdown,) else last_known
 
 
 def _changes(record: PartitionChangeRecord) -> bool:

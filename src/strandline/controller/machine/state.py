@@ -86,6 +86,7 @@ class MachineState:
         target_isr: tuple[NodeId, ...] | None = None,
         recovering: bool | None = None,
         unclean_shutdown: NodeId = NO_NODE,
+        disk_lost: bool = False,
         election: Election | None = None,
         resolver_image: MetadataImage | None = None,
     ) -> PartitionChange:
@@ -103,6 +104,7 @@ class MachineState:
             target_isr=target_isr,
             recovering=recovering,
             unclean_shutdown=unclean_shutdown,
+            disk_lost=disk_lost,
             rank=lambda nodes: self.offsets.rank(topic.topic_id, partition.partition, nodes),
             reason=reason,
         )
@@ -115,8 +117,10 @@ class MachineState:
         remove: NodeId = NO_NODE,
         add: NodeId = NO_NODE,
         unclean_shutdown: NodeId = NO_NODE,
+        disk_lost: bool = False,
     ) -> list[MetadataRecord]:
-        """The records that take a broker out of ISRs (`remove`, or `unclean_shutdown`: out of ELRs too) or let it lead.
+        """The records that take a broker out of ISRs (`remove`, or `unclean_shutdown`: out of ELRs too, and with
+        `disk_lost` it is no last known leader any more) or let it lead.
 
         `add` may lead although the image still has it fenced, for the record that unfences it stands in the same batch;
         likewise the other two may not, although the image has them active.
@@ -136,6 +140,7 @@ class MachineState:
                 acceptable=acceptable,
                 target_isr=tuple(node for node in partition.isr if node not in (remove, unclean_shutdown)),
                 unclean_shutdown=unclean_shutdown,
+                disk_lost=disk_lost,
             ).build()
             if record is not None:
                 records.append(record)
@@ -151,6 +156,14 @@ class MachineState:
             item
             for item in self.image.partitions()
             if node_id in item[1].isr or node_id in item[1].eligible_leader_replicas
+        ]
+
+    def partitions_that_count_on(self, node_id: NodeId) -> Iterable[tuple[TopicInfo, PartitionInfo]]:
+        """Those, and partitions whose last known leader it is."""
+        return [
+            item
+            for item in self.image.partitions()
+            if node_id in (*item[1].isr, *item[1].eligible_leader_replicas, *item[1].last_known_elr)
         ]
 
     def partitions_without_leader(self) -> Iterable[tuple[TopicInfo, PartitionInfo]]:

@@ -132,6 +132,7 @@ class MetadataDelta:
                 rack=record.rack,
                 fenced=record.fenced,
                 in_controlled_shutdown=record.in_controlled_shutdown,
+                directory_id=record.directory_id,
             )
         )
 

@@ -68,6 +68,7 @@ class BrokerInfo:
         rack: the failure zone, or None.
         fenced: not alive as far as the controller knows: in no ISR, leads nothing.
         in_controlled_shutdown: asked to stop; leads nothing new and joins no ISR.
+        directory_id: names its data directory; None where it has not told.
     """
 
     node_id: NodeId
@@ -78,6 +79,7 @@ class BrokerInfo:
     rack: str | None
     fenced: bool
     in_controlled_shutdown: bool
+    directory_id: UUID | None = None
 
     @property
     def active(self) -> bool:

@@ -36,6 +36,7 @@ class RegisterBrokerRecord:
     rack: str | None = None
     fenced: bool = True
     in_controlled_shutdown: bool = False
+    directory_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,4 +86,5 @@ def _broker_record(broker: BrokerInfo) -> RegisterBrokerRecord:
         rack=broker.rack,
         fenced=broker.fenced,
         in_controlled_shutdown=broker.in_controlled_shutdown,
+        directory_id=broker.directory_id,
     )

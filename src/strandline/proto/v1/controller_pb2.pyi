@@ -18,7 +18,7 @@ class ControllerReply(_message.Message):
     def __init__(self, error: _Optional[int] = ..., message: _Optional[str] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class RegisterBrokerRequest(_message.Message):
-    __slots__ = ("cluster_id", "node_id", "incarnation_id", "listeners", "internal", "rack", "previous_broker_epoch", "min_metadata_version", "max_metadata_version")
+    __slots__ = ("cluster_id", "node_id", "incarnation_id", "listeners", "internal", "rack", "previous_broker_epoch", "min_metadata_version", "max_metadata_version", "directory_id")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +28,7 @@ class RegisterBrokerRequest(_message.Message):
     PREVIOUS_BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     MIN_METADATA_VERSION_FIELD_NUMBER: _ClassVar[int]
     MAX_METADATA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     node_id: int
     incarnation_id: bytes
@@ -37,7 +38,8 @@ class RegisterBrokerRequest(_message.Message):
     previous_broker_epoch: int
     min_metadata_version: int
     max_metadata_version: int
-    def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., incarnation_id: _Optional[bytes] = ..., listeners: _Optional[_Iterable[_Union[_metadata_pb2.ListenerEndpoint, _Mapping]]] = ..., internal: _Optional[_Union[_metadata_pb2.InternalEndpoint, _Mapping]] = ..., rack: _Optional[str] = ..., previous_broker_epoch: _Optional[int] = ..., min_metadata_version: _Optional[int] = ..., max_metadata_version: _Optional[int] = ...) -> None: ...
+    directory_id: bytes
+    def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., incarnation_id: _Optional[bytes] = ..., listeners: _Optional[_Iterable[_Union[_metadata_pb2.ListenerEndpoint, _Mapping]]] = ..., internal: _Optional[_Union[_metadata_pb2.InternalEndpoint, _Mapping]] = ..., rack: _Optional[str] = ..., previous_broker_epoch: _Optional[int] = ..., min_metadata_version: _Optional[int] = ..., max_metadata_version: _Optional[int] = ..., directory_id: _Optional[bytes] = ...) -> None: ...
 
 class RegisterBrokerReply(_message.Message):
     __slots__ = ("broker_epoch",)
