@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition
 from strandline.spark.options import OPTIONS, SourceOptions, parse_options
-from strandline.spark.planner import DataLossError, OffsetRange, plan, split
+from strandline.spark.planner import DataLossError, OffsetRange, TopicShape, plan, split
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
@@ -23,8 +23,8 @@ class FixedOffsets:
     earliest_offsets = {A0: 10, A1: 0, B0: 7}  # noqa: RUF012
     latest_offsets = {A0: 110, A1: 50, B0: 7}  # noqa: RUF012
 
-    def partition_counts(self) -> Mapping[str, int]:
-        return {"a": 2, "b": 1}
+    def topics(self) -> Mapping[str, TopicShape]:
+        return {"a": TopicShape(2), "b": TopicShape(1)}
 
     def earliest(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         return {p: self.earliest_offsets[p] for p in partitions}
@@ -37,6 +37,9 @@ class FixedOffsets:
             p: max(time, self.earliest_offsets[p]) if time < self.latest_offsets[p] else None
             for p, time in timestamps_ms.items()
         }
+
+    def bytes_per_offset(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Mapping[TopicPartition, float]:
+        return dict.fromkeys(ranges, 100.0)
 
 
 def options(**given_options: object) -> SourceOptions:

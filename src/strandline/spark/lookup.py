@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from types import TracebackType
@@ -9,8 +10,16 @@ from typing import Self
 
 from strandline.client import Admin
 from strandline.client.config import CommonConfig
+from strandline.client.fetching import RangeReader
 from strandline.client.types import EARLIEST, LATEST
 from strandline.proto.ids import TopicPartition
+from strandline.proto.system import SystemClock
+from strandline.spark.planner import TopicShape
+
+_SAMPLE_BYTES = 64 * 1024
+
+_SETTLE_MS = 5_000
+"""How long a log may seem to end before an offset that was once committed: a new leader learns it late."""
 
 
 class ClusterOffsets:
@@ -20,6 +29,9 @@ class ClusterOffsets:
         """`settings` are a consumer's; those that only a consumer has are left aside."""
         shared = {field.name for field in fields(CommonConfig)}
         self._admin = Admin(bootstrap, **{k: v for k, v in settings.items() if k.replace(".", "_") in shared})
+        self._bootstrap = bootstrap
+        self._settings = dict(settings)
+        self._read_committed = settings.get("isolation.level") == "read_committed"
 
     def __enter__(self) -> Self:
         return self
@@ -27,19 +39,27 @@ class ClusterOffsets:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
         self._admin.close()
 
-    def partition_counts(self) -> Mapping[str, int]:
-        """Every topic with its number of partitions."""
+    def topics(self) -> Mapping[str, TopicShape]:
+        """Every topic with its number of partitions and its id."""
         names = self._admin.list_topics()
-        return {topic.name: len(topic.partitions) for topic in self._admin.describe_topics(names)} if names else {}
+        described = self._admin.describe_topics(names) if names else []
+        return {
+            topic.name: TopicShape(len(topic.partitions), None if topic.topic_id is None else str(topic.topic_id))
+            for topic in described
+        }
 
     def earliest(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Log start offsets."""
         return self._offsets(dict.fromkeys(partitions, EARLIEST))
 
     def latest(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """High watermarks."""
+        """High watermarks; with isolation.level=read_committed the last stable offsets."""
         return self._offsets(dict.fromkeys(partitions, LATEST))
 
     def for_timestamps(self, timestamps_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
@@ -47,9 +67,32 @@ class ClusterOffsets:
         found = self._offsets(timestamps_ms)
         return {partition: None if offset < 0 else offset for partition, offset in found.items()}
 
+    def settled_end(self, partition: TopicPartition, at_least: int) -> int:
+        """The end of a partition's log once it has reached `at_least`, or after some seconds in which it did not."""
+        clock, pause = SystemClock(), threading.Event()
+        give_up_ms = clock.monotonic_ms() + _SETTLE_MS
+        while (end := self.latest([partition])[partition]) < at_least and clock.monotonic_ms() < give_up_ms:
+            pause.wait(_SETTLE_MS / 20 / 1000)
+        return end
+
+    def bytes_per_offset(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Mapping[TopicPartition, float]:
+        """What an offset of each range takes in the log, in bytes, as the first batches of the range have it."""
+        sample = {**self._settings, "max.partition.fetch.bytes": str(_SAMPLE_BYTES)}
+        sizes: dict[TopicPartition, float] = {}
+        with RangeReader(self._bootstrap, **sample) as reader:
+            for partition, (start, end) in ranges.items():
+                read, position = 0, start
+                for batch in reader.read_batches(*partition, start, end):
+                    read += len(batch.data)
+                    position = batch.next_offset
+                    if read >= _SAMPLE_BYTES // 2:
+                        break
+                sizes[partition] = read / max(position - start, 1)
+        return sizes
+
     def _offsets(self, questions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
         if not questions:
             return {}
         wanted: dict[TopicPartition | tuple[str, int], int] = dict(questions.items())
-        answers = self._admin.list_offsets(wanted)
+        answers = self._admin.list_offsets(wanted, read_committed=self._read_committed)
         return {partition: listed.offset for partition, listed in answers.items()}

@@ -116,16 +116,18 @@ def parse_timestamp(key: str, text: str) -> int:
     return value
 
 
-def parse_start(options: Mapping[str, str]) -> Bound:
-    """Where a batch read starts; earliest unless said otherwise. Keys of `options` are in lower case."""
+def parse_start(options: Mapping[str, str], *, streaming: bool = False) -> Bound:
+    """Where a read starts unless said otherwise: a batch at earliest, a stream at latest. Keys are in lower case."""
     if (text := options.get("startingtimestamp")) is not None:
         return GlobalTimestamp(parse_timestamp("startingTimestamp", text))
     if (text := options.get("startingoffsetsbytimestamp")) is not None:
         return _timestamps("startingOffsetsByTimestamp", text)
-    text = options.get("startingoffsets", "earliest").strip()
+    text = options.get("startingoffsets", "latest" if streaming else "earliest").strip()
     if text.lower() == "earliest":
         return Earliest()
     if text.lower() == "latest":
+        if streaming:
+            return Latest()
         raise ConfigError(
             "startingOffsets", text, "a batch read may start at 'earliest' or at offsets, not at 'latest'"
         )
@@ -133,7 +135,7 @@ def parse_start(options: Mapping[str, str]) -> Bound:
     for partition, number in numbers.items():
         if number < EARLIEST:
             raise ConfigError("startingOffsets", number, f"an offset from 0, or -2 for earliest ({partition})")
-        if number == LATEST:
+        if number == LATEST and not streaming:
             raise ConfigError("startingOffsets", text, f"a batch read may not start at latest (-1) ({partition})")
     return SpecificOffsets(numbers)
 

@@ -1,6 +1,6 @@
 """The options of a read, under the names that Spark's own Kafka source has.
 
-What Spark accepts and this source has no use for in a batch read (limits of a trigger, poll timeouts) is accepted and
+What Spark accepts and this source has no use for (limits of a trigger in a batch read, poll timeouts) is accepted and
 has no effect, as in Spark. A word that neither knows is refused with the nearest one that exists: a mistyped
 `startingOffset` would otherwise read the whole topic without a word.
 """
@@ -20,20 +20,23 @@ OPTIONS: dict[str, str] = {
     "assign": 'The partitions to read, as JSON: {"orders": [0, 1]}.',
     "subscribe": "Topics to read, separated by commas.",
     "subscribePattern": "A regular expression; every topic whose whole name it matches is read.",
-    "startingOffsets": 'Where to start: "earliest" (default), or JSON with an offset a partition (-2: earliest).',
+    "startingOffsets": 'Where to start: "earliest" (default of a batch), "latest" (default of a stream, and only there), '
+    "or JSON with an offset a partition (-2: earliest, -1: latest). A stream with a checkpoint goes on from there.",
     "startingTimestamp": "Start every partition at the first record of this time or later (ms since 1970).",
     "startingOffsetsByTimestamp": 'The same for each partition: {"orders": {"0": 1700000000000}}.',
     "startingOffsetsByTimestampStrategy": 'A starting time past the last record: "error" (default) or "latest".',
-    "endingOffsets": 'Where to end, exclusive: "latest" (default), or JSON with an offset a partition (-1: latest).',
+    "endingOffsets": 'Where a batch ends, exclusive: "latest" (default), or JSON with an offset a partition '
+    "(-1: latest).",
     "endingTimestamp": "End every partition before the first record of this time or later (ms since 1970).",
     "endingOffsetsByTimestamp": 'The same for each partition: {"orders": {"0": 1700000000000}}.',
     "minPartitions": "At least this many Spark tasks: large ranges are split.",
     "maxRecordsPerPartition": "At most this many records a Spark task: larger ranges are split.",
     "includeHeaders": "Whether rows have the column `headers` (default false).",
     "failOnDataLoss": "Whether records that no longer exist fail the read (default true) or are left out.",
-    "maxOffsetsPerTrigger": "Of streaming reads; no effect here.",
-    "minOffsetsPerTrigger": "Of streaming reads; no effect here.",
-    "maxTriggerDelay": "Of streaming reads; no effect here.",
+    "maxOffsetsPerTrigger": "Streams: about as many offsets a micro-batch at most, shared out by the partitions' lag.",
+    "minOffsetsPerTrigger": "Streams: wait until as many are there, or maxTriggerDelay is over.",
+    "maxTriggerDelay": 'Streams: how long minOffsetsPerTrigger may hold a micro-batch back, as "10s" (default "15m").',
+    "maxBytesPerTrigger": "Streams: about as many bytes a micro-batch at most, as they lie in the log; from samples.",
     "groupIdPrefix": "This source joins no group; no effect.",
     "kafkaConsumer.pollTimeoutMs": "This source waits by request.timeout.ms; no effect.",
     "fetchOffset.numRetries": "Offsets are asked for until default.api.timeout.ms; no effect.",
@@ -41,12 +44,14 @@ OPTIONS: dict[str, str] = {
 }
 """Every option with its sentence, but `kafka.*`: any setting of the consumer, above all `kafka.bootstrap.servers`."""
 
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
 _BY_LOWER_NAME = {name.lower(): name for name in OPTIONS}
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """A batch read, as the user asked for it."""
+    """A read, as the user asked for it."""
 
     bootstrap: str
     start: Bound
@@ -62,10 +67,19 @@ class SourceOptions:
     fail_on_data_loss: bool = True
     client_settings: Mapping[str, str] = field(default_factory=dict)
     """The `kafka.*` options without their prefix."""
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 15 * 60_000
+    max_bytes_per_trigger: int | None = None
+
+    @property
+    def read_committed(self) -> bool:
+        """Whether `kafka.isolation.level` keeps what is not committed out; offsets then end at the last stable one."""
+        return self.client_settings.get("isolation.level") == "read_committed"
 
 
-def parse_options(options: Mapping[str, str]) -> SourceOptions:
-    """Check the options of a batch read.
+def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> SourceOptions:
+    """Check the options of a read.
 
     Raises:
         ConfigError: an unknown option, a value that is not allowed, no or several of subscribe, subscribePattern,
@@ -84,9 +98,13 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
     if not bootstrap:
         raise ConfigError("kafka.bootstrap.servers", bootstrap, "the address of a node, such as 127.0.0.1:9092")
     topics, pattern, assignment = _parse_strategy(lower)
+    if streaming:
+        for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
+            if name.lower() in lower:
+                raise ConfigError(name, lower[name.lower()], "no end: a stream has none; read a batch instead")
     return SourceOptions(
         bootstrap=bootstrap,
-        start=parse_start(lower),
+        start=parse_start(lower, streaming=streaming),
         end=parse_end(lower),
         topics=topics,
         pattern=pattern,
@@ -98,6 +116,10 @@ def parse_options(options: Mapping[str, str]) -> SourceOptions:
         include_headers=_choice(lower, "includeHeaders", "false", ("true", "false")) == "true",
         fail_on_data_loss=_choice(lower, "failOnDataLoss", "true", ("true", "false")) == "true",
         client_settings=client_settings,
+        max_offsets_per_trigger=_positive(lower, "maxOffsetsPerTrigger"),
+        min_offsets_per_trigger=_positive(lower, "minOffsetsPerTrigger"),
+        max_trigger_delay_ms=_duration_ms(lower, "maxTriggerDelay", "15m"),
+        max_bytes_per_trigger=_positive(lower, "maxBytesPerTrigger"),
     )
 
 
@@ -128,6 +150,14 @@ def _positive(lower: Mapping[str, str], name: str) -> int | None:
     if not text.isdecimal() or int(text) == 0:
         raise ConfigError(name, text, "a whole number from 1")
     return int(text)
+
+
+def _duration_ms(lower: Mapping[str, str], name: str, default: str) -> int:
+    text = lower.get(name.lower(), default).strip().lower()
+    found = re.fullmatch(r"(\d+) *(ms|s|m|min|h|d)?", text)
+    if found is None:
+        raise ConfigError(name, text, 'a time such as "500ms", "10s", "15m" or "1h"')
+    return int(found[1]) * _UNITS_MS[found[2] or "ms"]
 
 
 def _choice(lower: Mapping[str, str], name: str, default: str, allowed: tuple[str, ...]) -> str:

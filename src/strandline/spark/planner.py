@@ -9,8 +9,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
 
 from strandline.proto.errors import ConfigError, StrandlineError
 from strandline.proto.ids import TopicPartition
@@ -48,6 +48,8 @@ class OffsetRange:
     partition: TopicPartition
     start: int
     end: int
+    topic_id: str | None = None
+    """The topic as it was planned: records of another one of that name are not read."""
 
     @property
     def size(self) -> int:
@@ -55,20 +57,33 @@ class OffsetRange:
         return self.end - self.start
 
 
+class TopicShape(NamedTuple):
+    """What the planner knows of a topic. `topic_id` is None where the brokers are older than Kafka 2.8."""
+
+    partitions: int
+    topic_id: str | None = None
+
+
 class OffsetLookup(Protocol):
     """What the planner asks the cluster."""
 
-    def partition_counts(self) -> Mapping[str, int]:
-        """Every topic with its number of partitions."""
+    def topics(self) -> Mapping[str, TopicShape]:
+        """Every topic with its number of partitions and its id."""
 
     def earliest(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Log start offsets."""
 
     def latest(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """High watermarks."""
+        """High watermarks; with read_committed the last stable offsets."""
 
     def for_timestamps(self, timestamps_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
         """The first offset at or after the time; None where no record is as late."""
+
+    def settled_end(self, partition: TopicPartition, at_least: int) -> int:
+        """The end of a partition's log once it has reached `at_least`, or after some seconds in which it did not."""
+
+    def bytes_per_offset(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Mapping[TopicPartition, float]:
+        """What an offset of each range takes in the log, in bytes, as a sample has it."""
 
 
 def plan(options: SourceOptions, lookup: OffsetLookup) -> list[OffsetRange]:
@@ -78,11 +93,12 @@ def plan(options: SourceOptions, lookup: OffsetLookup) -> list[OffsetRange]:
         ConfigError: a topic or partition that does not exist, or offsets for other partitions than are read.
         DataLossError: with failOnDataLoss, a start or end that the partition does not hold.
     """
-    partitions = select_partitions(options, lookup)
+    topics = lookup.topics()
+    partitions = select_partitions(options, topics)
     # Earliest before latest: a partition that grows in between yields a longer range, never a start past its end.
     earliest = lookup.earliest(partitions)
     latest = lookup.latest(partitions)
-    starts = _resolve_start(options, partitions, earliest, latest, lookup)
+    starts = resolve_start(options, partitions, earliest, latest, lookup)
     ends = _resolve_end(options.end, partitions, latest, lookup)
     ranges = []
     for partition in partitions:
@@ -94,13 +110,21 @@ def plan(options: SourceOptions, lookup: OffsetLookup) -> list[OffsetRange]:
         start = max(start, earliest[partition])
         end = min(end, latest[partition])
         if start < end:
-            ranges.append(OffsetRange(partition, start, end))
+            ranges.append(OffsetRange(partition, start, end, topics[partition.topic].topic_id))
     return split(ranges, options.min_partitions, options.max_records_per_partition)
 
 
-def select_partitions(options: SourceOptions, lookup: OffsetLookup) -> list[TopicPartition]:
-    """The partitions named by subscribe, subscribePattern or assign, sorted."""
-    counts = lookup.partition_counts()
+def select_partitions(
+    options: SourceOptions, shapes: Mapping[str, TopicShape], *, missing_ok: bool = False
+) -> list[TopicPartition]:
+    """The partitions named by subscribe, subscribePattern or assign, sorted.
+
+    Raises:
+        ConfigError: a topic or partition does not exist; with `missing_ok` such are left out.
+    """
+    counts = {name: shape.partitions for name, shape in shapes.items()}
+    if options.assignment and missing_ok:
+        return [item for item in options.assignment if item.partition < counts.get(item.topic, 0)]
     if options.assignment:
         for partition in options.assignment:
             if partition.partition >= counts.get(partition.topic, 0):
@@ -112,10 +136,10 @@ def select_partitions(options: SourceOptions, lookup: OffsetLookup) -> list[Topi
         topics: Iterable[str] = sorted(topic for topic in counts if pattern.fullmatch(topic))
     else:
         missing = [topic for topic in options.topics if topic not in counts]
-        if missing:
+        if missing and not missing_ok:
             create = f"create it with: strandline topic create {missing[0]}"
             raise ConfigError("subscribe", ",".join(missing), f"topics that exist; {create}")
-        topics = options.topics
+        topics = [topic for topic in options.topics if topic in counts]
     return [TopicPartition(topic, index) for topic in topics for index in range(counts[topic])]
 
 
@@ -138,23 +162,27 @@ def split(
 def _cut(part: OffsetRange, pieces: int) -> list[OffsetRange]:
     pieces = min(pieces, part.size)
     edges = [part.start + part.size * index // pieces for index in range(pieces + 1)]
-    return [OffsetRange(part.partition, low, high) for low, high in itertools.pairwise(edges)]
+    return [replace(part, start=low, end=high) for low, high in itertools.pairwise(edges)]
 
 
-def _resolve_start(
+def resolve_start(
     options: SourceOptions,
     partitions: Sequence[TopicPartition],
     earliest: Mapping[TopicPartition, int],
     latest: Mapping[TopicPartition, int],
     lookup: OffsetLookup,
 ) -> Mapping[TopicPartition, int]:
+    """Where each partition starts, by the option of the highest rank that was given."""
     bound = options.start
     if isinstance(bound, Earliest):
         return earliest
+    if isinstance(bound, Latest):
+        return latest
     if isinstance(bound, SpecificOffsets):
         _check_same_partitions("startingOffsets", bound.offsets, partitions)
+        words = {EARLIEST: earliest, LATEST: latest}
         return {
-            partition: earliest[partition] if bound.offsets[partition] == EARLIEST else bound.offsets[partition]
+            partition: words[wanted][partition] if (wanted := bound.offsets[partition]) in words else wanted
             for partition in partitions
         }
     found = _by_timestamp("startingOffsetsByTimestamp", bound, partitions, lookup)

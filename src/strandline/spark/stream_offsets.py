@@ -1,0 +1,98 @@
+"""How far a streaming query has come: the JSON that Spark keeps in the query's checkpoint.
+
+    {"version": 1, "topics": {"orders": {"id": "6f1c...", "offsets": {"0": 23, "1": 17}}}}
+
+`id` is the topic's id: a topic that was deleted and created anew has another one, however many records it holds.
+`since` stands in the first offsets of a query alone and is where its first range begins, so that a first batch that is
+repeated after a restart begins where it did before, and not at a new "latest".
+
+A release reads every version up to its own, and the plain form of Spark's own Kafka source, {"orders": {"0": 23}}.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from strandline.proto.errors import ConfigError
+from strandline.proto.ids import TopicPartition
+
+VERSION = 1
+"""The version of the JSON that this release writes."""
+
+_ADVICE = "an offset of this source; the checkpoint is of another source, or damaged: restore it, or start a new one"
+
+
+@dataclass(frozen=True)
+class StreamOffset:
+    """The next offset to read of every partition, and the ids of their topics where the cluster has such."""
+
+    offsets: dict[TopicPartition, int]
+    ids: Mapping[str, str] = field(default_factory=dict)
+    since: StreamOffset | None = None
+    """Where the range that ends here begins; None where it begins at the offset before."""
+
+    def same_place(self, other: StreamOffset) -> bool:
+        """Whether both are at the same offsets of the same topics."""
+        return self.offsets == other.offsets and self.ids == other.ids
+
+    def to_json(self) -> dict[str, Any]:
+        """The form of the checkpoint."""
+        document: dict[str, Any] = {"version": VERSION, "topics": _topics_to_json(self)}
+        if self.since is not None:
+            document["since"] = _topics_to_json(self.since)
+        return document
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> StreamOffset:
+        """Read any version up to this release's, or the plain form of Spark's own Kafka source.
+
+        Raises:
+            ConfigError: a newer version, or none of these forms.
+        """
+        if not isinstance(document, dict):
+            raise ConfigError("checkpoint", json.dumps(document), _ADVICE)
+        version = document.get("version")
+        if not isinstance(version, int):
+            plain = {topic: {"offsets": offsets} for topic, offsets in document.items()}
+            return _topics_from_json(plain, None, document)
+        if version > VERSION:
+            raise ConfigError(
+                "checkpoint",
+                f"version {version}",
+                f"version {VERSION} or older: a newer release of strandline wrote it",
+            )
+        since = document.get("since")
+        first = None if since is None else _topics_from_json(since, None, document)
+        return _topics_from_json(document.get("topics"), first, document)
+
+
+def _topics_to_json(offset: StreamOffset) -> dict[str, Any]:
+    topics: dict[str, Any] = {}
+    for partition in sorted(offset.offsets):
+        topic = topics.setdefault(partition.topic, {"offsets": {}})
+        topic["offsets"][str(partition.partition)] = offset.offsets[partition]
+    for name, topic in topics.items():
+        if name in offset.ids:
+            topic["id"] = offset.ids[name]
+    return topics
+
+
+def _topics_from_json(topics: object, since: StreamOffset | None, document: Mapping[str, Any]) -> StreamOffset:
+    offsets: dict[TopicPartition, int] = {}
+    ids: dict[str, str] = {}
+    try:
+        if not isinstance(topics, dict):
+            raise TypeError("no topics")
+        for name, topic in topics.items():
+            for partition, offset in topic["offsets"].items():
+                if type(offset) is not int or offset < 0:
+                    raise ValueError(offset)
+                offsets[TopicPartition(name, int(partition))] = offset
+            if "id" in topic:
+                ids[name] = str(topic["id"])
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise ConfigError("checkpoint", json.dumps(document), _ADVICE) from None
+    return StreamOffset(offsets, ids, since)

@@ -1,0 +1,207 @@
+"""Micro-batches: where a streaming query starts, how far each goes, and which ranges its tasks read.
+
+A batch's ranges follow from two offsets of the checkpoint alone, so a batch that is repeated after a restart reads the
+same records. What is in the way of that (records deleted, a topic deleted or created anew, a log that ends before the
+checkpoint) is a DataLossError that says what is gone, or with failOnDataLoss=false left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from strandline.proto.ids import TopicPartition
+from strandline.proto.ports import Clock
+from strandline.spark.options import SourceOptions
+from strandline.spark.planner import (
+    DataLossError,
+    OffsetLookup,
+    OffsetRange,
+    TopicShape,
+    resolve_start,
+    select_partitions,
+    split,
+)
+from strandline.spark.stream_offsets import StreamOffset
+
+
+class StreamPlanner:
+    """Plans the micro-batches of one query."""
+
+    def __init__(self, options: SourceOptions, lookup: OffsetLookup, clock: Clock) -> None:
+        self._options = options
+        self._lookup = lookup
+        self._clock = clock
+        self._target: StreamOffset | None = None
+        self._last_batch_ms: float | None = None
+        self.newest: StreamOffset | None = None
+        """The ends of the log at the last look, for the query's progress."""
+
+    def initial(self) -> StreamOffset:
+        """Where a query without a checkpoint starts.
+
+        Raises:
+            ConfigError, DataLossError: as `strandline.spark.planner.plan`.
+        """
+        topics = self._lookup.topics()
+        partitions = select_partitions(self._options, topics)
+        earliest = self._lookup.earliest(partitions)
+        latest = self._lookup.latest(partitions)
+        starts = dict(resolve_start(self._options, partitions, earliest, latest, self._lookup))
+        for partition, start in starts.items():
+            if not earliest[partition] <= start <= latest[partition]:
+                if self._options.fail_on_data_loss:
+                    raise DataLossError(partition, start, earliest[partition], latest[partition])
+                starts[partition] = min(max(start, earliest[partition]), latest[partition])
+        first = StreamOffset(starts, _ids(topics, starts))
+        return replace(first, since=first)
+
+    def stop_at_present(self) -> None:
+        """Trigger.AvailableNow: what is written from now on is not for this run."""
+        self._target = self._ends()
+
+    def next_end(self, start: StreamOffset, *, unlimited: bool) -> StreamOffset:
+        """Where the batch that begins at `start` ends; `start` itself where there is nothing to read, or not enough.
+
+        A partition or a matching topic that is new begins at offset 0.
+
+        Args:
+            unlimited: the trigger wants all there is (Trigger.Once), whatever the limits.
+
+        Raises:
+            DataLossError: with failOnDataLoss, a topic is gone or another one, or its log ends before `start`.
+        """
+        now = self._ends()
+        begins = self._begins(start, now)
+        self.newest = StreamOffset(dict(now.offsets), now.ids)
+        ends = dict(now.offsets)
+        if self._target is not None:
+            goals = self._target.offsets
+            ends = {
+                partition: max(begins[partition], min(end, goals.get(partition, 0)))
+                for partition, end in ends.items()
+                if partition in goals or partition in start.offsets
+            }
+        if not unlimited:
+            if self._hold_back(sum(end - begins[partition] for partition, end in ends.items())):
+                return start
+            ends = self._limited(begins, ends)
+        # A query's first offset says where it began; so does the end of its first range.
+        since = start.since if start.since is not None and start.same_place(start.since) else None
+        end = StreamOffset(ends, {name: now.ids[name] for name in _names(ends) if name in now.ids}, since)
+        if end.same_place(start):
+            return start
+        self._last_batch_ms = self._clock.monotonic_ms()
+        return end
+
+    def ranges(self, start: StreamOffset, end: StreamOffset) -> list[OffsetRange]:
+        """The ranges that the tasks of one batch read.
+
+        Raises:
+            DataLossError: with failOnDataLoss, records of the batch no longer exist.
+        """
+        if start == end:
+            return []  # a batch without data, for a watermark's sake
+        begin = end.since or start
+        topics = self._lookup.topics()
+        partitions = sorted(end.offsets)
+        there = [
+            partition
+            for partition in partitions
+            if self._still_there(partition, end, topics) or self._lost(partition, end.offsets[partition], 0, 0)
+        ]
+        earliest = self._lookup.earliest(there)
+        ranges = []
+        for partition in there:
+            first = begin.offsets.get(partition, 0) if self._same_topic(partition, begin, end) else 0
+            last = end.offsets[partition]
+            if first < earliest[partition] and first < last:
+                self._lost(partition, first, earliest[partition], last)
+                first = earliest[partition]
+            if first < last:
+                ranges.append(OffsetRange(partition, first, last, end.ids.get(partition.topic)))
+        return split(ranges, self._options.min_partitions, self._options.max_records_per_partition)
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _ends(self) -> StreamOffset:
+        topics = self._lookup.topics()
+        partitions = select_partitions(self._options, topics, missing_ok=True)
+        return StreamOffset(dict(self._lookup.latest(partitions)), _ids(topics, dict.fromkeys(partitions, 0)))
+
+    def _begins(self, start: StreamOffset, now: StreamOffset) -> dict[TopicPartition, int]:
+        """Where each partition's range begins; fails where that cannot be unless loss is accepted."""
+        begins = dict.fromkeys(now.offsets, 0)
+        ends = dict(now.offsets)
+        for partition, offset in start.offsets.items():
+            if partition not in ends or not self._same_topic(partition, start, now):
+                self._lost(partition, offset, 0, ends.get(partition, 0))
+                continue
+            if ends[partition] < offset:
+                # A new leader learns its high watermark after its election; what was committed cannot be missing.
+                ends[partition] = self._lookup.settled_end(partition, offset)
+            if ends[partition] < offset:
+                self._lost(partition, offset, self._lookup.earliest([partition])[partition], ends[partition])
+            begins[partition] = min(offset, ends[partition])
+        now.offsets.update(ends)
+        return begins
+
+    def _same_topic(self, partition: TopicPartition, one: StreamOffset, other: StreamOffset) -> bool:
+        """Unless both have an id and these differ: a checkpoint of Spark's own form has none."""
+        first, second = one.ids.get(partition.topic), other.ids.get(partition.topic)
+        return first is None or second is None or first == second
+
+    def _still_there(self, partition: TopicPartition, end: StreamOffset, topics: Mapping[str, TopicShape]) -> bool:
+        shape = topics.get(partition.topic)
+        planned = end.ids.get(partition.topic)
+        if shape is None or partition.partition >= shape.partitions:
+            return False
+        return planned is None or shape.topic_id is None or shape.topic_id == planned
+
+    def _lost(self, partition: TopicPartition, wanted: int, earliest: int, latest: int) -> bool:
+        """Raise, or with failOnDataLoss=false leave it out."""
+        if self._options.fail_on_data_loss:
+            raise DataLossError(partition, wanted, earliest, latest)
+        return False
+
+    def _hold_back(self, available: int) -> bool:
+        """Whether minOffsetsPerTrigger waits for more; never with Trigger.AvailableNow, which would wait for ever."""
+        minimum = self._options.min_offsets_per_trigger
+        if minimum is None or self._target is not None or available >= minimum or self._last_batch_ms is None:
+            return False
+        return self._clock.monotonic_ms() - self._last_batch_ms < self._options.max_trigger_delay_ms
+
+    def _limited(
+        self, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """The ends by maxOffsetsPerTrigger and maxBytesPerTrigger; a partition with records goes on by one at least."""
+        limited = dict(ends)
+        sizes = {partition: end - begins[partition] for partition, end in ends.items() if end > begins[partition]}
+        most = self._options.max_offsets_per_trigger
+        if most is not None and sum(sizes.values()) > most:
+            total = sum(sizes.values())
+            for partition, size in sizes.items():
+                limited[partition] = begins[partition] + min(size, _share(most * size / total))
+        most_bytes = self._options.max_bytes_per_trigger
+        if most_bytes is not None and sizes:
+            wanted = {partition: (begins[partition], limited[partition]) for partition in sizes}
+            each = self._lookup.bytes_per_offset(wanted)
+            total_bytes = sum(each[partition] * (high - low) for partition, (low, high) in wanted.items())
+            if total_bytes > most_bytes:
+                for partition, (low, high) in wanted.items():
+                    limited[partition] = low + min(high - low, _share((high - low) * most_bytes / total_bytes))
+        return limited
+
+
+def _share(part: float) -> int:
+    return max(1, math.floor(part))
+
+
+def _names(offsets: Mapping[TopicPartition, int]) -> list[str]:
+    return sorted({partition.topic for partition in offsets})
+
+
+def _ids(topics: Mapping[str, TopicShape], offsets: Mapping[TopicPartition, int]) -> dict[str, str]:
+    found = {name: topics[name].topic_id for name in _names(offsets)}
+    return {name: topic_id for name, topic_id in found.items() if topic_id is not None}
