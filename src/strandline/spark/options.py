@@ -20,7 +20,7 @@ OPTIONS: dict[str, str] = {
     "assign": 'The partitions to read, as JSON: {"orders": [0, 1]}.',
     "subscribe": "Topics to read, separated by commas.",
     "subscribePattern": "A regular expression; every topic whose whole name it matches is read.",
-    "startingOffsets": 'Where to start: "earliest" (default of a batch), "latest" (default of a stream, and only there), '
+    "startingOffsets": 'Where to start: "earliest" (default of a batch), "latest" (default of a stream), '
     "or JSON with an offset a partition (-2: earliest, -1: latest). A stream with a checkpoint goes on from there.",
     "startingTimestamp": "Start every partition at the first record of this time or later (ms since 1970).",
     "startingOffsetsByTimestamp": 'The same for each partition: {"orders": {"0": 1700000000000}}.',

@@ -25,6 +25,7 @@ from strandline.spark.lookup import ClusterOffsets
 from strandline.spark.options import SourceOptions, parse_options
 from strandline.spark.planner import plan
 from strandline.spark.reading import RangePartition, read_range
+from strandline.spark.sink import BatchSink, StreamSink, batch_sink, stream_sink
 from strandline.spark.stream_source import StreamReader
 
 if TYPE_CHECKING:
@@ -50,6 +51,14 @@ class StrandlineDataSource(DataSource):
     def streamReader(self, schema: StructType) -> StreamReader:
         """A streaming read with its options checked."""
         return StreamReader(parse_options(self.options, streaming=True), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:
+        """The sink of a streaming query; output mode "complete" appends its rows, as Spark's own Kafka sink."""
+        return stream_sink(dict(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
+        """The sink of a batch write."""
+        return batch_sink(dict(self.options), schema, overwrite)
 
 
 class BatchReader(DataSourceReader):

@@ -1,0 +1,97 @@
+"""The options and columns of a write, under the names of Spark's own Kafka sink."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from strandline.client.config import CommonConfig, ConsumerConfig, ProducerConfig
+from strandline.proto.errors import ConfigError
+from strandline.spark.ledger import LEDGER_TOPIC
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+SINK_OPTIONS: dict[str, str] = {
+    "topic": "The topic of every row, whatever the column `topic` says.",
+    "ledgerTopic": f"Where tasks note what they write (default {LEDGER_TOPIC}); created when it is missing.",
+    "checkpointLocation": "Spark's own: where the streaming query keeps its progress.",
+    "path": "Spark's own; no effect.",
+}
+"""Every option with its sentence, but `kafka.*`: any setting of the producer, above all `kafka.bootstrap.servers`."""
+
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "key": ("binary", "string"),
+    "value": ("binary", "string"),
+    "topic": ("string",),
+    "partition": ("int",),
+    "headers": ("array<struct<key:string,value:binary>>",),
+}
+"""The columns that are written, with their types; others are left aside, as Spark's own sink does."""
+
+_BY_LOWER_NAME = {name.lower(): name for name in SINK_OPTIONS}
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """A write, as the user asked for it."""
+
+    bootstrap: str
+    topic: str | None
+    ledger_topic: str
+    producer_settings: Mapping[str, str] = field(default_factory=dict)
+    """The `kafka.*` options without their prefix."""
+
+    @property
+    def reader_settings(self) -> Mapping[str, str]:
+        """Those of them that a consumer has too."""
+        return self._shared(ConsumerConfig)
+
+    @property
+    def admin_settings(self) -> Mapping[str, str]:
+        """Those of them that every client has."""
+        return self._shared(CommonConfig)
+
+    def _shared(self, kind: type[CommonConfig]) -> Mapping[str, str]:
+        known = kind.__dataclass_fields__
+        return {key: value for key, value in self.producer_settings.items() if key.replace(".", "_") in known}
+
+
+def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
+    """Check the options of a write.
+
+    Raises:
+        ConfigError: an unknown option or setting, no `kafka.bootstrap.servers`, or a producer that is not idempotent.
+    """
+    lower = {key.lower(): str(value) for key, value in options.items()}
+    settings = {key[len("kafka.") :]: value for key, value in lower.items() if key.startswith("kafka.")}
+    for key, value in lower.items():
+        if not key.startswith("kafka.") and key not in _BY_LOWER_NAME:
+            near = difflib.get_close_matches(key, list(_BY_LOWER_NAME), n=1)
+            names = ", ".join(SINK_OPTIONS)
+            hint = f"did you mean {_BY_LOWER_NAME[near[0]]}?" if near else f"one of {names} or kafka.*"
+            raise ConfigError(key, value, f"there is no such option of a write; {hint}")
+    bootstrap = settings.pop("bootstrap.servers", "").strip()
+    if not bootstrap:
+        raise ConfigError("kafka.bootstrap.servers", bootstrap, "the address of a node, such as 127.0.0.1:9092")
+    if not ProducerConfig.of(settings).idempotent:
+        raise ConfigError("kafka.acks", settings.get("acks", ""), "acks=all with idempotence: rows are written once")
+    return SinkOptions(bootstrap, lower.get("topic"), lower.get("ledgertopic", LEDGER_TOPIC), settings)
+
+
+def check_columns(schema: StructType, options: SinkOptions) -> None:
+    """Refuse a frame that cannot be written.
+
+    Raises:
+        ConfigError: no column `value`, no topic, or a column of another type than it must have.
+    """
+    types = {field.name.lower(): field.dataType.simpleString() for field in schema.fields}
+    if "value" not in types:
+        raise ConfigError("columns", ", ".join(types), "a column `value`, binary or string")
+    if options.topic is None and "topic" not in types:
+        raise ConfigError("topic", "", "the option `topic`, or a column of that name")
+    for name, allowed in COLUMNS.items():
+        if name in types and types[name] not in allowed:
+            raise ConfigError(f"column {name}", types[name], " or ".join(allowed))
