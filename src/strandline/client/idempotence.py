@@ -95,6 +95,20 @@ class Sequencer:
             return True
         return False
 
+    async def assigned(self) -> int:
+        """The producer id, asked for where there is none yet.
+
+        Raises:
+            KafkaError: the cluster gives none.
+        """
+        while self.producer_id < 0:
+            self._fetch_producer_id()
+            if self._fetching is not None:
+                await asyncio.wait([self._fetching])
+            if self.producer_id < 0 and isinstance(self.last_error, KafkaError) and not self.last_error.retriable:
+                raise self.last_error
+        return self.producer_id
+
     async def close(self) -> None:
         """Stop asking for a producer id."""
         if self._fetching is not None:

@@ -103,6 +103,18 @@ class Producer:
                 f"not everything was acknowledged within {timeout_s} s", running.core.sender.current_trouble()
             )
 
+    def producer_id(self) -> int:
+        """The id that stands in the batches of this producer in the log (KIP-98); -1 when it is not idempotent.
+
+        A broker that refuses it makes the producer take a new one; that happens to producers idle for days alone.
+
+        Raises:
+            KafkaError: the cluster gives none.
+            ClientTimeout: none within `max.block.ms`.
+        """
+        running = self._running or self._start()
+        return running.thread.wait(running.core.producer_id())
+
     def partitions_for(self, topic: str) -> int:
         """How many partitions a topic has. Raises as `send` does."""
         return self._view(self._running or self._start(), topic, None).partition_count

@@ -8,7 +8,7 @@ from typing import Any
 
 from strandline.client.accumulator import Accumulator
 from strandline.client.config import ProducerConfig
-from strandline.client.errors import BufferExhausted
+from strandline.client.errors import BufferExhausted, ClientTimeout
 from strandline.client.futures import FutureKind
 from strandline.client.metadata import TopicView
 from strandline.client.partitioner import StickyPartitioner, partition_of_key
@@ -86,6 +86,16 @@ class ProducerCore:
         elif timestamp_ms < 0:
             raise ConfigError("timestamp_ms", timestamp_ms, "milliseconds since 1970, not negative")
         return accumulator.append(target, timestamp_ms, key, value, headers=headers, size=size)
+
+    async def producer_id(self) -> int:
+        """The producer id, -1 without idempotence. Raises KafkaError or ClientTimeout (`max.block.ms`)."""
+        max_block_ms = self.config.max_block_ms
+        try:
+            async with asyncio.timeout(max_block_ms / 1000):
+                return await self.sender.producer_id()
+        except TimeoutError:
+            trouble = self.sender.current_trouble()
+            raise ClientTimeout(f"no producer id within max.block.ms={max_block_ms}", trouble) from None
 
     def exhausted(self) -> BufferExhausted:
         """The error of a send that found no room in time."""

@@ -359,6 +359,10 @@ class Sender:
                 next_ms = min(next_ms, batch.created_ms + timeout_ms)
         self._next_sweep_ms = next_ms
 
+    async def producer_id(self) -> int:
+        """The producer id, asked for where there is none yet; -1 without idempotence."""
+        return -1 if self._sequencer is None else await self._sequencer.assigned()
+
     def current_trouble(self) -> StrandlineError | None:
         """The last failure on the way to the brokers, if the trouble lasts."""
         waiting_for_id = None if self._sequencer is None else self._sequencer.last_error
