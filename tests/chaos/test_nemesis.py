@@ -146,6 +146,35 @@ def test_a_rotten_directory_is_moved_away() -> None:
     assert any("is moved away" in line for line in lines)
 
 
+def test_a_new_disk_has_nothing_rotten_to_be_moved_away() -> None:
+    """Bits rot, then the machine gets a new disk: what is fetched onto that one is good, and stays (simulator seed 148:
+    it was moved away too, or, before it was there, the move failed)."""
+    site = Site(2, ("bit_rot",))
+    nemesis, disk = site.nemesis, site.world.machines[site.nemesis.victim].disk
+    nemesis.options.duration_min_ms = nemesis.options.duration_max_ms = 100
+
+    async def story(back_ms: float) -> None:
+        site.start(nemesis.victim)
+        await site.world.sleep_ms(50)
+        FAULTS["bit_rot"](nemesis)
+        site.world.power_cut(nemesis.victim)
+        disk.wipe()
+        await site.world.sleep_ms(back_ms)
+        nemesis.restart(nemesis.victim)
+        await site.world.sleep_ms(200)
+
+    async def stories() -> None:
+        for back_ms in (50, 150):
+            await story(back_ms)
+            assert disk.names.find("/data/t-0") is not None
+            assert not nemesis.excused
+            site.world.kill(nemesis.victim)
+
+    site.world.run(stories())
+    assert not site.world.loop.unhandled
+    assert not any("moved away" in what for _, what in nemesis.events)
+
+
 def test_fewer_faults_leave_the_others_as_they_were() -> None:
     """Shrinking: of the same seed only the first are injected, at the same instants, on the same machines."""
     site = Site(11, NODE_KINDS)

@@ -74,6 +74,8 @@ class SimCluster:
         self.self_stops = 0
         self.quorum_checks = QuorumChecks()
         self.partition_checks = PartitionChecks()
+        self._newest: MetadataImage | None = None
+        """The newest image of the nodes that were replaced by others."""
         self._settings = dict(settings)
         for name in self.names:
             world.add_machine(name)
@@ -99,6 +101,7 @@ class SimCluster:
 
     def start(self, name: str) -> None:
         """Start a node's process."""
+        self._newest = self.newest_image()
         self.live.pop(name, None)
         self.world.spawn(name, lambda ports: self._main(name, ports))
 
@@ -194,8 +197,11 @@ class SimCluster:
         return f"n{max(leaders)[1]}" if leaders else None
 
     def newest_image(self) -> MetadataImage | None:
-        """The image of the node that has applied most."""
-        images = [live.node.publisher.image for live in self.nodes()]
+        """The image of the node that has applied most, dead or alive: a controller that commits a change, answers its
+        broker, and dies at once, was perhaps the only one that knew of the commit."""
+        images = [live.node.publisher.image for live in self.live.values()]
+        if self._newest is not None:
+            images.append(self._newest)
         return max(images, key=lambda image: image.offset, default=None)
 
     def observe(self) -> None:

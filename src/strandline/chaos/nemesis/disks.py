@@ -111,10 +111,11 @@ def bit_rot(nemesis: Nemesis) -> None:
     disk.rot(path, position, bit)
 
     def undo() -> None:
-        nemesis.note(f"the rotten {directory} of {name} is moved away, its node is restarted")
-        nemesis.world.kill(name)
-        disk.remove_directory(directory)
         nemesis.blame(name)
+        if directory in disk.rotten:  # else the machine has a new disk since, and nothing rotten on it
+            nemesis.note(f"the rotten {directory} of {name} is moved away, its node is restarted")
+            nemesis.world.kill(name)
+            disk.remove_directory(directory)
         nemesis.restart(name)
 
     nemesis.note(f"bit {bit} of byte {position} of {path} on {name} turns over")

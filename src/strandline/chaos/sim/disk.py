@@ -105,9 +105,11 @@ class SimDisk:
 
     def remove_directory(self, path: str) -> None:
         """A directory is moved away for good, by hand, while nothing runs. Nothing happens when it does not exist."""
-        parent, name = self.names.parent(path)
-        parent.entries.pop(name, None)
         self.rotten.pop(path, None)
+        if self.names.find(path) is None:
+            return
+        parent, name = self.names.parent(path)
+        del parent.entries[name]
         self._count()
 
     def wipe(self) -> None:

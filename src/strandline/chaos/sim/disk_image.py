@@ -137,12 +137,11 @@ class FileNode:
         size = {"nothing": durable_size, "everything": self.size}.get(
             fate, rng.choice((low, high, rng.randint(low, high)))
         )
-        self.layers = [Layer(0, self.size)]
         self.lost.clear()
         self.lost_size = None
-        if size < self.size:
-            self.resize(size)
-        self.size = size
+        # What sectors of an older, longer file were left beyond the end reads as zeros when the file grows again.
+        self.size = max(size, PAGE_BYTES * (1 + max(self.pages, default=0)))
+        self.resize(size)
         self.layers = [Layer(0, size)]
 
     def _settle_cuts(self, rng: random.Random) -> None:
