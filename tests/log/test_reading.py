@@ -20,6 +20,7 @@ from strandline.log.partition_log import PartitionLog
 from strandline.log.reader import IndexCache, LogRead
 from strandline.log.real_disk import RealDisk, RealFile
 from strandline.log.recovery import LastLife, open_log
+from strandline.log.segment import pread_blocking
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from tests.log.helpers import TP, FailingDisk, ManualClock, all_records, client_batch, fill, open_test_log
@@ -229,3 +230,15 @@ def test_a_wrong_index_is_built_anew(disk: FailingDisk, tmp_path: Path) -> None:
         assert read is not None
         assert read.first_offset == offset
     assert [record.offset for record in all_records(log)] == list(range(50))
+
+
+@pytest.mark.parametrize("bit", [60, 6, 0])
+def test_a_rotten_base_offset_is_refused(disk: FailingDisk, tmp_path: Path, bit: int) -> None:
+    """The CRC does not cover it. Whoever asks for the batch is told where the damage is, not that there is nothing."""
+    log = open_test_log(disk, str(tmp_path / "t-0"))
+    fill(log, 8)
+    segment = log.segments[0]
+    position = next(at for at, header in segment.headers(0, pread_blocking) if header.base_offset == 5)
+    segment.file.pwrite((5 ^ 1 << bit).to_bytes(8, "big"), position)
+    with pytest.raises(KafkaError, match=r"CORRUPT_MESSAGE.* offset 5 is missing"):
+        log.read(5, 1 << 20, 8)

@@ -20,21 +20,60 @@ _SLOTS = (2, 3, 5, 6, 7)
 """Where a ConsumerRecord has offset, timestamp, key, value and headers."""
 
 
-def whole_batches(data: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
+def whole_batches(data: memoryview, high_watermark: int) -> Iterator[tuple[BatchHeader, memoryview]]:
     """The whole batches of a fetch answer; brokers may cut the last one off.
 
+    A batch's CRC does not cover its base offset, which a leader writes without touching the rest: what rots there shows
+    in the order alone. Of two batches in the wrong order either may be the damaged one, so the first is kept back.
+
     Raises:
-        KafkaError: CORRUPT_MESSAGE.
+        KafkaError: CORRUPT_MESSAGE: no batch, or offsets that go back or reach the answer's high watermark; once the
+            batches before have been given.
     """
     pos = 0
     size = len(data)
+    before: tuple[BatchHeader, memoryview] | None = None
     while size - pos >= HEADER_SIZE:
         header = parse_header(data, pos)
         end = pos + header.batch_length + OVERHEAD
         if end > size:
-            return
-        yield header, data[pos:end]
+            break
+        if before is not None:
+            if header.base_offset <= before[0].last_offset:
+                raise KafkaError(
+                    ErrorCode.CORRUPT_MESSAGE,
+                    "offsets go back",
+                    last_offset=before[0].last_offset,
+                    following=header.base_offset,
+                )
+            yield before
+        if header.last_offset >= high_watermark:
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE,
+                "a batch of offsets that are not committed yet",
+                last_offset=header.last_offset,
+                high_watermark=high_watermark,
+            )
+        before = header, data[pos:end]
         pos = end
+    if before is not None:
+        yield before
+
+
+def good_batches(data: memoryview, high_watermark: int) -> list[tuple[BatchHeader, memoryview]]:
+    """The whole batches of a fetch answer, as far as they are good: what follows is met as the first of another answer.
+
+    Raises:
+        KafkaError: CORRUPT_MESSAGE, see `whole_batches`, where there is no good one.
+    """
+    good: list[tuple[BatchHeader, memoryview]] = []
+    try:
+        for found in whole_batches(data, high_watermark):
+            good.append(found)
+    except KafkaError:
+        if not good:
+            raise
+    return good
 
 
 class AbortedTransactions:

@@ -314,7 +314,7 @@ class Fetcher:
             state.error = error
 
     def _chunk(self, state: PartitionState, told: FetchedPartition) -> Chunk:
-        chunk = Chunk(told.records, told.aborted, self._read_committed)
+        chunk = Chunk(told.records, told.aborted, self._read_committed, told.high_watermark)
         if not chunk.batches:
             raise KafkaError(
                 ErrorCode.MESSAGE_TOO_LARGE,

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from strandline.client.config import ConsumerConfig
-from strandline.client.decoding import AbortedTransactions, consumer_records, whole_batches
+from strandline.client.decoding import AbortedTransactions, consumer_records, good_batches, whole_batches
 from strandline.client.errors import ClientTimeout, OffsetOutOfRange
 from strandline.client.leaders import Leaders
 from strandline.client.loop_thread import LoopThread
@@ -106,7 +106,7 @@ class AsyncRangeReader:
         """What the reader gets to see of an answer, and the offset to go on from."""
         hidden = AbortedTransactions(told.aborted) if self._read_committed else None
         batches: list[RawBatch] = []
-        for header, data in whole_batches(told.records):
+        for header, data in good_batches(told.records, told.high_watermark):
             if header.base_offset >= end:
                 return batches, end
             position = max(position, header.next_offset)
@@ -146,7 +146,7 @@ class AsyncRangeReader:
             else:
                 if told.error is ErrorCode.OFFSET_OUT_OF_RANGE:
                     trouble = await self._out_of_range(partition, position, left_ms)
-                elif len(told.records) and next(whole_batches(told.records), None) is not None:
+                elif len(told.records) and next(whole_batches(told.records, told.high_watermark), None) is not None:
                     return told
                 elif told.high_watermark < end:
                     trouble = OffsetOutOfRange(*partition, end - 1, told.log_start_offset, told.high_watermark)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from strandline.client.decoding import AbortedTransactions, consumer_records, whole_batches
+from strandline.client.decoding import AbortedTransactions, consumer_records, good_batches
 from strandline.client.types import ConsumerRecord
 from strandline.log.batch import BatchHeader
 from strandline.proto.errors import KafkaError
@@ -14,9 +14,12 @@ from strandline.proto.ids import TopicPartition
 class Chunk:
     """The batches of one fetch answer that were not handed out yet."""
 
-    def __init__(self, records: memoryview, aborted: tuple[tuple[int, int], ...], read_committed: bool) -> None:
+    def __init__(
+        self, records: memoryview, aborted: tuple[tuple[int, int], ...], read_committed: bool, high_watermark: int
+    ) -> None:
+        """Raises KafkaError (CORRUPT_MESSAGE), see `good_batches`."""
         self.size_bytes = len(records)
-        self.batches: deque[tuple[BatchHeader, memoryview]] = deque(whole_batches(records))
+        self.batches = deque(good_batches(records, high_watermark))
         self._filter = AbortedTransactions(aborted) if read_committed else None
 
     def hides(self, header: BatchHeader, batch: memoryview) -> bool:

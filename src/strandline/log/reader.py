@@ -123,6 +123,8 @@ class LogReader:
         if found is None:
             raise segment.damaged(segment.size, f"offset {offset} is missing: the segment ends before it")
         position, header = found
+        if header.base_offset > offset:  # the CRC does not cover it, and in a log without gaps this cannot be
+            raise segment.damaged(position, f"offset {offset} is missing: a batch of {header.base_offset} stands there")
         end, next_offset = position, -1
         if header.last_offset < limit:
             end_max = position + (max(max_bytes, header.size) if min_one_batch else max_bytes)
