@@ -97,8 +97,6 @@ def damaged(kind: str) -> memoryview:
         ("count", ErrorCode.INVALID_RECORD),
         ("base offset", ErrorCode.INVALID_RECORD),
         ("control", ErrorCode.INVALID_RECORD),
-        ("sequence without id", ErrorCode.INVALID_RECORD),
-        ("epoch without id", ErrorCode.INVALID_RECORD),
         ("id without epoch", ErrorCode.INVALID_RECORD),
         ("transactional", ErrorCode.INVALID_TXN_STATE),
         ("codec 6", ErrorCode.UNSUPPORTED_COMPRESSION_TYPE),
@@ -113,6 +111,16 @@ def test_what_a_leader_refuses(disk: FailingDisk, tmp_path: Path, kind: str, cod
         log.append_as_leader(damaged(kind), 0, 0)
     assert caught.value.code is code
     assert (log.log_end_offset, log.size_bytes, log.segments[0].file.size()) == (1, size, size)
+
+
+@pytest.mark.parametrize("kind", ["sequence without id", "epoch without id"])
+def test_leftovers_of_a_producer_without_id(disk: FailingDisk, tmp_path: Path, kind: str) -> None:
+    """franz-go and aiokafka, not idempotent, leave 0 and 1 in the epoch's or the sequence's place: taken, as by Kafka."""
+    log = open_test_log(disk, tmp_path)
+    for _ in range(2):
+        log.append_as_leader(damaged(kind), 0, 0)
+    assert log.log_end_offset == 4
+    assert not log.producers.entries()
 
 
 def test_size_limits(disk: FailingDisk, tmp_path: Path) -> None:

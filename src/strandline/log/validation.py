@@ -106,15 +106,9 @@ def _check_fields(header: BatchHeader) -> None:
         raise _invalid("clients may not write control batches")
     if attributes & CODEC_MASK > Codec.ZSTD:
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression {attributes & CODEC_MASK} is not known")
-    if header[9] >= 0:
-        if header[10] < 0 or header[11] < 0:
-            raise _invalid(
-                "a producer id without epoch or sequence", producer_epoch=header[10], base_sequence=header[11]
-            )
-    elif header[11] >= 0 or header[10] >= 0:
-        raise _invalid(
-            "an epoch or a sequence without producer id", producer_epoch=header[10], base_sequence=header[11]
-        )
+    # Without a producer id, epoch and sequence mean nothing: franz-go and aiokafka leave 0 or 1 there.
+    if header[9] >= 0 and (header[10] < 0 or header[11] < 0):
+        raise _invalid("a producer id without epoch or sequence", producer_epoch=header[10], base_sequence=header[11])
     if attributes & TRANSACTIONAL_BIT:
         raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not served: this producer has begun none here")
 
