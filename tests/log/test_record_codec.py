@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from types import ModuleType
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from strandline.log import records as in_use
 from strandline.log import records_python
+from strandline.log.columns import RecordColumns
 from strandline.log.records import Record
 from strandline.log.records_python import encode_varint
 
@@ -85,6 +87,65 @@ def test_both_refuse_alike(items: list[Any], data: st.DataObject) -> None:
     arguments = (bytes(damaged), count, 7, 1_700_000_000_000, None, Record, *PLAIN)
     assert outcome(compiled.decode, *arguments) == outcome(records_python.decode, *arguments)
     assert outcome(compiled.check, bytes(damaged), count) == outcome(records_python.check, bytes(damaged), count)
+
+
+def as_columns(codec: Any, calls: list[tuple[Any, ...]]) -> tuple[list[Any], RecordColumns]:
+    """What each call gives or that it refuses, and the columns after all of them."""
+    columns = RecordColumns.empty()
+    return [outcome(codec.columns, columns, *call) for call in calls], columns
+
+
+@needs_compiled
+@given(st.lists(st.tuples(records, st.booleans()), max_size=3), st.data())
+@settings(max_examples=200, deadline=None)
+def test_both_make_the_same_columns(batches: list[tuple[list[Any], bool]], data: st.DataObject) -> None:
+    """Several batches, one behind the other, some damaged: the same rows in the same bytes, or the same refusal."""
+    with_headers = data.draw(st.booleans())
+    calls: list[tuple[Any, ...]] = []
+    for items, damage in batches:
+        encoded = bytearray(encode(records_python, items))
+        if damage:
+            encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
+        low, high = data.draw(st.integers(98, 103)), data.draw(st.integers(98, 110))
+        fixed = data.draw(st.none() | st.integers(0, 2**40))
+        calls.append((bytes(encoded), len(items), 100, 5, fixed, low, high, with_headers))
+    assert as_columns(compiled, calls) == as_columns(records_python, calls)
+
+
+@pytest.mark.parametrize("codec", BOTH, ids=lambda codec: codec.__name__.rpartition(".")[2])
+@given(items=records)
+@settings(max_examples=50, deadline=None)
+def test_columns_hold_what_records_hold(codec: Any, items: list[Any]) -> None:
+    columns = RecordColumns.empty()
+    arguments = (encode(codec, items), len(items), 0, 5, None)
+    assert codec.columns(columns, *arguments, 0, len(items), True) == (len(items), len(arguments[0]))
+    found, _ = codec.decode(*arguments, Record, *PLAIN)
+    assert columns.rows == len(found)
+    assert columns.header_count == sum(len(record.headers) for record in found)
+    assert list(memoryview(columns.offsets).cast("q")) == [record.offset for record in found]
+    assert list(memoryview(columns.timestamps).cast("q")) == [record.timestamp_ms for record in found]
+    assert cells(columns.value_valid, columns.value_ends, columns.values) == [record.value for record in found]
+    assert cells(columns.key_valid, columns.key_ends, columns.keys) == [record.key for record in found]
+    contents = cells(columns.header_valid, columns.header_ends, columns.headers)
+    assert contents == [content for record in found for _, content in record.headers]
+
+
+@needs_compiled
+@pytest.mark.parametrize("column", range(15))
+def test_columns_of_other_lengths_are_an_error(column: int) -> None:
+    """Filling them would write outside."""
+    arrays = list(RecordColumns.empty())
+    arrays[column] = bytearray(7)
+    with pytest.raises(TypeError):
+        compiled.columns(tuple(arrays), body(), 1, 0, 0, None, 0, 1, True)
+
+
+def cells(valid: bytearray, ends: bytearray, data: bytearray) -> list[bytes | None]:
+    edges = list(memoryview(ends).cast("i"))
+    return [
+        bytes(data[low:high]) if valid[row // 8] >> row % 8 & 1 else None
+        for row, (low, high) in enumerate(itertools.pairwise(edges))
+    ]
 
 
 @pytest.mark.parametrize("codec", BOTH, ids=lambda codec: codec.__name__.rpartition(".")[2])

@@ -17,7 +17,7 @@ from typing import NamedTuple, Self
 
 from strandline.client.config import ConsumerConfig
 from strandline.client.decoding import AbortedTransactions, consumer_records, good_batches, whole_batches
-from strandline.client.errors import ClientTimeout, OffsetOutOfRange
+from strandline.client.errors import ClientError, ClientTimeout, OffsetOutOfRange
 from strandline.client.leaders import Leaders
 from strandline.client.loop_thread import LoopThread
 from strandline.client.network import DATA
@@ -33,6 +33,8 @@ from strandline.client.wire.fetch import (
     encode_fetch,
 )
 from strandline.log.batch import BatchHeader, verify_crc
+from strandline.log.columns import RecordColumns
+from strandline.log.records import decode_columns
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
@@ -40,6 +42,13 @@ from strandline.proto.ports import Clock, Rng
 
 _SHORT_LOG_GRACE_MS = 5_000
 """How long a log may seem to end before the range does: a new leader learns its high watermark after its election."""
+
+
+class TopicReplaced(ClientError):
+    """A topic was deleted, and another one created under its name: its offsets mean other records."""
+
+    def __init__(self, topic: str, expected: str, found: str) -> None:
+        super().__init__(f"topic {topic!r} with id {expected} is gone; {found} has its name now")
 
 
 class RawBatch(NamedTuple):
@@ -69,12 +78,18 @@ class AsyncRangeReader:
         self._clock = self._session.clock
         self._leaders = Leaders(self._session, self._config.request_timeout_ms)
         self._read_committed = self._config.isolation_level == "read_committed"
+        self._expected: dict[str, str] = {}
+
+    def expect(self, topic: str, topic_id: str) -> None:
+        """Read this very topic from now on: another one of that name is TopicReplaced."""
+        self._expected[topic] = topic_id
 
     async def answers(self, partition: TopicPartition, start: int, end: int) -> AsyncGenerator[list[RawBatch], None]:
         """The batches that reach into [start, end), one fetch answer after the other.
 
         Raises:
             OffsetOutOfRange: the log does not hold the range (any more); the figures say what it holds.
+            TopicReplaced: see `expect`.
             UnknownTopic, KafkaError: what a retry does not mend, damaged batches among it.
             ClientTimeout: no progress for `default.api.timeout.ms`.
         """
@@ -138,7 +153,7 @@ class AsyncRangeReader:
                     raise
                 trouble = error
                 self._refresh(partition, error)
-            except (OffsetOutOfRange, ConfigError):
+            except (OffsetOutOfRange, ConfigError, TopicReplaced):
                 raise
             except StrandlineError as error:
                 trouble = error
@@ -158,6 +173,9 @@ class AsyncRangeReader:
     async def _fetch_once(self, partition: TopicPartition, position: int, timeout_ms: float) -> FetchedPartition:
         config = self._config
         view = await self._metadata.wait_for_topic(partition.topic, timeout_ms)
+        expected = self._expected.get(partition.topic)
+        if expected is not None and view.topic_id is not None and str(view.topic_id) != expected:
+            raise TopicReplaced(partition.topic, expected, str(view.topic_id))
         leader = self._metadata.leader_of(partition)
         if leader is None:
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader")
@@ -220,6 +238,10 @@ class RangeReader:
             self._thread.stop(_nothing)
             raise
 
+    def expect(self, topic: str, topic_id: str) -> None:
+        """Read this very topic from now on: another one of that name is TopicReplaced."""
+        self._inner.expect(topic, topic_id)
+
     def read_batches(self, topic: str, partition: int, start: int, end: int) -> Iterator[RawBatch]:
         """Every batch that reaches into [start, end), in order. Raises as `AsyncRangeReader.answers`."""
         answers = self._inner.answers(TopicPartition(topic, partition), start, end)
@@ -241,6 +263,29 @@ class RangeReader:
             if batch.next_offset > end:
                 records = [record for record in records if record.offset < end]
             yield from records
+
+    def read_columns(
+        self, topic: str, partition: int, start: int, end: int, *, max_rows: int, max_bytes: int, with_headers: bool
+    ) -> Iterator[tuple[int, RecordColumns]]:
+        """The records of [start, end), in order, as buffers in Arrow's layout, each with its records' timestamp type.
+
+        No object is made for a record. Columns are given out once they hold `max_rows` records or `max_bytes` of keys,
+        values and headers; a batch is never split, so they may hold one batch more. Raises as `read_batches`.
+        """
+        columns, timestamp_type = RecordColumns.empty(), 0
+        for batch in self.read_batches(topic, partition, start, end):
+            full = columns.rows >= max_rows or columns.size_bytes >= max_bytes
+            if columns.rows and (full or timestamp_type != batch.header.timestamp_type):
+                yield timestamp_type, columns
+                columns = RecordColumns.empty()
+            timestamp_type = batch.header.timestamp_type
+            try:
+                decode_columns(columns, batch.header, batch.data, start, end, with_headers=with_headers)
+            except KafkaError as error:
+                figures = {**error.figures, "partition": f"{topic}-{partition}", "base_offset": batch.base_offset}
+                raise KafkaError(error.code, error.message, **figures) from error
+        if columns.rows:
+            yield timestamp_type, columns
 
     def close(self) -> None:
         """Close the connections. Idempotent."""

@@ -364,6 +364,283 @@ check(PyObject *module, PyObject *args)
     return result;
 }
 
+/* ------------------------------------------------------------------ columns */
+
+/* Where a column grows: the bytearrays of records_python.Columns, in its order. */
+enum {
+    OFFSETS,
+    TIMESTAMPS,
+    KEY_VALID,
+    KEY_ENDS,
+    KEYS,
+    VALUE_VALID,
+    VALUE_ENDS,
+    VALUES,
+    LIST_VALID,
+    LIST_ENDS,
+    NAME_ENDS,
+    NAMES,
+    HEADER_VALID,
+    HEADER_ENDS,
+    HEADERS,
+    COLUMNS
+};
+
+/* How many rows, and bytes of each kind, records take as columns. */
+typedef struct {
+    Py_ssize_t rows, keys, values, headers, names, contents;
+} Sizes;
+
+/* One record's place: what lies at the reader is its key. */
+typedef struct {
+    int64_t offset, timestamp;
+} Place;
+
+static int
+read_place(Reader *reader, int64_t base_offset, int64_t base_timestamp, Place *place)
+{
+    int64_t timestamp_delta, offset_delta;
+    if (read_start(reader, &timestamp_delta, &offset_delta) < 0) {
+        return -1;
+    }
+    if (__builtin_add_overflow(base_timestamp, timestamp_delta, &place->timestamp)
+        || __builtin_add_overflow(base_offset, offset_delta, &place->offset)) {
+        return fail("a timestamp or offset of more than 64 bits", reader->position);
+    }
+    return 0;
+}
+
+static int
+measure_field(Reader *reader, Py_ssize_t *bytes)
+{
+    Py_ssize_t length;
+    if (read_length(reader, &length) < 0) {
+        return -1;
+    }
+    if (length > 0) {
+        reader->position += length;
+        *bytes += length;
+    }
+    return 0;
+}
+
+static int
+measure_headers(Reader *reader, Sizes *sizes)
+{
+    Py_ssize_t count;
+    if (read_header_count(reader, &count) < 0) {
+        return -1;
+    }
+    for (Py_ssize_t index = 0; index < count; index++) {
+        Reader name = *reader;
+        if (skip_name(reader) < 0 || measure_field(&name, &sizes->names) < 0
+            || measure_field(reader, &sizes->contents) < 0) {
+            return -1;
+        }
+    }
+    sizes->headers += count;
+    return 0;
+}
+
+typedef struct {
+    char *at[COLUMNS];
+    Py_ssize_t rows, headers;
+} Filling;
+
+static int32_t *
+ends(const Filling *filling, int column)
+{
+    return (int32_t *)filling->at[column];
+}
+
+/* Bytes, or null, as row `row` of three columns: validity, ends and data. */
+static void
+fill_field(Reader *reader, Filling *filling, int validity, Py_ssize_t row)
+{
+    Py_ssize_t length;
+    int32_t *end = ends(filling, validity + 1) + row;
+    (void)read_length(reader, &length);
+    if (length >= 0) {
+        filling->at[validity][row / 8] |= (char)(1 << (row % 8));
+        memcpy(filling->at[validity + 2] + end[0], reader->data + reader->position, (size_t)length);
+        reader->position += length;
+    }
+    end[1] = end[0] + (int32_t)(length > 0 ? length : 0);
+}
+
+static void
+fill_headers(Reader *reader, Filling *filling, Py_ssize_t row)
+{
+    Py_ssize_t count, length;
+    (void)read_header_count(reader, &count);
+    if (count > 0) {
+        filling->at[LIST_VALID][row / 8] |= (char)(1 << (row % 8));
+    }
+    for (Py_ssize_t index = 0; index < count; index++) {
+        int32_t *end = ends(filling, NAME_ENDS) + filling->headers;
+        (void)read_length(reader, &length);
+        memcpy(filling->at[NAMES] + end[0], reader->data + reader->position, (size_t)length);
+        reader->position += length;
+        end[1] = end[0] + (int32_t)length;
+        fill_field(reader, filling, HEADER_VALID, filling->headers);
+        filling->headers++;
+    }
+    ends(filling, LIST_ENDS)[row + 1] = (int32_t)filling->headers;
+}
+
+/* Make room in every column; 0, or -1 with an error raised. */
+static int
+grow(PyObject *columns, const Sizes *added, int with_headers, Filling *filling)
+{
+    Py_ssize_t rows = PyByteArray_GET_SIZE(PyTuple_GET_ITEM(columns, OFFSETS)) / 8;
+    Py_ssize_t headers = PyByteArray_GET_SIZE(PyTuple_GET_ITEM(columns, NAME_ENDS)) / 4 - 1;
+    Py_ssize_t bitmap = (rows + added->rows + 7) / 8 - (rows + 7) / 8;
+    Py_ssize_t header_bitmap = (headers + added->headers + 7) / 8 - (headers + 7) / 8;
+    const Py_ssize_t more[COLUMNS] = {
+        added->rows * 8, added->rows * 8, bitmap, added->rows * 4, added->keys, bitmap, added->rows * 4, added->values,
+        with_headers ? bitmap : 0, with_headers ? added->rows * 4 : 0, added->headers * 4, added->names, header_bitmap,
+        added->headers * 4, added->contents,
+    };
+    for (int column = 0; column < COLUMNS; column++) {
+        if (more[column] > INT32_MAX - PyByteArray_GET_SIZE(PyTuple_GET_ITEM(columns, column))) {
+            PyErr_SetString(PyExc_OverflowError, "a column of more than 2 GB");
+            return -1;
+        }
+    }
+    for (int column = 0; column < COLUMNS; column++) {
+        PyObject *array = PyTuple_GET_ITEM(columns, column);
+        Py_ssize_t before = PyByteArray_GET_SIZE(array);
+        if (more[column] && PyByteArray_Resize(array, before + more[column]) < 0) {
+            return -1;
+        }
+        filling->at[column] = PyByteArray_AS_STRING(array);
+        if (column == KEY_VALID || column == VALUE_VALID || column == LIST_VALID || column == HEADER_VALID) {
+            memset(filling->at[column] + before, 0, (size_t)more[column]);
+        }
+    }
+    filling->rows = rows;
+    filling->headers = headers;
+    return 0;
+}
+
+/* Whether these are columns of one length: with others, filling them would write outside. */
+static int
+is_columns(PyObject *columns, int with_headers)
+{
+    Py_ssize_t size[COLUMNS];
+    int right = PyTuple_GET_SIZE(columns) == COLUMNS;
+    for (Py_ssize_t column = 0; right && column < COLUMNS; column++) {
+        PyObject *array = PyTuple_GET_ITEM(columns, column);
+        right = PyByteArray_Check(array);
+        size[column] = right ? PyByteArray_GET_SIZE(array) : 0;
+    }
+    if (right) {
+        Py_ssize_t rows = size[OFFSETS] / 8, headers = size[NAME_ENDS] / 4 - 1;
+        Py_ssize_t bitmap = (rows + 7) / 8, header_bitmap = (headers + 7) / 8;
+        right = size[OFFSETS] % 8 == 0 && size[TIMESTAMPS] == rows * 8 && size[KEY_VALID] == bitmap
+                && size[KEY_ENDS] == rows * 4 + 4 && size[VALUE_VALID] == bitmap && size[VALUE_ENDS] == rows * 4 + 4
+                && size[NAME_ENDS] % 4 == 0 && headers >= 0 && size[HEADER_VALID] == header_bitmap
+                && size[HEADER_ENDS] == headers * 4 + 4;
+        if (with_headers) {
+            right = right && size[LIST_VALID] == bitmap && size[LIST_ENDS] == rows * 4 + 4;
+        }
+    }
+    if (right) {
+        const int data[4][2] = {{KEY_ENDS, KEYS}, {VALUE_ENDS, VALUES}, {NAME_ENDS, NAMES}, {HEADER_ENDS, HEADERS}};
+        for (int pair = 0; pair < 4; pair++) {
+            const char *edges = PyByteArray_AS_STRING(PyTuple_GET_ITEM(columns, data[pair][0]));
+            int32_t last;
+            memcpy(&last, edges + size[data[pair][0]] - 4, 4);
+            right = right && last == size[data[pair][1]];
+        }
+    }
+    if (!right) {
+        PyErr_SetString(PyExc_TypeError, "the buffers of a RecordColumns are wanted, all of one length");
+    }
+    return right;
+}
+
+/* Where a record of [low, high) is measured, and others are checked alone. */
+static int
+measure(Reader *reader, Py_ssize_t count, const Place *base, int64_t low, int64_t high, int with_headers, Sizes *sizes)
+{
+    Py_ssize_t end = reader->end;
+    for (Py_ssize_t index = 0; index < count; index++) {
+        Place place;
+        Sizes aside = {0, 0, 0, 0, 0, 0};
+        reader->end = end;
+        if (read_place(reader, base->offset, base->timestamp, &place) < 0) {
+            return -1;
+        }
+        int wanted = place.offset >= low && place.offset < high;
+        Sizes *to = wanted ? sizes : &aside;
+        to->rows++;
+        if (measure_field(reader, &to->keys) < 0 || measure_field(reader, &to->values) < 0
+            || (with_headers ? measure_headers(reader, to) : skip_headers(reader)) < 0 || read_end(reader) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static PyObject *
+columns(PyObject *module, PyObject *args)
+{
+    PyObject *arrays, *fixed;
+    Py_buffer view;
+    Py_ssize_t count;
+    long long base_offset, base_timestamp, low, high, fixed_timestamp = 0;
+    int with_headers;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "O!y*nLLOLLp:columns", &PyTuple_Type, &arrays, &view, &count, &base_offset,
+                          &base_timestamp, &fixed, &low, &high, &with_headers)) {
+        return NULL;
+    }
+    PyObject *result = NULL;
+    Sizes sizes = {0, 0, 0, 0, 0, 0};
+    Filling filling;
+    const Place base = {base_offset, base_timestamp};
+    Reader reader = {view.buf, 0, view.len};
+    if (fixed != Py_None && (fixed_timestamp = PyLong_AsLongLong(fixed)) == -1 && PyErr_Occurred()) {
+        goto done;
+    }
+    if (!is_columns(arrays, with_headers)) {
+        goto done;
+    }
+    if (count < 0 || count > view.len / 7) {
+        PyErr_SetString(PyExc_ValueError, "more records announced than fit");
+        goto done;
+    }
+    if (measure(&reader, count, &base, low, high, with_headers, &sizes) < 0) {
+        goto done;
+    }
+    Py_ssize_t position = reader.position;
+    if (sizes.rows && grow(arrays, &sizes, with_headers, &filling) < 0) {
+        goto done;
+    }
+    reader.position = 0;
+    for (Py_ssize_t index = 0, row = sizes.rows ? filling.rows : 0; sizes.rows && index < count; index++) {
+        Place place;
+        reader.end = view.len;
+        (void)read_place(&reader, base_offset, base_timestamp, &place);
+        if (place.offset >= low && place.offset < high) {
+            ((int64_t *)filling.at[OFFSETS])[row] = place.offset;
+            ((int64_t *)filling.at[TIMESTAMPS])[row] = fixed == Py_None ? place.timestamp : fixed_timestamp;
+            fill_field(&reader, &filling, KEY_VALID, row);
+            fill_field(&reader, &filling, VALUE_VALID, row);
+            if (with_headers) {
+                fill_headers(&reader, &filling, row);
+            }
+            row++;
+        }
+        reader.position = reader.end;
+    }
+    result = Py_BuildValue("nn", sizes.rows, position);
+done:
+    PyBuffer_Release(&view);
+    return result;
+}
+
 /* ------------------------------------------------------------------ writing */
 
 static Py_ssize_t
@@ -538,6 +815,7 @@ done:
 
 static PyMethodDef methods[] = {
     {"append", (PyCFunction)(void (*)(void))append, METH_FASTCALL, "See records_python.append."},
+    {"columns", columns, METH_VARARGS, "See records_python.columns."},
     {"check", check, METH_VARARGS, "See records_python.check."},
     {"decode", decode, METH_VARARGS, "See records_python.decode."},
     {NULL, NULL, 0, NULL},

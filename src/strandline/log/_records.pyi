@@ -14,6 +14,17 @@ def append(
     headers: Sequence[tuple[str, Buffer | None]],
 ) -> int: ...
 def check(data: Buffer, count: int) -> int: ...
+def columns(
+    arrays: tuple[bytearray, ...],
+    data: Buffer,
+    count: int,
+    base_offset: int,
+    base_timestamp: int,
+    fixed_timestamp: int | None,
+    low: int,
+    high: int,
+    with_headers: bool,
+) -> tuple[int, int]: ...
 def decode(
     data: Buffer,
     count: int,

@@ -23,11 +23,11 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 
 try:
-    from strandline.log._records import append, check, decode
+    from strandline.log._records import append, check, columns, decode
 
     COMPILED = True
 except ImportError:  # there was no compiler at the installation
-    from strandline.log.records_python import append, check, decode
+    from strandline.log.records_python import append, check, columns, decode
 
     COMPILED = False
 """Whether the compiled codec is in use."""
@@ -141,6 +141,34 @@ def decode_records_as(
     if position != len(data):
         raise _left_over(len(data) - position)
     return records
+
+
+def decode_columns(
+    arrays: tuple[bytearray, ...],
+    header: BatchHeader,
+    batch: Buffer,
+    low: int,
+    high: int,
+    *,
+    with_headers: bool,
+    max_bytes: int = MAX_DECOMPRESSED_BYTES,
+) -> int:
+    """Append a batch's records with offsets in [low, high) to columns (`strandline.log.columns`); how many they are.
+
+    Raises as `decode_records`; the columns are then as they were.
+    """
+    data = _unpacked(header, batch, max_bytes)
+    fixed_timestamp = header.max_timestamp if header.timestamp_type == LOG_APPEND_TIME else None
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
+    try:
+        rows, position = columns(
+            arrays, data, header.count, base_offset, base_timestamp, fixed_timestamp, low, high, with_headers
+        )
+    except ValueError as error:
+        raise _unreadable(header, error) from error
+    if position != len(data):
+        raise _left_over(len(data) - position)
+    return rows
 
 
 def check_records(header: BatchHeader, batch: Buffer, max_bytes: int) -> None:

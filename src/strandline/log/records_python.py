@@ -6,6 +6,7 @@ varints, a length of -1 stands for null. All three functions are hot, hence the 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -146,6 +147,60 @@ def decode(
         row[five] = headers
         records.append(new(kind, row))
     return records, position
+
+
+def columns(
+    arrays: tuple[bytearray, ...],
+    data: Buffer,
+    count: int,
+    base_offset: int,
+    base_timestamp: int,
+    fixed_timestamp: int | None,
+    low: int,
+    high: int,
+    with_headers: bool,
+) -> tuple[int, int]:
+    """Append the records with offsets in [low, high) to columns; how many they are, and the position after the last.
+
+    Args:
+        arrays: the buffers of `strandline.log.columns.RecordColumns`, in its order.
+
+    Raises:
+        ValueError: a record does not parse, whether it is wanted or not; the columns are as they were.
+        OverflowError: a column would have more than 2 GB.
+    """
+    walked, position = _walk(data, count, base_offset, base_timestamp, fixed_timestamp, tuple)
+    rows = [row for row in walked if low <= row[0] < high]
+    offsets, timestamps, lists, list_ends = arrays[0], arrays[1], arrays[8], arrays[9]
+    number, headers = len(offsets) // 8, len(arrays[10]) // 4 - 1
+    for offset, timestamp, key, value, fields in rows:
+        offsets += offset.to_bytes(8, sys.byteorder, signed=True)
+        timestamps += timestamp.to_bytes(8, sys.byteorder, signed=True)
+        _append_field(arrays[2:5], number, key)
+        _append_field(arrays[5:8], number, value)
+        if with_headers:
+            _append_bit(lists, number, bool(fields))
+            for name, content in fields:
+                arrays[11].extend(name.encode())
+                arrays[10].extend(len(arrays[11]).to_bytes(4, sys.byteorder))
+                _append_field(arrays[12:15], headers, content)
+                headers += 1
+            list_ends += headers.to_bytes(4, sys.byteorder)
+        number += 1
+    return len(rows), position
+
+
+def _append_bit(bits: bytearray, row: int, there: bool) -> None:
+    if row % 8 == 0:
+        bits.append(0)
+    bits[row // 8] |= there << row % 8
+
+
+def _append_field(column: tuple[bytearray, ...], row: int, content: bytes | None) -> None:
+    bits, ends, data = column
+    _append_bit(bits, row, content is not None)
+    data += content or b""
+    ends += len(data).to_bytes(4, sys.byteorder)
 
 
 def _walk(  # noqa: PLR0915 - unrolled on purpose

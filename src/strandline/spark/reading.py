@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from strandline.client import ConsumerRecord
-from strandline.client.errors import OffsetOutOfRange
-from strandline.client.fetching import RangeReader
+from strandline.client.errors import OffsetOutOfRange, UnknownTopic
+from strandline.client.fetching import RangeReader, TopicReplaced
 from strandline.proto.ids import TopicPartition
 from strandline.spark.arrow import to_arrow
 from strandline.spark.options import SourceOptions
-from strandline.spark.planner import OffsetRange
+from strandline.spark.planner import DataLossError, OffsetRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,35 +39,41 @@ class RangePartition(InputPartition):
 
 
 def read_range(options: SourceOptions, part: OffsetRange, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Fetch a range from its leader as Arrow batches of bounded size."""
+    """Fetch a range from its leader as Arrow batches of bounded size; the next answer is under way meanwhile.
+
+    Raises:
+        DataLossError: records were deleted after planning, with failOnDataLoss; without, they are left out.
+        KafkaError, ClientTimeout: what a retry does not mend.
+    """
     from pyspark.sql.pandas.types import to_arrow_schema
 
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
-    rows: list[ConsumerRecord] = []
-    size = 0
-    with RangeReader(options.bootstrap, **options.client_settings) as reader:
-        for record in _records(reader, part, options.fail_on_data_loss):
-            rows.append(record)
-            size += len(record.key or b"") + len(record.value or b"")
-            if len(rows) >= ROWS_PER_ARROW_BATCH or size >= BYTES_PER_ARROW_BATCH:
-                yield to_arrow(*part.partition, rows, arrow_schema)
-                rows, size = [], 0
-    if rows:
-        yield to_arrow(*part.partition, rows, arrow_schema)
-
-
-def _records(reader: RangeReader, part: OffsetRange, fail_on_data_loss: bool) -> Iterator[ConsumerRecord]:
-    """The records of a range; without failOnDataLoss, what was deleted since planning is left out."""
+    with_headers = "headers" in arrow_schema.names
     position = part.start
-    while position < part.end:
-        try:
-            for record in reader.read_records(*part.partition, start=position, end=part.end):
-                yield record
-                position = record.offset + 1
-            return
-        except OffsetOutOfRange as gone:
-            if fail_on_data_loss:
-                raise
-            if gone.log_start <= position:
-                return  # the log ends before the range: the topic was created anew
-            position = gone.log_start
+    with RangeReader(options.bootstrap, **options.client_settings) as reader:
+        if part.topic_id is not None:
+            reader.expect(part.partition.topic, part.topic_id)
+        while position < part.end:
+            found = reader.read_columns(
+                *part.partition,
+                position,
+                part.end,
+                max_rows=ROWS_PER_ARROW_BATCH,
+                max_bytes=BYTES_PER_ARROW_BATCH,
+                with_headers=with_headers,
+            )
+            try:
+                for timestamp_type, columns in found:
+                    yield to_arrow(*part.partition, columns, timestamp_type, arrow_schema)
+                    position = columns.last_offset + 1
+                return
+            except OffsetOutOfRange as gone:
+                if options.fail_on_data_loss:
+                    raise DataLossError(part.partition, gone.requested, gone.log_start, gone.log_end) from gone
+                if gone.log_start <= position:
+                    return  # the log ends before the range does
+                position = gone.log_start
+            except (TopicReplaced, UnknownTopic) as gone:
+                if options.fail_on_data_loss:
+                    raise DataLossError(part.partition, position, 0, 0) from gone
+                return
