@@ -115,7 +115,7 @@ def test_what_a_leader_refuses(disk: FailingDisk, tmp_path: Path, kind: str, cod
 
 @pytest.mark.parametrize("kind", ["sequence without id", "epoch without id"])
 def test_leftovers_of_a_producer_without_id(disk: FailingDisk, tmp_path: Path, kind: str) -> None:
-    """franz-go and aiokafka, not idempotent, leave 0 and 1 in the epoch's or the sequence's place: taken, as by Kafka."""
+    """franz-go and aiokafka, not idempotent, leave 0 in the epoch's or the sequence's place: taken, as Kafka does."""
     log = open_test_log(disk, tmp_path)
     for _ in range(2):
         log.append_as_leader(damaged(kind), 0, 0)

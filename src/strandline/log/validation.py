@@ -106,7 +106,7 @@ def _check_fields(header: BatchHeader) -> None:
         raise _invalid("clients may not write control batches")
     if attributes & CODEC_MASK > Codec.ZSTD:
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"compression {attributes & CODEC_MASK} is not known")
-    # Without a producer id, epoch and sequence mean nothing: franz-go and aiokafka leave 0 or 1 there.
+    # Without a producer id, epoch and sequence mean nothing: franz-go and aiokafka leave 0 there.
     if header[9] >= 0 and (header[10] < 0 or header[11] < 0):
         raise _invalid("a producer id without epoch or sequence", producer_epoch=header[10], base_sequence=header[11])
     if attributes & TRANSACTIONAL_BIT:
