@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from strandline.cluster.config_setting import integer, milliseconds, size
+from strandline.cluster.config_setting import Setting, integer, milliseconds, size
+from strandline.cluster.coordinator.groups.modern.assignors import ASSIGNORS
+from strandline.controller.metadata.topic_configs import ConfigType, split_list
+from strandline.proto.errors import ConfigError
+
+
+def assignors(name: str, default: str, doc: str) -> Setting[tuple[str, ...]]:
+    """Some of the assignors that there are, comma separated."""
+
+    def parse(setting: str, text: str) -> tuple[str, ...]:
+        chosen = tuple(split_list(text))
+        if not chosen or len(set(chosen)) < len(chosen) or not set(chosen) <= ASSIGNORS.keys():
+            raise ConfigError(setting, text, f"some of {', '.join(ASSIGNORS)}, each once")
+        return chosen
+
+    return Setting(name, parse, default, doc, type=ConfigType.LIST)
 
 
 class Groups:
@@ -29,6 +44,33 @@ class Groups:
         "The most members of one group; further ones are refused with GROUP_MAX_SIZE_REACHED (Kafka: no limit).",
         low=1,
         high=2**31 - 1,
+    )
+    group_consumer_session_timeout_ms = milliseconds(
+        "group.consumer.session.timeout.ms",
+        45_000,
+        "A member of a group of the consumer protocol (KIP-848) that says nothing for so long is given up. They do "
+        "not choose their own.",
+        low=1_000,
+    )
+    group_consumer_heartbeat_interval_ms = milliseconds(
+        "group.consumer.heartbeat.interval.ms",
+        5_000,
+        "How often members of the consumer protocol are told to send a heartbeat: a rebalance takes some of these.",
+        low=10,
+    )
+    group_consumer_max_size = integer(
+        "group.consumer.max.size",
+        10_000,
+        "The most members of one group of the consumer protocol; further ones are refused with GROUP_MAX_SIZE_REACHED "
+        "(Kafka: no limit).",
+        low=1,
+        high=2**31 - 1,
+    )
+    group_consumer_assignors = assignors(
+        "group.consumer.assignors",
+        "uniform,range",
+        "The assignors that members of the consumer protocol may choose from; the first is for those that do not care. "
+        "uniform: all partitions spread evenly, moving few. range: each topic in ranges, topics of one size alike.",
     )
     offset_metadata_max_bytes = integer(
         "offset.metadata.max.bytes",

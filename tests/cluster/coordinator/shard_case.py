@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 from strandline.cluster.coordinator.groups.commands import (
     CommitOffsets,
@@ -23,8 +24,10 @@ from strandline.cluster.coordinator.groups.counters import GroupCounters
 from strandline.cluster.coordinator.groups.group import Group
 from strandline.cluster.coordinator.groups.shard import GroupShard
 from strandline.cluster.coordinator.machine import COMMITTED, Effects, Now, Record, Write, WriteOutcome
+from strandline.controller.metadata.image import MetadataImage, PartitionInfo, TopicInfo
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.ids import NO_NODE, LeaderEpoch, PartitionEpoch, TopicId
 
 RANGE = ("range", b"\x00\x00\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff")
 """An assignor, and a subscription to topic t."""
@@ -33,11 +36,20 @@ START_MS = 1_000_000
 WALL_MS = 1_700_000_000_000
 
 
+_PARTITION = PartitionInfo(0, (), (), (), (), NO_NODE, LeaderEpoch(0), PartitionEpoch(0), False)
+
+
+def topic_id_of(name: str) -> TopicId:
+    """The id of a topic in these tests."""
+    return TopicId(UUID(bytes=name.encode().rjust(16, b"-")))
+
+
 class Driver:
     """Attributes:
     log: records that stand in the log.
     held: writes that are in the log and not committed, while `hold` is set.
     refuse: the error with which writes are refused; nothing of them stands in the log then.
+    topics: how many partitions each topic has.
     """
 
     def __init__(
@@ -45,11 +57,13 @@ class Driver:
         config: GroupConfig | None = None,
         log: list[Record] | None = None,
         now_ms: float = START_MS,
+        topics: dict[str, int] | None = None,
         **config_values: Any,
     ) -> None:
         self.config = config or GroupConfig(**{"initial_rebalance_delay_ms": 0, **config_values})
         self.rng = random.Random(7)
-        self.shard = GroupShard(self.config, self.rng, GroupCounters())
+        self.topics = {"t": 6} if topics is None else topics
+        self.shard = GroupShard(self.config, self.rng, GroupCounters(), self.image)
         self.log: list[Record] = list(log or [])
         self.now_ms = float(now_ms)
         self.answers: dict[int, Any] = {}
@@ -61,13 +75,21 @@ class Driver:
             self.shard.replay(record)
         self._take(self.shard.loaded(self.now))
 
+    def image(self) -> MetadataImage:
+        """The topics that there are."""
+        topics = {
+            name: TopicInfo(name, topic_id_of(name), dict.fromkeys(range(count), _PARTITION))
+            for name, count in self.topics.items()
+        }
+        return MetadataImage("cluster", topics=topics, topic_by_id={one.topic_id: one for one in topics.values()})
+
     @property
     def now(self) -> Now:
         return Now(self.now_ms, int(self.now_ms) + WALL_MS)
 
     def failover(self) -> Driver:
         """Another coordinator, which knows the log alone."""
-        other = Driver(self.config, self.log, self.now_ms)
+        other = Driver(self.config, self.log, self.now_ms, self.topics)
         other.rng.seed(99)
         return other
 

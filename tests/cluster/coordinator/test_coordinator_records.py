@@ -91,7 +91,7 @@ def test_the_bytes_are_kafkas() -> None:
 def test_other_versions_are_read() -> None:
     """Version 0 to 4, the last one flexible; unknown kinds of keys are told apart."""
     assert records.read_key(b"\x00\x00\x00\x01g\x00\x01t\x00\x00\x00\x07") == OffsetKey("g", "t", 7)
-    assert records.read_key(b"\x00\x07abc") == UnknownKey(7)
+    assert records.read_key(b"\x00\x10abc") == UnknownKey(16)
     old = b"\x00\x00" + (5).to_bytes(8, "big") + b"\x00\x01m" + (9).to_bytes(8, "big")
     assert records.read_offset_value(old) == OffsetValue(5, -1, "m", 9)
     new = b"\x00\x04" + (5).to_bytes(8, "big") + (2).to_bytes(4, "big") + b"\x02m" + (9).to_bytes(8, "big") + b"\x00"

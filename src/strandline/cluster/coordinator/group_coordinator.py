@@ -10,6 +10,7 @@ from typing import Any
 from strandline.cluster.coordinator.groups.commands import ForgetTopics
 from strandline.cluster.coordinator.groups.config import GroupConfig
 from strandline.cluster.coordinator.groups.counters import GroupCounters
+from strandline.cluster.coordinator.groups.modern.commands import TopicsChanged
 from strandline.cluster.coordinator.groups.shard import GroupShard
 from strandline.cluster.coordinator.internal_topic import (
     SETTLE_MS,
@@ -73,7 +74,7 @@ class GroupCoordinator:
             OFFSETS_TOPIC,
             replicas=replicas,
             clock=clock,
-            make_shard=lambda: GroupShard(config.groups, rng, self.counters),
+            make_shard=lambda: GroupShard(config.groups, rng, self.counters, image),
             write_timeout_ms=config.commit_timeout_ms,
         )
         self._topic = InternalTopic(
@@ -104,6 +105,8 @@ class GroupCoordinator:
         gone = tuple(topic.name for topic in delta.deleted_topics.values())
         if gone:
             self.runtime.tell_all(ForgetTopics(gone))
+        if gone or _topics_grew(delta, image):
+            self.runtime.tell_all(TopicsChanged())
 
     async def ask(self, group_id: str, command: Any) -> Any:
         """The answer of the group's shard. Raises KafkaError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, or what
@@ -129,3 +132,15 @@ class GroupCoordinator:
                 raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} is being created")
             await asyncio.sleep(NEWS_MS / 1000)
             waited_ms += NEWS_MS
+
+
+def _topics_grew(delta: MetadataDelta, image: MetadataImage) -> bool:
+    """Topics were created, or have more partitions; elections are no news to a group."""
+    if delta.created_topics:
+        return True
+    before = delta.base.topic_by_id
+    return any(
+        topic_id in before and len(before[topic_id].partitions) != len(image.topic_by_id[topic_id].partitions)
+        for topic_id in delta.partitions
+        if topic_id in image.topic_by_id
+    )

@@ -24,6 +24,7 @@ from types import ModuleType, NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 from uuid import UUID
 
+from strandline.cluster.kafka.elements import ELEMENTS_MAX, Elements, check_tags
 from strandline.proto.errors import ProtocolError
 from strandline.proto.varint import read_uvarint
 
@@ -32,6 +33,9 @@ Reader = Callable[[memoryview, int], tuple[Any, int]]
 
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
+
+_elements = Elements()
+"""Of the message that is being read: `decode` is never entered twice, and runs in one thread."""
 
 
 def schema(api: str, version: int, kind: str) -> ModuleType:
@@ -111,8 +115,10 @@ def decode(kind: Any, buffer: memoryview, position: int = 0) -> Any:
     """Read a whole message that begins at `position` and ends with the buffer.
 
     Raises:
-        ProtocolError: truncated, a lying length or count, a value that cannot be, or bytes after the message.
+        ProtocolError: truncated, a lying length or count, a value that cannot be, too many elements, or bytes after the
+            message.
     """
+    _elements.left = ELEMENTS_MAX
     message, end = _entity_reader(kind)(buffer, position)
     if end != len(buffer):
         raise ProtocolError(f"{len(buffer) - end} bytes after the end of {kind.__name__} v{kind.__version__}")
@@ -123,6 +129,7 @@ def skip_tagged_fields(buffer: memoryview, position: int) -> int:
     """Pass over a tagged-field section of which nothing is of interest. Raises ProtocolError."""
     count, position = read_uvarint(buffer, position)
     _check_count(count, 2, buffer, position)
+    check_tags(count)
     for _ in range(count):
         _, position = read_uvarint(buffer, position)
         size, position = read_uvarint(buffer, position)
@@ -234,6 +241,7 @@ def _array(item: Reader, item_bytes_min: int, flexible: bool, nullable: bool) ->
                 raise ProtocolError("A null array where the message must have one")
             return None, position
         _check_count(count, item_bytes_min, buffer, position)
+        _elements.take(count)
         items = []
         for _ in range(count):
             value, position = item(buffer, position)
@@ -330,6 +338,7 @@ def _read_tagged(
 ) -> int:
     count, position = read_uvarint(buffer, position)
     _check_count(count, 2, buffer, position)
+    check_tags(count)
     for _ in range(count):
         tag, position = read_uvarint(buffer, position)
         size, position = read_uvarint(buffer, position)

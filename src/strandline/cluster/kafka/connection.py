@@ -34,6 +34,9 @@ log = structlog.get_logger("strandline.kafka")
 JOIN_BYTES_MAX = 32 * 1024
 """Pieces of an answer up to this size are joined before they are written; larger ones are never copied."""
 
+SLICE_MS = 20.0
+"""Whole requests that lie in the buffer are answered for so long at a stretch; then other connections have their turn."""
+
 LENGTH_BYTES = 4
 HEADER_BYTES_MIN = 8
 """API key, version and correlation id."""
@@ -196,12 +199,25 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._read_or_pause()
 
     def _process_frames(self) -> None:
-        """Stops at an incomplete frame, or when the client must first take its answers. Raises ProtocolError."""
+        """Stops at an incomplete frame, when the client must first take its answers, or when it was long enough for now.
+
+        Raises ProtocolError.
+        """
+        clock = self.listener.service.clock
+        slice_end_ms = clock.monotonic_ms() + SLICE_MS
         while not self._must_wait():
             if self._reason or not self._next_frame():
                 return
             if self._must_wait():
                 self._flush()
+            if clock.monotonic_ms() >= slice_end_ms:
+                self._go_on_later()
+                return
+
+    def _go_on_later(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush_and_go_on)
 
     def _next_frame(self) -> bool:
         """Handle one frame; false when it is not there as a whole. Raises ProtocolError for one that cannot be."""
@@ -291,9 +307,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             return
         self.listener.stats.answered(exchange.context)
         self._queued_bytes += exchange.size
-        if not self._processing and not self._flush_scheduled:
-            self._flush_scheduled = True
-            asyncio.get_running_loop().call_soon(self._flush_and_go_on)
+        if not self._processing:
+            self._go_on_later()
 
     def _flush_and_go_on(self) -> None:
         self._flush_scheduled = False

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from strandline.cluster.kafka.codec import skip_tagged_fields
+from strandline.cluster.kafka.elements import Elements, check_tags
 from strandline.cluster.kafka.exchange import Part
 from strandline.cluster.kafka.fetch_sessions import FINAL_EPOCH, NO_SESSION, PartitionKey
 from strandline.cluster.kafka.wire import (
@@ -125,10 +126,11 @@ def _read_topics(view: memoryview, position: int, version: int) -> tuple[list[Fe
     layout = _PARTITION_LAYOUTS[max(since for since in _PARTITION_LAYOUTS if since <= version)]
     unpack, size = layout.unpack_from, layout.size
     wanted: list[FetchPartition] = []
-    count, position = read_count(view, position, 3, flexible)
+    elements = Elements()
+    count, position = read_count(view, position, 3, flexible, elements)
     for _ in range(count):
         name, topic_id, position = _read_topic(view, position, version)
-        partition_count, position = read_count(view, position, size, flexible)
+        partition_count, position = read_count(view, position, size, flexible, elements)
         for _ in range(partition_count):
             fields = unpack(view, position)
             position += size
@@ -150,10 +152,11 @@ def _read_topics(view: memoryview, position: int, version: int) -> tuple[list[Fe
 def _read_forgotten(view: memoryview, position: int, version: int) -> tuple[list[PartitionKey], int]:
     flexible = version >= FLEXIBLE_SINCE
     forgotten: list[PartitionKey] = []
-    count, position = read_count(view, position, 3, flexible)
+    elements = Elements()
+    count, position = read_count(view, position, 3, flexible, elements)
     for _ in range(count):
         name, topic_id, position = _read_topic(view, position, version)
-        partition_count, position = read_count(view, position, 4, flexible)
+        partition_count, position = read_count(view, position, 4, flexible, elements)
         for _ in range(partition_count):
             forgotten.append((topic_id or name or "", INT32.unpack_from(view, position)[0]))
             position += 4
@@ -166,6 +169,7 @@ def _read_replica_state(view: memoryview, position: int) -> tuple[int, int]:
     """The tagged fields that end the request: (replica id, position); -1 for a consumer, who sends none."""
     replica_id = -1
     count, position = read_uvarint(view, position)
+    check_tags(count)
     for _ in range(count):
         tag, position = read_uvarint(view, position)
         size, position = read_uvarint(view, position)

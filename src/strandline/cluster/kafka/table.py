@@ -8,6 +8,8 @@ from strandline.cluster.kafka.api import Api
 from strandline.cluster.kafka.apis import (
     alter_configs,
     api_versions,
+    consumer_group_describe,
+    consumer_group_heartbeat,
     create_partitions,
     create_topics,
     delete_groups,
@@ -72,6 +74,8 @@ APIS: dict[int, Api] = {
         incremental_alter_configs.API,
         describe_quorum.API,
         describe_cluster.API,
+        consumer_group_heartbeat.API,
+        consumer_group_describe.API,
         describe_topic_partitions.API,
     )
 }

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
+from strandline.cluster.kafka.elements import Elements
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import ZERO_UUID
 from strandline.proto.varint import read_uvarint, uvarint
@@ -98,8 +99,10 @@ def read_uuid(view: memoryview, position: int) -> tuple[UUID, int]:
     return (UUID(bytes=raw) if any(raw) else ZERO_UUID), end
 
 
-def read_count(view: memoryview, position: int, element_bytes_min: int, flexible: bool) -> tuple[int, int]:
-    """The count of an array, checked against the bytes that are left; -1 for null."""
+def read_count(
+    view: memoryview, position: int, element_bytes_min: int, flexible: bool, elements: Elements | None = None
+) -> tuple[int, int]:
+    """The count of an array, checked against the bytes that are left and what the request may still hold; -1 for null."""
     if flexible:
         count, position = read_uvarint(view, position)
         count -= 1
@@ -111,6 +114,8 @@ def read_count(view: memoryview, position: int, element_bytes_min: int, flexible
             raise ProtocolError(f"A negative count: {count}")
     if count * element_bytes_min > len(view) - position:
         raise ProtocolError(f"An array claims {count} elements, {len(view) - position} bytes are left")
+    if elements is not None:
+        elements.take(count)
     return count, position
 
 

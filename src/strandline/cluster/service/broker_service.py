@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from strandline.cluster.service.admin import Admin
 from strandline.cluster.service.configs import Configs
+from strandline.cluster.service.consumer_groups import ConsumerGroups
 from strandline.cluster.service.coordinators import Coordinators
 from strandline.cluster.service.deletions import Deletions
 from strandline.cluster.service.elections import Elections
@@ -36,6 +37,7 @@ class BrokerService(
     ProducerIds,
     Coordinators,
     GroupMembers,
+    ConsumerGroups,
     GroupOffsets,
     GroupAdmin,
     QuorumQueries,

@@ -59,6 +59,16 @@ class PartitionsOfTopic(NamedTuple):
     partitions: tuple[int, ...]
 
 
+class Asker(NamedTuple):
+    """A member of the consumer protocol that asks for offsets (OffsetFetch 9 and later), or nobody in particular."""
+
+    member_id: str | None = None
+    epoch: int = -1
+
+
+OUTSIDE = Asker()
+
+
 class FetchedOffset(NamedTuple):
     """`value` None: nothing is committed, or there is an error."""
 
@@ -89,7 +99,8 @@ class GroupOffsets(Base):
 
         Raises:
             KafkaError: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, REBALANCE_IN_PROGRESS,
-                GROUP_ID_NOT_FOUND (version 9 and later).
+                GROUP_ID_NOT_FOUND (version 9 and later); for members of the consumer protocol STALE_MEMBER_EPOCH, and
+                UNSUPPORTED_VERSION before version 9.
         """
         self._check_group(context, Operation.READ, request.group_id)
         accepted: list[OffsetToCommit] = []
@@ -114,21 +125,29 @@ class GroupOffsets(Base):
             offsets=tuple(accepted),
             retention_ms=request.retention_ms,
             unknown_group=ErrorCode.GROUP_ID_NOT_FOUND if v9 else ErrorCode.ILLEGAL_GENERATION,
+            knows_epochs=v9,
         )
         outcome: list[ErrorCode] = await self.groups.ask(request.group_id, command)
         told = iter(outcome)
         return [[next(told) if error is ErrorCode.NONE else error for error in own] for own in errors]
 
     async def fetch_offsets(
-        self, context: RequestContext, group_id: str, topics: Sequence[PartitionsOfTopic] | None
+        self,
+        context: RequestContext,
+        group_id: str,
+        topics: Sequence[PartitionsOfTopic] | None,
+        asker: Asker = OUTSIDE,
     ) -> list[FetchedTopic]:
         """What is committed, in the order of the request; `topics` None: everything, of topics that may be described.
 
         Unknown groups and topics have nothing committed; unknown ids of topics answer UNKNOWN_TOPIC_ID.
+
+        Raises:
+            KafkaError: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH for an asker that is no such member.
         """
         self._check_group(context, Operation.DESCRIBE, group_id)
         if topics is None:
-            return await self._fetch_all(context, group_id)
+            return await self._fetch_all(context, group_id, asker)
         asked: list[tuple[str, tuple[int, ...]]] = []
         answers: list[FetchedTopic | None] = []
         for wanted in topics:
@@ -140,15 +159,15 @@ class GroupOffsets(Base):
             else:
                 asked.append((name, wanted.partitions))
                 answers.append(None)
-        values: FetchedOffsets = await self.groups.ask(group_id, FetchOffsets(group_id, tuple(asked)))
+        values: FetchedOffsets = await self.groups.ask(group_id, FetchOffsets(group_id, tuple(asked), *asker))
         found_values = iter(values)
         return [
             self._fetched(next(found_values), wanted.topic_id) if answer is None else answer
             for answer, wanted in zip(answers, topics, strict=True)
         ]
 
-    async def _fetch_all(self, context: RequestContext, group_id: str) -> list[FetchedTopic]:
-        values: FetchedOffsets = await self.groups.ask(group_id, FetchOffsets(group_id, None))
+    async def _fetch_all(self, context: RequestContext, group_id: str, asker: Asker) -> list[FetchedTopic]:
+        values: FetchedOffsets = await self.groups.ask(group_id, FetchOffsets(group_id, None, *asker))
         image = self.image()
         return [
             self._fetched((name, offsets), image.topics[name].topic_id)

@@ -79,7 +79,7 @@ class Metadata(Base):
     def describe_topics(
         self, context: RequestContext, wanted: Sequence[TopicRef] | None, *, may_create: bool
     ) -> list[DescribedTopic]:
-        """The topics asked for, in order; None: all that the principal may see.
+        """The topics asked for, in order, each once; None: all that the principal may see.
 
         Errors of a topic: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION,
         TOPIC_AUTHORIZATION_FAILED, and LEADER_NOT_AVAILABLE while it is being created (only where
@@ -94,7 +94,7 @@ class Metadata(Base):
                 for name, answer in zip(names, answers, strict=True)
                 if answer
             ]
-        described = [self._describe_topic(context, image, ref) for ref in wanted]
+        described = [self._describe_topic(context, image, ref) for ref in dict.fromkeys(wanted)]
         if may_create and self.configs.broker_value(image, "auto.create.topics.enable") == "true":
             described = self._create_unknown(context, described)
         return described

@@ -33,6 +33,10 @@ ZSTD_VERSION_MIN = 7
 
 NO_TIME = -1
 
+HOLD_MS_MAX = 250.0
+"""Compressed batches are unpacked and looked at in the event loop, and a kilobyte may unpack to 32 MiB: once a request
+has held the loop for so long, its further compressed batches are left to be sent again."""
+
 
 class ProduceTopic(NamedTuple):
     """Batches for one topic, which is named by `name` or, from version 13 on, by `topic_id`."""
@@ -153,10 +157,12 @@ class Producing(Base):
         The views in the request are not looked at after this returns.
 
         Each partition succeeds or fails alone. Errors of a partition: INVALID_REQUIRED_ACKS,
-        UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED, INVALID_RECORD, REQUEST_TIMED_OUT
-        (indeterminate: the batch may be committed), and whatever the replica answers (rule B: acks).
+        UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED, INVALID_RECORD, INVALID_REQUEST for a
+        partition that stands there twice, REQUEST_TIMED_OUT (indeterminate: the batch may be committed), and whatever the replica answers (rule B: acks).
         """
         pending = _Pending(self, done)
+        deadline_ms = self.clock.monotonic_ms() + HOLD_MS_MAX
+        seen: set[TopicPartition] = set()
         refusal = self._refusal(request)
         for wanted in request.topics:
             results: list[PartitionResult] = []
@@ -166,7 +172,11 @@ class Producing(Base):
                 result = PartitionResult(index, error, message)
                 results.append(result)
                 tp = TopicPartition(name, index)
-                if error is not ErrorCode.NONE or not self._acceptable(tp, records, context.version, result):
+                if (
+                    error is not ErrorCode.NONE
+                    or not self._acceptable(tp, records, context.version, result)
+                    or not self._once_and_in_time(tp, records, seen, deadline_ms, result)
+                ):
                     pending.failed = True
                     continue
                 assert records is not None  # _acceptable says so
@@ -221,6 +231,26 @@ class Producing(Base):
             fault = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{tp} does not exist"
         if fault is not None:
             result.error, result.message = fault
+            return False
+        return True
+
+    def _once_and_in_time(
+        self,
+        tp: TopicPartition,
+        records: memoryview | None,
+        seen: set[TopicPartition],
+        deadline_ms: float,
+        result: PartitionResult,
+    ) -> bool:
+        """The partition has not been written by this request yet, which has not held the event loop for too long."""
+        if tp in seen:
+            result.error, result.message = ErrorCode.INVALID_REQUEST, f"{tp} stands in the request twice"
+            return False
+        seen.add(tp)
+        compressed = records is not None and records[ATTRIBUTES_LOW_POSITION] & CODEC_MASK
+        if compressed and self.clock.monotonic_ms() > deadline_ms:
+            result.error = ErrorCode.REQUEST_TIMED_OUT
+            result.message = "unpacking this request took too long: send this batch again"
             return False
         return True
 

@@ -109,9 +109,10 @@ class CommitOffsets(NamedTuple):
     """Answered with one ErrorCode an offset, in order.
 
     Attributes:
-        generation: -1 with an empty member id: from outside of the group's own members.
+        generation: or member epoch; -1 with an empty member id: from outside of the group's own members.
         retention_ms: the client's own, None for the cluster's.
         unknown_group: the error by which this client understands that there is no such group.
+        knows_epochs: the client's version of the request has the errors of the consumer protocol.
     """
 
     group_id: str
@@ -121,13 +122,19 @@ class CommitOffsets(NamedTuple):
     offsets: tuple[OffsetToCommit, ...]
     retention_ms: int | None = None
     unknown_group: ErrorCode = ErrorCode.ILLEGAL_GENERATION
+    knows_epochs: bool = True
 
 
 class FetchOffsets(NamedTuple):
-    """Answered with (topic, [(partition, value or None)]); `topics` None asks for every offset of the group."""
+    """Answered with (topic, [(partition, value or None)]); `topics` None asks for every offset of the group.
+
+    `member_id` and `epoch` are those of a member of the consumer protocol; None and -1 ask from outside.
+    """
 
     group_id: str
     topics: tuple[tuple[str, tuple[int, ...]], ...] | None
+    member_id: str | None = None
+    epoch: int = -1
 
 
 FetchedOffsets = list[tuple[str, list[tuple[int, OffsetValue | None]]]]

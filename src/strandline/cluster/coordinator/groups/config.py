@@ -27,6 +27,10 @@ class GroupConfig:
     offsets_retention_ms: offsets of a group without members are forgotten after so long
         (`offsets.retention.minutes`).
     offsets_retention_check_ms: how often that is looked at (`offsets.retention.check.interval.ms`).
+    consumer_session_timeout_ms, consumer_heartbeat_interval_ms: of members of the consumer protocol, who do not choose
+        their own (`group.consumer.session.timeout.ms`, `group.consumer.heartbeat.interval.ms`).
+    consumer_max_size: most members of such a group (`group.consumer.max.size`).
+    consumer_assignors: names, the first is the default (`group.consumer.assignors`).
     """
 
     min_session_timeout_ms: int = 6_000
@@ -36,3 +40,7 @@ class GroupConfig:
     offset_metadata_max_bytes: int = 4096
     offsets_retention_ms: int = 7 * 24 * 3600 * 1000
     offsets_retention_check_ms: int = 600_000
+    consumer_session_timeout_ms: int = 45_000
+    consumer_heartbeat_interval_ms: int = 5_000
+    consumer_max_size: int = 10_000
+    consumer_assignors: tuple[str, ...] = ("uniform", "range")

@@ -7,6 +7,7 @@ from uuid import UUID
 from strandline.cluster.coordinator.groups.config import UNSTORED_GROUPS_MAX, GroupConfig
 from strandline.cluster.coordinator.groups.counters import GroupCounters
 from strandline.cluster.coordinator.groups.group import Group
+from strandline.cluster.coordinator.groups.modern.group import ModernGroup
 from strandline.cluster.coordinator.groups.records import OffsetValue
 from strandline.cluster.coordinator.machine import Outbox
 from strandline.cluster.coordinator.timers import Timers
@@ -17,11 +18,12 @@ from strandline.proto.ports import Rng
 
 class ShardContext:
     """Attributes:
-    groups: by group id.
+    groups: classic groups, and those that only keep offsets, by group id.
+    modern: groups of the consumer protocol; no id is in both.
     offsets: group id -> topic -> partition -> committed offset.
     """
 
-    __slots__ = ("config", "counters", "groups", "offsets", "out", "rng", "timers")
+    __slots__ = ("config", "counters", "groups", "modern", "offsets", "out", "rng", "timers")
 
     def __init__(self, config: GroupConfig, rng: Rng, counters: GroupCounters) -> None:
         self.config = config
@@ -30,18 +32,23 @@ class ShardContext:
         self.out = Outbox()
         self.timers = Timers()
         self.groups: dict[str, Group] = {}
+        self.modern: dict[str, ModernGroup] = {}
         self.offsets: dict[str, dict[str, dict[int, OffsetValue]]] = {}
 
     def group(self, group_id: str) -> Group:
-        """Raises KafkaError GROUP_ID_NOT_FOUND."""
+        """A classic group. Raises KafkaError GROUP_ID_NOT_FOUND."""
         group = self.groups.get(group_id)
         if group is None:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
         return group
 
+    def new_id(self) -> str:
+        """A member id as the clients of the consumer protocol make their own."""
+        return str(UUID(int=self.rng.getrandbits(128), version=4))
+
     def new_member_id(self, prefix: str) -> str:
         """Client id or instance id, and what no other member ever had."""
-        return f"{prefix}-{UUID(int=self.rng.getrandbits(128), version=4)}"
+        return f"{prefix}-{self.new_id()}"
 
     def has_room_for_a_group(self) -> bool:
         """There are not too many groups of which nothing is stored."""

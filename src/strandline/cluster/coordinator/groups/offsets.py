@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from strandline.cluster.coordinator.groups.commands import (
     CommitOffsets,
@@ -13,6 +13,8 @@ from strandline.cluster.coordinator.groups.commands import (
 )
 from strandline.cluster.coordinator.groups.context import ShardContext, client_error
 from strandline.cluster.coordinator.groups.group import Group, GroupState
+from strandline.cluster.coordinator.groups.modern.group import ModernGroup
+from strandline.cluster.coordinator.groups.modern.protocol import ConsumerProtocol
 from strandline.cluster.coordinator.groups.rebalance import Rebalancing
 from strandline.cluster.coordinator.groups.records import NEVER, OffsetKey, OffsetValue, group_record, offset_record
 from strandline.cluster.coordinator.machine import Now, Record, WriteOutcome
@@ -26,15 +28,16 @@ RECORDS_PER_WRITE = 1000
 class OffsetStore:
     """The offsets of this shard's groups. Memory changes by `put` alone, which replays what stands in the log."""
 
-    def __init__(self, context: ShardContext, rebalancing: Rebalancing) -> None:
+    def __init__(self, context: ShardContext, rebalancing: Rebalancing, modern: ConsumerProtocol) -> None:
         self._context = context
         self._rebalancing = rebalancing
+        self._modern = modern
 
     def put(self, key: OffsetKey, value: OffsetValue | None) -> None:
         """A record of the log, in the log's order: the last one counts, be its offset smaller or larger (D-44)."""
         offsets = self._context.offsets
         if value is not None:
-            if key.group not in self._context.groups:
+            if key.group not in self._context.groups and key.group not in self._context.modern:
                 # Committed from outside: a group that only keeps offsets.
                 self._context.groups[key.group] = Group(key.group, stored=True)
             offsets.setdefault(key.group, {}).setdefault(key.topic, {})[key.partition] = value
@@ -84,6 +87,10 @@ class OffsetStore:
 
     def _check(self, command: CommitOffsets, now: Now) -> None:
         """Who may commit. Raises KafkaError (correctness.md C, "Groups")."""
+        modern = self._context.modern.get(command.group_id)
+        if modern is not None:
+            _check_modern(modern, command)
+            return
         group = self._context.groups.get(command.group_id)
         if group is None:
             if command.generation >= 0:
@@ -105,7 +112,11 @@ class OffsetStore:
     # Fetch
 
     def fetch(self, command: FetchOffsets, to: object) -> None:
-        """What is committed; unknown groups have nothing."""
+        """What is committed; unknown groups have nothing. Raises KafkaError for a member of the consumer protocol that
+        is none, or not at the epoch that it says."""
+        modern = self._context.modern.get(command.group_id)
+        if modern is not None and command.member_id and not (modern.is_empty and command.epoch < 0):
+            modern.check_epoch(command.member_id, command.epoch)
         known = self._context.offsets.get(command.group_id, {})
         found: FetchedOffsets
         if command.topics is None:
@@ -121,14 +132,11 @@ class OffsetStore:
 
     def delete(self, command: DeleteOffsets, to: object) -> None:
         """Offsets of topics that the group does not read at this moment."""
-        group = self._context.group(command.group_id)
-        topics = group.subscribed()
-        if topics is None and not group.is_empty and group.protocol_type is not None:
-            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, "it is not known what its members read")
+        read = self._read_now(command.group_id)
         errors = []
         records = []
         for topic, partition in command.partitions:
-            if not group.is_empty and topics is not None and topic in topics:
+            if topic in read:
                 errors.append(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
                 continue
             errors.append(ErrorCode.NONE)
@@ -147,20 +155,33 @@ class OffsetStore:
         else:
             self._context.out.reply(to, errors, after_writes=True)
 
+    def _read_now(self, group_id: str) -> Container[str]:
+        """The topics that members of the group read. Raises KafkaError NON_EMPTY_GROUP when that is not known."""
+        modern = self._context.modern.get(group_id)
+        if modern is not None:
+            return self._modern.subscribed(modern)
+        group = self._context.group(group_id)
+        topics = group.subscribed()
+        if topics is None and not group.is_empty and group.protocol_type is not None:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, "it is not known what its members read")
+        return () if group.is_empty or topics is None else topics
+
     def _has(self, group_id: str, topic: str, partition: int) -> bool:
         return partition in self._context.offsets.get(group_id, {}).get(topic, {})
 
     def delete_group(self, group_id: str, to: object) -> None:
         """The group with everything it has committed. Raises KafkaError GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
-        group = self._context.group(group_id)
+        modern = self._context.modern.get(group_id)
+        group = self._context.group(group_id) if modern is None else modern
         if not group.is_empty:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} has members")
+        ends = (group_record(group_id, None),) if modern is None else tuple(modern.tombstones())
 
         def written(outcome: WriteOutcome, _now: Now) -> None:
             failed = outcome.error is not ErrorCode.NONE
             self._context.out.reply(to, KafkaError(client_error(outcome.error)) if failed else None)
 
-        self._context.out.write((*self._tombstones(group_id), group_record(group_id, None)), written)
+        self._context.out.write((*self._tombstones(group_id), *ends), written)
 
     def _tombstones(self, group_id: str) -> Iterator[Record]:
         for topic, partitions in self._context.offsets.get(group_id, {}).items():
@@ -192,6 +213,29 @@ class OffsetStore:
                 else:
                     self._context.forget_if_unused(group)
             self._write_in_pieces(records)
+        for modern in list(self._context.modern.values()):
+            self._expire_modern(modern, now)
+
+    def _expire_modern(self, group: ModernGroup, now: Now) -> None:
+        """By the time of the commit, where nobody reads the topic any more."""
+        read = self._modern.subscribed(group)
+        offsets = self._context.offsets.get(group.group_id, {})
+        expired = [
+            OffsetKey(group.group_id, topic, partition)
+            for topic, partitions in offsets.items()
+            if topic not in read
+            for partition, value in partitions.items()
+            if now.wall_ms >= self._ends_ms(value, value.commit_ms)
+        ]
+        self._context.counters.offset_expirations += len(expired)
+        records = [offset_record(key, None) for key in expired]
+        if group.is_empty and len(expired) == sum(map(len, offsets.values())):
+            records += group.tombstones()
+        self._write_in_pieces(records)
+
+    def _ends_ms(self, value: OffsetValue, since_ms: int) -> int:
+        """From when on an offset may be forgotten that nobody has used since."""
+        return since_ms + self._context.config.offsets_retention_ms if value.expire_ms == NEVER else value.expire_ms
 
     def _expired(self, group: Group, now: Now) -> Iterator[OffsetKey]:
         """A group without members forgets by the time since it has none; one that reads other topics by now, and one
@@ -204,14 +248,11 @@ class OffsetStore:
             used = group.subscribed() if group.state is GroupState.STABLE else None
         if used is None:
             return
-        retention_ms = self._context.config.offsets_retention_ms
         for topic, partitions in self._context.offsets.get(group.group_id, {}).items():
             if topic in used:
                 continue
             for partition, value in partitions.items():
-                since_ms = value.commit_ms if since_empty == NEVER else since_empty
-                ends_ms = since_ms + retention_ms if value.expire_ms == NEVER else value.expire_ms
-                if now.wall_ms >= ends_ms:
+                if now.wall_ms >= self._ends_ms(value, value.commit_ms if since_empty == NEVER else since_empty):
                     yield OffsetKey(group.group_id, topic, partition)
 
     def _write_in_pieces(self, records: list[Record]) -> None:
@@ -219,3 +260,13 @@ class OffsetStore:
         for start in range(0, len(records), RECORDS_PER_WRITE):
             piece = tuple(records[start : start + RECORDS_PER_WRITE])
             self._context.out.write(piece, lambda _outcome, _now: None)
+
+
+def _check_modern(group: ModernGroup, command: CommitOffsets) -> None:
+    """Who may commit in a group of the consumer protocol: its members, at their epoch; anybody while it has none."""
+    if command.generation < 0 and group.is_empty:
+        return
+    group.check_member(command.member_id)
+    if not command.knows_epochs:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "this version of OffsetCommit knows no member epochs")
+    group.check_epoch(command.member_id, command.generation)

@@ -1,6 +1,7 @@
 """Kafka's key and value schemas of `__consumer_offsets`, so that Kafka's own tools can read it.
 
-A key begins with its version, which names its kind: 0 and 1 a committed offset, 2 a group. Values are written in
+A key begins with its version, which names its kind: 0 and 1 a committed offset, 2 a classic group, 3 to 8 what
+a group of the consumer protocol consists of (`modern.records`). Values are written in
 version 3 (and offsets with an expiry of their own in version 1, which alone has it) and read in versions 0 to 4.
 """
 
@@ -9,6 +10,8 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+from strandline.cluster.coordinator.groups.modern.records import Kind, ModernKey
+from strandline.cluster.coordinator.groups.modern.records import read_key as read_modern_key
 from strandline.cluster.coordinator.machine import Record
 from strandline.cluster.kafka.wire import INT16, INT32, INT64, read_bytes, read_int16, read_name, read_string
 from strandline.proto.errors import ProtocolError
@@ -16,6 +19,7 @@ from strandline.proto.varint import read_uvarint
 
 OFFSET_KEY_VERSIONS = (0, 1)
 GROUP_KEY_VERSION = 2
+MODERN_KEY_VERSIONS = tuple(Kind)
 VALUE_VERSION = 3
 EXPIRING_VALUE_VERSION = 1
 VALUE_VERSION_MAX = 4
@@ -92,7 +96,7 @@ class GroupValue(NamedTuple):
     members: tuple[MemberValue, ...]
 
 
-Key = OffsetKey | GroupKey | UnknownKey
+Key = OffsetKey | GroupKey | ModernKey | UnknownKey
 
 # ---------------------------------------------------------------- writing
 
@@ -177,6 +181,8 @@ def read_key(raw: bytes) -> Key:
         return OffsetKey(group, topic, partition)
     if version == GROUP_KEY_VERSION:
         return GroupKey(read_name(view, position, False)[0])
+    if version in MODERN_KEY_VERSIONS:
+        return read_modern_key(version, view, position)
     return UnknownKey(version)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from strandline.cluster.coordinator.groups.classic import ClassicProtocol
@@ -16,6 +16,7 @@ from strandline.cluster.coordinator.groups.commands import (
     ForgetTopics,
     GroupDescription,
     Heartbeat,
+    JoinAnswer,
     JoinGroup,
     LeaveGroup,
     ListedGroup,
@@ -23,9 +24,18 @@ from strandline.cluster.coordinator.groups.commands import (
     SyncGroup,
 )
 from strandline.cluster.coordinator.groups.config import GroupConfig
-from strandline.cluster.coordinator.groups.context import ShardContext
+from strandline.cluster.coordinator.groups.context import ShardContext, client_error
 from strandline.cluster.coordinator.groups.counters import GroupCounters
 from strandline.cluster.coordinator.groups.group import Group, GroupState
+from strandline.cluster.coordinator.groups.modern.commands import (
+    ConsumerGroupDescription,
+    ConsumerHeartbeat,
+    DescribeConsumerGroup,
+    TopicsChanged,
+)
+from strandline.cluster.coordinator.groups.modern.group import ModernGroup
+from strandline.cluster.coordinator.groups.modern.protocol import ConsumerProtocol
+from strandline.cluster.coordinator.groups.modern.records import Kind, ModernKey
 from strandline.cluster.coordinator.groups.offsets import OffsetStore
 from strandline.cluster.coordinator.groups.rebalance import Rebalancing, session_key
 from strandline.cluster.coordinator.groups.records import (
@@ -36,11 +46,16 @@ from strandline.cluster.coordinator.groups.records import (
     read_offset_value,
 )
 from strandline.cluster.coordinator.machine import Effects, Now, Record, Write, WriteOutcome
+from strandline.controller.metadata.image import MetadataImage
+from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ports import Rng
 
 CLASSIC = "classic"
 """Kafka's word for the type of group whose members assign among themselves."""
+
+CONSUMER = "consumer"
+"""And for the one whose coordinator assigns."""
 
 _EXPIRE = "expire"
 
@@ -52,11 +67,18 @@ class GroupShard:
         unknown_records: records of kinds that this version does not know; they are kept in the log and not acted upon.
     """
 
-    def __init__(self, config: GroupConfig, rng: Rng, counters: GroupCounters) -> None:
+    def __init__(
+        self,
+        config: GroupConfig,
+        rng: Rng,
+        counters: GroupCounters,
+        image: Callable[[], MetadataImage],
+    ) -> None:
         self._context = ShardContext(config, rng, counters)
         self._rebalancing = Rebalancing(self._context)
         self._classic = ClassicProtocol(self._context, self._rebalancing)
-        self._offsets = OffsetStore(self._context, self._rebalancing)
+        self._modern = ConsumerProtocol(self._context, image)
+        self._offsets = OffsetStore(self._context, self._rebalancing, self._modern)
         self.unknown_records = 0
 
     # Shard
@@ -70,9 +92,29 @@ class GroupShard:
             if record.value is None:
                 self._drop(key.group)
             else:
+                self._drop_modern(key.group)
                 self._context.groups[key.group] = Group.from_value(key.group, read_group_value(record.value))
+        elif isinstance(key, ModernKey):
+            self._replay_modern(key, record.value)
         else:
             self.unknown_records += 1
+
+    def _replay_modern(self, key: ModernKey, value: bytes | None) -> None:
+        """A group of the consumer protocol is there with any of its records, in whatever order they come: the log keeps
+        the last of each. It ends with the tombstone of its epoch."""
+        group = self._context.modern.get(key.group)
+        if value is None and (group is None or key.kind is Kind.GROUP):
+            self._drop_modern(key.group)
+            return
+        if group is None:
+            self._drop(key.group)
+            group = self._context.modern[key.group] = ModernGroup(key.group)
+        group.put(key, value)
+
+    def _drop_modern(self, group_id: str) -> None:
+        group = self._context.modern.pop(group_id, None)
+        if group is not None:
+            self._modern.forget(group)
 
     def _drop(self, group_id: str) -> None:
         """Deleted or expired: nobody is in it, but some may have been given an id to join with."""
@@ -86,6 +128,7 @@ class GroupShard:
         for group in self._context.groups.values():
             for member in group.members.values():
                 self._rebalancing.renew_session(group, member, now)
+        self._modern.loaded(now)
         self._expire_later(now)
         return self._context.out.take()
 
@@ -101,19 +144,27 @@ class GroupShard:
                 case FetchOffsets():
                     self._offsets.fetch(command, to)
                 case JoinGroup():
-                    self._classic.join(command, to, now)
+                    self._join(command, to, now)
                 case SyncGroup():
                     self._classic.sync(command, to, now)
                 case LeaveGroup():
-                    self._classic.leave(command, to, now)
+                    self._leave(command, to, now)
                 case DeleteOffsets():
                     self._offsets.delete(command, to)
                 case DescribeGroup():
-                    context.out.reply(to, self._describe(context.group(command.group_id)), after_writes=True)
+                    context.out.reply(to, self._describe(command.group_id), after_writes=True)
                 case ListGroups():
                     context.out.reply(to, self._list(command), after_writes=True)
                 case DeleteGroup():
                     self._offsets.delete_group(command.group_id, to)
+                case ConsumerHeartbeat():
+                    self._modern.heartbeat(command, to, now)
+                case DescribeConsumerGroup():
+                    context.out.reply(to, self._describe_modern(command.group_id), after_writes=True)
+                case TopicsChanged():
+                    for group in context.modern.values():
+                        group.stale = True
+                    context.out.reply(to, None)
                 case ForgetTopics():
                     self._offsets.forget_topics(command, to)
                 case _:
@@ -128,6 +179,7 @@ class GroupShard:
 
     def tick(self, now: Now) -> Effects:
         self._context.timers.run(now)
+        self._modern.remove_gone(now)
         return self._context.out.take()
 
     @property
@@ -145,8 +197,13 @@ class GroupShard:
 
     @property
     def groups(self) -> dict[str, Group]:
-        """For metrics and tests."""
+        """Classic ones, for metrics and tests."""
         return self._context.groups
+
+    @property
+    def modern(self) -> dict[str, ModernGroup]:
+        """Those of the consumer protocol, for metrics and tests."""
+        return self._context.modern
 
     def offsets(self) -> Iterator[tuple[str, str, int, int]]:
         """(group, topic, partition, offset) of everything that is committed."""
@@ -155,7 +212,10 @@ class GroupShard:
                 for partition, value in partitions.items():
                     yield group_id, topic, partition, value.offset
 
-    def _describe(self, group: Group) -> GroupDescription:
+    def _describe(self, group_id: str) -> GroupDescription:
+        if group_id in self._context.modern:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id!r} is no classic group")
+        group = self._context.group(group_id)
         stable = group.state is GroupState.STABLE
         protocol = group.protocol_name if stable and group.protocol_name is not None else ""
         return GroupDescription(
@@ -179,10 +239,65 @@ class GroupShard:
     def _list(self, command: ListGroups) -> tuple[ListedGroup, ...]:
         states = {state.lower() for state in command.states}
         types = {kind.lower() for kind in command.types}
-        if types and CLASSIC not in types:
-            return ()
-        return tuple(
+        found = [
             ListedGroup(group.group_id, group.protocol_type or "", group.state.value, CLASSIC)
             for group in self._context.groups.values()
-            if not states or group.state.value.lower() in states
+        ]
+        found += [
+            ListedGroup(group.group_id, CONSUMER, group.state.value, CONSUMER)
+            for group in self._context.modern.values()
+        ]
+        return tuple(
+            group
+            for group in found
+            if (not states or group.state.lower() in states) and (not types or group.type in types)
         )
+
+    def _describe_modern(self, group_id: str) -> ConsumerGroupDescription:
+        group = self._context.modern.get(group_id)
+        if group is None:
+            there = group_id in self._context.groups
+            reason = f"group {group_id!r} is no group of the consumer protocol" if there else f"no group {group_id!r}"
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, reason)
+        return self._modern.describe(group)
+
+    # From one protocol to the other
+
+    def _join(self, command: JoinGroup, to: Any, now: Now) -> None:
+        """A classic member finds an empty group of the consumer protocol: that one ends, and its offsets stay."""
+        group = self._context.modern.get(command.group_id)
+        if group is None:
+            self._classic.join(command, to, now)
+            return
+        if not group.is_empty:
+            self._context.out.reply(to, JoinAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, command.member_id))
+            return
+
+        def ended(outcome: WriteOutcome, then: Now) -> None:
+            if outcome.error is ErrorCode.NONE:
+                self._join(command, to, then)
+            else:
+                self._context.out.reply(to, JoinAnswer(client_error(outcome.error), command.member_id))
+
+        self._context.out.write(tuple(group.tombstones()), ended)
+
+    def _leave(self, command: LeaveGroup, to: Any, now: Now) -> None:
+        """Members of the consumer protocol leave by a heartbeat; an administrator removes them like others."""
+        group = self._context.modern.get(command.group_id)
+        if group is None:
+            self._classic.leave(command, to, now)
+            return
+        gone: dict[str, None] = {}
+        errors = []
+        for leaver in command.members:
+            member_id = leaver.member_id or group.instances.get(leaver.instance_id or "", "")
+            try:
+                group.check_member(member_id, leaver.instance_id)
+                gone[member_id] = None
+                errors.append(ErrorCode.NONE)
+            except KafkaError as error:
+                errors.append(error.code)
+        if gone:
+            self._modern.remove(group, gone, to, errors, now)
+        else:
+            self._context.out.reply(to, errors, after_writes=True)

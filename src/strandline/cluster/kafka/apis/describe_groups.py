@@ -17,7 +17,7 @@ DEAD = "Dead"
 
 
 async def _answer(call: Call) -> Any:
-    return _respond(call, await call.service.describe_groups(call.context, call.request.groups))
+    return _respond(call, await call.service.describe_groups(call.context, list(dict.fromkeys(call.request.groups))))
 
 
 def _respond(call: Call, groups: list[DescribedGroup]) -> Any:

@@ -11,7 +11,8 @@ from strandline.proto.error_codes import ErrorCode
 
 
 def _wanted(call: Call) -> list[tuple[str, int]]:
-    return [(topic.name, number) for topic in call.request.topics for number in topic.partition_indexes]
+    asked = [(topic.name, number) for topic in call.request.topics for number in topic.partition_indexes]
+    return list(dict.fromkeys(asked))
 
 
 def _producer(call: Call, entry: ProducerEntry) -> Any:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from strandline.cluster.kafka.api import Api
 from strandline.cluster.kafka.codec import skip_tagged_fields
+from strandline.cluster.kafka.elements import Elements
 from strandline.cluster.kafka.exchange import Exchange
 from strandline.cluster.kafka.wire import (
     INT16,
@@ -81,7 +82,7 @@ class MetadataMessage(NamedTuple):
 def read_request(view: memoryview, version: int) -> MetadataMessage:
     """Raises ProtocolError."""
     flexible = version >= FLEXIBLE_SINCE
-    count, position = read_count(view, 0, 1 if flexible else 2, flexible)
+    count, position = read_count(view, 0, 1 if flexible else 2, flexible, Elements())
     if count < 0 and version < RACK_SINCE:
         raise ProtocolError("A null array where the message must have one")
     topics: list[TopicRef] = []

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from strandline.cluster.kafka.api import Call, message_api
-from strandline.cluster.service.group_offsets import FetchedOffset, FetchedTopic, PartitionsOfTopic
+from strandline.cluster.service.group_offsets import OUTSIDE, Asker, FetchedOffset, FetchedTopic, PartitionsOfTopic
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 
 WHOLE_ERROR_SINCE = 2
 MANY_SINCE = 8
+EPOCH_SINCE = 9
 TOPIC_ID_SINCE = 10
 
 
@@ -19,6 +20,7 @@ class _Group(NamedTuple):
 
     group_id: str
     topics: tuple[PartitionsOfTopic, ...] | None
+    asker: Asker = OUTSIDE
 
 
 def _topics(call: Call, topics: Any) -> tuple[PartitionsOfTopic, ...] | None:
@@ -33,7 +35,15 @@ def _topics(call: Call, topics: Any) -> tuple[PartitionsOfTopic, ...] | None:
 
 def _groups(call: Call) -> list[_Group]:
     if call.context.version >= MANY_SINCE:
-        return [_Group(group.group_id, _topics(call, group.topics)) for group in call.request.groups]
+        knows_epochs = call.context.version >= EPOCH_SINCE
+        return [
+            _Group(
+                group.group_id,
+                _topics(call, group.topics),
+                Asker(group.member_id, group.member_epoch) if knows_epochs else OUTSIDE,
+            )
+            for group in call.request.groups
+        ]
     return [_Group(call.request.group_id, _topics(call, call.request.topics))]
 
 
@@ -41,7 +51,7 @@ async def _answer(call: Call) -> Any:
     answers: list[tuple[_Group, list[FetchedTopic], ErrorCode]] = []
     for group in _groups(call):
         try:
-            found = await call.service.fetch_offsets(call.context, group.group_id, group.topics)
+            found = await call.service.fetch_offsets(call.context, group.group_id, group.topics, group.asker)
             answers.append((group, found, ErrorCode.NONE))
         except KafkaError as error:
             answers.append((group, _failed(call, group, error.code), error.code))

@@ -6,6 +6,7 @@ import struct
 
 from strandline.cluster.kafka.api import INJECTED, Api
 from strandline.cluster.kafka.codec import skip_tagged_fields
+from strandline.cluster.kafka.elements import Elements
 from strandline.cluster.kafka.exchange import Exchange
 from strandline.cluster.kafka.node_endpoints import node_endpoints
 from strandline.cluster.kafka.wire import (
@@ -61,7 +62,8 @@ def read_request(view: memoryview, version: int) -> ProduceRequest:
     if position + _HEAD.size > len(view):
         raise ProtocolError("The message ends within a field")
     acks, timeout_ms = _HEAD.unpack_from(view, position)
-    count, position = read_count(view, position + _HEAD.size, 4, flexible)
+    elements = Elements()
+    count, position = read_count(view, position + _HEAD.size, 4, flexible, elements)
     topics = []
     for _ in range(count):
         name = topic_id = None
@@ -69,7 +71,7 @@ def read_request(view: memoryview, version: int) -> ProduceRequest:
             topic_id, position = read_uuid(view, position)
         else:
             name, position = read_name(view, position, flexible)
-        partition_count, position = read_count(view, position, 5, flexible)
+        partition_count, position = read_count(view, position, 5, flexible, elements)
         partitions: list[tuple[int, memoryview | None]] = []
         for _ in range(partition_count):
             if position + 4 > len(view):

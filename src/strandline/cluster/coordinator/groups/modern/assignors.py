@@ -1,0 +1,170 @@
+"""Who shall read what: the assignors of the server. Pure functions of subscriptions, topics and what was before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from strandline.cluster.coordinator.groups.modern.records import NOTHING, Assignment, TopicShape, sorted_assignment
+from strandline.proto.ids import TopicId
+
+Partition = tuple[TopicId, int]
+
+
+class Subscriber(NamedTuple):
+    """A member as an assignor sees it.
+
+    Attributes:
+        order: by which members are lined up: the instance id of a static member, else the member id.
+        topics: subscribed names that exist.
+        before: its part of the target assignment until now.
+    """
+
+    member_id: str
+    order: str
+    topics: frozenset[str]
+    before: Assignment = NOTHING
+
+
+Assignor = Callable[[Sequence[Subscriber], Mapping[str, TopicShape]], dict[str, Assignment]]
+"""(members, topics) -> assignment by member id; every member is in it, every partition that somebody reads once."""
+
+
+def assign_uniform(members: Sequence[Subscriber], topics: Mapping[str, TopicShape]) -> dict[str, Assignment]:
+    """All partitions together are spread evenly; who has some keeps as many of them as that allows.
+
+    Where every member reads the same topics nobody has more than one partition more than another. Where they do not, no
+    partition can move from its owner to a subscriber that has two fewer.
+    """
+    members = sorted(members, key=lambda member: (member.order, member.member_id))
+    owned = _kept(members, topics)
+    free = _free(members, topics, owned)
+    if len({member.topics for member in members}) <= 1:
+        _spread_evenly(members, owned, free)
+    else:
+        _spread_by_load(members, topics, owned, free)
+    return {member.member_id: sorted_assignment(owned[member.member_id]) for member in members}
+
+
+def _kept(members: Sequence[Subscriber], topics: Mapping[str, TopicShape]) -> dict[str, dict[Partition, None]]:
+    """What each had and still may have."""
+    names = {shape.topic_id: name for name, shape in topics.items()}
+    taken: set[Partition] = set()
+    owned: dict[str, dict[Partition, None]] = {}
+    for member in members:
+        mine = owned[member.member_id] = {}
+        for topic_id, partitions in member.before.items():
+            name = names.get(topic_id)
+            if name is None or name not in member.topics:
+                continue
+            for partition in partitions:
+                if partition < topics[name].partitions and (topic_id, partition) not in taken:
+                    taken.add((topic_id, partition))
+                    mine[topic_id, partition] = None
+    return owned
+
+
+def _free(
+    members: Sequence[Subscriber], topics: Mapping[str, TopicShape], owned: Mapping[str, Mapping[Partition, None]]
+) -> list[tuple[str, Partition]]:
+    """(topic, partition) that nobody has and somebody reads."""
+    taken = {partition for mine in owned.values() for partition in mine}
+    read = {topic for member in members for topic in member.topics}
+    return [
+        (name, (topics[name].topic_id, partition))
+        for name in sorted(read & topics.keys())
+        for partition in range(topics[name].partitions)
+        if (topics[name].topic_id, partition) not in taken
+    ]
+
+
+def _spread_evenly(
+    members: Sequence[Subscriber], owned: Mapping[str, dict[Partition, None]], free: list[tuple[str, Partition]]
+) -> None:
+    if not members:
+        return
+    pool = [partition for _, partition in free]
+    total = len(pool) + sum(map(len, owned.values()))
+    quota, larger = divmod(total, len(members))
+    # Those that have most keep the larger shares: so the fewest partitions move.
+    for member in sorted(members, key=lambda member: -len(owned[member.member_id])):
+        mine = owned[member.member_id]
+        limit = quota
+        if larger and len(mine) > quota:
+            limit, larger = quota + 1, larger - 1
+        while len(mine) > limit:
+            pool.append(mine.popitem()[0])
+    pool.reverse()
+    for member in members:
+        mine = owned[member.member_id]
+        while len(mine) < quota:
+            mine[pool.pop()] = None
+    for member in members:
+        if pool and len(owned[member.member_id]) == quota:
+            owned[member.member_id][pool.pop()] = None
+
+
+def _spread_by_load(
+    members: Sequence[Subscriber],
+    topics: Mapping[str, TopicShape],
+    owned: Mapping[str, dict[Partition, None]],
+    free: list[tuple[str, Partition]],
+) -> None:
+    subscribers = {name: [member.member_id for member in members if name in member.topics] for name in sorted(topics)}
+
+    def load(member_id: str) -> int:
+        return len(owned[member_id])
+
+    for name, partition in sorted(free, key=lambda one: len(subscribers[one[0]])):
+        owned[min(subscribers[name], key=load)][partition] = None
+    # Each move makes the loads more even (the sum of their squares falls), so this ends.
+    moved = True
+    while moved:
+        moved = False
+        for name, readers in subscribers.items():
+            if len(readers) > 1:
+                moved |= _even_out(topics[name], readers, owned)
+
+
+def _even_out(shape: TopicShape, readers: Sequence[str], owned: Mapping[str, dict[Partition, None]]) -> bool:
+    """Move partitions of one topic from who has most to who has least."""
+    moved = False
+    having: dict[str, list[Partition]] = {}
+    for member_id in readers:
+        mine = owned[member_id]
+        found = [one for number in range(shape.partitions) if (one := (shape.topic_id, number)) in mine]
+        if found:
+            having[member_id] = found
+    while having:
+        most = max(having, key=lambda member_id: len(owned[member_id]))
+        least = min(readers, key=lambda member_id: len(owned[member_id]))
+        if len(owned[most]) - len(owned[least]) < 2:
+            break
+        partition = having[most].pop()
+        if not having[most]:
+            del having[most]
+        del owned[most][partition]
+        owned[least][partition] = None
+        having.setdefault(least, []).append(partition)
+        moved = True
+    return moved
+
+
+def assign_range(members: Sequence[Subscriber], topics: Mapping[str, TopicShape]) -> dict[str, Assignment]:
+    """Each topic by itself, in ranges: the first members get one more where it does not come out even. Topics with as
+    many partitions and the same readers are cut alike, so that keys of both meet in one member."""
+    found: dict[str, list[Partition]] = {member.member_id: [] for member in members}
+    line = sorted(members, key=lambda member: (member.order, member.member_id))
+    for name in sorted(topics):
+        shape = topics[name]
+        readers = [member.member_id for member in line if name in member.topics]
+        begin = 0
+        for number, member_id in enumerate(readers):
+            end = begin + shape.partitions // len(readers) + (number < shape.partitions % len(readers))
+            found[member_id] += [(shape.topic_id, partition) for partition in range(begin, end)]
+            begin = end
+    return {member_id: sorted_assignment(partitions) for member_id, partitions in found.items()}
+
+
+ASSIGNORS: Mapping[str, Assignor] = {"uniform": assign_uniform, "range": assign_range}
+"""By Kafka's name."""

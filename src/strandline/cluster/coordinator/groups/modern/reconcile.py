@@ -1,0 +1,86 @@
+"""One member on its way to the target: give back, be told so, take over. Pure.
+
+    STABLE      the target's epoch is its own: nothing to do
+                the target moved, it has too much      -> UNREVOKED, at its old epoch, until it says it gave it back
+                the target moved, else                 -> STABLE or UNRELEASED at the target's epoch
+    UNREVOKED   it says what it owns, and that is none of what it has to give back -> goes on as above, an epoch later
+    UNRELEASED  others may have given back what it waits for -> takes that over; or the target moved again
+
+Nobody is given what another has: a partition is free once its owner said that it gave it back, or is out of the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from strandline.cluster.coordinator.groups.modern.records import (
+    Assignment,
+    Current,
+    MemberState,
+    sorted_assignment,
+)
+from strandline.proto.ids import TopicId
+
+Partition = tuple[TopicId, int]
+
+
+def pairs(assignment: Assignment) -> dict[Partition, None]:
+    """Its partitions one by one, in order."""
+    return {(topic_id, number): None for topic_id, numbers in assignment.items() for number in numbers}
+
+
+def reconcile(
+    current: Current,
+    target_epoch: int,
+    target: Assignment,
+    owned: Assignment | None,
+    is_taken: Callable[[Partition], bool],
+) -> Current:
+    """What the member has after this heartbeat.
+
+    Args:
+        owned: what it says it owns; None when it does not say, which acknowledges nothing.
+        is_taken: another member has the partition.
+    """
+    way = _Way(target_epoch, target, owned, is_taken)
+    if current.state is MemberState.UNREVOKED:
+        if _holds_any(owned, current.revoking):
+            return current
+        return _next(current, current.epoch + 1, way)
+    if current.state is MemberState.STABLE and current.epoch == target_epoch:
+        return current
+    return _next(current, current.epoch, way)
+
+
+def _holds_any(owned: Assignment | None, revoked: Assignment) -> bool:
+    if owned is None:
+        return True
+    return any(not set(numbers).isdisjoint(owned.get(topic_id, ())) for topic_id, numbers in revoked.items())
+
+
+class _Way(NamedTuple):
+    """Where a member goes, and what is known on the way."""
+
+    target_epoch: int
+    target: Assignment
+    owned: Assignment | None
+    is_taken: Callable[[Partition], bool]
+
+
+def _next(current: Current, epoch: int, way: _Way) -> Current:
+    target_epoch, target, owned, is_taken = way
+    having, wanted = pairs(current.assigned), pairs(target)
+    kept = [one for one in having if one in wanted]
+    revoking = sorted_assignment(one for one in having if one not in wanted)
+    if revoking and _holds_any(owned, revoking):
+        return _at(current, epoch, MemberState.UNREVOKED, sorted_assignment(kept), revoking)
+    missing = [one for one in wanted if one not in having]
+    free = [one for one in missing if not is_taken(one)]
+    state = MemberState.STABLE if len(free) == len(missing) else MemberState.UNRELEASED
+    return _at(current, target_epoch, state, sorted_assignment([*kept, *free]), {})
+
+
+def _at(current: Current, epoch: int, state: MemberState, assigned: Assignment, revoking: Assignment) -> Current:
+    previous = current.epoch if epoch != current.epoch else current.previous_epoch
+    return Current(epoch, previous, state, assigned, revoking)

@@ -1,0 +1,93 @@
+"""ConsumerGroupDescribe (69): groups of the consumer protocol, with what each member has and shall have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strandline.cluster.coordinator.groups.modern.commands import DescribedConsumer
+from strandline.cluster.coordinator.groups.modern.records import Assignment
+from strandline.cluster.kafka.api import Call, message_api
+from strandline.cluster.service.consumer_groups import DescribedConsumerGroup
+from strandline.proto.error_codes import ErrorCode
+
+OPERATIONS_NOT_ASKED = -(2**31)
+
+CONSUMER_MEMBER = 1
+"""Kafka's number for a member of this protocol, beside classic members in a group that moves (0)."""
+
+
+async def _answer(call: Call) -> Any:
+    return _respond(call, await call.service.describe_consumer_groups(call.context, call.request.group_ids))
+
+
+def _respond(call: Call, groups: list[DescribedConsumerGroup]) -> Any:
+    return call.make(
+        "ConsumerGroupDescribeResponse", throttle_time=0, groups=tuple(_group(call, group) for group in groups)
+    )
+
+
+def _group(call: Call, group: DescribedConsumerGroup) -> Any:
+    found = group.description
+    asked = call.request.include_authorized_operations and found is not None
+    return call.make(
+        "DescribedGroup",
+        error_code=group.error,
+        error_message=(group.message or None) if group.error is not ErrorCode.NONE else None,
+        group_id=group.group_id,
+        group_state="" if found is None else found.state,
+        group_epoch=0 if found is None else found.epoch,
+        assignment_epoch=0 if found is None else found.target_epoch,
+        assignor_name="" if found is None else found.assignor,
+        members=() if found is None else tuple(_member(call, member) for member in found.members),
+        authorized_operations=(
+            call.service.group_operations(call.context, group.group_id) if asked else OPERATIONS_NOT_ASKED
+        ),
+    )
+
+
+def _member(call: Call, member: DescribedConsumer) -> Any:
+    return call.make(
+        "Member",
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack,
+        member_epoch=member.epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=member.topics,
+        subscribed_topic_regex=member.regex,
+        assignment=_assignment(call, member.assigned),
+        target_assignment=_assignment(call, member.target),
+        member_type=CONSUMER_MEMBER,
+    )
+
+
+def _assignment(call: Call, assignment: Assignment) -> Any:
+    """A topic that was deleted meanwhile has no name any more and is left out."""
+    topics = call.service.image().topic_by_id
+    return call.make(
+        "Assignment",
+        topic_partitions=tuple(
+            call.make("TopicPartitions", topic_id=topic_id, topic_name=topics[topic_id].name, partitions=partitions)
+            for topic_id, partitions in assignment.items()
+            if topic_id in topics
+        ),
+    )
+
+
+def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
+    return _respond(
+        call, [DescribedConsumerGroup(group_id, None, error, message) for group_id in call.request.group_ids]
+    )
+
+
+API = message_api(
+    key=69,
+    name="ConsumerGroupDescribe",
+    schema="consumer_group_describe",
+    first=0,
+    last=1,
+    flexible_since=0,
+    refuse=_refuse,
+    answer_later=_answer,
+)
