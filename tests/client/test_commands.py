@@ -124,7 +124,6 @@ def test_lines_become_records_and_records_lines(run: Run, topic: str) -> None:
         ),
         (("produce", "{t}", "-X", "compression.type=brotli"), b"", "one of none, gzip, snappy, lz4, zstd"),
         (("consume", "{t}", "--offset", "99", "-n", "1"), None, "offset 99 of {t}-0 is out of range: the log holds 0"),
-        (("consume", "{t}", "-X", "group.id=kitchen"), None, "consumer groups are not served yet"),
         (("consume", "{t}", "--offset", "1", "--from-beginning"), None, "exclude one another"),
         (("consume", "{t}", "--since", "soon"), None, "is neither 15m"),
         (("topic", "alter", "{t}"), None, "nothing to alter"),

@@ -88,10 +88,28 @@ def test_idempotence_follows_acks(acks: str, on: bool) -> None:
     assert ProducerConfig.of({"acks": acks}).idempotent is on
 
 
-def test_groups_are_refused_with_what_to_do_instead() -> None:
-    """There are no groups yet: a sentence, not a stub."""
-    with pytest.raises(ConfigError, match=r"groups are not served yet; name the partitions with Consumer\.assign"):
-        Consumer("127.0.0.1:1", group_id="kitchen")
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"group_id": ""}, "a name of at least one character"),
+        ({"group_id": "g", "heartbeat_interval_ms": 4_000, "session_timeout_ms": 6_000}, "at most half of session"),
+        ({"partition_assignment_strategy": "range,best"}, "some of range, roundrobin, sticky, cooperative-sticky"),
+    ],
+)
+def test_what_a_group_cannot_be(settings: dict[str, object], says: str) -> None:
+    """Settings that would make a member fail later are refused at once."""
+    with pytest.raises(ConfigError, match=says):
+        Consumer("127.0.0.1:1", **settings)
+
+
+def test_what_needs_a_group_says_so() -> None:
+    """subscribe and commit without a group.id name the setting that is missing."""
+    with Consumer("127.0.0.1:1") as consumer:
+        with pytest.raises(ConfigError, match=r"group\.id"):
+            consumer.subscribe(["t"])
+        with pytest.raises(ConfigError, match=r"group\.id"):
+            consumer.commit()
+        assert consumer.state.name == "unassigned"
 
 
 @pytest.mark.parametrize(

@@ -147,13 +147,40 @@ class ProducerConfig(CommonConfig):
             )  # fmt: skip
 
 
+STRATEGIES = ("range", "roundrobin", "sticky", "cooperative-sticky")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig(CommonConfig):
     """Settings of a consumer."""
 
     title: ClassVar[str] = "a consumer"
 
-    group_id: str | None = _setting(None, "Consumer groups are not served yet: setting it is an error.")
+    group_id: str | None = _setting(None, "The group to join with subscribe(), or to commit for with assign().")
+    group_instance_id: str | None = _setting(
+        None, "A name that outlives restarts (static member): a restart within session.timeout.ms moves no partition.",
+    )  # fmt: skip
+    session_timeout_ms: int = _setting(
+        45_000, "A member that the coordinator has not heard of for so long is thrown out.", low=1
+    )
+    heartbeat_interval_ms: int = _setting(
+        3_000,
+        "Time between heartbeats, which go on while records are handled; at most half of session.timeout.ms.",
+        low=1,
+    )
+    max_poll_interval_ms: int = _setting(
+        300_000, "A member that does not poll for so long leaves its group; also how long a rebalance waits for one.",
+        low=1,
+    )  # fmt: skip
+    partition_assignment_strategy: str = _setting(
+        "range,cooperative-sticky",
+        "What this member offers, best first: range, roundrobin, sticky, cooperative-sticky. Cooperative (partitions "
+        "that stay are read on during a rebalance) only if cooperative-sticky stands alone.",
+    )
+    enable_auto_commit: bool = _setting(
+        True, "Commit by itself what was handed out and done: never what was merely fetched or is being handled."
+    )
+    auto_commit_interval_ms: int = _setting(5_000, "Time between automatic commits.", low=1)
     auto_offset_reset: str = _setting(
         "latest",
         "Where to start without a position, or from one outside the log: earliest, latest, none (raise), or "
@@ -177,14 +204,23 @@ class ConsumerConfig(CommonConfig):
     default_api_timeout_ms: int = _setting(60_000, "How long a question to the leaders goes on retrying.", low=1)
 
     def __post_init__(self) -> None:
-        if self.group_id is not None:
+        if self.group_id == "":
+            raise ConfigError("group.id", self.group_id, "a name of at least one character, or none at all")
+        if self.heartbeat_interval_ms * 2 > self.session_timeout_ms:
             raise ConfigError(
-                "group.id", self.group_id,
-                "consumer groups are not served yet; name the partitions with Consumer.assign() and keep the offsets "
-                "yourself",
+                "heartbeat.interval.ms", self.heartbeat_interval_ms,
+                f"at most half of session.timeout.ms={self.session_timeout_ms}: one lost heartbeat is no death",
             )  # fmt: skip
+        for name in self.strategies:
+            if name not in STRATEGIES:
+                raise ConfigError("partition.assignment.strategy", name, "some of " + ", ".join(STRATEGIES))
         if self.auto_offset_reset not in ("earliest", "latest", "none"):
             duration_ms(self.auto_offset_reset)
+
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        """`partition_assignment_strategy` one by one."""
+        return tuple(dict.fromkeys(part.strip() for part in self.partition_assignment_strategy.split(",")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,27 +10,54 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from strandline.client.aio.consumer import Consumer as AsyncConsumer
-from strandline.client.aio.consumer import Partition
-from strandline.client.loop_thread import LoopThread
-from strandline.client.types import ConsumerRecord, OffsetAndTimestamp
+from strandline.client.aio.consumer import Offsets, Partition
+from strandline.client.groups.listening import ConsumerState, Listener, Topics
+from strandline.client.groups.session import CommitDone
+from strandline.client.loop_thread import Calls, LoopThread
+from strandline.client.running import Failures, Retries, RunReport, run_blocking
+from strandline.client.types import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp
 from strandline.proto.ids import TopicPartition
+from strandline.proto.system import SystemClock
 
 T = TypeVar("T")
 
 
 class Consumer:
-    """Reads the partitions that it is told to. One thread at a time; fetching ahead goes on between the calls.
+    """Reads the partitions that its group gives it, or that it is told to. One thread at a time.
 
-    Every method does and raises what its twin in `strandline.client.aio.Consumer` does. In the child of a fork a
-    consumer starts anew, with the assignment and the positions that it had.
+    Fetching ahead and heartbeats go on between the calls, on a thread of its own; listeners are called by the thread
+    that polls, inside `poll`, and may call this consumer. Every method does and raises what its twin in
+    `strandline.client.aio.Consumer` does. In the child of a fork a consumer starts anew, with the assignment and the
+    positions that it had, or as a new member of its group.
     """
 
     def __init__(self, bootstrap: str | Sequence[str] = "127.0.0.1:9092", **settings: object) -> None:
         make: Callable[..., AsyncConsumer] = AsyncConsumer
         self._make = partial(make, bootstrap, **settings)
-        self._inner = self._make()
+        self._calls = Calls()
+        self._inner = self._made()
         self._thread: LoopThread | None = None
         _consumers.add(self)
+
+    def subscribe(
+        self,
+        topics: Topics,
+        *,
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
+    ) -> None:
+        """Read what the group gives this consumer of these topics: a name, several, or a compiled pattern."""
+        listeners = {"on_assigned": on_assigned, "on_revoked": on_revoked, "on_lost": on_lost}
+        self._call(lambda: self._inner.subscribe(topics, **listeners))
+
+    def unsubscribe(self) -> None:
+        """Commit what is done (`enable.auto.commit`), give all partitions up and leave the group."""
+        self._serve(self._inner.unsubscribe())
+
+    def subscription(self) -> tuple[str, ...]:
+        """The topics subscribed to; of a pattern those that are known to match."""
+        return self._inner.subscription()
 
     def assign(self, partitions: Iterable[Partition]) -> None:
         """Read these partitions and no others. Positions of those that stay are kept."""
@@ -75,13 +102,79 @@ class Consumer:
 
     def poll(self, timeout_s: float = 0.0, max_records: int | None = None) -> list[ConsumerRecord]:
         """Up to `max_records` (`max.poll.records`) records; waits at most `timeout_s` for the first."""
-        return self._wait(self._inner.poll(timeout_s, max_records))
+        return self._serve(self._inner.poll(timeout_s, max_records))
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         return self
 
     def __next__(self) -> ConsumerRecord:
-        return self._inner.next_polled() or self._wait(self._inner.__anext__())
+        return self._inner.next_polled() or self._serve(self._inner.__anext__())
+
+    def next_record(self, timeout_s: float) -> ConsumerRecord | None:
+        """The next record, and the one before it is done; None when none comes in time."""
+        return self._inner.next_polled() or self._serve(self._inner.next_record(timeout_s))
+
+    def run(
+        self,
+        handler: Callable[[ConsumerRecord], object],
+        *,
+        attempts: int = 5,
+        backoff_ms: float = 200,
+        backoff_max_ms: float = 30_000,
+        dead_letters: bool = True,
+        idle_s: float | None = None,
+    ) -> RunReport:
+        """Call `handler` with every record, in this thread, until `stop()`; what it never takes goes to
+        `<topic>.dead`. See `strandline.client.aio.Consumer.run`."""
+        letters = self._inner.dead_letters() if dead_letters else None
+
+        def send(record: ConsumerRecord, error: BaseException, tried: int) -> None:
+            assert letters is not None
+            self._wait(letters.send(record, error, tried))
+
+        failures = Failures(Retries(attempts, backoff_ms, backoff_max_ms), SystemClock())
+        try:
+            return run_blocking(self, handler, failures, None if letters is None else send, idle_s)
+        finally:
+            self._inner.start_anew()
+            if letters is not None:
+                self._wait(letters.close())
+
+    def stop(self) -> None:
+        """End `run` after the record that it is handling. Callable from any thread, and by the handler."""
+        self._inner.stop()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called and no run has ended since."""
+        return self._inner.stopped
+
+    def finish_run(self) -> None:
+        """The last record of a run is done."""
+        self._inner.finish_run()
+
+    def commit(self, offsets: Offsets | None = None) -> None:
+        """Commit these offsets (of the next record to read), or everything that was handed out."""
+        self._wait(self._inner.commit(offsets))
+
+    def commit_async(self, offsets: Offsets | None = None, callback: CommitDone | None = None) -> None:
+        """As `commit`, in the background; `callback(offsets, error or None)` is called by the background thread."""
+        self._call(lambda: self._inner.commit_async(offsets, callback))
+
+    def committed(
+        self, partitions: Iterable[Partition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed of these partitions (None: of those assigned); None where nothing is."""
+        return self._wait(self._inner.committed(partitions))
+
+    def lag(self, partitions: Iterable[Partition] | None = None) -> dict[TopicPartition, int]:
+        """How many offsets lie between the next record to be handed out and the end, per partition."""
+        return self._wait(self._inner.lag(partitions))
+
+    @property
+    def state(self) -> ConsumerState:
+        """How this consumer stands: joining, stable, rebalancing, lost, ..., and what went wrong last."""
+        return self._inner.state
 
     def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
         """The first offset of each partition."""
@@ -107,8 +200,13 @@ class Consumer:
         return self._inner.fetch_requests_sent
 
     def close(self) -> None:
-        """Stop fetching and close the connections. Idempotent."""
-        self._running().stop(self._inner.close)
+        """Commit what is done (`enable.auto.commit`), leave the group, close the connections. Idempotent."""
+        running = self._running()
+        if not running.closed:
+            try:
+                self._serve(self._inner.close())
+            finally:
+                running.stop(self._inner.close)
 
     def __enter__(self) -> Self:
         return self
@@ -131,13 +229,27 @@ class Consumer:
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._running().wait(coroutine)
 
+    def _serve(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run what may call listeners: they are called here."""
+        self._calls = Calls()
+        return self._running().serve(coroutine, self._calls)
+
+    def _made(self) -> AsyncConsumer:
+        inner = self._make()
+
+        async def invoke(listener: Listener, partitions: list[TopicPartition]) -> None:
+            await self._calls.ask(partial(listener, partitions))
+
+        inner.listen_through(invoke)
+        return inner
+
     def _forget_parent(self) -> None:
         """In the child of a fork: the parent's thread and sockets are not ours."""
         parent = self._inner
         if self._thread is not None:
             _of_parents.append((self._thread, parent))
         self._thread = None
-        self._inner = self._make()
+        self._inner = self._made()
         self._inner.take_over(parent)
 
 

@@ -13,6 +13,8 @@ StrandlineError
     ├── ClosedError                   the client was closed, or belongs to the parent of a fork
     ├── NoOffsetForPartition          no position, and `auto.offset.reset=none`
     ├── OffsetOutOfRange              the position is outside the log; carries requested, log start and end
+    ├── CommitFailed                  the group has moved on without this member: nothing was committed
+    ├── MembershipLost                the member left, or was thrown out, between two polls; in `Consumer.state`
     ├── LogTruncated                  records that were read have been cut off the log (leader epoch check)
     └── ManyErrors                    several names were asked for and some failed: `results` and `errors`
 """
@@ -87,6 +89,27 @@ class OffsetOutOfRange(ClientError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.topic, self.partition, self.requested, self.log_start, self.log_end))
+
+
+class CommitFailed(ClientError):
+    """Offsets were not committed, for the group has moved on: another member may have the partitions by now.
+
+    `code` is the coordinator's. Poll goes on with what the group gives this member next; the records behind the last
+    commit come again, here or elsewhere.
+    """
+
+    def __init__(self, group: str, code: ErrorCode, why: str) -> None:
+        self.group = group
+        self.code = code
+        self.why = why
+        super().__init__(f"nothing was committed for group {group}: {why} ({code.name})")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.group, self.code, self.why))
+
+
+class MembershipLost(ClientError):
+    """This consumer was a member of its group and is none any more; the next poll joins anew."""
 
 
 class LogTruncated(ClientError):

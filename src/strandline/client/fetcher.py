@@ -78,6 +78,10 @@ class Fetcher:
         await self._news.wait()
         self._news.clear()
 
+    def tell_news(self) -> None:
+        """Something else has come that `poll` wants to look at."""
+        self._news.set()
+
     def raise_error(self) -> None:
         """Raise the error of a partition, once; its position stays as it was."""
         for state in self.states.values():
@@ -331,7 +335,7 @@ class Fetcher:
         """Ask the leaders for the positions that are to come from them, all in one round."""
         wanted: dict[PartitionState, int] = {}
         for state in self.states.values():
-            if state.position is None and state.reset_to is None and state.error is None:
+            if state.position is None and state.reset_to is None and state.error is None and not state.resolving:
                 self._reset_by_policy(state)
             if state.reset_to is not None and not state.resolving and state.error is None:
                 wanted[state] = state.reset_to

@@ -5,9 +5,47 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+class Calls:
+    """Functions that coroutines on the loop want called by the thread that waits for them."""
+
+    def __init__(self) -> None:
+        self._asked: SimpleQueue[tuple[Callable[[], object], asyncio.Future[None]] | None] = SimpleQueue()
+
+    async def ask(self, function: Callable[[], object]) -> None:
+        """On the loop: have it called; raises what it raises."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._asked.put((function, done))
+        await done
+
+    def end(self) -> None:
+        """Nobody asks any more."""
+        self._asked.put(None)
+
+    def answer(self) -> None:
+        """In the waiting thread: call what is asked for, until `end`."""
+        while (asked := self._asked.get()) is not None:
+            function, done = asked
+            try:
+                function()
+            except BaseException as error:  # it belongs to the coroutine, which ends with it
+                done.get_loop().call_soon_threadsafe(_settle, done, error)
+            else:
+                done.get_loop().call_soon_threadsafe(_settle, done, None)
+
+
+def _settle(done: asyncio.Future[None], error: BaseException | None) -> None:
+    if done.done():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)
 
 
 class LoopThread:
@@ -35,6 +73,22 @@ class LoopThread:
         """Run a coroutine on the loop; its result. An interrupt of the caller (Ctrl-C) cancels it."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    @property
+    def closed(self) -> bool:
+        """It was stopped."""
+        return self.loop.is_closed()
+
+    def serve(self, coroutine: Coroutine[Any, Any, T], calls: Calls) -> T:
+        """As `wait`, and what the coroutine asks of `calls` meanwhile is done here, by the waiting thread."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        future.add_done_callback(lambda _: calls.end())
+        try:
+            calls.answer()
             return future.result()
         except BaseException:
             future.cancel()

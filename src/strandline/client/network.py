@@ -22,6 +22,8 @@ from strandline.proto.ports import Clock, Rng
 DATA = "data"
 CONTROL = "control"
 SEEK = "seek"
+GROUP = "group"
+"""A coordinator answers a join only when everybody has joined: nothing else may wait behind it."""
 
 
 class _Key(NamedTuple):

@@ -55,6 +55,17 @@ class OffsetAndTimestamp(NamedTuple):
     leader_epoch: int
 
 
+class OffsetAndMetadata(NamedTuple):
+    """A committed offset: that of the next record to read, never of the last one read.
+
+    `metadata` is the committer's own note; `leader_epoch` that of the last record before it, -1 where unknown.
+    """
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
     """A broker as it advertises itself to clients."""

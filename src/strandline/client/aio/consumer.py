@@ -1,31 +1,36 @@
-"""The consumer for coroutines. Runs on the loop that first uses it; fetches ahead by itself, within bounds."""
+"""The consumer for coroutines. Runs on the loop that first uses it; fetches and beats by itself between the calls."""
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from types import TracebackType
 from typing import Self
 
-from strandline.client.config import ConsumerConfig
-from strandline.client.errors import ClientError, ClientTimeout, ClosedError
-from strandline.client.fetcher import Fetcher
-from strandline.client.leaders import Leaders
-from strandline.client.positions import PartitionState
-from strandline.client.session import Session
-from strandline.client.types import EARLIEST, LATEST, ConsumerRecord, OffsetAndTimestamp
+from strandline.client.aio.reading import Partition, Reader, partition_of
+from strandline.client.config import CommonConfig
+from strandline.client.dead_letters import DeadLetters
+from strandline.client.errors import ClientError
+from strandline.client.groups.listening import ConsumerState, Invoke, Listener, Subscribed, Topics
+from strandline.client.groups.session import CommitDone, GroupSession
+from strandline.client.running import Failures, Retries, RunReport, run_async
+from strandline.client.types import ConsumerRecord, OffsetAndMetadata
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.ports import Clock, Rng
 
-Partition = TopicPartition | tuple[str, int]
+LONG_POLL_S = 3600.0
+Handler = Callable[[ConsumerRecord], Awaitable[object] | object]
+Offsets = Mapping[Partition, OffsetAndMetadata | int]
 
-_LONG_POLL_S = 3600.0
+__all__ = ["Consumer", "ConsumerState", "Handler", "Offsets", "Partition"]
 
 
-class Consumer:
-    """Reads the partitions that it is told to, from the offsets that it is told to. No groups yet.
+class Consumer(Reader):
+    """Reads partitions: those that its group gives it (`subscribe`), or those that it is told to (`assign`).
+
+    Records of a poll count as done when poll is called again, those of an iteration when the next one is asked for.
+    Only what is done is committed by itself; `commit()` says that everything handed out is done.
 
     Args:
         bootstrap: ``"host:port,..."`` or a sequence of them.
@@ -33,7 +38,7 @@ class Consumer:
         settings: see docs/client.md.
 
     Raises at construction:
-        ConfigError: an unknown setting, a value that cannot stand, `group.id`.
+        ConfigError: an unknown setting, or a value that cannot stand.
     """
 
     def __init__(
@@ -44,181 +49,303 @@ class Consumer:
         rng: Rng | None = None,
         **settings: object,
     ) -> None:
-        self._config = ConsumerConfig.of(settings)
-        self._session = Session(bootstrap, self._config, clock=clock, rng=rng)
-        self._leaders = Leaders(self._session, self._config.request_timeout_ms)
-        self._fetcher: Fetcher | None = None
-        self._states: dict[TopicPartition, PartitionState] = {}
-        self._closed = False
-        self._first = 0
-        self._ready: deque[ConsumerRecord] = deque()
+        super().__init__(bootstrap, clock=clock, rng=rng, **settings)
+        self._bootstrap = bootstrap
+        self._group = None if self._config.group_id is None else GroupSession(self._config, self._session, self)
+        self._unplaced: dict[TopicPartition, None] = {}
+        self._stopped = False
 
-    # -- what to read, and from where -------------------------------------------------------------------------------
+    # -- what to read -----------------------------------------------------------------------------------------------
 
-    def assign(self, partitions: Iterable[Partition]) -> None:
-        """Read these partitions and no others. Positions of those that stay are kept."""
-        wanted = dict.fromkeys(_partition(item) for item in partitions)
-        states = {item: self._states.get(item) or PartitionState(item) for item in wanted}
-        self._states.clear()
-        self._states.update(states)
-        self._keep_ready(lambda held: held in states)
-        if self._fetcher is not None:
-            self._session.metadata.set_wanted(dict.fromkeys(item.topic for item in states))
-            self._fetcher.wake()
+    def subscribe(
+        self,
+        topics: Topics,
+        *,
+        on_assigned: Listener | None = None,
+        on_revoked: Listener | None = None,
+        on_lost: Listener | None = None,
+    ) -> None:
+        """Read what the group gives this consumer of these topics.
 
-    def assignment(self) -> list[TopicPartition]:
-        """The assigned partitions, in the order in which they were named."""
-        return list(self._states)
+        Args:
+            topics: a name, several, or a compiled pattern that whole names match; new topics are followed within
+                `metadata.max.age.ms`.
+            on_assigned: told of the partitions that come, before any record of them; may seek.
+            on_revoked: told of those that go, while they may still be committed.
+            on_lost: told of those that others may have by now; without it `on_revoked` is.
 
-    def seek(self, partition: Partition, offset: int) -> None:
-        """The next record of the partition is the first at or after `offset`. One outside the log shows at poll."""
-        if offset < 0:
-            raise ConfigError("offset", offset, "0 or more; for the ends there are seek_to_beginning and seek_to_end")
-        self._seekable(partition).seek(offset)
-        self._wake()
-
-    def seek_to_beginning(self, *partitions: Partition) -> None:
-        """Go on from the first offset that the log has; no partition named: all that are assigned."""
-        self._seek_by_query(dict.fromkeys(partitions or self._states, EARLIEST))
-
-    def seek_to_end(self, *partitions: Partition) -> None:
-        """Go on behind the last record that consumers may see, as of the next poll."""
-        self._seek_by_query(dict.fromkeys(partitions or self._states, LATEST))
-
-    def seek_to_timestamp(self, timestamps_ms: Mapping[Partition, int]) -> None:
-        """Go on from the first record at or after a time (ms since 1970), or from the end where there is none."""
-        for timestamp_ms in timestamps_ms.values():
-            if timestamp_ms < 0:
-                raise ConfigError("timestamp_ms", timestamp_ms, "milliseconds since 1970, not negative")
-        self._seek_by_query(timestamps_ms)
-
-    async def position(self, partition: Partition) -> int:
-        """Offset of the next record that poll returns, asked of the leader if need be.
+        Listeners are called inside `poll`, and may be coroutine functions. What they raise, poll raises.
 
         Raises:
-            NoOffsetForPartition: there is none, and `auto.offset.reset` is none.
-            ClientTimeout, UnknownTopic, KafkaError.
+            ConfigError: no topics, no `group.id`.
+            ClientError: partitions were named with `assign`.
         """
-        state = self._state(partition)
-        fetcher = self._started()
-        timeout_ms = self._config.default_api_timeout_ms
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                while state.position is None:
-                    fetcher.wake()
-                    await fetcher.wait_for_news()
-                    fetcher.raise_error()
-        except ClientTimeout:
-            raise
-        except TimeoutError:
-            raise ClientTimeout(f"no position of {state.partition} within {timeout_ms} ms") from None
-        held = next(
-            (record.offset for record in self._ready if (record.topic, record.partition) == state.partition), None
-        )
-        return state.position if held is None else held
+        group = self._of_group("subscribe")
+        if group.subscribed is None and self._states:
+            raise ClientError("partitions are assigned by name: call assign([]) before subscribe")
+        group.subscribe(Subscribed.of(topics, on_assigned, on_revoked, on_lost))
+        self.news()
 
-    def pause(self, *partitions: Partition) -> None:
-        """Return no records of these partitions, and fetch none, until `resume`; positions are kept."""
-        for item in partitions:
-            self._state(item).paused = True
+    async def unsubscribe(self) -> None:
+        """Commit what is done (`enable.auto.commit`), give all partitions up and leave the group."""
+        if self._group is not None:
+            await self._group.unsubscribe()
 
-    def resume(self, *partitions: Partition) -> None:
-        """Undo `pause`."""
-        for item in partitions:
-            self._state(item).paused = False
-        self._wake()
+    def subscription(self) -> tuple[str, ...]:
+        """The topics subscribed to; of a pattern those that are known to match."""
+        wanted = None if self._group is None else self._group.subscribed
+        return () if wanted is None else wanted.topics
 
-    def paused(self) -> list[TopicPartition]:
-        """The paused partitions."""
-        return [item for item, state in self._states.items() if state.paused]
+    def assign(self, partitions: Iterable[Partition]) -> None:
+        """Read these partitions and no others. Positions of those that stay are kept; others begin at what is
+        committed, if there is a `group.id`, or where `auto.offset.reset` says."""
+        group = self._group
+        if group is not None and group.subscribed is not None:
+            raise ClientError("topics are subscribed to: call unsubscribe before assign")
+        before = frozenset(self._states)
+        super().assign(partitions)
+        if group is not None:
+            group.progress.forget(before - self._states.keys())
+            self._unplaced = {item: None for item in self._states if item not in before or item in self._unplaced}
+            for item in self._unplaced:
+                self._states[item].resolving = True
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
     async def poll(self, timeout_s: float = 0.0, max_records: int | None = None) -> list[ConsumerRecord]:
         """Up to `max_records` (`max.poll.records`) records; waits at most `timeout_s` for the first.
 
-        Records of one partition come in order; positions move past what is returned.
+        Records of one partition come in order; positions move past what is returned. What the last poll returned
+        counts as done from here on. Rebalances happen in here.
 
         Raises:
             OffsetOutOfRange, NoOffsetForPartition, LogTruncated: as `auto.offset.reset=none` wants it.
             UnknownTopic, KafkaError: what a retry does not mend. The position is unchanged, poll may be called again.
             ClientError: nothing is assigned.
         """
-        if not self._states:
-            raise ClientError("nothing is assigned: call assign([(topic, partition), ...]) before poll")
-        fetcher = self._started()
-        most = self._config.max_poll_records if max_records is None else max_records
-        deadline_ms = self._session.clock.monotonic_ms() + timeout_s * 1000
-        while True:
-            if self._ready:
-                return [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
-            records = self._take(most)
-            fetcher.wake()
-            if records:
-                return records
-            fetcher.raise_error()
-            left_ms = deadline_ms - self._session.clock.monotonic_ms()
-            if left_ms <= 0:
-                return []
-            try:
-                async with asyncio.timeout(left_ms / 1000):
-                    await fetcher.wait_for_news()
-            except TimeoutError:
-                continue
+        self._finish()
+        records = await self._next_records(timeout_s, max_records or self._config.max_poll_records)
+        if self._group is not None:
+            self._group.progress.hand(records)
+        return records
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> ConsumerRecord:
-        while not self._ready:
-            self._ready.extend(await self.poll(timeout_s=_LONG_POLL_S))
-        return self._ready.popleft()
+        while True:
+            record = await self.next_record(LONG_POLL_S)
+            if record is not None:
+                return record
+
+    async def next_record(self, timeout_s: float) -> ConsumerRecord | None:
+        """The next record, and the one before it is done; None when none comes in time."""
+        record = self.next_polled()
+        if record is None:
+            self._finish()
+            self._ready.extend(await self._next_records(timeout_s, self._config.max_poll_records))
+            record = self.next_polled()
+        return record
 
     def next_polled(self) -> ConsumerRecord | None:
-        """The next record, if iteration has one that needs no waiting. Callable from another thread."""
-        return self._ready.popleft() if self._ready else None
+        """The next record, if there is one that needs no waiting. Callable from another thread."""
+        group = self._group
+        if not self._ready or (group is not None and group.restless):
+            return None
+        record = self._ready.popleft()
+        if group is not None:
+            group.progress.finish()
+            group.progress.hand((record,))
+            group.member.polled()
+        return record
 
-    # -- questions --------------------------------------------------------------------------------------------------
+    def _finish(self) -> None:
+        """Everything handed out is done; where nothing waits, so is what was skipped on the way (markers)."""
+        if self._group is not None:
+            progress = self._group.progress
+            progress.finish()
+            if not self._ready:
+                for item, state in self._states.items():
+                    if state.position is not None and not state.resolving:
+                        progress.reach(item, state.position)
 
-    async def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
-        """The first offset of each partition. Raises UnknownTopic, KafkaError, ClientTimeout."""
-        return await self._ends(partitions, EARLIEST)
-
-    async def end_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
-        """The offset after the last visible record. Raises UnknownTopic, KafkaError, ClientTimeout."""
-        return await self._ends(partitions, LATEST)
-
-    async def offsets_for_times(
-        self, timestamps_ms: Mapping[Partition, int]
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record at or after each time (ms), None where there is none. Raises as `end_offsets`."""
-        wanted = {_partition(item): timestamp_ms for item, timestamp_ms in timestamps_ms.items()}
+    async def _next_records(self, timeout_s: float, most: int) -> list[ConsumerRecord]:
+        group = self._group
+        if (group is None or group.subscribed is None) and not self._states:
+            raise ClientError(
+                "nothing is assigned: call subscribe(topics) or assign([(topic, partition), ...]) before poll"
+            )
         self._started()
-        told = await self._leaders.list_offsets(wanted, self._config.default_api_timeout_ms)
-        return {
-            item: None
-            if answer.offset < 0
-            else OffsetAndTimestamp(answer.offset, answer.timestamp_ms, answer.leader_epoch)
-            for item, answer in told.items()
-        }
+        until_ms = self._session.clock.monotonic_ms() + timeout_s * 1000
+        if group is None:
+            return await self._gather(until_ms, most, self._look)
+        group.start()
+        group.member.polling = True
+        try:
+            return await self._gather(until_ms, most, self._look)
+        finally:
+            group.member.polling = False
+            group.member.polled()
 
-    async def partitions_for(self, topic: str) -> list[int]:
-        """The numbers of a topic's partitions. Raises UnknownTopic, KafkaError, ClientTimeout."""
-        self._started()
-        view = await self._session.metadata.wait_for_topic(topic, self._config.default_api_timeout_ms)
-        return list(view.partitions)
+    async def _look(self) -> None:
+        """Follow the group."""
+        if self._group is not None:
+            await self._group.step()
+            await self._place()
+
+    async def _place(self) -> None:
+        """Begin partitions assigned by name where the group has committed."""
+        group = self._group
+        if group is not None and self._unplaced:
+            wanted = list(self._unplaced)
+            found = await group.coordinator.retrying(
+                lambda: group.coordinator.committed(wanted), self._config.default_api_timeout_ms
+            )
+            placed, self._unplaced = self._unplaced, {}
+            for item in placed:
+                if item in self._states:
+                    self._put(item, found.get(item))
+
+    def _put(self, item: TopicPartition, offset: OffsetAndMetadata | None) -> None:
+        assert self._group is not None
+        state = self._states[item]
+        state.resolving = False
+        self._group.progress.start(item, offset)
+        if offset is not None and state.position is None and state.reset_to is None:
+            state.seek(offset.offset, offset.leader_epoch)
+            state.checked_epoch = offset.leader_epoch  # a newer leader is asked whether it has what was read (KIP-320)
+        self._wake()
+
+    def _sought(self, item: TopicPartition, offset: int | None) -> None:
+        if self._group is not None:
+            self._group.progress.move(item, offset)
+            if item in self._unplaced:
+                del self._unplaced[item]
+                self._states[item].resolving = False
+
+    async def run(
+        self,
+        handler: Handler,
+        *,
+        attempts: int = 5,
+        backoff_ms: float = 200,
+        backoff_max_ms: float = 30_000,
+        dead_letters: bool = True,
+        idle_s: float | None = None,
+    ) -> RunReport:
+        """Call `handler` with every record, one at a time, until `stop()`.
+
+        A record whose handler raises is tried again `attempts` times in all, with growing pauses in which other
+        partitions go on; then it is sent to `<topic>.dead` with its cause and origin, and the partition moves on. It
+        counts as done, and is committed, only after that is acknowledged by all in-sync replicas.
+
+        Args:
+            handler: a function or coroutine function of one record.
+            attempts: how often a record is tried, at least once.
+            backoff_ms, backoff_max_ms: the first pause, and the longest; each is twice the one before.
+            dead_letters: False: the last error is raised instead, and the record is not done.
+            idle_s: return when no record came for so long; None: never.
+
+        Raises:
+            Exception: of the handler, without dead letters; of poll; of sending the dead letter.
+        """
+        retries = Retries(attempts, backoff_ms, backoff_max_ms)
+        letters = self.dead_letters() if dead_letters else None
+        try:
+            return await run_async(self, handler, Failures(retries, self._session.clock), letters, idle_s)
+        finally:
+            self.start_anew()
+            if letters is not None:
+                await letters.close()
+
+    def dead_letters(self) -> DeadLetters:
+        """Where records go whose handler gives up on them."""
+        common = {name: getattr(self._config, name) for name in (item.name for item in fields(CommonConfig))}
+        session = self._session
+        return DeadLetters(self._bootstrap, common, self._config.group_id, clock=session.clock, rng=session.rng)
+
+    def finish_run(self) -> None:
+        """The last record of a run is done."""
+        if self._group is not None:
+            self._group.progress.finish()
+
+    def start_anew(self) -> None:
+        """A run has ended: `stop` is for the next one."""
+        self._stopped = False
 
     @property
-    def fetch_requests_sent(self) -> int:
-        """Fetch requests since the start, for tests and metrics."""
-        return 0 if self._fetcher is None else self._fetcher.requests_sent
+    def stopped(self) -> bool:
+        """Whether `stop` was called since the last run began."""
+        return self._stopped
+
+    def stop(self) -> None:
+        """End `run` after the record that it is handling."""
+        self._stopped = True
+        self.news()
+
+    # -- commits ----------------------------------------------------------------------------------------------------
+
+    async def commit(self, offsets: Offsets | None = None) -> None:
+        """Commit these offsets (of the next record to read), or everything that was handed out.
+
+        Raises:
+            CommitFailed: the group has moved on without this consumer.
+            ConfigError: no `group.id`.
+            KafkaError, ClientTimeout.
+        """
+        group = self._of_group("commit")
+        self._started()
+        await group.commit(_plain(offsets), self._config.default_api_timeout_ms)
+
+    def commit_async(self, offsets: Offsets | None = None, callback: CommitDone | None = None) -> None:
+        """As `commit`, beside everything else and in the order of the calls; `callback(offsets, error or None)`."""
+        group = self._of_group("commit_async")
+        self._started()
+        group.commit_later(_plain(offsets), callback)
+
+    async def committed(
+        self, partitions: Iterable[Partition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed of these partitions (None: of those assigned); None where nothing is.
+
+        Raises:
+            ConfigError: no `group.id`.
+            KafkaError, ClientTimeout.
+        """
+        group = self._of_group("committed")
+        self._started()
+        wanted = self.assignment() if partitions is None else [partition_of(item) for item in partitions]
+        found = await group.coordinator.retrying(
+            lambda: group.coordinator.committed(wanted), self._config.default_api_timeout_ms
+        )
+        return {item: found.get(item) for item in wanted}
+
+    @property
+    def state(self) -> ConsumerState:
+        """How this consumer stands: joining, stable, rebalancing, lost, ..., and what went wrong last."""
+        if self._closed:
+            return ConsumerState("closed", last_error=None if self._group is None else self._group.member.last_error)
+        if self._group is not None:
+            return self._group.state
+        return ConsumerState("assigned" if self._states else "unassigned")
+
+    # -- the end ----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Stop fetching and close the connections. Idempotent."""
-        self._closed = True
-        if self._fetcher is not None:
-            await self._fetcher.close()
-        await self._session.close()
+        """Commit what is done (`enable.auto.commit`), leave the group, close the connections. Idempotent.
+
+        What the last poll returned is not done: call `commit()` before, if it is.
+        """
+        if self._closed:
+            return
+        try:
+            if self._group is not None and self._fetcher is not None:
+                await self._group.close()
+        finally:
+            self._closed = True
+            if self._fetcher is not None:
+                await self._fetcher.close()
+            await self._session.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -228,75 +355,47 @@ class Consumer:
     ) -> None:
         await self.close()
 
-    # -- inside -----------------------------------------------------------------------------------------------------
+    # -- for the group ----------------------------------------------------------------------------------------------
 
-    def _started(self) -> Fetcher:
-        if self._closed:
-            raise ClosedError("the consumer is closed")
-        if self._fetcher is None:
-            self._fetcher = Fetcher(self._config, self._session, self._leaders)
-            self._fetcher.states = self._states
-            self._session.metadata.want(dict.fromkeys(item.topic for item in self._states))
-        return self._fetcher
+    def take_up(self, partitions: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
+        """The group has given these."""
+        self._hold([*self._states, *partitions])
+        for item, offset in partitions.items():
+            self._put(item, offset)
 
-    def take_over(self, other: Consumer) -> None:
-        """Start with the assignment, pauses and positions of another consumer, which is not asked to stop."""
-        for item, old in other._states.items():
-            state = self._states[item] = PartitionState(item)
-            state.paused = old.paused
-            held = next((record.offset for record in other._ready if (record.topic, record.partition) == item), None)
-            position = old.position if held is None else held
-            if position is not None:
-                state.seek(position)
-            elif old.reset_to is not None:
-                state.seek_by_query(old.reset_to)
+    def give_up(self, partitions: Iterable[TopicPartition]) -> None:
+        """The group has taken these."""
+        gone = frozenset(partitions)
+        self._hold([item for item in self._states if item not in gone])
 
-    def _wake(self) -> None:
+    def news(self) -> None:
+        """Wake a poll that waits."""
         if self._fetcher is not None:
-            self._fetcher.wake()
+            self._fetcher.tell_news()
 
-    def _take(self, most: int) -> list[ConsumerRecord]:
-        """Records from the partitions in turn, so that a busy one does not starve the others."""
-        states = list(self._states.values())
-        self._first = (self._first + 1) % max(len(states), 1)
-        taken: list[ConsumerRecord] = []
-        for state in states[self._first :] + states[: self._first]:
-            if len(taken) >= most:
-                break
-            if not state.paused and state.has_records:
-                taken += state.take(most - len(taken), self._config.check_crcs)
-        return taken
+    def listen_through(self, invoke: Invoke) -> None:
+        """Call listeners through this from now on."""
+        if self._group is not None:
+            self._group.invoke = invoke
 
-    async def _ends(self, partitions: Iterable[Partition], which: int) -> dict[TopicPartition, int]:
-        wanted = {_partition(item): which for item in partitions}
-        self._started()
-        told = await self._leaders.list_offsets(
-            wanted,
-            self._config.default_api_timeout_ms,
-            read_committed=self._config.isolation_level == "read_committed",
-        )
-        return {item: answer.offset for item, answer in told.items()}
+    def take_over(self, other: Reader) -> None:
+        """Start with what another consumer was told to read; a subscriber joins as a member of its own."""
+        wanted = other._group.subscribed if isinstance(other, Consumer) and other._group is not None else None
+        if wanted is not None and self._group is not None:
+            self._group.subscribe(wanted)
+        else:
+            super().take_over(other)
 
-    def _seek_by_query(self, wanted: Mapping[Partition, int]) -> None:
-        for item, timestamp in wanted.items():
-            self._seekable(item).seek_by_query(timestamp)
-        self._wake()
-
-    def _seekable(self, partition: Partition) -> PartitionState:
-        state = self._state(partition)
-        self._keep_ready(lambda held: held != state.partition)
-        return state
-
-    def _keep_ready(self, wanted: Callable[[TopicPartition], bool]) -> None:
-        """Drop records that iteration has polled and not yielded, of partitions that are not `wanted`."""
-        self._ready = deque(item for item in self._ready if wanted(TopicPartition(item.topic, item.partition)))
-
-    def _state(self, partition: Partition) -> PartitionState:
-        state = self._states.get(_partition(partition))
-        if state is None:
-            raise ClientError(f"{_partition(partition)} is not assigned to this consumer")
-        return state
+    def _of_group(self, call: str) -> GroupSession:
+        if self._group is None:
+            raise ConfigError("group.id", None, f"set it: {call} belongs to a group")
+        return self._group
 
 
-def _partition(item: Partition) -> TopicPartition:
-    return item if isinstance(item, TopicPartition) else TopicPartition(*item)
+def _plain(offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMetadata] | None:
+    if offsets is None:
+        return None
+    return {
+        partition_of(item): OffsetAndMetadata(offset) if isinstance(offset, int) else offset
+        for item, offset in offsets.items()
+    }

@@ -32,6 +32,9 @@ RESPONSE_BYTES_MAX = 256 << 20
 """No response may be longer. Kafka's clients have no limit and die of memory when a port speaks something else."""
 
 _SCRATCH_BYTES = 64 << 10
+_FRAME_START_BYTES = 1 << 20
+"""A longer answer gets its memory as it arrives, by doubling, whatever length it announces."""
+
 _HEADER = struct.Struct(">ihhi")
 
 
@@ -63,6 +66,7 @@ class Connection(asyncio.BufferedProtocol):
         self._scratch = bytearray(_SCRATCH_BYTES)
         self._have = 0
         self._frame: bytearray | None = None
+        self._frame_bytes = 0
         self._filled = 0
 
     # -- requests ---------------------------------------------------------------------------------------------------
@@ -163,9 +167,12 @@ class Connection(asyncio.BufferedProtocol):
         """Bytes have arrived: hand over every answer that is whole."""
         if self._frame is not None:
             self._filled += nbytes
-            if self._filled == len(self._frame):
+            if self._filled == self._frame_bytes:
                 frame, self._frame = self._frame, None
                 self._deliver(memoryview(frame))
+            elif self._filled == len(self._frame):
+                room = min(self._frame_bytes, 2 * len(self._frame)) - len(self._frame)
+                self._frame = self._frame + bytes(room)
             return
         scratch = self._scratch
         have = self._have + nbytes
@@ -180,7 +187,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._deliver(memoryview(bytes(scratch[start : start + size])))
                 pos = start + size
             elif size + 4 > _SCRATCH_BYTES:
-                self._frame = bytearray(size)
+                self._frame = bytearray(min(size, _FRAME_START_BYTES))
+                self._frame_bytes = size
                 self._filled = have - start
                 self._frame[: self._filled] = scratch[start:have]
                 pos = have

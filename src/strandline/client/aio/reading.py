@@ -1,0 +1,272 @@
+"""What every consumer does: positions, seeks, pauses, fetching ahead within bounds, questions to the leaders."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+from strandline.client.config import ConsumerConfig
+from strandline.client.errors import ClientError, ClientTimeout, ClosedError
+from strandline.client.fetcher import Fetcher
+from strandline.client.leaders import Leaders
+from strandline.client.positions import PartitionState
+from strandline.client.session import Session
+from strandline.client.types import EARLIEST, LATEST, ConsumerRecord, OffsetAndTimestamp
+from strandline.proto.errors import ConfigError
+from strandline.proto.ids import TopicPartition
+from strandline.proto.ports import Clock, Rng
+
+Partition = TopicPartition | tuple[str, int]
+
+
+class Reader:
+    """Reads partitions, from the offsets that it is told to; knows nothing of groups. See `Consumer`."""
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str] = "127.0.0.1:9092",
+        *,
+        clock: Clock | None = None,
+        rng: Rng | None = None,
+        **settings: object,
+    ) -> None:
+        self._config = ConsumerConfig.of(settings)
+        self._session = Session(bootstrap, self._config, clock=clock, rng=rng)
+        self._leaders = Leaders(self._session, self._config.request_timeout_ms)
+        self._fetcher: Fetcher | None = None
+        self._states: dict[TopicPartition, PartitionState] = {}
+        self._closed = False
+        self._first = 0
+        self._ready: deque[ConsumerRecord] = deque()
+
+    # -- what to read, and from where -------------------------------------------------------------------------------
+
+    def assign(self, partitions: Iterable[Partition]) -> None:
+        """Read these partitions and no others. Positions of those that stay are kept."""
+        self._hold(partitions)
+        if self._fetcher is not None:
+            self._session.metadata.set_wanted(dict.fromkeys(item.topic for item in self._states))
+
+    def _hold(self, partitions: Iterable[Partition]) -> None:
+        wanted = dict.fromkeys(partition_of(item) for item in partitions)
+        states = {item: self._states.get(item) or PartitionState(item) for item in wanted}
+        self._states.clear()
+        self._states.update(states)
+        self._keep_ready(lambda held: held in states)
+        if self._fetcher is not None:
+            self._session.metadata.want(dict.fromkeys(item.topic for item in states))
+            self._fetcher.wake()
+
+    def assignment(self) -> list[TopicPartition]:
+        """The assigned partitions, in the order in which they were named."""
+        return list(self._states)
+
+    def seek(self, partition: Partition, offset: int) -> None:
+        """The next record of the partition is the first at or after `offset`. One outside the log shows at poll."""
+        if offset < 0:
+            raise ConfigError("offset", offset, "0 or more; for the ends there are seek_to_beginning and seek_to_end")
+        self._seekable(partition, offset).seek(offset)
+        self._wake()
+
+    def seek_to_beginning(self, *partitions: Partition) -> None:
+        """Go on from the first offset that the log has; no partition named: all that are assigned."""
+        self._seek_by_query(dict.fromkeys(partitions or self._states, EARLIEST))
+
+    def seek_to_end(self, *partitions: Partition) -> None:
+        """Go on behind the last record that consumers may see, as of the next poll."""
+        self._seek_by_query(dict.fromkeys(partitions or self._states, LATEST))
+
+    def seek_to_timestamp(self, timestamps_ms: Mapping[Partition, int]) -> None:
+        """Go on from the first record at or after a time (ms since 1970), or from the end where there is none."""
+        for timestamp_ms in timestamps_ms.values():
+            if timestamp_ms < 0:
+                raise ConfigError("timestamp_ms", timestamp_ms, "milliseconds since 1970, not negative")
+        self._seek_by_query(timestamps_ms)
+
+    async def position(self, partition: Partition) -> int:
+        """Offset of the next record that poll returns, asked of the leader if need be.
+
+        Raises:
+            NoOffsetForPartition: there is none, and `auto.offset.reset` is none.
+            ClientTimeout, UnknownTopic, KafkaError.
+        """
+        await self._place()
+        state = self._state(partition)
+        fetcher = self._started()
+        timeout_ms = self._config.default_api_timeout_ms
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while state.position is None:
+                    fetcher.wake()
+                    await fetcher.wait_for_news()
+                    fetcher.raise_error()
+        except ClientTimeout:
+            raise
+        except TimeoutError:
+            raise ClientTimeout(f"no position of {state.partition} within {timeout_ms} ms") from None
+        held = next(
+            (record.offset for record in self._ready if (record.topic, record.partition) == state.partition), None
+        )
+        return state.position if held is None else held
+
+    def pause(self, *partitions: Partition) -> None:
+        """Return no records of these partitions, and fetch none, until `resume`; positions are kept."""
+        for item in partitions:
+            self._state(item).paused = True
+
+    def resume(self, *partitions: Partition) -> None:
+        """Undo `pause`."""
+        for item in partitions:
+            self._state(item).paused = False
+        self._wake()
+
+    def paused(self) -> list[TopicPartition]:
+        """The paused partitions."""
+        return [item for item, state in self._states.items() if state.paused]
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    async def _gather(self, until_ms: float, most: int, look: Callable[[], Awaitable[None]]) -> list[ConsumerRecord]:
+        """Up to `most` records; waits until `until_ms` (monotonic) for the first. `look` is called before each look."""
+        fetcher = self._started()
+        while True:
+            await look()
+            if self._ready:
+                return [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
+            records = self._take(most)
+            fetcher.wake()
+            if records:
+                return records
+            fetcher.raise_error()
+            left_ms = until_ms - self._session.clock.monotonic_ms()
+            if left_ms <= 0:
+                return []
+            try:
+                async with asyncio.timeout(left_ms / 1000):
+                    await fetcher.wait_for_news()
+            except TimeoutError:
+                continue
+
+    # -- questions --------------------------------------------------------------------------------------------------
+
+    async def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
+        """The first offset of each partition. Raises UnknownTopic, KafkaError, ClientTimeout."""
+        return await self._ends(partitions, EARLIEST)
+
+    async def end_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
+        """The offset after the last visible record. Raises UnknownTopic, KafkaError, ClientTimeout."""
+        return await self._ends(partitions, LATEST)
+
+    async def offsets_for_times(
+        self, timestamps_ms: Mapping[Partition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record at or after each time (ms), None where there is none. Raises as `end_offsets`."""
+        wanted = {partition_of(item): timestamp_ms for item, timestamp_ms in timestamps_ms.items()}
+        self._started()
+        told = await self._leaders.list_offsets(wanted, self._config.default_api_timeout_ms)
+        return {
+            item: None
+            if answer.offset < 0
+            else OffsetAndTimestamp(answer.offset, answer.timestamp_ms, answer.leader_epoch)
+            for item, answer in told.items()
+        }
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        """The numbers of a topic's partitions. Raises UnknownTopic, KafkaError, ClientTimeout."""
+        self._started()
+        view = await self._session.metadata.wait_for_topic(topic, self._config.default_api_timeout_ms)
+        return list(view.partitions)
+
+    @property
+    def fetch_requests_sent(self) -> int:
+        """Fetch requests since the start, for tests and metrics."""
+        return 0 if self._fetcher is None else self._fetcher.requests_sent
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _started(self) -> Fetcher:
+        if self._closed:
+            raise ClosedError("the consumer is closed")
+        if self._fetcher is None:
+            self._fetcher = Fetcher(self._config, self._session, self._leaders)
+            self._fetcher.states = self._states
+            self._session.metadata.want(dict.fromkeys(item.topic for item in self._states))
+        return self._fetcher
+
+    def take_over(self, other: Reader) -> None:
+        """Start with the assignment, pauses and positions of another consumer, which is not asked to stop."""
+        for item, old in other._states.items():
+            state = self._states[item] = PartitionState(item)
+            state.paused = old.paused
+            held = next((record.offset for record in other._ready if (record.topic, record.partition) == item), None)
+            position = old.position if held is None else held
+            if position is not None:
+                state.seek(position)
+            elif old.reset_to is not None:
+                state.seek_by_query(old.reset_to)
+
+    async def _place(self) -> None:
+        """Find the positions that come from elsewhere than the partitions' leaders."""
+
+    async def lag(self, partitions: Iterable[Partition] | None = None) -> dict[TopicPartition, int]:
+        """How many offsets lie between the next record to be handed out and the end, per partition (None: all
+        assigned). What is paused counts too. Raises as `position` and `end_offsets`.
+        """
+        wanted = self.assignment() if partitions is None else [partition_of(item) for item in partitions]
+        ends = await self.end_offsets(wanted) if wanted else {}
+        return {item: max(end - await self.position(item), 0) for item, end in ends.items()}
+
+    def _wake(self) -> None:
+        if self._fetcher is not None:
+            self._fetcher.wake()
+
+    def _take(self, most: int) -> list[ConsumerRecord]:
+        """Records from the partitions in turn, so that a busy one does not starve the others."""
+        states = list(self._states.values())
+        self._first = (self._first + 1) % max(len(states), 1)
+        taken: list[ConsumerRecord] = []
+        for state in states[self._first :] + states[: self._first]:
+            if len(taken) >= most:
+                break
+            if not state.paused and state.has_records:
+                taken += state.take(most - len(taken), self._config.check_crcs)
+        return taken
+
+    async def _ends(self, partitions: Iterable[Partition], which: int) -> dict[TopicPartition, int]:
+        wanted = {partition_of(item): which for item in partitions}
+        self._started()
+        told = await self._leaders.list_offsets(
+            wanted,
+            self._config.default_api_timeout_ms,
+            read_committed=self._config.isolation_level == "read_committed",
+        )
+        return {item: answer.offset for item, answer in told.items()}
+
+    def _seek_by_query(self, wanted: Mapping[Partition, int]) -> None:
+        for item, timestamp in wanted.items():
+            self._seekable(item, None).seek_by_query(timestamp)
+        self._wake()
+
+    def _sought(self, item: TopicPartition, offset: int | None) -> None:
+        """The caller goes on from an offset, or from one that is looked up."""
+
+    def _seekable(self, partition: Partition, offset: int | None) -> PartitionState:
+        state = self._state(partition)
+        self._sought(state.partition, offset)
+        self._keep_ready(lambda held: held != state.partition)
+        return state
+
+    def _keep_ready(self, wanted: Callable[[TopicPartition], bool]) -> None:
+        """Drop records that iteration has polled and not yielded, of partitions that are not `wanted`."""
+        self._ready = deque(item for item in self._ready if wanted(TopicPartition(item.topic, item.partition)))
+
+    def _state(self, partition: Partition) -> PartitionState:
+        state = self._states.get(partition_of(partition))
+        if state is None:
+            raise ClientError(f"{partition_of(partition)} is not assigned to this consumer")
+        return state
+
+
+def partition_of(item: Partition) -> TopicPartition:
+    return item if isinstance(item, TopicPartition) else TopicPartition(*item)

@@ -1,0 +1,182 @@
+"""The broker that coordinates a group, found and asked; and the questions that need no membership."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from strandline.client.errors import ClientTimeout
+from strandline.client.network import CONTROL
+from strandline.client.session import Session
+from strandline.client.types import NodeInfo, OffsetAndMetadata
+from strandline.client.wire.apis import Api
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError, StrandlineError
+from strandline.proto.ids import TopicPartition
+
+T = TypeVar("T")
+
+_GROUP = 0
+_MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+_COMMIT_AT_MOST = 9
+_FETCH_AT_MOST = 9
+"""Version 10 names topics by id, which an offset of a deleted topic does not have."""
+
+
+class Identity(NamedTuple):
+    """Who commits. The default is nobody: the group must be empty then (correctness: groups)."""
+
+    member_id: str = ""
+    generation: int = -1
+    instance_id: str | None = None
+
+
+class GroupCoordinator:
+    """Asks the coordinator of one group. Runs on one event loop."""
+
+    def __init__(self, session: Session, group_id: str, request_timeout_ms: int) -> None:
+        self.group_id = group_id
+        self.node: NodeInfo | None = None
+        self._session = session
+        self._request_timeout_ms = request_timeout_ms
+
+    async def find(self) -> NodeInfo:
+        """The coordinator, looked up if it is not known.
+
+        Raises:
+            KafkaError: COORDINATOR_NOT_AVAILABLE and the like (retriable), GROUP_AUTHORIZATION_FAILED.
+            ClientError: no broker answers.
+        """
+        if self.node is None:
+            metadata, network = self._session.metadata, self._session.network
+            connection = await network.to_any(list(metadata.nodes.values()))
+            values = {"key": self.group_id, "key_type": _GROUP, "coordinator_keys": [self.group_id]}
+            answer = await connection.call(Api.FIND_COORDINATOR, values, self._request_timeout_ms)
+            told = answer.coordinators[0] if hasattr(answer, "coordinators") else answer
+            if told.error_code is not ErrorCode.NONE:
+                raise KafkaError(told.error_code, getattr(told, "error_message", None) or "", group=self.group_id)
+            self.node = NodeInfo(told.node_id, told.host, told.port)
+        return self.node
+
+    async def call(
+        self,
+        api: Api,
+        values: Mapping[str, Any],
+        *,
+        timeout_ms: float | None = None,
+        purpose: str = CONTROL,
+        at_most: int | None = None,
+    ) -> Any:
+        """One request to the coordinator; whoever does not answer is looked up anew.
+
+        Raises:
+            StrandlineError: no broker answered; error codes inside the answer are the caller's.
+        """
+        node = await self.find()
+        try:
+            connection = await self._session.network.to_node(node, purpose)
+            return await connection.call(api, values, timeout_ms or self._request_timeout_ms, at_most)
+        except KafkaError:
+            raise
+        except StrandlineError:
+            self._forget(node)
+            raise
+
+    def check(self, code: ErrorCode, **details: object) -> None:
+        """Raise the error of an answer, if it is one; a coordinator that is none any more is forgotten."""
+        if code is not ErrorCode.NONE:
+            if code in _MOVED:
+                self.node = None
+            raise KafkaError(code, "", group=self.group_id, **details)
+
+    def _forget(self, node: NodeInfo) -> None:
+        if self.node is node:
+            self.node = None
+            self._session.metadata.suspect(node.node_id)
+
+    async def retrying(self, attempt: Callable[[], Awaitable[T]], timeout_ms: float) -> T:
+        """`attempt` until it succeeds or fails for good.
+
+        Raises:
+            KafkaError: what a retry does not mend.
+            ClientTimeout: it took longer; `last_error` says why.
+        """
+        clock = self._session.clock
+        until = clock.monotonic_ms() + timeout_ms
+        failures = 0
+        while True:
+            try:
+                return await attempt()
+            except KafkaError as error:
+                if not error.retriable:
+                    raise
+                last: StrandlineError = error
+            except StrandlineError as error:
+                last = error
+            failures += 1
+            wait_ms = self._session.backoff_ms(failures)
+            if clock.monotonic_ms() + wait_ms >= until:
+                raise ClientTimeout(f"group {self.group_id}: no answer within {timeout_ms:g} ms", last)
+            await asyncio.sleep(wait_ms / 1000)
+
+    # -- offsets ----------------------------------------------------------------------------------------------------
+
+    async def commit(self, who: Identity, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """One OffsetCommit.
+
+        Raises:
+            KafkaError: the first error of a partition; the retriable ones may be sent again.
+        """
+        topics: dict[str, list[dict[str, Any]]] = {}
+        for item, offset in offsets.items():
+            topics.setdefault(item.topic, []).append(
+                {
+                    "partition_index": item.partition,
+                    "committed_offset": offset.offset,
+                    "committed_leader_epoch": offset.leader_epoch,
+                    "committed_metadata": offset.metadata,
+                }
+            )
+        values = {
+            "group_id": self.group_id,
+            "generation_id_or_member_epoch": who.generation,
+            "member_id": who.member_id,
+            "group_instance_id": who.instance_id,
+            "topics": [{"name": name, "partitions": parts} for name, parts in topics.items()],
+        }
+        answer = await self.call(Api.OFFSET_COMMIT, values, at_most=_COMMIT_AT_MOST)
+        for topic in answer.topics:
+            for told in topic.partitions:
+                self.check(told.error_code, partition=f"{topic.name}-{told.partition_index}")
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition] | None, *, stable: bool = True
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """One OffsetFetch: what is committed, of these partitions or (None) of all that have something.
+
+        Raises:
+            KafkaError: UNSTABLE_OFFSET_COMMIT while a transaction is open (`stable`), and what the coordinator says.
+        """
+        wanted: list[dict[str, Any]] | None = None
+        if partitions is not None:
+            numbers: dict[str, list[int]] = {}
+            for item in partitions:
+                numbers.setdefault(item.topic, []).append(item.partition)
+            wanted = [{"name": name, "partition_indexes": tuple(parts)} for name, parts in numbers.items()]
+            if not wanted:
+                return {}
+        group = {"group_id": self.group_id, "topics": wanted}
+        values = {**group, "groups": [group], "require_stable": stable}
+        answer = await self.call(Api.OFFSET_FETCH, values, at_most=_FETCH_AT_MOST)
+        told = answer.groups[0] if hasattr(answer, "groups") else answer
+        self.check(told.error_code)
+        found: dict[TopicPartition, OffsetAndMetadata] = {}
+        for topic in told.topics:
+            for part in topic.partitions:
+                item = TopicPartition(topic.name, part.partition_index)
+                self.check(part.error_code, partition=str(item))
+                if part.committed_offset >= 0:
+                    epoch = getattr(part, "committed_leader_epoch", -1)
+                    found[item] = OffsetAndMetadata(part.committed_offset, part.metadata or "", epoch)
+        return found

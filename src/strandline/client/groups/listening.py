@@ -1,0 +1,95 @@
+"""What a caller tells about the topics he wants and what he is told about his partitions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from inspect import isawaitable
+
+from strandline.client.metadata import Metadata
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import ConfigError, StrandlineError
+from strandline.proto.ids import TopicPartition
+
+Listener = Callable[[list[TopicPartition]], object]
+"""Told of partitions; may be a coroutine function."""
+Invoke = Callable[[Listener, list[TopicPartition]], Awaitable[None]]
+"""How listeners are called: on the loop, or, for blocking consumers, by the thread that polls."""
+
+Topics = str | Sequence[str] | re.Pattern[str]
+
+
+async def invoke(listener: Listener, partitions: list[TopicPartition]) -> None:
+    """Call a listener here."""
+    result = listener(partitions)
+    if isawaitable(result):
+        await result
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerState:
+    """How a consumer stands.
+
+    Attributes:
+        name: unassigned, assigned (by `assign`, no membership), joining, stable, rebalancing, lost, failed, closed.
+        generation, member_id: of the membership; -1 and empty without one.
+        last_error: what went wrong last in the group, None if nothing ever did; it may be over.
+    """
+
+    name: str
+    generation: int = -1
+    member_id: str = ""
+    last_error: StrandlineError | None = None
+
+    def __str__(self) -> str:
+        member = f" (generation {self.generation} as {self.member_id})" if self.generation >= 0 else ""
+        return self.name + member + ("" if self.last_error is None else f"; last error: {self.last_error}")
+
+
+@dataclass
+class Subscribed:
+    """What is subscribed to, and who is told.
+
+    Attributes:
+        topics: the names, sorted; of a pattern those that exist, as far as known.
+        pattern: None where names were given.
+        on_assigned, on_revoked, on_lost: listeners; without `on_lost`, `on_revoked` is told of what is lost too.
+    """
+
+    topics: tuple[str, ...]
+    pattern: re.Pattern[str] | None
+    on_assigned: Listener | None
+    on_revoked: Listener | None
+    on_lost: Listener | None
+
+    @classmethod
+    def of(
+        cls, topics: Topics, on_assigned: Listener | None, on_revoked: Listener | None, on_lost: Listener | None
+    ) -> Subscribed:
+        """Raises ConfigError: no topics, or something else than names."""
+        listeners = (on_assigned, on_revoked, on_lost or on_revoked)
+        if isinstance(topics, re.Pattern):
+            return cls((), topics, *listeners)
+        names = (topics,) if isinstance(topics, str) else tuple(sorted(dict.fromkeys(topics)))
+        if not names or not all(isinstance(name, str) and name for name in names):
+            raise ConfigError("topics", topics, "one or more names of topics, or a compiled pattern")
+        return cls(names, None, *listeners)
+
+    async def refresh(self, metadata: Metadata, timeout_ms: float) -> bool:
+        """Look which topics match the pattern now; true when others do than before.
+
+        A pattern matches whole names, as in Kafka, and no internal topics. Raises what `Metadata.ask` does.
+        """
+        if self.pattern is None:
+            return False
+        answer = await metadata.ask(None, timeout_ms)
+        found = tuple(
+            sorted(
+                told.name
+                for told in answer.topics
+                if told.error_code is ErrorCode.NONE and not told.is_internal and self.pattern.fullmatch(told.name)
+            )
+        )
+        changed, self.topics = found != self.topics, found
+        return changed

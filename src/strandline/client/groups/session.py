@@ -1,0 +1,395 @@
+"""A consumer's life in its group: rebalances between polls, commits in order, topics that come and grow.
+
+Everything that takes partitions away or gives them happens inside `step`, which `poll` calls: while a caller handles
+records, nothing is taken from him except by the coordinator itself, and then his commits are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+from strandline.client.config import ConsumerConfig
+from strandline.client.errors import ClientError, CommitFailed
+from strandline.client.groups.coordinator import GroupCoordinator, Identity
+from strandline.client.groups.listening import ConsumerState, Invoke, Listener, Subscribed, invoke
+from strandline.client.groups.membership import EXPELLED, Membership
+from strandline.client.groups.progress import Progress
+from strandline.client.session import Session
+from strandline.client.types import OffsetAndMetadata
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError, StrandlineError
+from strandline.proto.ids import TopicPartition
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+CommitDone = Callable[[Offsets, StrandlineError | None], object]
+"""Told what became of an asynchronous commit: the offsets, and the error if there was one."""
+
+_MISSING_TOPIC_MS = 1_000
+"""How often a subscribed topic that does not exist yet is looked for, where metadata.max.age.ms is longer."""
+_PARTING_COMMIT_MS = 10_000
+"""How long a commit before partitions are given up may take: others wait for them."""
+
+_OVER = {
+    ErrorCode.UNKNOWN_MEMBER_ID: "this consumer is no member any more: it was silent for too long, or left",
+    ErrorCode.ILLEGAL_GENERATION: "the group has rebalanced without this consumer",
+    ErrorCode.REBALANCE_IN_PROGRESS: "the group is rebalancing; poll, then commit what is still assigned",
+    ErrorCode.FENCED_INSTANCE_ID: "another consumer runs under this group.instance.id",
+}
+
+
+class Holder(Protocol):
+    """The consumer, as far as its group is concerned."""
+
+    def assignment(self) -> list[TopicPartition]:
+        """What it holds."""
+
+    def take_up(self, partitions: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
+        """Read these too, from there, or where `auto.offset.reset` says."""
+
+    def give_up(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these no more, and drop what was fetched of them."""
+
+    def news(self) -> None:
+        """Wake a poll that waits."""
+
+
+class GroupSession:
+    """The group's side of one consumer. Runs on one event loop."""
+
+    def __init__(self, config: ConsumerConfig, session: Session, holder: Holder) -> None:
+        assert config.group_id is not None
+        self.progress = Progress()
+        self.subscribed: Subscribed | None = None
+        self.invoke: Invoke = invoke
+        self.coordinator = GroupCoordinator(session, config.group_id, config.request_timeout_ms)
+        self.member = Membership(config, session, self.coordinator, self._counts, holder.news)
+        self._config = config
+        self._session = session
+        self._holder = holder
+        self._joining: asyncio.Task[tuple[tuple[TopicPartition, ...], Offsets]] | None = None
+        self._committing = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._commits: set[asyncio.Task[None]] = set()
+        self._started = False
+        self._stepping = False
+        self._counts_seen: dict[str, int] = {}
+
+    @property
+    def state(self) -> ConsumerState:
+        """How it stands; see ConsumerState."""
+        member = self.member
+        if member.fatal is not None:
+            name = "failed"
+        elif member.lost is not None:
+            name = "lost"
+        elif self.subscribed is None:
+            name = "assigned" if self._holder.assignment() else "unassigned"
+        elif self._joining is None and not member.needs_join:
+            name = "stable"
+        else:
+            name = "joining" if member.generation < 0 else "rebalancing"
+        return ConsumerState(name, member.generation, member.member_id, member.last_error)
+
+    @property
+    def restless(self) -> bool:
+        """`step` has something to do."""
+        member = self.member
+        return (
+            (member.needs_join and self._joining is None)
+            or member.lost is not None
+            or member.fatal is not None
+            or (self._joining is not None and self._joining.done())
+        )
+
+    def start(self) -> None:
+        """Begin what goes on beside the polls: automatic commits, and the look-out for topics. Once."""
+        if not self._started:
+            self._started = True
+            self._session.metadata.subscribe(self._look_at_counts)
+            if self._config.enable_auto_commit:
+                self._spawn(self._auto_commit(), self._tasks)
+            self._spawn(self._watch_topics(), self._tasks)
+
+    def subscribe(self, wanted: Subscribed) -> None:
+        """Read what the group gives of these topics from the next poll on."""
+        self.subscribed = wanted
+        self.member.needs_join = True
+
+    # -- rebalances -------------------------------------------------------------------------------------------------
+
+    async def step(self) -> None:
+        """Do what the group wants done before records are handed out.
+
+        Raises:
+            KafkaError: FENCED_INSTANCE_ID and other ends; GROUP_AUTHORIZATION_FAILED, INCONSISTENT_GROUP_PROTOCOL and
+                the like, after which poll may be called again.
+            Exception: of a listener.
+        """
+        if self._stepping or self.subscribed is None:
+            return
+        self._stepping = True
+        try:
+            while self.restless:
+                await self._step(self.subscribed)
+        finally:
+            self._stepping = False
+
+    async def _step(self, wanted: Subscribed) -> None:
+        member = self.member
+        if member.lost is not None:
+            await self._drop_join()
+            member.lost = None
+            member.needs_join = True
+            await self._take_away(wanted.on_lost)
+        if member.fatal is not None:
+            await self._drop_join()
+            await self._take_away(wanted.on_lost)
+            raise member.fatal
+        if self._joining is None:
+            await self._begin(wanted)
+        elif self._joining.done():
+            done, self._joining = self._joining, None
+            await self._complete(wanted, done)
+
+    async def _begin(self, wanted: Subscribed) -> None:
+        """Under the eager protocol everything is given up before the join; under the cooperative one nothing."""
+        owned = tuple(self._holder.assignment())
+        await self._commit_parting()
+        if not self.member.cooperative:
+            await self._take_away(wanted.on_revoked)
+        self._joining = asyncio.get_running_loop().create_task(self._join(wanted, owned))
+        self._joining.add_done_callback(lambda _: self._holder.news())
+
+    async def _join(
+        self, wanted: Subscribed, owned: tuple[TopicPartition, ...]
+    ) -> tuple[tuple[TopicPartition, ...], Offsets]:
+        if wanted.pattern is not None and not wanted.topics:
+            await self.coordinator.retrying(self._refresh, self._config.default_api_timeout_ms)
+        self._session.metadata.set_wanted(wanted.topics)
+        given = await self.member.join(wanted.topics, owned)
+        kept = frozenset(owned if self.member.cooperative else ())
+        new = [item for item in given if item not in kept]
+        committed = await self.coordinator.retrying(
+            lambda: self.coordinator.committed(new), self._config.default_api_timeout_ms
+        )
+        return given, committed
+
+    async def _complete(self, wanted: Subscribed, done: asyncio.Task[Any]) -> None:
+        try:
+            given, committed = done.result()
+        except KafkaError as error:
+            if error.code in EXPELLED:
+                self.member.expelled(error)
+                return
+            self.member.needs_join = True
+            if error.code is ErrorCode.FENCED_INSTANCE_ID:
+                self.member.fail(error)
+                return
+            raise
+        except StrandlineError:
+            self.member.needs_join = True
+            raise
+        held = self._holder.assignment()
+        gone = [item for item in held if item not in given]
+        if gone:
+            await self._commit_parting()
+            await self._tell(wanted.on_revoked, gone)
+            self._forget(gone)
+            self.member.needs_join = True  # so that the others get them (KIP-429)
+        new = {item: committed.get(item) for item in given if item not in held}
+        for item, offset in new.items():
+            self.progress.start(item, offset)
+        self._holder.take_up(new)
+        self._counts_seen = dict(self.member.group_topics)
+        await self._tell(wanted.on_assigned, list(new))
+
+    async def _take_away(self, listener: Listener | None) -> None:
+        owned = self._holder.assignment()
+        if owned:
+            try:
+                await self._tell(listener, owned)
+            finally:
+                self._forget(owned)
+
+    def _forget(self, partitions: list[TopicPartition]) -> None:
+        self.progress.forget(partitions)
+        self._holder.give_up(partitions)
+
+    async def _tell(self, listener: Listener | None, partitions: list[TopicPartition]) -> None:
+        if listener is not None:
+            await self.invoke(listener, partitions)
+
+    async def _drop_join(self) -> None:
+        if self._joining is not None:
+            joining, self._joining = self._joining, None
+            joining.cancel()
+            await asyncio.gather(joining, return_exceptions=True)
+
+    # -- commits ----------------------------------------------------------------------------------------------------
+
+    async def commit(self, offsets: Offsets | None, timeout_ms: float) -> Offsets:
+        """Commit these, or (None) everything that was handed out; one commit after the other.
+
+        Raises:
+            CommitFailed: the group has moved on.
+            KafkaError, ClientTimeout.
+        """
+        async with self._committing:
+            if offsets is None:
+                self.progress.finish()
+                offsets = self.progress.to_commit()
+            if offsets or self.member.lost is not None:
+                await self._send(self._signature(), offsets, timeout_ms)
+            return offsets
+
+    def commit_later(self, offsets: Offsets | None, done: CommitDone | None) -> None:
+        """As `commit`, beside everything else; `done` is told how it went. In the order of the calls."""
+        if offsets is None:
+            self.progress.finish()
+            offsets = self.progress.to_commit()
+        self._spawn(self._commit_later(dict(offsets), done), self._commits)
+
+    async def _commit_later(self, offsets: Offsets, done: CommitDone | None) -> None:
+        failed: StrandlineError | None = None
+        try:
+            async with self._committing:
+                if offsets:
+                    await self._send(self._signature(), offsets, self._config.default_api_timeout_ms)
+        except StrandlineError as error:
+            failed = self.member.last_error = error
+        if done is not None:
+            done(offsets, failed)
+
+    def _signature(self) -> Identity:
+        """As whom to commit: a subscriber that is no member commits nothing, for nobody could fence it."""
+        if self.subscribed is None:
+            return Identity()
+        if self.member.generation < 0:
+            code = ErrorCode.UNKNOWN_MEMBER_ID
+            raise CommitFailed(self.coordinator.group_id, code, _OVER[code])
+        return self.member.identity
+
+    async def _send(self, who: Identity, offsets: Offsets, timeout_ms: float) -> None:
+        coordinator = self.coordinator
+        try:
+            await coordinator.retrying(lambda: coordinator.commit(who, offsets), timeout_ms)
+        except KafkaError as error:
+            why = _OVER.get(error.code)
+            if why is None:
+                raise
+            if error.code in EXPELLED and who == self.member.identity and not self.member.joining:
+                self.member.expelled(error)
+            if error.code is ErrorCode.REBALANCE_IN_PROGRESS and not self.member.joining:
+                self.member.needs_join = True
+            raise CommitFailed(coordinator.group_id, error.code, why) from error
+        for item, offset in offsets.items():
+            self.progress.was_committed(item, offset.offset)
+
+    async def _commit_parting(self) -> None:
+        """What is done, before partitions go; what cannot be committed comes again."""
+        if self._config.enable_auto_commit:
+            await self.commit_done(_PARTING_COMMIT_MS)
+
+    async def commit_done(self, timeout_ms: float) -> None:
+        """Commit what is done; an error is kept in `state` and the offsets for the next time."""
+        try:
+            async with self._committing:
+                offsets = self.progress.to_commit()
+                if offsets:
+                    await self._send(self._signature(), offsets, timeout_ms)
+        except StrandlineError as error:
+            self.member.last_error = error
+
+    async def _auto_commit(self) -> None:
+        interval_ms = self._config.auto_commit_interval_ms
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            if self.subscribed is None or (self.member.generation >= 0 and not self.member.joining):
+                await self.commit_done(max(interval_ms, 1_000))
+
+    # -- topics -----------------------------------------------------------------------------------------------------
+
+    async def _refresh(self) -> bool:
+        wanted = self.subscribed
+        return wanted is not None and await wanted.refresh(self._session.metadata, self._config.request_timeout_ms)
+
+    async def _watch_topics(self) -> None:
+        """New topics of a pattern, and topics that did not exist yet; new partitions show in `_look_at_counts`."""
+        age_ms = self._config.metadata_max_age_ms
+        while True:
+            metadata, wanted = self._session.metadata, self.subscribed
+            missing = wanted is not None and any(name not in metadata.topics for name in wanted.topics)
+            await asyncio.sleep((min(age_ms, _MISSING_TOPIC_MS) if missing else age_ms) / 1000)
+            try:
+                if self._joining is None and await self._refresh():
+                    self.member.needs_join = True
+                    self._holder.news()
+            except StrandlineError as error:
+                self.member.last_error = error
+            if missing:
+                metadata.request_update()
+
+    def _look_at_counts(self) -> None:
+        """The leader shares out anew when topics that it shared out have grown, come or gone."""
+        if self._joining is not None or not self._counts_seen or self.member.generation < 0:
+            return
+        topics = self._session.metadata.topics
+        now = {name: topics[name].partition_count if name in topics else 0 for name in self._counts_seen}
+        if now != self._counts_seen:
+            self._counts_seen = now
+            self.member.needs_join = True
+            self._holder.news()
+
+    async def _counts(self, topics: Iterable[str]) -> Mapping[str, int]:
+        """Fresh counts; the leader keeps an eye on the topics of all members from then on."""
+        names = list(topics)
+        metadata = self._session.metadata
+        metadata.want(names)
+        await metadata.update(self._config.request_timeout_ms)
+        return {name: metadata.topics[name].partition_count for name in names if name in metadata.topics}
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    async def unsubscribe(self) -> None:
+        """Commit what is done, give everything up, leave."""
+        wanted = self.subscribed
+        if wanted is None:
+            return
+        await self._drop_join()
+        await self._commit_parting()
+        try:
+            await self._take_away(wanted.on_revoked if self.member.generation >= 0 else wanted.on_lost)
+        finally:
+            self.subscribed = None
+            self.member.needs_join = False
+            await self.member.leave()
+            self.member.lost = None
+
+    async def close(self) -> None:
+        """Leave and stop; commits that are under way are waited for."""
+        try:
+            if self.subscribed is None and self._config.enable_auto_commit:
+                await self.commit_done(_PARTING_COMMIT_MS)
+            if self._commits:
+                await asyncio.wait(list(self._commits), timeout=_PARTING_COMMIT_MS / 1000)
+            await self.unsubscribe()
+        finally:
+            await self.member.stop()
+            tasks = [*self._tasks, *self._commits]
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        among.add(task)
+        task.add_done_callback(partial(self._ended, among))
+
+    def _ended(self, among: set[asyncio.Task[None]], task: asyncio.Task[None]) -> None:
+        among.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.member.last_error = ClientError(f"a callback failed: {task.exception()!r}")

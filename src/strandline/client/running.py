@@ -1,0 +1,194 @@
+"""`Consumer.run`: a handler, what is tried again, and what becomes of a record that it never takes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from inspect import isawaitable
+from typing import TYPE_CHECKING
+
+from strandline.client.dead_letters import DeadLetters
+from strandline.client.types import ConsumerRecord
+from strandline.proto.errors import ConfigError
+from strandline.proto.ids import TopicPartition
+from strandline.proto.ports import Clock
+
+if TYPE_CHECKING:
+    from strandline.client.aio.consumer import Consumer as AsyncConsumer
+    from strandline.client.consumer import Consumer
+
+_LOOK_S = 0.5
+"""How often a run without records looks whether it was told to stop."""
+
+
+@dataclass(slots=True)
+class RunReport:
+    """What a run did: records handled, attempts that raised, records that went to `<topic>.dead`."""
+
+    handled: int = 0
+    failures: int = 0
+    dead_letters: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How often a record is tried, and the pauses between. Raises ConfigError."""
+
+    attempts: int
+    backoff_ms: float
+    backoff_max_ms: float
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise ConfigError("attempts", self.attempts, "at least 1")
+        if self.backoff_ms < 0 or self.backoff_max_ms < 0:
+            raise ConfigError("backoff_ms", min(self.backoff_ms, self.backoff_max_ms), "0 or more")
+
+    def pause_ms(self, failed: int) -> float:
+        """Before the next attempt, after so many that failed."""
+        return float(min(self.backoff_ms * 2.0 ** min(failed - 1, 30), self.backoff_max_ms))
+
+
+@dataclass(slots=True)
+class _Failing:
+    offset: int
+    attempts: int
+    again_ms: float
+    paused: bool
+
+
+class Failures:
+    """The records that failed and wait for their next attempt: at most one per partition, the others behind it."""
+
+    def __init__(self, retries: Retries, clock: Clock) -> None:
+        self._retries = retries
+        self._clock = clock
+        self._failing: dict[TopicPartition, _Failing] = {}
+
+    @property
+    def now_ms(self) -> float:
+        """The monotonic clock."""
+        return self._clock.monotonic_ms()
+
+    @property
+    def waiting(self) -> bool:
+        """Some record is to be tried again."""
+        return bool(self._failing)
+
+    def failed(self, record: ConsumerRecord) -> tuple[int, bool]:
+        """The attempts made so far, and whether there is to be another one: then the partition rests."""
+        where = TopicPartition(record.topic, record.partition)
+        before = self._failing.get(where)
+        attempts = 1 if before is None or before.offset != record.offset else before.attempts + 1
+        if attempts >= self._retries.attempts:
+            self._failing.pop(where, None)
+            return attempts, False
+        again_ms = self.now_ms + self._retries.pause_ms(attempts)
+        self._failing[where] = _Failing(record.offset, attempts, again_ms, True)
+        return attempts, True
+
+    def settled(self, record: ConsumerRecord) -> None:
+        """The record is handled."""
+        self._failing.pop(TopicPartition(record.topic, record.partition), None)
+
+    def due(self, assigned: list[TopicPartition]) -> list[TopicPartition]:
+        """The partitions whose rest is over; those that went to another consumer are forgotten."""
+        for item in [item for item in self._failing if item not in assigned]:
+            del self._failing[item]
+        now = self.now_ms
+        found = [item for item, one in self._failing.items() if one.paused and one.again_ms <= now]
+        for item in found:
+            self._failing[item].paused = False
+        return found
+
+    def wait_s(self) -> float:
+        """How long to wait for a record before looking again."""
+        rests = [one.again_ms for one in self._failing.values() if one.paused]
+        return min([_LOOK_S, *(max(at - self.now_ms, 0.0) / 1000 for at in rests)])
+
+
+def _expired(failures: Failures, since_ms: float, idle_s: float | None) -> bool:
+    return idle_s is not None and not failures.waiting and failures.now_ms - since_ms >= idle_s * 1000
+
+
+async def run_async(
+    consumer: AsyncConsumer,
+    handler: Callable[[ConsumerRecord], Awaitable[object] | object],
+    failures: Failures,
+    letters: DeadLetters | None,
+    idle_s: float | None,
+) -> RunReport:
+    """See `strandline.client.aio.Consumer.run`."""
+    report = RunReport()
+    since_ms = failures.now_ms
+    while not consumer.stopped:
+        consumer.resume(*failures.due(consumer.assignment()))
+        record = await consumer.next_record(failures.wait_s())
+        if record is None:
+            if _expired(failures, since_ms, idle_s):
+                break
+            continue
+        since_ms = failures.now_ms
+        try:
+            result = handler(record)
+            if isawaitable(result):
+                await result
+        except Exception as error:
+            report.failures += 1
+            attempts, again = failures.failed(record)
+            if not again and letters is not None:
+                await letters.send(record, error, attempts)
+                report.dead_letters += 1
+                continue
+            if again:
+                consumer.pause((record.topic, record.partition))
+            consumer.seek((record.topic, record.partition), record.offset)
+            if not again:
+                raise
+        else:
+            failures.settled(record)
+            report.handled += 1
+    consumer.finish_run()
+    return report
+
+
+def run_blocking(
+    consumer: Consumer,
+    handler: Callable[[ConsumerRecord], object],
+    failures: Failures,
+    send: Callable[[ConsumerRecord, BaseException, int], None] | None,
+    idle_s: float | None,
+) -> RunReport:
+    """See `strandline.client.Consumer.run`; the handler runs in the caller's thread."""
+    report = RunReport()
+    since_ms = failures.now_ms
+    while not consumer.stopped:
+        due = failures.due(consumer.assignment()) if failures.waiting else []
+        if due:
+            consumer.resume(*due)
+        record = consumer.next_record(failures.wait_s() if failures.waiting else _LOOK_S)
+        if record is None:
+            if _expired(failures, since_ms, idle_s):
+                break
+            continue
+        since_ms = failures.now_ms
+        try:
+            handler(record)
+        except Exception as error:
+            report.failures += 1
+            attempts, again = failures.failed(record)
+            if not again and send is not None:
+                send(record, error, attempts)
+                report.dead_letters += 1
+                continue
+            if again:
+                consumer.pause((record.topic, record.partition))
+            consumer.seek((record.topic, record.partition), record.offset)
+            if not again:
+                raise
+        else:
+            if failures.waiting:
+                failures.settled(record)
+            report.handled += 1
+    consumer.finish_run()
+    return report
