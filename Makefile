@@ -11,7 +11,7 @@ STAMP := $(VENV)/installed
 SEEDS ?= 200
 JOBS ?= 2
 
-.PHONY: help setup demo test lint docs bench sim mutants soak proto clean compose-test
+.PHONY: help setup demo test lint docs bench interop sim mutants soak proto clean compose-test
 
 help:
 	@echo "make demo          three nodes, a real data set, a killed leader, everything read back, Spark counts it"
@@ -19,6 +19,7 @@ help:
 	@echo "make lint          ruff, mypy, import-linter, tidiness, the generated docs"
 	@echo "make docs          write the generated parts of docs/ anew"
 	@echo "make bench         measure speed and memory, beside Apache Kafka where it can be had"
+	@echo "make interop       other people's Kafka clients and tools, unmodified: one table, client by feature"
 	@echo "make sim SEEDS=200 simulate so many seeds; SEED=7 replays one"
 	@echo "make mutants       take each rule out of the code, one at a time: some test must notice"
 	@echo "make soak          half an hour of faults on real processes, in both layouts"
@@ -43,8 +44,8 @@ test: setup
 	$(BIN)/python -m pytest -q
 
 lint: setup
-	$(BIN)/ruff format --check src tests bench
-	$(BIN)/ruff check src tests bench
+	$(BIN)/ruff format --check src tests bench interop
+	$(BIN)/ruff check src tests bench interop
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/test_tidy.py tests/test_docs.py
@@ -54,6 +55,9 @@ docs: setup
 
 bench: setup
 	$(BIN)/python -m bench
+
+interop: setup
+	$(BIN)/python -m interop $(if $(ONLY),--only $(ONLY)) --against $(or $(AGAINST),strandline)
 
 sim: setup
 	$(BIN)/strandline sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) --jobs $(JOBS) --marks

@@ -53,7 +53,7 @@ def tracked(*patterns: str) -> list[str]:
 
 
 def sources() -> list[str]:
-    return [name for name in tracked("src/*.py", "tests/*.py", "bench/*.py") if "_pb2" not in name]
+    return [name for name in tracked("src/*.py", "tests/*.py", "bench/*.py", "interop/*.py") if "_pb2" not in name]
 
 
 def test_files_are_short() -> None:

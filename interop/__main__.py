@@ -1,0 +1,103 @@
+"""Run other people's Kafka clients, unmodified, against a cluster of three, and print one table: client by feature."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import struct
+import sys
+from collections.abc import Callable
+
+import click
+from bench.clusters import Cluster, KafkaCluster, StrandlineCluster, wait_ready
+from bench.clusters import Unavailable as ClusterUnavailable
+from rich.console import Console
+
+from interop.clients import CLIENTS, Client
+from interop.features import FEATURES, Feature
+from interop.results import FAILED, SIGNS, Result, as_json, differences, reasons, run_client, table
+from interop.suite import eventually
+
+CLUSTERS: dict[str, Callable[[], Cluster]] = {"strandline": StrandlineCluster, "kafka": KafkaCluster}
+
+
+def api_keys(bootstrap: str) -> frozenset[int]:
+    """The API keys that a broker advertises, asked with ApiVersions 0."""
+    host, _, port = bootstrap.partition(",")[0].rpartition(":")
+    with socket.create_connection((host, int(port)), 10) as connection:
+        connection.sendall(struct.pack(">ihhih", 10, 18, 0, 1, -1))
+        with connection.makefile("rb") as answers:
+            (length,) = struct.unpack(">i", answers.read(4))
+            body = answers.read(length)
+    count = struct.unpack_from(">i", body, 6)[0]
+    return frozenset(struct.unpack_from(">h", body, 10 + 6 * number)[0] for number in range(count))
+
+
+def listens(address: str) -> bool:
+    """Whether somebody accepts connections there: Kafka's brokers are registered a moment before they listen."""
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 5):
+        return True
+    return False
+
+
+def run_cluster(name: str, clients: list[Client], features: list[Feature], console: Console) -> list[Result]:
+    """Start a cluster, try every client on it, and stop it."""
+
+    def say(result: Result) -> None:
+        seconds = f"{result.seconds:.1f} s"
+        console.print(f"{name} {result.client}: {result.feature}: {SIGNS[result.outcome]} {seconds}", highlight=False)
+        if result.outcome == FAILED:
+            console.print(f"    {result.reason}", highlight=False, markup=False)
+
+    cluster = CLUSTERS[name]()
+    try:
+        cluster.start()
+        wait_ready(cluster.bootstrap)
+        eventually(lambda: all(map(listens, cluster.bootstrap.split(","))), 30)
+        served = api_keys(cluster.bootstrap)
+        results = []
+        for client in clients:
+            results += run_client(name, client, features, cluster.bootstrap, served, say)
+        return results
+    finally:
+        cluster.stop()
+
+
+@click.command(help=__doc__)
+@click.option("--only", multiple=True, type=click.Choice([each.name for each in CLIENTS]), help="These clients alone.")
+@click.option("--feature", "words", multiple=True, help="Features whose name holds this text alone.")
+@click.option("--against", type=click.Choice(["strandline", "kafka", "both"]), default="strandline", show_default=True)
+@click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def main(only: tuple[str, ...], words: tuple[str, ...], against: str, output: str) -> None:
+    """Exit code 1 where a client failed against Strandline."""
+    clients = [each for each in CLIENTS if not only or each.name in only]
+    features = [each for each in FEATURES if not words or any(word in each.name for word in words)]
+    console = Console(stderr=True, soft_wrap=True)
+    results: list[Result] = []
+    for name in ("strandline", "kafka") if against == "both" else (against,):
+        try:
+            results += run_cluster(name, clients, features, console)
+        except ClusterUnavailable as reason:
+            console.print(f"{name}: skipped: {reason}")
+    show(results, output)
+    failed = any(each.outcome == FAILED for each in results if each.against == "strandline" or against == "kafka")
+    sys.exit(1 if failed else 0)
+
+
+def show(results: list[Result], output: str) -> None:
+    if output == "json":
+        click.echo(json.dumps(as_json(results), indent=1))
+        return
+    console = Console(width=max(160, Console().width), soft_wrap=True)
+    for name in dict.fromkeys(each.against for each in results):
+        console.print(table(name, [each for each in results if each.against == name]))
+    for line in reasons(results):
+        console.print(line, highlight=False, markup=False)
+    for line in differences(results):
+        console.print(f"differs: {line}", highlight=False, markup=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""The clients: what each is, and how it is started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from interop import install
+from interop.driver import Driver, ProcessDriver
+from interop.kcat import KcatDriver
+from interop.tools import KafkaTools
+
+Starter = Callable[[str], Driver]
+"""From bootstrap addresses to a running client."""
+
+
+def program(command: list[str]) -> Starter:
+    return lambda bootstrap: ProcessDriver([*command, bootstrap], {"GOMAXPROCS": "2"})
+
+
+@dataclass(frozen=True)
+class Client:
+    """One column of the table.
+
+    `get` installs it and returns how to start it; it raises Unavailable with the reason. `notes` explain features in
+    which the client itself, not the broker, differs.
+    """
+
+    name: str
+    get: Callable[[], Starter]
+    notes: Mapping[str, str]
+
+
+def kcat() -> Starter:
+    install.need("kcat")
+    return KcatDriver
+
+
+def java_tools() -> Starter:
+    jars = install.kafka_jars("kafka-tools", "kafka_2.13")
+    return lambda bootstrap: KafkaTools(bootstrap, jars)
+
+
+MURMUR = "its default partitioner is consistent_random (CRC32): the driver sets murmur2_random"
+
+CLIENTS = (
+    Client("confluent", lambda: program(install.python("confluent", ["confluent-kafka==2.16.1"])), {"murmur2": MURMUR}),
+    Client("kcat", kcat, {"murmur2": MURMUR}),
+    Client("java", lambda: program(install.java()), {}),
+    Client("java-tools", java_tools, {}),
+    Client("aiokafka", lambda: program(install.python("aiokafka_driver", ["aiokafka[snappy,lz4,zstd]==0.14.0"])), {}),
+    Client(
+        "kafka-python",
+        lambda: program(install.python("kafka_python", ["kafka-python==3.0.12", "lz4", "python-snappy", "zstandard"])),
+        {},
+    ),
+    Client("franz-go", lambda: program(install.go("franz")), {}),
+    Client("sarama", lambda: program(install.go("sarama")), {"murmur2": "its hash is FNV-1a"}),
+    Client("kafkajs", lambda: program(install.node("kafkajs")), {}),
+    Client("rskafka", lambda: program(install.rust("rskafka")), {}),
+)

@@ -1,0 +1,8 @@
+module interop/franz
+
+go 1.23
+
+require (
+	github.com/twmb/franz-go v1.22.2
+	github.com/twmb/franz-go/pkg/kadm v1.19.0
+)

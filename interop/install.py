@@ -1,0 +1,152 @@
+"""Getting the clients: each into a folder of its own in the user's cache, once for each version of its recipe."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bench.clusters import KAFKA_VERSION
+
+DRIVERS = Path(__file__).parent / "drivers"
+INSTALL_TIMEOUT_S = 600
+
+
+class Unavailable(Exception):
+    """This client cannot be had on this machine; the message is the plain reason."""
+
+
+def cache() -> Path:
+    """Where clients are kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "strandline-interop"
+
+
+def need(*programs: str) -> None:
+    """Raises Unavailable, naming the first that is not installed."""
+    for program in programs:
+        if shutil.which(program) is None:
+            raise Unavailable(f"{program} is not installed")
+
+
+def folder(name: str, recipe: Sequence[str], sources: Sequence[Path] = ()) -> tuple[Path, bool]:
+    """The folder of one client, and whether it stands whole already; sources are copied into a new one."""
+    digest = hashlib.sha256("\n".join(recipe).encode())
+    for source in sources:
+        digest.update(source.read_bytes())
+    place = cache() / f"{name}-{digest.hexdigest()[:12]}"
+    whole = (place / "complete").exists()
+    if not whole:
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        for source in sources:
+            target = place / ("src" if source.suffix == ".rs" else "") / source.name
+            target.parent.mkdir(exist_ok=True)
+            shutil.copyfile(source, target)
+    return place, whole
+
+
+def run(command: Sequence[str], where: Path, what: str, environment: Mapping[str, str] | None = None) -> None:
+    """One step of an installation; Unavailable with the end of its output where it fails."""
+    try:
+        done = subprocess.run(
+            command,
+            cwd=where,
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=INSTALL_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Unavailable(f"{what}: not within {INSTALL_TIMEOUT_S} s") from error
+    if done.returncode:
+        (where / "install.log").write_bytes(done.stdout)
+        last = done.stdout.decode(errors="replace").strip().splitlines()[-1:]
+        raise Unavailable(f"{what} failed: {' '.join(last)[:160]} (install.log in {where.name} in the cache)")
+
+
+def python(name: str, packages: Sequence[str]) -> list[str]:
+    """A virtual environment with these packages; the command that runs the driver `name` in it."""
+    place, whole = folder(name, packages)
+    interpreter = place / "venv" / "bin" / "python"
+    if not whole:
+        run([sys.executable, "-m", "venv", "venv"], place, "python -m venv")
+        pip = [str(interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        run([*pip, *packages], place, "pip install")
+        (place / "complete").touch()
+    return [str(interpreter), str(DRIVERS / f"{name}.py")]
+
+
+def go(name: str) -> list[str]:
+    """The Go driver `name`, built."""
+    need("go")
+    sources = [DRIVERS / name / "main.go", DRIVERS / name / "go.mod", DRIVERS / "loop.go"]
+    place, whole = folder(name, ["go"], sources)
+    if not whole:
+        run(["go", "mod", "tidy"], place, "go mod tidy")
+        run(["go", "build", "-o", "driver", "."], place, "go build")
+        (place / "complete").touch()
+    return [str(place / "driver")]
+
+
+def node(name: str) -> list[str]:
+    """The JavaScript driver."""
+    need("node", "npm")
+    place, whole = folder(name, ["npm"], [DRIVERS / name / "driver.mjs", DRIVERS / name / "package.json"])
+    if not whole:
+        run(["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts"], place, "npm install")
+        (place / "complete").touch()
+    return ["node", str(place / "driver.mjs")]
+
+
+def rust(name: str) -> list[str]:
+    """The Rust driver, built."""
+    need("cargo")
+    place, whole = folder(name, ["cargo"], [DRIVERS / name / "main.rs", DRIVERS / name / "Cargo.toml"])
+    if not whole:
+        run(["cargo", "build", "--quiet"], place, "cargo build")
+        (place / "complete").touch()
+    return [str(place / "target" / "debug" / "driver")]
+
+
+def kafka_jars(*artifacts: str) -> str:
+    """The class path of these artifacts of Apache Kafka and all that they need, by Maven."""
+    need("java", "mvn")
+    version = f"<version>{KAFKA_VERSION}</version>"
+    wanted = "".join(
+        f"<dependency><groupId>org.apache.kafka</groupId><artifactId>{artifact}</artifactId>{version}</dependency>"
+        for artifact in artifacts
+    )
+    pom = (
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+        f"<groupId>interop</groupId><artifactId>interop</artifactId><version>1</version><dependencies>{wanted}"
+        "<dependency><groupId>org.slf4j</groupId><artifactId>slf4j-nop</artifactId><version>2.0.16</version>"
+        "</dependency></dependencies></project>"
+    )
+    place, whole = folder(artifacts[0], [pom])
+    if not whole:
+        (place / "pom.xml").write_text(pom)
+        copy = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={place}"]
+        run(copy, place, "Maven")
+        (place / "complete").touch()
+    return f"{place}/*"
+
+
+JAVA = ("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx256m")
+"""A start as quick as Java's can be."""
+
+
+def java() -> list[str]:
+    """The Java driver, compiled against Kafka's client and the JSON library that its tools bring."""
+    need("javac")
+    jars = kafka_jars("kafka-tools", "kafka_2.13")
+    place, whole = folder("java", [KAFKA_VERSION], [DRIVERS / "java" / "Driver.java", DRIVERS / "java" / "Groups.java"])
+    if not whole:
+        run(["javac", "-cp", jars, "-d", str(place), "Driver.java", "Groups.java"], place, "javac")
+        (place / "complete").touch()
+    return [*JAVA, "-cp", f"{place}:{jars}", "Driver"]

@@ -1,0 +1,133 @@
+"""What the features share: topics of their own, records, waiting, and the words for what went wrong."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from interop.driver import ClientError, Driver
+
+Record = dict[str, Any]
+
+UNKNOWN_TOPIC = 3
+OWN_CHECK = -1
+ERROR_NAMES = {
+    1: "OFFSET_OUT_OF_RANGE",
+    3: "UNKNOWN_TOPIC_OR_PARTITION",
+    10: "MESSAGE_TOO_LARGE",
+    17: "INVALID_TOPIC_EXCEPTION",
+    36: "TOPIC_ALREADY_EXISTS",
+    37: "INVALID_PARTITIONS",
+    38: "INVALID_REPLICATION_FACTOR",
+    40: "INVALID_CONFIG",
+    68: "NON_EMPTY_GROUP",
+    69: "GROUP_ID_NOT_FOUND",
+}
+
+_serial = itertools.count(1)
+
+
+@dataclass
+class World:
+    """One client against one cluster."""
+
+    bootstrap: str
+    served: frozenset[int]
+    """The API keys that the cluster advertises."""
+    new_driver: Callable[[], Driver]
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _first: Driver | None = None
+
+    @property
+    def client(self) -> Driver:
+        """The client, started when it is first needed."""
+        if self._first is None:
+            self._first = self.another()
+        return self._first
+
+    def another(self) -> Driver:
+        """One more process of the same client."""
+        driver = self.new_driver()
+        self._stack.callback(driver.stop)
+        return driver
+
+    def close(self) -> None:
+        self._stack.close()
+        self._first = None
+
+    def topic(self, partitions: int = 1, **configs: str) -> str:
+        """A new topic, made by librdkafka, so that a client without an admin part can be tried too."""
+        from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+        name = self.name("topic")
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        named = {key.replace("_", "."): value for key, value in configs.items()}
+        admin.create_topics([NewTopic(name, partitions, 3, config=named)])[name].result(30)
+        eventually(lambda: len(admin.list_topics(name, timeout=10).topics[name].partitions) == partitions)
+        return name
+
+    def name(self, what: str) -> str:
+        """A name nobody has used."""
+        return f"{what}-{next(_serial)}"
+
+    def produce(
+        self, topic: str, records: Sequence[Record], *, acks: str = "all", codec: str = "none", idempotent: bool = False
+    ) -> list[dict[str, int]]:
+        """Send with the client; where each record went."""
+        told = self.client.call(
+            "produce", topic=topic, records=list(records), acks=acks, codec=codec, idempotent=idempotent
+        )
+        sent: list[dict[str, int]] = told["sent"]
+        return sent
+
+    def fetch(self, topic: str, count: int, *, partition: int = 0, offset: int = 0) -> list[Record]:
+        """Read with the client from one partition, from a position on."""
+        told = self.client.call(
+            "fetch", topic=topic, partition=partition, offset=offset, count=count, timeout_ms=15_000
+        )
+        records: list[Record] = told["records"]
+        assert len(records) >= count, f"{len(records)} of {count} records within 15 s"
+        return records
+
+
+def b64(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()
+
+
+def values(count: int, tag: str = "value") -> list[Record]:
+    """Records for partition 0."""
+    return [{"value": b64(f"{tag}-{number}".encode()), "partition": 0} for number in range(count)]
+
+
+def same(found: object, expected: object, what: str) -> None:
+    assert found == expected, f"{what}: {shortened(found)} instead of {shortened(expected)}"
+
+
+def shortened(thing: object) -> str:
+    text = repr(thing)
+    return text if len(text) <= 160 else text[:160] + "..."
+
+
+def eventually(check: Callable[[], bool], timeout_s: float = 20.0, pause_s: float = 0.05) -> None:
+    """Call `check` until it is true; an AssertionError after the time."""
+    deadline = time.monotonic() + timeout_s
+    while not check():
+        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s"
+        time.sleep(pause_s)
+
+
+@contextmanager
+def refused(*codes: int) -> Iterator[None]:
+    """The block must end in one of these errors of Kafka's (OWN_CHECK: or in the client's own refusal to ask)."""
+    names = " or ".join(ERROR_NAMES[code] for code in codes if code != OWN_CHECK)
+    try:
+        yield
+    except ClientError as error:
+        assert error.code in codes, f"{error} instead of {names}"
+        return
+    raise AssertionError(f"no error instead of {names}")

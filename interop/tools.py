@@ -1,0 +1,216 @@
+"""Apache Kafka's command-line tools behind the drivers' calls; each call starts one."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from interop.driver import ClientError, NotSupported, ToolDriver
+from interop.install import JAVA
+from interop.suite import ERROR_NAMES
+
+TOOL_TIMEOUT_S = 60
+CLASSES = {
+    "kafka-topics": "org.apache.kafka.tools.TopicCommand",
+    "kafka-configs": "kafka.admin.ConfigCommand",
+    "kafka-get-offsets": "org.apache.kafka.tools.GetOffsetShell",
+    "kafka-delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
+    "kafka-console-producer": "org.apache.kafka.tools.ConsoleProducer",
+    "kafka-console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "kafka-consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+}
+EXCEPTIONS = {
+    "TopicExistsException": 36,
+    "already exists": 36,
+    "InvalidTopicException": 17,
+    "illegal": 17,
+    "InvalidPartitionsException": 37,
+    "must be greater than 0": -1,
+    "InvalidReplicationFactorException": 38,
+    "InvalidConfigurationException": 40,
+    "Invalid value": 40,
+    "UnknownTopicOrPartitionException": 3,
+    "does not exist as expected": 3,
+    "not present in metadata": 3,
+    "RecordTooLargeException": 10,
+    "GroupNotEmptyException": 68,
+    "GroupIdNotFoundException": 69,
+}
+
+
+def code_in(text: str) -> int:
+    """Kafka's code for the exception that a tool printed."""
+    named = next((code for code, name in ERROR_NAMES.items() if name in text), None)
+    return named if named is not None else next((code for words, code in EXCEPTIONS.items() if words in text), -1)
+
+
+class KafkaTools(ToolDriver):
+    """kafka-topics.sh and its siblings, each a main class of Kafka's jars."""
+
+    def __init__(self, bootstrap: str, jars: str) -> None:
+        self._bootstrap = bootstrap
+        self._jars = jars
+        self._group: list[str] = []
+
+    def run(self, tool: str, *arguments: str, stdin: bytes = b"") -> str:
+        """What a tool printed.
+
+        Raises:
+            ClientError: it ended with an error, or printed one; or it did not end in time.
+        """
+        option = "--bootstrap-server"
+        command = [*JAVA, "-cp", self._jars, CLASSES[tool], option, self._bootstrap, *arguments]
+        try:
+            done = subprocess.run(command, input=stdin, capture_output=True, timeout=TOOL_TIMEOUT_S, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise ClientError(-1, f"{tool} did not end within {TOOL_TIMEOUT_S} s") from error
+        said = done.stdout.decode(errors="replace")
+        wrong = done.stderr.decode(errors="replace")
+        if done.returncode or "Exception" in wrong or said.startswith("Error"):
+            text = wrong + said
+            raise ClientError(code_in(text), f"{tool}: {text.strip()[:300]}")
+        return said
+
+    # Topics
+
+    def op_create_topic(self, topic: str, partitions: int, replication: int, configs: dict[str, str]) -> None:
+        given = [text for name, value in configs.items() for text in ("--config", f"{name}={value}")]
+        wanted = ("--partitions", str(partitions), "--replication-factor", str(replication))
+        self.run("kafka-topics", "--create", "--topic", topic, *wanted, *given)
+
+    def op_delete_topic(self, topic: str) -> None:
+        self.run("kafka-topics", "--delete", "--topic", topic)
+
+    def op_describe_topic(self, topic: str) -> dict[str, Any]:
+        said = self.run("kafka-topics", "--describe", "--topic", topic)
+        found = re.findall(r"Partition: \d+\s+Leader: (\w+)\s+Replicas: ([\d,]+)", said)
+        return {
+            "partitions": [
+                {
+                    "leader": int(leader) if leader.isdigit() else -1,
+                    "replicas": [int(each) for each in copies.split(",")],
+                }
+                for leader, copies in found
+            ]
+        }
+
+    def op_alter_config(self, topic: str, configs: dict[str, str]) -> None:
+        added = ",".join(f"{name}={value}" for name, value in configs.items())
+        self.run("kafka-configs", "--alter", "--entity-type", "topics", "--entity-name", topic, "--add-config", added)
+
+    def op_describe_config(self, topic: str) -> dict[str, Any]:
+        said = self.run("kafka-configs", "--describe", "--entity-type", "topics", "--entity-name", topic, "--all")
+        return {"configs": dict(re.findall(r"^\s+([\w.]+)=(\S*) sensitive=", said, re.M))}
+
+    def op_create_partitions(self, topic: str, total: int) -> None:
+        self.run("kafka-topics", "--alter", "--topic", topic, "--partitions", str(total))
+
+    def op_delete_records(self, topic: str, partition: int, before: int) -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            file = Path(directory, "offsets.json")
+            where = {"topic": topic, "partition": partition, "offset": before}
+            file.write_text(json.dumps({"partitions": [where], "version": 1}))
+            self.run("kafka-delete-records", "--offset-json-file", str(file))
+
+    def op_offset_at(self, topic: str, partition: int, at: str | int) -> dict[str, Any]:
+        said = self.run("kafka-get-offsets", "--topic", topic, "--partitions", str(partition), "--time", str(at))
+        found = re.search(rf"^{re.escape(topic)}:{partition}:(\d+)$", said, re.M)
+        return {"offset": int(found.group(1)) if found else -1}
+
+    # Records
+
+    def op_produce(
+        self, topic: str, records: list[dict[str, Any]], acks: str, codec: str, idempotent: bool
+    ) -> dict[str, Any]:
+        if any("timestamp" in each for each in records):
+            raise NotSupported("cannot set a timestamp")
+        keyed = "key" in records[0]
+        if not keyed and "partition" in records[0] and records[0]["partition"] != 0:
+            raise NotSupported("cannot choose a partition")
+        lines = b"".join(
+            (base64.b64decode(each["key"]) + b"\t" if keyed else b"") + base64.b64decode(each["value"]) + b"\n"
+            for each in records
+        )
+        settings = {
+            "acks": acks,
+            "compression.type": codec,
+            "enable.idempotence": str(idempotent).lower(),
+            "max.request.size": "8000000",
+            "max.block.ms": "5000",
+        }
+        given = [text for name, value in settings.items() for text in ("--command-property", f"{name}={value}")]
+        reader = ["--reader-property", "parse.key=true"] if keyed else []
+        self.run("kafka-console-producer", "--topic", topic, "--sync", "--timeout", "1", *given, *reader, stdin=lines)
+        if not keyed:
+            return {"sent": [{"partition": 0, "offset": number} for number in range(len(records))]}
+        placed = {
+            each["key"]: each["partition"] for each in self._consume(len(records), "--topic", topic, "--from-beginning")
+        }
+        return {"sent": [{"partition": placed[each["key"]], "offset": -1} for each in records]}
+
+    def _consume(self, count: int, *arguments: str) -> list[dict[str, Any]]:
+        """Records as the console consumer prints them, with everything it can print."""
+        shown = ("timestamp", "partition", "offset", "key", "value")
+        given = [text for name in shown for text in ("--formatter-property", f"print.{name}=true")]
+        ends = ("--max-messages", str(count), "--timeout-ms", "15000")
+        said = self.run("kafka-console-consumer", *arguments, *given, *ends)
+        records = []
+        for line in said.splitlines():
+            when, partition, offset, key, value = line.split("\t", 4)
+            records.append(
+                {
+                    "partition": int(partition.removeprefix("Partition:")),
+                    "offset": int(offset.removeprefix("Offset:")),
+                    "timestamp": int(when.removeprefix("CreateTime:")),
+                    "key": None if key == "null" else base64.b64encode(key.encode()).decode(),
+                    "value": base64.b64encode(value.encode()).decode(),
+                }
+            )
+        return records
+
+    def op_fetch(self, topic: str, partition: int, offset: int, count: int, timeout_ms: int) -> dict[str, Any]:
+        where = ("--topic", topic, "--partition", str(partition), "--offset", str(offset))
+        return {"records": self._consume(count, *where, "--command-property", "auto.offset.reset=none")}
+
+    # Groups: the console consumer is a member while it runs, and commits when it ends
+
+    def op_join(self, group: str, topics: list[str], assignor: str, instance: str | None, protocol: str) -> None:
+        settings = ["--command-property", f"group.protocol={protocol}"]
+        self._group = ["--group", group, "--topic", topics[0], "--from-beginning", *settings]
+
+    def op_poll(self, timeout_ms: int, count: int) -> dict[str, Any]:
+        if count < 2:
+            raise NotSupported("cannot be asked what it was assigned")
+        return {"records": self._consume(count, *self._group), "assigned": []}
+
+    def op_commit(self) -> None:
+        """Done by the console consumer when it ended."""
+
+    def op_close(self) -> None:
+        self._group = []
+
+    def op_list_groups(self) -> dict[str, Any]:
+        return {"groups": self.run("kafka-consumer-groups", "--list").split()}
+
+    def op_describe_group(self, group: str) -> dict[str, Any]:
+        said = self.run("kafka-consumer-groups", "--describe", "--group", group, "--state").splitlines()[-1]
+        *_, state, members = said.split()
+        return {"state": state, "members": int(members)}
+
+    def op_committed(self, group: str, topic: str, partitions: list[int]) -> dict[str, Any]:
+        said = self.run("kafka-consumer-groups", "--describe", "--group", group)
+        found = re.findall(rf"^{re.escape(group)}\s+{re.escape(topic)}\s+(\d+)\s+(?:-\s+)?(\d+)", said, re.M)
+        return {"offsets": {partition: int(offset) for partition, offset in found}}
+
+    def op_reset_group(self, group: str, topic: str, offsets: dict[str, int]) -> None:
+        for partition, offset in offsets.items():
+            which = ("--group", group, "--topic", f"{topic}:{partition}", "--to-offset", str(offset))
+            self.run("kafka-consumer-groups", "--reset-offsets", *which, "--execute")
+
+    def op_delete_group(self, group: str) -> None:
+        self.run("kafka-consumer-groups", "--delete", "--group", group)
