@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,23 +10,7 @@ import pytest
 from strandline.client import Admin, NewTopic, Producer
 from strandline.cluster.dev import DevCluster
 
-pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'strandline[spark]'")
-if shutil.which("java") is None:
-    pytest.skip("Java is not installed", allow_module_level=True)
-
 pytestmark = pytest.mark.timeout(300)  # Spark's own start takes half a minute on a busy machine
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    from pyspark.sql import SparkSession
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
-    session = builder.config("spark.driver.host", "127.0.0.1").config("spark.sql.shuffle.partitions", "2").getOrCreate()
-    yield session
-    session.stop()
 
 
 @pytest.fixture(scope="module")
