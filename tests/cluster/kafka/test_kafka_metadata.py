@@ -124,6 +124,9 @@ def test_metadata_of_no_topics_and_of_unknown_ones(tmp_path: Path) -> None:
             ("t", topic_id, 0),
             (None, UUID(int=9), ErrorCode.UNKNOWN_TOPIC_ID),
         ]
+        # Java asks by id with an empty name beside it, for the topics of a pattern (KIP-848).
+        answer = await client.ask("metadata", 13, topics=[{"topic_id": topic_id, "name": ""}])
+        assert [(one.name, int(one.error_code)) for one in answer.topics] == [("t", 0)]
         await asyncio.sleep(0.01)
         assert "absent" not in node.controller.image.topics
 

@@ -93,7 +93,9 @@ def read_request(view: memoryview, version: int) -> MetadataMessage:
             name, position = read_string(view, position, flexible)
         else:
             name, position = read_name(view, position, flexible)
-        topics.append(TopicRef(name, None if name is not None else topic_id))
+        # By id where there is one: Java leaves an empty name beside it, which is not null.
+        by_id = name is None or topic_id not in (None, ZERO_UUID)
+        topics.append(TopicRef(None, topic_id) if by_id else TopicRef(name, None))
         if flexible:
             position = skip_tagged_fields(view, position)
     may_create, cluster_operations, topic_operations = True, False, False
