@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import NamedTuple
 
 from strandline.cluster.coordinator.groups.modern.records import NOTHING, Assignment, TopicShape, sorted_assignment
@@ -110,42 +111,62 @@ def _spread_by_load(
     owned: Mapping[str, dict[Partition, None]],
     free: list[tuple[str, Partition]],
 ) -> None:
-    subscribers = {name: [member.member_id for member in members if name in member.topics] for name in sorted(topics)}
-
-    def load(member_id: str) -> int:
-        return len(owned[member_id])
-
-    for name, partition in sorted(free, key=lambda one: len(subscribers[one[0]])):
-        owned[min(subscribers[name], key=load)][partition] = None
+    readers = {name: tuple(one.member_id for one in members if name in one.topics) for name in sorted(topics)}
+    lightest: dict[tuple[str, ...], list[_Load]] = {}
+    for name, partition in sorted(free, key=lambda one: len(readers[one[0]])):
+        heap = lightest.get(readers[name])
+        if heap is None:
+            heap = lightest[readers[name]] = _by_load(readers[name], owned)
+        # Loads only grow here: an entry that is too small is put back where it belongs.
+        while (load := len(owned[heap[0][2]])) != heap[0][0]:
+            heapreplace(heap, (load, *heap[0][1:]))
+        owned[heap[0][2]][partition] = None
     # Each move makes the loads more even (the sum of their squares falls), so this ends.
     moved = True
     while moved:
         moved = False
-        for name, readers in subscribers.items():
-            if len(readers) > 1:
-                moved |= _even_out(topics[name], readers, owned)
+        for name, subscribers in readers.items():
+            if len(subscribers) > 1:
+                moved |= _even_out(topics[name], subscribers, owned)
+
+
+_Load = tuple[int, int, str]
+"""(how many partitions, place in line, member id), in a heap."""
+
+
+def _by_load(member_ids: Sequence[str], owned: Mapping[str, Mapping[Partition, None]]) -> list[_Load]:
+    heap = [(len(owned[member_id]), place, member_id) for place, member_id in enumerate(member_ids)]
+    heapify(heap)
+    return heap
 
 
 def _even_out(shape: TopicShape, readers: Sequence[str], owned: Mapping[str, dict[Partition, None]]) -> bool:
     """Move partitions of one topic from who has most to who has least."""
+    having = {member_id: sorted(one for one in owned[member_id] if one[0] == shape.topic_id) for member_id in readers}
+    places = {member_id: place for place, member_id in enumerate(readers)}
+    light = _by_load(readers, owned)
+    heavy = [(-len(owned[member_id]), places[member_id], member_id) for member_id in having]
+    heapify(heavy)
     moved = False
-    having: dict[str, list[Partition]] = {}
-    for member_id in readers:
-        mine = owned[member_id]
-        found = [one for number in range(shape.partitions) if (one := (shape.topic_id, number)) in mine]
-        if found:
-            having[member_id] = found
-    while having:
-        most = max(having, key=lambda member_id: len(owned[member_id]))
-        least = min(readers, key=lambda member_id: len(owned[member_id]))
-        if len(owned[most]) - len(owned[least]) < 2:
+    while heavy:
+        # Every change is pushed as a new entry: one that is not true any more is dropped.
+        most, _, giver = heavy[0]
+        if -most != len(owned[giver]) or not having[giver]:
+            heappop(heavy)
+            continue
+        least, _, taker = light[0]
+        if least != len(owned[taker]):
+            heappop(light)
+            continue
+        if -most - least < 2:
             break
-        partition = having[most].pop()
-        if not having[most]:
-            del having[most]
-        del owned[most][partition]
-        owned[least][partition] = None
-        having.setdefault(least, []).append(partition)
+        partition = having[giver].pop()
+        del owned[giver][partition]
+        owned[taker][partition] = None
+        having.setdefault(taker, []).append(partition)
+        for member_id in (giver, taker):
+            heappush(light, (len(owned[member_id]), places[member_id], member_id))
+            heappush(heavy, (-len(owned[member_id]), places[member_id], member_id))
         moved = True
     return moved
 
