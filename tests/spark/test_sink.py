@@ -108,7 +108,7 @@ def test_an_executor_killed_leaves_no_duplicates(cluster: DevCluster, out: str) 
 
 
 def test_equal_records_of_others_are_not_taken_for_ones_own(cluster: DevCluster, out: str) -> None:
-    """Neither another producer's, nor another epoch's, nor another task's: a row is left out for its own record alone."""
+    """Nor another producer's, nor another epoch's or task's: a row is left out for its own record alone."""
     options, items = sink_options(cluster, out), rows("equal", 3)
     with Producer(cluster.bootstrap) as producer:
         for row in items:

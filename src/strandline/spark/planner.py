@@ -146,16 +146,17 @@ def select_partitions(
 def split(
     ranges: Sequence[OffsetRange], min_partitions: int | None, max_records_per_partition: int | None
 ) -> list[OffsetRange]:
-    """Split ranges so that no task has more than the maximum and there are about `min_partitions` tasks.
+    """Split ranges so that no task has more than the maximum and there are `min_partitions` tasks at least.
 
-    As Spark's KafkaOffsetRangeCalculator: each range gets tasks in proportion to its size, at least one.
+    Each range gets tasks in proportion to its size, rounded up (Spark's KafkaOffsetRangeCalculator rounds to nearest,
+    and may stay below the minimum); none is split finer than one offset a task.
     """
     parts = list(ranges)
     if max_records_per_partition is not None:
         parts = [piece for part in parts for piece in _cut(part, -(-part.size // max_records_per_partition))]
     if min_partitions is not None and parts and len(parts) < min_partitions:
         total = sum(part.size for part in parts)
-        parts = [piece for part in parts for piece in _cut(part, max(1, round(part.size / total * min_partitions)))]
+        parts = [piece for part in parts for piece in _cut(part, -(-part.size * min_partitions // total))]
     return parts
 
 
