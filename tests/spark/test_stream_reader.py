@@ -1,0 +1,137 @@
+"""The streaming source against a real cluster, without Spark's JVM: faults between a plan and its reading."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from strandline.client import Admin, NewTopic, Producer
+from strandline.cluster.dev import DevCluster
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from strandline.spark.options import parse_options
+from strandline.spark.planner import DataLossError
+from strandline.spark.stream_source import StreamReader
+
+TYPES = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+}
+SCHEMA = StructType([StructField(name, kind) for name, kind in TYPES.items()])
+
+
+def reader(cluster: DevCluster, **options: object) -> StreamReader:
+    given = {"kafka.bootstrap.servers": cluster.bootstrap, "startingOffsets": "earliest"} | options
+    parsed = parse_options({key: str(value) for key, value in given.items()}, streaming=True)
+    return StreamReader(parsed, SCHEMA)
+
+
+def fill(cluster: DevCluster, topic: str, numbers: range, partition: int | None = None) -> None:
+    with Producer(cluster.bootstrap) as producer:
+        for number in numbers:
+            producer.send(topic, str(number).encode(), partition=number % 2 if partition is None else partition)
+
+
+def make(cluster: DevCluster, topic: str) -> None:
+    with Admin(cluster.bootstrap) as admin:
+        admin.create_topics([NewTopic(topic, 2, 3)])
+
+
+def values(source: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+    """What the tasks of one batch read, each on a copy of the reader as Spark sends it to the executors."""
+    task = pickle.loads(pickle.dumps(source))
+    return sorted(
+        int(value.as_py())
+        for partition in source.partitions(start, end)
+        for batch in task.read(partition)
+        for value in batch.column("value")
+    )
+
+
+def test_a_query_meets_new_partitions_and_new_topics(cluster: DevCluster) -> None:
+    make(cluster, "reader-grow-1")
+    fill(cluster, "reader-grow-1", range(100))
+    source = reader(cluster, subscribePattern="reader-grow-.*", minPartitions=5)
+    try:
+        start = source.initialOffset()
+        first = source.latestOffset(start, ReadAllAvailable())
+        assert len(source.partitions(start, first)) >= 5
+        assert values(source, start, first) == list(range(100))
+        assert source.latestOffset(first, ReadAllAvailable()) is first
+        make(cluster, "reader-grow-2")
+        with Admin(cluster.bootstrap) as admin:
+            admin.create_partitions({"reader-grow-1": 3})
+        fill(cluster, "reader-grow-1", range(100, 120), partition=2)
+        fill(cluster, "reader-grow-2", range(120, 140))
+        second = source.latestOffset(first, ReadAllAvailable())
+        assert values(source, first, second) == list(range(100, 140))
+        assert source.reportLatestOffset() == second
+    finally:
+        source.stop()
+
+
+def test_a_topic_created_anew_is_not_read_under_old_offsets(cluster: DevCluster) -> None:
+    """The new topic is longer than the old one: by offsets alone nothing would be noticed."""
+    make(cluster, "reader-anew")
+    fill(cluster, "reader-anew", range(40))
+    source = reader(cluster, subscribe="reader-anew")
+    lenient = reader(cluster, subscribe="reader-anew", failOnDataLoss="false")
+    try:
+        start = source.initialOffset()
+        first = source.latestOffset(start, ReadAllAvailable())
+        tasks = source.partitions(start, first)
+        with Admin(cluster.bootstrap) as admin:
+            admin.delete_topics(["reader-anew"])
+        make(cluster, "reader-anew")
+        fill(cluster, "reader-anew", range(1000, 1100))
+        with pytest.raises(DataLossError, match="failOnDataLoss=false"):
+            list(pickle.loads(pickle.dumps(source)).read(tasks[0]))
+        assert list(pickle.loads(pickle.dumps(lenient)).read(tasks[0])) == []
+        with pytest.raises(DataLossError):
+            source.latestOffset(first, ReadAllAvailable())
+        second = lenient.latestOffset(first, ReadAllAvailable())
+        assert values(lenient, first, second) == list(range(1000, 1100))
+    finally:
+        source.stop()
+        lenient.stop()
+
+
+def test_limits_of_rows_and_bytes_end_and_lose_nothing(cluster: DevCluster) -> None:
+    make(cluster, "reader-limits")
+    fill(cluster, "reader-limits", range(1000))
+    for options, limit in (
+        ({"maxOffsetsPerTrigger": 300}, ReadMaxRows(300)),
+        ({"maxBytesPerTrigger": 3000}, ReadMaxBytes(3000)),
+    ):
+        source = reader(cluster, subscribe="reader-limits", **options)
+        try:
+            assert source.getDefaultReadLimit() == limit
+            source.prepareForTriggerAvailableNow()
+            offset, seen, batches = source.initialOffset(), [], 0
+            while (end := source.latestOffset(offset, limit)) is not offset:
+                seen += values(source, offset, end)
+                offset, batches = end, batches + 1
+            assert sorted(seen) == list(range(1000))
+            assert 4 <= batches < 40
+        finally:
+            source.stop()
