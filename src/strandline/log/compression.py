@@ -28,6 +28,12 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024  # the block size of snappy-java's SnappyOutputStream
 _ZSTD_WINDOW_MAX = 128 << 20  # the largest window that zstd's own tools accept by default
+_GZIP_MEMBERS_MAX = 64
+"""Producers write one member. A megabyte can hold 50,000 empty ones, and each costs a copy of all that follow it."""
+
+_SNAPPY_BLOCK_BYTES_MIN = 1024
+"""The smallest block that snappy-java can be told to write; smaller ones only cost time."""
+
 _INT32 = struct.Struct(">i")
 
 
@@ -88,6 +94,8 @@ def _gunzip(data: _Bytes, max_bytes: int) -> bytes:
     room = max_bytes
     rest: _Bytes = data
     while rest:
+        if len(parts) == _GZIP_MEMBERS_MAX:
+            raise zlib.error(f"there are more than {_GZIP_MEMBERS_MAX} members")
         unpacker = zlib.decompressobj(wbits=31)
         part = unpacker.decompress(rest, room + 1)
         if len(part) > room:
@@ -118,7 +126,10 @@ def _unsnap(data: _Bytes, max_bytes: int) -> bytes:
     parts: list[bytes] = []
     room = max_bytes
     position = len(_XERIAL_HEADER)
+    blocks_max = max_bytes // _SNAPPY_BLOCK_BYTES_MIN + 1
     while position < len(packed):
+        if len(parts) == blocks_max:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "snappy data have more blocks than they may have bytes for")
         (size,) = _INT32.unpack_from(packed, position)
         position += 4
         if size < 0 or position + size > len(packed):

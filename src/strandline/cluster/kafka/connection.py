@@ -35,7 +35,7 @@ JOIN_BYTES_MAX = 32 * 1024
 """Pieces of an answer up to this size are joined before they are written; larger ones are never copied."""
 
 SLICE_MS = 20.0
-"""Whole requests that lie in the buffer are answered for so long at a stretch; then other connections have their turn."""
+"""Requests that lie in the buffer are answered for so long at a stretch; then other connections have their turn."""
 
 LENGTH_BYTES = 4
 HEADER_BYTES_MIN = 8
@@ -199,7 +199,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._read_or_pause()
 
     def _process_frames(self) -> None:
-        """Stops at an incomplete frame, when the client must first take its answers, or when it was long enough for now.
+        """Stops at an incomplete frame, when the client must first take its answers, or when its slice of time is over.
 
         Raises ProtocolError.
         """

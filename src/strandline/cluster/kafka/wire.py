@@ -102,7 +102,7 @@ def read_uuid(view: memoryview, position: int) -> tuple[UUID, int]:
 def read_count(
     view: memoryview, position: int, element_bytes_min: int, flexible: bool, elements: Elements | None = None
 ) -> tuple[int, int]:
-    """The count of an array, checked against the bytes that are left and what the request may still hold; -1 for null."""
+    """The count of an array, held against the bytes that are left and what the request may still hold; -1: null."""
     if flexible:
         count, position = read_uvarint(view, position)
         count -= 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -26,6 +27,9 @@ from strandline.cluster.service.context import RequestContext
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 
+GROUPS_AT_A_STRETCH = 100
+"""One request may name thousands of groups: others have their turn in between."""
+
 
 class DescribedGroup(NamedTuple):
     """A group, or why there is nothing to tell of it."""
@@ -43,7 +47,9 @@ class GroupAdmin(Base):
         """One answer a group, in order: GROUP_AUTHORIZATION_FAILED, GROUP_ID_NOT_FOUND, NOT_COORDINATOR,
         COORDINATOR_LOAD_IN_PROGRESS."""
         described = []
-        for group_id in group_ids:
+        for number, group_id in enumerate(group_ids, 1):
+            if number % GROUPS_AT_A_STRETCH == 0:
+                await asyncio.sleep(0)
             try:
                 if not allowed(self.authorizer, context, Operation.DESCRIBE, group(group_id)):
                     raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
@@ -79,7 +85,9 @@ class GroupAdmin(Base):
         """One error a group, in order: GROUP_AUTHORIZATION_FAILED, INVALID_GROUP_ID, GROUP_ID_NOT_FOUND,
         NON_EMPTY_GROUP, NOT_COORDINATOR."""
         errors = []
-        for group_id in group_ids:
+        for number, group_id in enumerate(group_ids, 1):
+            if number % GROUPS_AT_A_STRETCH == 0:
+                await asyncio.sleep(0)
             try:
                 if not allowed(self.authorizer, context, Operation.DELETE, group(group_id)):
                     raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)

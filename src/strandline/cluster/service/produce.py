@@ -157,8 +157,9 @@ class Producing(Base):
         The views in the request are not looked at after this returns.
 
         Each partition succeeds or fails alone. Errors of a partition: INVALID_REQUIRED_ACKS,
-        UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED, INVALID_RECORD, INVALID_REQUEST for a
-        partition that stands there twice, REQUEST_TIMED_OUT (indeterminate: the batch may be committed), and whatever the replica answers (rule B: acks).
+        UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED, INVALID_RECORD, INVALID_REQUEST (it
+        stands there twice), REQUEST_TIMED_OUT (indeterminate: the batch may be committed), and whatever the replica
+        answers (rule B: acks).
         """
         pending = _Pending(self, done)
         deadline_ms = self.clock.monotonic_ms() + HOLD_MS_MAX

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, NamedTuple
 
 from strandline.cluster.kafka.api import Call, message_api
+from strandline.cluster.service.group_admin import GROUPS_AT_A_STRETCH
 from strandline.cluster.service.group_offsets import OUTSIDE, Asker, FetchedOffset, FetchedTopic, PartitionsOfTopic
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -49,7 +51,9 @@ def _groups(call: Call) -> list[_Group]:
 
 async def _answer(call: Call) -> Any:
     answers: list[tuple[_Group, list[FetchedTopic], ErrorCode]] = []
-    for group in _groups(call):
+    for number, group in enumerate(_groups(call), 1):
+        if number % GROUPS_AT_A_STRETCH == 0:
+            await asyncio.sleep(0)
         try:
             found = await call.service.fetch_offsets(call.context, group.group_id, group.topics, group.asker)
             answers.append((group, found, ErrorCode.NONE))
