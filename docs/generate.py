@@ -18,9 +18,11 @@ def parts() -> Iterator[tuple[str, str, Callable[[], str]]]:
     from strandline.client.config import settings_table
     from strandline.cluster.kafka.docs import api_table
     from strandline.spark.options import options_table
+    from strandline.spark.sink_options import sink_options_table
 
     yield "client.md", "settings", settings_table
     yield "spark.md", "options", options_table
+    yield "spark.md", "sink-options", sink_options_table
     yield "protocol.md", "apis", api_table
     yield "mutants.md", "mutants", mutants_table
 

@@ -18,7 +18,15 @@ from strandline.chaos.demo.checks import (
 )
 from strandline.chaos.demo.dataset import Flights, load_flights
 from strandline.chaos.demo.load import FlightLoad
-from strandline.chaos.demo.spark_part import SparkMissing, check_spark, count_with_spark, ensure_spark
+from strandline.chaos.demo.spark_part import (
+    SparkMissing,
+    check_spark,
+    check_stream,
+    copy_with_stream,
+    count_with_spark,
+    ensure_spark,
+    spark_session,
+)
 from strandline.client import Admin, Consumer, NewTopic, Producer
 from strandline.cluster.dev import DevCluster
 from strandline.proto.ids import TopicPartition
@@ -26,6 +34,7 @@ from strandline.proto.ports import Clock
 from strandline.proto.system import SystemClock
 
 TOPIC = "flights"
+COPY = "flights-by-spark"
 PARTITIONS = 6
 CATCH_UP_S = 60.0
 """How long the killed node may take to be back in every ISR."""
@@ -145,16 +154,30 @@ class _Job:
         judge("replicas identical", lambda: check_replicas_identical(directories, TOPIC, ends))
 
     def count_with_spark(self) -> None:
-        """Spark's count against the CSV; without Spark or Java the check says what to install."""
+        """Spark's count, and a stream's copy, against the CSV; without Spark or Java the check says what to install."""
         self.progress.step("counting with Spark")
         try:
             ensure_spark()
         except SparkMissing as reason:
             self.outcome.checks["Spark agrees"] = (None, str(reason))
             return
-        result = count_with_spark(self.cluster.bootstrap, TOPIC, self.clock)
-        self.outcome.figures["Spark"] = f"{result.rows_per_second:,.0f} rows/s (local[2])"
-        self.outcome.judge("Spark agrees", lambda: check_spark(result, self.flights))
+        outcome, clock = self.outcome, self.clock
+        with spark_session() as spark:
+            result = count_with_spark(spark, self.cluster.bootstrap, TOPIC, clock)
+            outcome.figures["Spark"] = f"{result.rows_per_second:,.0f} rows/s (local[2])"
+            outcome.judge("Spark agrees", lambda: check_spark(result, self.flights))
+            self.progress.step("copying with a Spark stream; a leader is killed (SIGKILL) under it")
+
+            def stream() -> str:
+                with Admin(self.cluster.bootstrap) as admin:
+                    admin.create_topics([NewTopic(COPY, PARTITIONS, 3, configs={"min.insync.replicas": "2"})])
+                rows = len(self.flights.values)
+                copying = copy_with_stream(spark, self.cluster, (TOPIC, COPY), rows, clock)
+                outcome.figures["Spark stream"] = f"{copying.rows_per_second:,.0f} rows/s from topic to topic"
+                copied = count_with_spark(spark, self.cluster.responsive, COPY, clock)
+                return check_stream(copying, copied, self.flights)
+
+            outcome.judge("stream stays up", stream)
 
 
 async def _wait_in_every_isr(bootstrap: str, node_id: int) -> str:

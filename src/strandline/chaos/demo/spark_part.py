@@ -1,4 +1,4 @@
-"""The same topic counted by Spark, through `spark.read.format("strandline")`."""
+"""The same topic counted by Spark, and copied by a streaming query that outlives a leader."""
 
 from __future__ import annotations
 
@@ -7,13 +7,22 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from strandline.chaos.demo.checks import CheckFailed
 from strandline.chaos.demo.dataset import Flights
+from strandline.client import Admin
+from strandline.cluster.dev import DevCluster
 from strandline.proto.ports import Clock
 
 LOOPBACK = "127.0.0.1"
+STREAM_S = 300.0
+"""How long the streaming query may take for all rows."""
+
 JAVA_PACKAGES = ("openjdk-17-jre-headless", "default-jre-headless")
 
 
@@ -32,6 +41,21 @@ class SparkResult:
     @property
     def rows_per_second(self) -> float:
         """Rows of the scan that groups by carrier; Spark is warm by then."""
+        return self.rows / self.seconds
+
+
+@dataclass(frozen=True)
+class StreamResult:
+    """What the streaming query did."""
+
+    killed: int
+    """The node that was killed while it ran."""
+    rows: int
+    seconds: float
+
+    @property
+    def rows_per_second(self) -> float:
+        """Rows from topic to topic, the kill included."""
         return self.rows / self.seconds
 
 
@@ -60,10 +84,10 @@ def ensure_spark() -> None:
     raise SparkMissing(advice)
 
 
-def count_with_spark(bootstrap: str, topic: str, clock: Clock) -> SparkResult:
-    """Count the rows, and the departures by carrier."""
+@contextmanager
+def spark_session() -> Iterator[Any]:
+    """A Spark on this machine's loopback with two threads."""
     from pyspark.sql import SparkSession
-    from pyspark.sql import functions as f
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
@@ -80,23 +104,86 @@ def count_with_spark(bootstrap: str, topic: str, clock: Clock) -> SparkResult:
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     try:
-        flights = (
-            spark.read.format("strandline")
-            .option("kafka.bootstrap.servers", bootstrap)
-            .option("subscribe", topic)
-            .load()
-        )
-        rows = flights.count()  # the first scan also starts Spark's Python workers
-        fields = flights.select(
-            f.from_json(f.col("value").cast("string"), "carrier STRING, dep_time STRING").alias("f")
-        )
-        departed = fields.where((f.col("f.dep_time") != "") & (f.col("f.dep_time") != "NA"))
-        began_ms = clock.monotonic_ms()
-        counted = departed.groupBy("f.carrier").count().collect()
-        seconds = (clock.monotonic_ms() - began_ms) / 1000
-        return SparkResult(rows, dict(sorted((row["carrier"], row["count"]) for row in counted)), seconds)
+        yield spark
     finally:
         spark.stop()
+
+
+def count_with_spark(spark: Any, bootstrap: str, topic: str, clock: Clock) -> SparkResult:
+    """Count the rows, and the departures by carrier."""
+    from pyspark.sql import functions as f
+
+    flights = (
+        spark.read.format("strandline").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic).load()
+    )
+    rows = flights.count()  # the first scan also starts Spark's Python workers
+    fields = flights.select(f.from_json(f.col("value").cast("string"), "carrier STRING, dep_time STRING").alias("f"))
+    departed = fields.where((f.col("f.dep_time") != "") & (f.col("f.dep_time") != "NA"))
+    began_ms = clock.monotonic_ms()
+    counted = departed.groupBy("f.carrier").count().collect()
+    seconds = (clock.monotonic_ms() - began_ms) / 1000
+    return SparkResult(rows, dict(sorted((row["carrier"], row["count"]) for row in counted)), seconds)
+
+
+def copy_with_stream(spark: Any, cluster: DevCluster, topics: tuple[str, str], rows: int, clock: Clock) -> StreamResult:
+    """A streaming query copies one topic to another; between its micro-batches the leader of partition 0 is killed.
+
+    Args:
+        topics: from where to where.
+        rows: how many the query must have read before it is stopped.
+    """
+    source, target = topics
+    stream = (
+        spark.readStream.format("strandline")
+        .option("kafka.bootstrap.servers", cluster.bootstrap)
+        .option("subscribe", source)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", max(1, rows // 6))
+        .load()
+    )
+    began_ms = clock.monotonic_ms()
+    with tempfile.TemporaryDirectory(prefix="strandline-demo-spark-") as checkpoint:
+        query = (
+            stream.select("key", "value")
+            .writeStream.format("strandline")
+            .option("kafka.bootstrap.servers", cluster.bootstrap)
+            .option("topic", target)
+            .option("checkpointLocation", checkpoint)
+            .start()
+        )
+        try:
+            _wait_for_rows(query, 1, clock)
+            with Admin(cluster.responsive) as admin:
+                leader = admin.describe_topics([source])[0].partitions[0].leader
+            if leader is None:
+                raise CheckFailed(f"partition 0 of {source} has no leader")
+            cluster.kill(leader)
+            _wait_for_rows(query, rows, clock)
+            query.processAllAvailable()
+            seconds = (clock.monotonic_ms() - began_ms) / 1000
+            read = sum(progress.numInputRows for progress in query.recentProgress)
+        finally:
+            query.stop()
+    cluster.start_node(leader)
+    return StreamResult(leader, read, seconds)
+
+
+def _wait_for_rows(query: Any, rows: int, clock: Clock) -> None:
+    """Return once the query has read so many; an error of the query is raised here."""
+    give_up_ms = clock.monotonic_ms() + STREAM_S * 1000
+    while sum(progress.numInputRows for progress in query.recentProgress) < rows:
+        if query.awaitTermination(timeout=0.2):
+            raise CheckFailed("the streaming query has ended by itself")
+        if clock.monotonic_ms() > give_up_ms:
+            raise CheckFailed(f"the streaming query has not read {rows:,} rows within {STREAM_S:.0f} s")
+
+
+def check_stream(result: StreamResult, copied: SparkResult, flights: Flights) -> str:
+    """The query read every row once, and what it wrote equals the CSV."""
+    if result.rows != len(flights.values):
+        raise CheckFailed(f"the query read {result.rows:,} rows, the CSV has {len(flights.values):,}")
+    check_spark(copied, flights)
+    return f"{copied.rows:,} rows copied once by a query that stayed up while node {result.killed} was killed"
 
 
 def check_spark(result: SparkResult, flights: Flights) -> str:
