@@ -41,7 +41,7 @@ _PARTITION = PartitionInfo(0, (), (), (), (), NO_NODE, LeaderEpoch(0), Partition
 
 def topic_id_of(name: str) -> TopicId:
     """The id of a topic in these tests."""
-    return UUID(bytes=name.encode().rjust(16, b"-"))
+    return UUID(bytes=name.encode().rjust(16, b"-")[:16])
 
 
 class Driver:
@@ -235,6 +235,11 @@ class Driver:
                 }
             )
         )
+
+    def get_commit(self, offset: int, **values: Any) -> list[ErrorCode]:
+        """A commit that is answered at once. Raises KafkaError."""
+        errors: list[ErrorCode] = self.answer(self.commit(offset, **values))
+        return errors
 
     def offsets(self, group_id: str = "g") -> dict[tuple[str, int], int]:
         """What OffsetFetch tells of the whole group."""

@@ -109,7 +109,14 @@ def test_metadata_that_is_too_long_costs_its_own_offset() -> None:
     answer = driver.answer(driver.commit(0, offsets=offsets))
     assert answer == [ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.NONE]
     assert driver.offsets() == {("t", 1): 6}
-    assert driver.answer(driver.commit(0, offsets=(OffsetToCommit("t", 0, -1, -1, ""),))) == [ErrorCode.INVALID_REQUEST]
+
+
+def test_a_negative_offset_is_kept() -> None:
+    """kafkajs commits -2, or -1, to go to its default; Kafka takes it, and readers hold what is below 0 for none."""
+    driver = Driver()
+    driver.answer(driver.commit(5))
+    assert driver.answer(driver.commit(0, offsets=(OffsetToCommit("t", 0, -2, -1, ""),))) == [ErrorCode.NONE]
+    assert driver.offsets() == {T0: -2}
 
 
 def test_a_failover_has_every_offset() -> None:
