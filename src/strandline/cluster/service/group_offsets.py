@@ -94,7 +94,7 @@ class GroupOffsets(Base):
         """One error an offset, in the order of the request.
 
         Errors of an offset: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED,
-        OFFSET_METADATA_TOO_LARGE, INVALID_REQUEST (a negative offset), COORDINATOR_NOT_AVAILABLE (not written, or not
+        OFFSET_METADATA_TOO_LARGE, COORDINATOR_NOT_AVAILABLE (not written, or not
         known to be), INVALID_COMMIT_OFFSET_SIZE.
 
         Raises:

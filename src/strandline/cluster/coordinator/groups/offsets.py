@@ -62,9 +62,7 @@ class OffsetStore:
         for one in command.offsets:
             if len(one.metadata.encode()) > limit:
                 errors.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
-            elif one.offset < 0:
-                errors.append(ErrorCode.INVALID_REQUEST)
-            else:
+            else:  # a negative offset is kept too: kafkajs commits -2 or -1, "none yet", to go to its default
                 errors.append(ErrorCode.NONE)
                 value = OffsetValue(one.offset, one.leader_epoch, one.metadata, now.wall_ms, expire_ms)
                 records.append(offset_record(OffsetKey(command.group_id, one.topic, one.partition), value))
