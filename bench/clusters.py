@@ -79,7 +79,8 @@ class KafkaCluster:
 
     name = f"kafka {KAFKA_VERSION}"
 
-    def __init__(self) -> None:
+    def __init__(self, settings: dict[str, str] | None = None) -> None:
+        self._settings = settings or {}
         self._jars = kafka_jars()
         self._root = Path(tempfile.mkdtemp(prefix="kafka-bench-"))
         self._ports = {node: free_port() for node in (1, 2, 3)}
@@ -113,6 +114,7 @@ class KafkaCluster:
             "offsets.topic.replication.factor=3\noffsets.topic.num.partitions=3\n"
             "transaction.state.log.replication.factor=3\ntransaction.state.log.min.isr=2\n"
             "group.initial.rebalance.delay.ms=0\n"
+            + "".join(f"{key}={value}\n" for key, value in self._settings.items())
         )
 
     def _java(self, *arguments: str) -> list[str]:

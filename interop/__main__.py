@@ -19,7 +19,13 @@ from interop.features import FEATURES, Feature
 from interop.results import FAILED, SIGNS, Result, as_json, differences, reasons, run_client, table
 from interop.suite import eventually
 
-CLUSTERS: dict[str, Callable[[], Cluster]] = {"strandline": StrandlineCluster, "kafka": KafkaCluster}
+NO_TYPOS = {"auto.create.topics.enable": "false"}
+"""Strandline's default; Kafka's own is to create a topic whose name somebody mistyped."""
+
+CLUSTERS: dict[str, Callable[[], Cluster]] = {
+    "strandline": StrandlineCluster,
+    "kafka": lambda: KafkaCluster(NO_TYPOS),
+}
 
 
 def api_keys(bootstrap: str) -> frozenset[int]:

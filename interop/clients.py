@@ -37,7 +37,7 @@ def kcat() -> Starter:
 
 
 def java_tools() -> Starter:
-    jars = install.kafka_jars("kafka-tools", "kafka_2.13")
+    jars = install.kafka_jars(*install.TOOLS)
     return lambda bootstrap: KafkaTools(bootstrap, jars)
 
 

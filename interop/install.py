@@ -32,14 +32,14 @@ def need(*programs: str) -> None:
             raise Unavailable(f"{program} is not installed")
 
 
-def folder(name: str, recipe: Sequence[str], sources: Sequence[Path] = ()) -> tuple[Path, bool]:
+def folder(name: str, recipe: Sequence[str], sources: Sequence[Path] = (), *, make: bool = True) -> tuple[Path, bool]:
     """The folder of one client, and whether it stands whole already; sources are copied into a new one."""
     digest = hashlib.sha256("\n".join(recipe).encode())
     for source in sources:
         digest.update(source.read_bytes())
     place = cache() / f"{name}-{digest.hexdigest()[:12]}"
     whole = (place / "complete").exists()
-    if not whole:
+    if not whole and make:
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
         for source in sources:
@@ -114,9 +114,16 @@ def rust(name: str) -> list[str]:
     return [str(place / "target" / "debug" / "driver")]
 
 
-def kafka_jars(*artifacts: str) -> str:
-    """The class path of these artifacts of Apache Kafka and all that they need, by Maven."""
-    need("java", "mvn")
+TOOLS = ("kafka-tools", "kafka_2.13")
+"""Where the command-line tools live: kafka-configs is still in the broker's own jar."""
+
+
+def kafka_jars(*artifacts: str, fetch: bool = True) -> str:
+    """The class path of these artifacts of Apache Kafka and all that they need, by Maven; or as it was fetched before.
+
+    Raises Unavailable.
+    """
+    need("java", *(["mvn"] if fetch else []))
     version = f"<version>{KAFKA_VERSION}</version>"
     wanted = "".join(
         f"<dependency><groupId>org.apache.kafka</groupId><artifactId>{artifact}</artifactId>{version}</dependency>"
@@ -128,7 +135,9 @@ def kafka_jars(*artifacts: str) -> str:
         "<dependency><groupId>org.slf4j</groupId><artifactId>slf4j-nop</artifactId><version>2.0.16</version>"
         "</dependency></dependencies></project>"
     )
-    place, whole = folder(artifacts[0], [pom])
+    place, whole = folder(artifacts[0], [pom], make=fetch)
+    if not whole and not fetch:
+        raise Unavailable("Apache Kafka's jars are not here")
     if not whole:
         (place / "pom.xml").write_text(pom)
         copy = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={place}"]
@@ -144,7 +153,7 @@ JAVA = ("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "
 def java() -> list[str]:
     """The Java driver, compiled against Kafka's client and the JSON library that its tools bring."""
     need("javac")
-    jars = kafka_jars("kafka-tools", "kafka_2.13")
+    jars = kafka_jars(*TOOLS)
     place, whole = folder("java", [KAFKA_VERSION], [DRIVERS / "java" / "Driver.java", DRIVERS / "java" / "Groups.java"])
     if not whole:
         run(["javac", "-cp", jars, "-d", str(place), "Driver.java", "Groups.java"], place, "javac")

@@ -63,18 +63,25 @@ class KafkaTools(ToolDriver):
         Raises:
             ClientError: it ended with an error, or printed one; or it did not end in time.
         """
-        option = "--bootstrap-server"
-        command = [*JAVA, "-cp", self._jars, CLASSES[tool], option, self._bootstrap, *arguments]
-        try:
-            done = subprocess.run(command, input=stdin, capture_output=True, timeout=TOOL_TIMEOUT_S, check=False)
-        except subprocess.TimeoutExpired as error:
-            raise ClientError(-1, f"{tool} did not end within {TOOL_TIMEOUT_S} s") from error
+        done = self._start(tool, *arguments, stdin=stdin)
         said = done.stdout.decode(errors="replace")
         wrong = done.stderr.decode(errors="replace")
         if done.returncode or "Exception" in wrong or said.startswith("Error"):
             text = wrong + said
             raise ClientError(code_in(text), f"{tool}: {text.strip()[:300]}")
         return said
+
+    def both(self, tool: str, *arguments: str, stdin: bytes = b"") -> str:
+        """What a tool wrote to its standard error and output, however it ended."""
+        done = self._start(tool, *arguments, stdin=stdin)
+        return (done.stderr + done.stdout).decode(errors="replace")
+
+    def _start(self, tool: str, *arguments: str, stdin: bytes) -> subprocess.CompletedProcess[bytes]:
+        command = [*JAVA, "-cp", self._jars, CLASSES[tool], "--bootstrap-server", self._bootstrap, *arguments]
+        try:
+            return subprocess.run(command, input=stdin, capture_output=True, timeout=TOOL_TIMEOUT_S, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise ClientError(-1, f"{tool} did not end within {TOOL_TIMEOUT_S} s") from error
 
     # Topics
 

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from interop.tools import KafkaTools
 
+from interop import install
 from strandline.client.commands.topics import topic as topic_command
 
 needs_kcat = pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
@@ -50,6 +52,14 @@ def stored_batches(data_dir: str, topic: str, partition: int = 0) -> list[bytes]
 def segment_files(data_dir: str, topic: str, partition: int = 0) -> Sequence[Path]:
     """A partition's segment files, in order."""
     return sorted(Path(data_dir, f"{topic}-{partition}").glob("*.log"))
+
+
+def kafka_tools(bootstrap: str) -> KafkaTools:
+    """Kafka's command-line tools as `make interop` cached them; skips the test where they, or Java, are not here."""
+    try:
+        return KafkaTools(bootstrap, install.kafka_jars(*install.TOOLS, fetch=False))
+    except install.Unavailable as reason:
+        pytest.skip(f"{reason}; `make interop` fetches them")
 
 
 def java_class_path() -> str:

@@ -123,6 +123,7 @@ const ops = {
     await admin.createPartitions({ topicPartitions: [{ topic, count: total }] });
   },
   delete_records: async ({ topic, partition, before }) => {
+    await admin.fetchTopicOffsets(topic); // else: "Topic metadata not loaded"
     await admin.deleteTopicRecords({ topic, partitions: [{ partition, offset: String(before) }] });
   },
   offset_at: async ({ topic, partition, at }) => {
@@ -161,11 +162,17 @@ const ops = {
     }
   },
   fetch: async ({ topic, partition, offset, count, timeout_ms }) => {
+    const ends = await admin.fetchTopicOffsets(topic);
+    const outside = offset > Number(ends.find((each) => each.partition === partition).high);
     const reader = new Member({ groupId: `fetch-${Date.now()}-${Math.random()}` });
     try {
       await reader.start([topic]);
       reader.consumer.seek({ topic, partition, offset: String(offset) });
-      const wanted = (each) => each.partition === partition && each.offset >= offset;
+      const wanted = (each) => {
+        if (each.partition !== partition) return false;
+        if (outside) throw new Unsupported("goes to its default offset by itself");
+        return each.offset >= offset;
+      };
       return { records: await reader.take({ count, timeout_ms }, wanted) };
     } finally {
       await reader.consumer.disconnect();
@@ -214,7 +221,7 @@ async function oneByOne(producer, topic, messages, acks) {
 
 function codeOf(error) {
   for (let cause = error; cause; cause = cause.cause ?? cause.originalError) {
-    const inner = cause.errors?.[0] ?? cause.groups?.[0] ?? cause;
+    const inner = cause.errors?.[0] ?? cause.groups?.[0] ?? cause.partitions?.[0]?.error ?? cause;
     const code = inner.errorCode ?? inner.code ?? inner.error?.code;
     if (Number.isInteger(code)) return code;
   }
@@ -232,7 +239,7 @@ for await (const line of readline.createInterface({ input: process.stdin })) {
   } catch (error) {
     answer = error instanceof Unsupported
       ? { unsupported: error.message }
-      : { error: codeOf(error), text: `${error.name}: ${error.message}`.slice(0, 300) };
+      : { error: codeOf(error), text: `${error.name}: ${error.message} ${error.partitions?.[0]?.error ?? ""}`.slice(0, 300) };
   }
   console.log(JSON.stringify(answer));
 }

@@ -1,0 +1,89 @@
+"""Rows of issue 5 whose check names Apache Kafka's own command-line tools; `make interop` fetches them."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime
+
+from confluent_kafka import Producer
+
+from strandline.cluster.dev import DevCluster
+from tests.rows.foreign import kafka_tools
+from tests.rows.helpers import eventually, make_topic
+from tests.rows.readers import Reader
+
+
+def send(cluster: DevCluster, topic: str, count: int, *, partitions: int = 1, timestamp: int = 0) -> None:
+    """So many records, spread evenly."""
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "topic.metadata.refresh.interval.ms": 500})
+    for number in range(count):
+        producer.produce(topic, b"%d" % number, partition=number % partitions, timestamp=timestamp)
+    assert producer.flush(20) == 0
+
+
+def test_partitions_added_by_kafka_topics(cluster: DevCluster) -> None:
+    """S16, S54: `kafka-topics --alter --partitions 6` on a topic in use: a running group picks the new ones up."""
+    tools = kafka_tools(cluster.bootstrap)
+    make_topic(cluster, "tool-grown", 3)
+    send(cluster, "tool-grown", 30, partitions=3)
+    reader = Reader(cluster.bootstrap, "tool-growers", "tool-grown")
+    try:
+        eventually(lambda: len(reader.read) == 30, 30)
+        tools.run("kafka-topics", "--alter", "--topic", "tool-grown", "--partitions", "6")
+        eventually(lambda: len(reader.assigned) == 6, 30)
+        send(cluster, "tool-grown", 30, partitions=6)
+        eventually(lambda: len(reader.read) == 60, 30)
+        places = {(partition, offset) for _, partition, offset, _ in reader.read}
+        assert places == {(p, o) for p in range(3) for o in range(15)} | {(p, o) for p in range(3, 6) for o in range(5)}
+    finally:
+        reader.close()
+    described = tools.run("kafka-topics", "--describe", "--topic", "tool-grown")
+    assert "PartitionCount: 6" in described
+    assert len(re.findall(r"Isr: \d,\d,\d", described)) == 6
+
+
+def test_auto_create_as_kafkas_tools_see_it(cluster: DevCluster) -> None:
+    """S15, S90: off, the console producer fails; `kafka-configs` turns it on at once, and a topic has the defaults."""
+    tools = kafka_tools(cluster.bootstrap)
+    patience = ("--command-property", "max.block.ms=2000", "--sync", "--timeout", "1")
+    said = tools.both("kafka-console-producer", "--topic", "tool-typo", *patience, stdin=b"x\n")
+    assert "not present in metadata" in said or "UNKNOWN_TOPIC_OR_PARTITION" in said
+    assert "tool-typo" not in tools.run("kafka-topics", "--list").split()
+    brokers = ("--entity-type", "brokers", "--entity-default")
+    tools.run("kafka-configs", "--alter", *brokers, "--add-config", "auto.create.topics.enable=true")
+    try:
+        tools.run("kafka-console-producer", "--topic", "tool-made", *patience, stdin=b"x\n")
+        assert re.search(
+            r"PartitionCount: 1\s+ReplicationFactor: 3", tools.run("kafka-topics", "--describe", "--topic", "tool-made")
+        )
+    finally:
+        tools.run("kafka-configs", "--alter", *brokers, "--delete-config", "auto.create.topics.enable")
+
+
+def test_lag_state_and_resets_by_kafka_consumer_groups(cluster: DevCluster) -> None:
+    """S60, S68, S96: who coordinates, the lag; offsets go to a time, the start, by a step; --dry-run only tells."""
+    tools = kafka_tools(cluster.bootstrap)
+    make_topic(cluster, "tool-lag", 1)
+    hour_ago = int(time.time() * 1000) - 3_600_000
+    send(cluster, "tool-lag", 10, timestamp=hour_ago)
+    send(cluster, "tool-lag", 10, timestamp=hour_ago + 1_800_000)
+    reader = Reader(cluster.bootstrap, "tool-laggards", "tool-lag")
+    eventually(lambda: len(reader.read) == 20, 30)
+    state = tools.run("kafka-consumer-groups", "--describe", "--group", "tool-laggards", "--state")
+    assert re.search(r"tool-laggards\s+127\.0\.0\.1:\d+\s+\(\d\)\s+range\s+Stable\s+1", state), state
+    reader.close()
+    send(cluster, "tool-lag", 7)
+    told = tools.run("kafka-consumer-groups", "--describe", "--group", "tool-laggards")
+    assert re.search(r"tool-lag\s+0\s+(-\s+)?20\s+27\s+7\s", told), told
+
+    def reset(*how: str) -> str:
+        which = ("--group", "tool-laggards", "--topic", "tool-lag")
+        said = tools.run("kafka-consumer-groups", "--reset-offsets", *which, *how)
+        return said.split()[-1]
+
+    between = datetime.fromtimestamp(hour_ago / 1000 + 60, UTC).strftime("%Y-%m-%dT%H:%M:%S.000")
+    assert reset("--to-datetime", between, "--dry-run") == "10"
+    assert reset("--shift-by", "-3", "--execute") == "17"
+    assert reset("--to-earliest", "--execute") == "0"
+    assert reset("--shift-by", "5", "--dry-run") == "5"
