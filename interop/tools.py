@@ -65,7 +65,7 @@ class KafkaTools(ToolDriver):
         """
         done = self._start(tool, *arguments, stdin=stdin)
         said = done.stdout.decode(errors="replace")
-        wrong = done.stderr.decode(errors="replace")
+        wrong = re.sub(r"^SLF4J.*\n", "", done.stderr.decode(errors="replace"), flags=re.M)
         if done.returncode or "Exception" in wrong or said.startswith("Error"):
             text = wrong + said
             raise ClientError(code_in(text), f"{tool}: {text.strip()[:300]}")

@@ -46,14 +46,15 @@ def test_partitions_added_by_kafka_topics(cluster: DevCluster) -> None:
 def test_auto_create_as_kafkas_tools_see_it(cluster: DevCluster) -> None:
     """S15, S90: off, the console producer fails; `kafka-configs` turns it on at once, and a topic has the defaults."""
     tools = kafka_tools(cluster.bootstrap)
-    patience = ("--command-property", "max.block.ms=2000", "--sync", "--timeout", "1")
-    said = tools.both("kafka-console-producer", "--topic", "tool-typo", *patience, stdin=b"x\n")
+    at_once = ("--sync", "--timeout", "1")
+    patience = ("--command-property", "max.block.ms=1000")
+    said = tools.both("kafka-console-producer", "--topic", "tool-typo", *at_once, *patience, stdin=b"x\n")
     assert "not present in metadata" in said or "UNKNOWN_TOPIC_OR_PARTITION" in said
     assert "tool-typo" not in tools.run("kafka-topics", "--list").split()
     brokers = ("--entity-type", "brokers", "--entity-default")
     tools.run("kafka-configs", "--alter", *brokers, "--add-config", "auto.create.topics.enable=true")
     try:
-        tools.run("kafka-console-producer", "--topic", "tool-made", *patience, stdin=b"x\n")
+        tools.run("kafka-console-producer", "--topic", "tool-made", *at_once, stdin=b"x\n")
         assert re.search(
             r"PartitionCount: 1\s+ReplicationFactor: 3", tools.run("kafka-topics", "--describe", "--topic", "tool-made")
         )
