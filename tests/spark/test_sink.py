@@ -135,7 +135,7 @@ def test_columns_choose_topic_partition_and_headers(cluster: DevCluster, out: st
     with Consumer(cluster.bootstrap) as consumer:
         consumer.assign([(out, number) for number in range(3)])
         consumer.seek_to_beginning(*[(out, number) for number in range(3)])
-        found = {}
+        found: dict[int, Any] = {}
         while len(found) < 3:
             found |= {
                 record.partition: record for record in consumer.poll(500) if (record.key or b"").startswith(b"column-")

@@ -1,0 +1,129 @@
+"""Streaming queries on a real Spark and a real cluster: from topic to topic, each row once (row S105)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.client import Admin, NewTopic, Producer
+from strandline.cluster.dev import DevCluster
+from tests.rows.helpers import eventually
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def make(cluster: DevCluster, *topics: str) -> None:
+    with Admin(cluster.responsive) as admin:
+        admin.create_topics([NewTopic(topic, 3, 3) for topic in topics])
+
+
+def fill(bootstrap: str, topic: str, numbers: Sequence[int]) -> None:
+    with Producer(bootstrap) as producer:
+        for number in numbers:
+            producer.send(topic, b"%d" % number, key=b"k%d" % number)
+
+
+def copying(spark: Any, bootstrap: str, source: str, target: str, checkpoint: Path, **options: object) -> Any:
+    """The query that copies topics to a topic; not started."""
+    reader = spark.readStream.format("strandline").option("kafka.bootstrap.servers", bootstrap)
+    for key, value in ({"subscribe": source, "startingOffsets": "earliest"} | options).items():
+        reader = reader.option(key, str(value))
+    writer = reader.load().writeStream.format("strandline").option("kafka.bootstrap.servers", bootstrap)
+    return writer.option("topic", target).option("checkpointLocation", str(checkpoint))
+
+
+def run(query: Any) -> list[dict[str, Any]]:
+    """Run a query over what is there; its progress."""
+    running = query.trigger(availableNow=True).start()
+    running.awaitTermination()
+    return [json.loads(progress.json) for progress in running.recentProgress]
+
+
+def keys(spark: Any, bootstrap: str, topic: str) -> Counter[bytes]:
+    frame = spark.read.format("strandline").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
+    return Counter(bytes(row.key) for row in frame.load().select("key").collect())
+
+
+def expected(count: int) -> Counter[bytes]:
+    return Counter(b"k%d" % number for number in range(count))
+
+
+def test_topic_to_topic_each_row_once(spark: Any, cluster: DevCluster, tmp_path: Path) -> None:
+    """Limits, a restart from the checkpoint, and an epoch that is repeated because its commit was lost."""
+    make(cluster, "stream-in", "stream-out")
+    fill(cluster.bootstrap, "stream-in", range(900))
+    checkpoint = tmp_path / "checkpoint"
+    query = copying(spark, cluster.bootstrap, "stream-in", "stream-out", checkpoint, maxOffsetsPerTrigger=500)
+    progress = run(query)
+    assert sum(each["numInputRows"] for each in progress) == 900
+    assert max(each["numInputRows"] for each in progress) <= 503
+    source = progress[-1]["sources"][0]
+    assert source["latestOffset"]["topics"] == source["endOffset"]["topics"]
+    assert keys(spark, cluster.bootstrap, "stream-out") == expected(900)
+
+    fill(cluster.bootstrap, "stream-in", range(900, 1000))
+    last = run(query)[-1]["batchId"]
+    for name in (f"{last}", f".{last}.crc"):
+        (checkpoint / "commits" / name).unlink()
+    assert sum(each["numInputRows"] for each in run(query)) == 100
+    assert keys(spark, cluster.bootstrap, "stream-out") == expected(1000)
+
+
+_DRIVER = """
+import sys
+from pathlib import Path
+from tests.spark.conftest import SETTINGS
+from tests.spark.test_streaming import copying
+from pyspark.sql import SparkSession
+builder = SparkSession.builder.master("local[2]")
+for key, value in SETTINGS.items():
+    builder = builder.config(key, value)
+bootstrap, checkpoint = sys.argv[1:]
+query = copying(builder.getOrCreate(), bootstrap, "kill-in", "kill-out", Path(checkpoint), maxOffsetsPerTrigger=300)
+query.start().awaitTermination()
+"""
+
+
+def test_a_driver_and_then_a_leader_killed(spark: Any, tmp_path: Path) -> None:
+    """kill -9 of Spark in mid-stream; a new query goes on, and stays up over a leader's kill: no loss, no duplicate."""
+    with DevCluster() as own:
+        make(own, "kill-in", "kill-out")
+        fill(own.bootstrap, "kill-in", range(3000))
+        checkpoint = tmp_path / "checkpoint"
+        driver_killed_in_mid_stream(own.bootstrap, checkpoint, tmp_path / "driver.log")
+        query = copying(spark, own.bootstrap, "kill-in", "kill-out", checkpoint).start()
+        try:
+            eventually(lambda: any(progress.numInputRows for progress in query.recentProgress), timeout_s=90)
+            with Admin(own.bootstrap) as admin:
+                [described] = admin.describe_topics(["kill-in"])
+            leader = described.partitions[0].leader
+            assert leader is not None
+            own.kill(leader)
+            fill(own.responsive, "kill-in", range(3000, 4000))
+            query.processAllAvailable()
+            assert query.isActive
+            assert keys(spark, own.responsive, "kill-out") == expected(4000)
+        finally:
+            query.stop()
+
+
+def driver_killed_in_mid_stream(bootstrap: str, checkpoint: Path, log_path: Path) -> None:
+    """Run a query in a Spark of its own until its second micro-batch is committed; then kill it, workers and all."""
+    command = [sys.executable, "-c", _DRIVER, bootstrap, str(checkpoint)]
+    with log_path.open("wb") as log:
+        driver = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        try:
+            eventually(lambda: driver.poll() is not None or (checkpoint / "commits" / "1").exists(), timeout_s=150)
+            assert driver.poll() is None, log_path.read_text()[-3000:]
+        finally:
+            os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait()
