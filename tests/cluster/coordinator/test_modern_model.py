@@ -23,6 +23,11 @@ KINDS = (
     *("time", "release", "lose", "refuse", "accept", "failover", "remove"),
 )
 STEPS = st.tuples(st.sampled_from(KINDS), st.integers(0, 4), st.integers(0, 3))
+MOVING = st.tuples(
+    st.sampled_from(("beat", "beat", "beat", "lost", "stubborn", "mute", "grow", "leave")),
+    st.integers(0, 2),
+    st.integers(1, 3),
+)
 SESSION_MS = 45_000
 
 
@@ -44,7 +49,10 @@ class Clients:
     def step(self, kind: str, who: int, how: int) -> None:
         """One thing that a client, or the world, does."""
         driver, member = self.driver, self.members[who]
-        if kind in ("beat", "lost", "join"):
+        if kind == "mute":
+            if member.epoch > 0:
+                self._beat(who, owned=None)
+        elif kind in ("beat", "lost", "join"):
             if kind == "join":
                 member.epoch, member.owned = 0, {}
             self._beat(who, heard=kind != "lost")
@@ -151,6 +159,18 @@ def test_whatever_clients_do(steps: Sequence[tuple[str, int, int]]) -> None:
         if "g" in driver.shard.modern:
             assert _sorted(described(other)) == _sorted(described(driver))
             check_group(other.shard.modern["g"])
+    _settles(clients)
+
+
+@given(st.lists(MOVING, min_size=10, max_size=40))
+@settings(max_examples=150, deadline=None)
+def test_partitions_move_from_hand_to_hand(steps: Sequence[tuple[str, int, int]]) -> None:
+    """The same with three members who do little but reconcile; some give nothing back for a while, or say nothing of
+    what they own."""
+    clients = Clients(Driver(topics={"t": 6, "u": 3}))
+    for kind, who, how in steps:
+        clients.step(kind, who, how)
+        check(clients)
     _settles(clients)
 
 
