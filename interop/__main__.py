@@ -15,7 +15,7 @@ from bench.clusters import Unavailable as ClusterUnavailable
 from rich.console import Console
 
 from interop.clients import CLIENTS, Client
-from interop.features import FEATURES, Feature
+from interop.features import Feature
 from interop.results import FAILED, SIGNS, Result, as_json, differences, reasons, run_client, table
 from interop.suite import eventually
 
@@ -48,7 +48,7 @@ def listens(address: str) -> bool:
     return False
 
 
-def run_cluster(name: str, clients: list[Client], features: list[Feature], console: Console) -> list[Result]:
+def run_cluster(name: str, clients: list[Client], wanted: Callable[[Feature], bool], console: Console) -> list[Result]:
     """Start a cluster, try every client on it, and stop it."""
 
     def say(result: Result) -> None:
@@ -65,7 +65,7 @@ def run_cluster(name: str, clients: list[Client], features: list[Feature], conso
         served = api_keys(cluster.bootstrap)
         results = []
         for client in clients:
-            results += run_client(name, client, features, cluster.bootstrap, served, say)
+            results += run_client(name, client, list(filter(wanted, client.features)), cluster.bootstrap, served, say)
         return results
     finally:
         cluster.stop()
@@ -79,12 +79,15 @@ def run_cluster(name: str, clients: list[Client], features: list[Feature], conso
 def main(only: tuple[str, ...], words: tuple[str, ...], against: str, output: str) -> None:
     """Exit code 1 where a client failed against Strandline."""
     clients = [each for each in CLIENTS if not only or each.name in only]
-    features = [each for each in FEATURES if not words or any(word in each.name for word in words)]
+
+    def wanted(feature: Feature) -> bool:
+        return not words or any(word in feature.name for word in words)
+
     console = Console(stderr=True, soft_wrap=True)
     results: list[Result] = []
     for name in ("strandline", "kafka") if against == "both" else (against,):
         try:
-            results += run_cluster(name, clients, features, console)
+            results += run_cluster(name, clients, wanted, console)
         except ClusterUnavailable as reason:
             console.print(f"{name}: skipped: {reason}")
     show(results, output)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from interop import install
+from interop.connect import ConnectWorker
 from interop.driver import Driver, ProcessDriver
+from interop.features import CONNECT, FEATURES, Feature
 from interop.kcat import KcatDriver
 from interop.tools import KafkaTools
 
@@ -22,13 +24,12 @@ def program(command: list[str]) -> Starter:
 class Client:
     """One column of the table.
 
-    `get` installs it and returns how to start it; it raises Unavailable with the reason. `notes` explain features in
-    which the client itself, not the broker, differs.
+    `get` installs it and returns how to start it; it raises Unavailable with the reason.
     """
 
     name: str
     get: Callable[[], Starter]
-    notes: Mapping[str, str]
+    features: tuple[Feature, ...] = FEATURES
 
 
 def kcat() -> Starter:
@@ -41,21 +42,24 @@ def java_tools() -> Starter:
     return lambda bootstrap: KafkaTools(bootstrap, jars)
 
 
-MURMUR = "its default partitioner is consistent_random (CRC32): the driver sets murmur2_random"
+def connect_worker() -> Starter:
+    jars = install.kafka_jars("connect-runtime", "connect-file")
+    return lambda bootstrap: ConnectWorker(bootstrap, jars)
+
 
 CLIENTS = (
-    Client("confluent", lambda: program(install.python("confluent", ["confluent-kafka==2.16.1"])), {"murmur2": MURMUR}),
-    Client("kcat", kcat, {"murmur2": MURMUR}),
-    Client("java", lambda: program(install.java()), {}),
-    Client("java-tools", java_tools, {}),
-    Client("aiokafka", lambda: program(install.python("aiokafka_driver", ["aiokafka[snappy,lz4,zstd]==0.14.0"])), {}),
+    Client("confluent", lambda: program(install.python("confluent", ["confluent-kafka==2.16.1"]))),
+    Client("kcat", kcat),
+    Client("java", lambda: program(install.java())),
+    Client("java-tools", java_tools),
+    Client("aiokafka", lambda: program(install.python("aiokafka_driver", ["aiokafka[snappy,lz4,zstd]==0.14.0"]))),
     Client(
         "kafka-python",
         lambda: program(install.python("kafka_python", ["kafka-python==3.0.12", "lz4", "python-snappy", "zstandard"])),
-        {},
     ),
-    Client("franz-go", lambda: program(install.go("franz")), {}),
-    Client("sarama", lambda: program(install.go("sarama")), {"murmur2": "its hash is FNV-1a"}),
-    Client("kafkajs", lambda: program(install.node("kafkajs")), {}),
-    Client("rskafka", lambda: program(install.rust("rskafka")), {}),
+    Client("franz-go", lambda: program(install.go("franz"))),
+    Client("sarama", lambda: program(install.go("sarama"))),
+    Client("kafkajs", lambda: program(install.node("kafkajs"))),
+    Client("rskafka", lambda: program(install.rust("rskafka"))),
+    Client("connect", connect_worker, (CONNECT,)),
 )

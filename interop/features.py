@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from interop import groups
+from interop import connect, groups
 from interop.driver import ClientError
 from interop.suite import OWN_CHECK, UNKNOWN_TOPIC, Record, World, b64, eventually, refused, same, values
 
@@ -224,6 +224,9 @@ def out_of_range(world: World) -> None:
     with refused(1):
         world.fetch(topic, 1, offset=99)
 
+
+CONNECT = Feature("a file copied through a topic, worker killed", connect.copies_through_a_topic, frozenset({10, 11}))
+"""What the application has to do."""
 
 GROUP_KEYS = frozenset({10, 11, 12, 13, 14})
 

@@ -88,7 +88,7 @@ def table(against: str, results: Sequence[Result]) -> Table:
     for client in clients:
         drawn.add_column(client, justify="center", no_wrap=True)
     for feature in dict.fromkeys(each.feature for each in results):
-        drawn.add_row(feature, *(SIGNS[cells[client, feature]] for client in clients))
+        drawn.add_row(feature, *(SIGNS.get(cells.get((client, feature), ""), "") for client in clients))
     return drawn
 
 

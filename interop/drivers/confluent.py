@@ -91,7 +91,7 @@ class Driver:
                 "acks": acks,
                 "compression.type": codec,
                 "enable.idempotence": idempotent,
-                "partitioner": "murmur2_random",
+                "partitioner": "murmur2_random",  # by default librdkafka hashes keys with CRC32 (consistent_random)
                 "linger.ms": 20,
                 "message.max.bytes": 8_000_000,
                 "message.timeout.ms": 15_000,

@@ -44,7 +44,7 @@ SAMPLE = [
 
 def local(name: str) -> Client:
     """The client as this environment has it."""
-    return Client(name, lambda: program([sys.executable, str(DRIVERS / DRIVER_FILES[name])]), {})
+    return Client(name, lambda: program([sys.executable, str(DRIVERS / DRIVER_FILES[name])]))
 
 
 @pytest.fixture(scope="module")
