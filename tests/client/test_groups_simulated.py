@@ -13,6 +13,7 @@ from strandline.chaos.testing.env import Env
 from strandline.chaos.testing.simulation import Simulation
 from strandline.client.aio import Admin, Consumer, Producer
 from strandline.client.errors import CommitFailed, MembershipLost
+from strandline.client.types import ConsumerRecord
 from strandline.proto.ids import TopicPartition
 
 SETTINGS = {
@@ -203,10 +204,10 @@ def test_topics_that_come_and_grow() -> None:
     simulate(main)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(4))
 def test_no_record_is_skipped_while_brokers_and_members_die(seed: int) -> None:
     """S59, S60, S66: brokers and members are killed; every acknowledged record is handled, each partition's offsets of
-    one member in order, and no committed offset goes back unless the generation changed."""
+    one member in order, polled or iterated, and no committed offset goes back unless the generation changed."""
 
     async def main(env: Env) -> None:
         await env.create_topic("t", 4)
@@ -218,12 +219,20 @@ def test_no_record_is_skipped_while_brokers_and_members_die(seed: int) -> None:
                 consumer = Consumer(env.bootstrap, client_id=name, **MEMBER)
                 consumer.subscribe("t")
                 last: dict[tuple[int, int], int] = {}
+
+                def handle(record: ConsumerRecord) -> None:
+                    key = (consumer.state.generation, record.partition)
+                    assert last.get(key, -1) < record.offset
+                    last[key] = record.offset
+                    handled.add(record.value or b"")
+
+                if seed % 2:
+                    async for record in consumer:
+                        handle(record)
+                        await asyncio.sleep(0.002)
                 while True:
                     for record in await consumer.poll(0.5, 20):
-                        key = (consumer.state.generation, record.partition)
-                        assert last.get(key, -1) < record.offset
-                        last[key] = record.offset
-                        handled.add(record.value or b"")
+                        handle(record)
 
             return run
 
@@ -266,6 +275,62 @@ def test_no_record_is_skipped_while_brokers_and_members_die(seed: int) -> None:
         assert commits
 
     simulate(main, seed)
+
+
+def test_an_iteration_that_begins_with_the_first_assignment_loses_nothing() -> None:
+    """Records that the very call brings that also takes partitions up are kept."""
+
+    async def main(env: Env) -> None:
+        await env.create_topic("t", 3)
+        await fill(env, "t", 30, 3)
+        async with Consumer(env.bootstrap, **MEMBER) as consumer:
+            consumer.subscribe("t")
+            values = [int((await anext(consumer)).value or b"") for _ in range(30)]
+        assert sorted(values) == list(range(30))
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("cut", ["dead letter lost", "all is well"])
+def test_a_record_is_done_only_when_its_dead_letter_is_safe(cut: str) -> None:
+    """Issue 5, part 4: offsets are committed behind the acknowledged dead letter; a consumer killed before meets the
+    record again; other partitions go on while one rests."""
+
+    async def main(env: Env) -> None:
+        await env.create_topic("t", 2)
+        await fill(env, "t", 10, 2)
+        tried: list[bytes] = []
+
+        async def run() -> None:
+            async def handler(record: ConsumerRecord) -> None:
+                tried.append(record.value or b"")
+                if record.value == b"4":
+                    raise RuntimeError("never")
+
+            async with Consumer(env.bootstrap, **MEMBER) as consumer:
+                consumer.subscribe("t")
+                await consumer.run(handler, attempts=3, backoff_ms=2_000)
+
+        process = env.spawn(run, "app-1")
+        await until(lambda: len(tried) == 8)  # 4 has failed once; the other partition is through
+        assert sorted(tried) == [b"0", b"1", b"2", b"3", b"4", b"5", b"7", b"9"]
+        if cut == "dead letter lost":
+            await asyncio.sleep(3)
+            process.kill()
+            tried.clear()
+            process = env.spawn(run, "app-1")
+        async with Consumer(env.bootstrap, group_id="other", auto_offset_reset="earliest") as dead:
+            await until(lambda: tried.count(b"4") == 3)
+            await until(lambda: b"8" in tried)
+            dead.assign([("t.dead", 0)])
+            [letter] = await dead.poll(30.0)
+            headers = dict(letter.headers)
+            assert headers["dead-letter.offset"] == b"2"
+            assert headers["dead-letter.error"] == b"RuntimeError"
+            assert headers["dead-letter.attempts"] == b"3"
+            assert b"0" not in tried if cut == "dead letter lost" else tried.count(b"0") == 1
+
+    simulate(main)
 
 
 def test_partitions_by_name_begin_at_the_committed_offset() -> None:

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from strandline.client.aio.admin import Admin as AsyncAdmin
+from strandline.client.aio.admin_groups import GroupOffsets
 from strandline.client.loop_thread import LoopThread
 from strandline.client.types import (
     ClusterDescription,
@@ -16,8 +17,13 @@ from strandline.client.types import (
     ConfigResource,
     CreatedTopic,
     Election,
+    GroupDescription,
+    GroupListing,
     ListedOffset,
+    LogDirDescription,
     NewTopic,
+    OffsetAndMetadata,
+    ProducerDescription,
     QuorumDescription,
     TopicDescription,
 )
@@ -89,6 +95,48 @@ class Admin:
     ) -> None:
         """Change single settings and leave the others; `validate_only` checks and changes nothing."""
         self._wait(self._inner.alter_configs(changes, validate_only=validate_only))
+
+    def delete_records(
+        self, before: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]
+    ) -> dict[TopicPartition, int]:
+        """Delete the records before an offset of each partition (-1: before the high watermark). The log starts now."""
+        return self._wait(self._inner.delete_records(before))
+
+    def describe_log_dirs(self, brokers: Iterable[int] | None = None) -> dict[int, list[LogDirDescription]]:
+        """What each broker (None: every one) keeps on its disks."""
+        return self._wait(self._inner.describe_log_dirs(brokers))
+
+    def describe_producers(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]]
+    ) -> dict[TopicPartition, list[ProducerDescription]]:
+        """The idempotent producers that each partition's leader remembers, by their ids."""
+        return self._wait(self._inner.describe_producers(partitions))
+
+    def list_groups(self) -> list[GroupListing]:
+        """Every group of the cluster, by name."""
+        return self._wait(self._inner.list_groups())
+
+    def describe_groups(self, groups: Iterable[str]) -> dict[str, GroupDescription]:
+        """State, members and assignments, in the order of `groups`."""
+        return self._wait(self._inner.describe_groups(groups))
+
+    def delete_groups(self, groups: Iterable[str]) -> list[str]:
+        """Delete groups without members, with all that they have committed."""
+        return self._wait(self._inner.delete_groups(groups))
+
+    def list_group_offsets(
+        self, group: str, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a group has committed, of these partitions or of all; those without an offset are left out."""
+        return self._wait(self._inner.list_group_offsets(group, partitions))
+
+    def alter_group_offsets(self, group: str, offsets: GroupOffsets) -> None:
+        """Commit for a group without members."""
+        self._wait(self._inner.alter_group_offsets(group, offsets))
+
+    def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
+        """Forget what a group has committed of partitions that no member subscribes to."""
+        self._wait(self._inner.delete_group_offsets(group, partitions))
 
     def watch(self, *, interval_ms: float = INTERVAL_MS) -> Iterator[Change]:
         """What changes in the cluster from now on; each step waits for the next change. Ends when this is closed."""

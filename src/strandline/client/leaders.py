@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 from strandline.client.errors import ClientTimeout
 from strandline.client.network import CONTROL
 from strandline.client.session import Session
-from strandline.client.types import ListedOffset, NodeInfo
+from strandline.client.types import ListedOffset, NodeInfo, ProducerDescription
 from strandline.client.wire.apis import Api
 from strandline.client.wire.connection import Connection
 from strandline.proto.error_codes import ErrorCode
@@ -108,6 +108,54 @@ class Leaders:
 
         return await self.ask(epochs, ask, timeout_ms)
 
+    async def delete_records(
+        self, before: Mapping[TopicPartition, int], timeout_ms: float
+    ) -> dict[TopicPartition, int]:
+        """Delete what lies before these offsets; where each log begins then.
+
+        Raises:
+            UnknownTopic, KafkaError, ClientTimeout.
+        """
+
+        async def ask(connection: Connection, partitions: list[TopicPartition]) -> Answers[int]:
+            topics = _by_topic(
+                partitions, "name", lambda item: {"partition_index": item.partition, "offset": before[item]}
+            )
+            values = {"topics": topics, "timeout": self._request_timeout_ms}
+            answer = await connection.call(Api.DELETE_RECORDS, values, self._request_timeout_ms)
+            return {
+                TopicPartition(topic.name, told.partition_index): _or_error(told, int(told.low_watermark))
+                for topic in answer.topics
+                for told in topic.partitions
+            }
+
+        return await self.ask(before, ask, timeout_ms)
+
+    async def describe_producers(
+        self, partitions: Iterable[TopicPartition], timeout_ms: float
+    ) -> dict[TopicPartition, list[ProducerDescription]]:
+        """The producers that each partition's leader remembers.
+
+        Raises:
+            UnknownTopic, KafkaError, ClientTimeout.
+        """
+
+        async def ask(connection: Connection, asked: list[TopicPartition]) -> Answers[list[ProducerDescription]]:
+            numbers: dict[str, list[int]] = {}
+            for item in asked:
+                numbers.setdefault(item.topic, []).append(item.partition)
+            topics = [{"name": name, "partition_indexes": tuple(parts)} for name, parts in numbers.items()]
+            answer = await connection.call(Api.DESCRIBE_PRODUCERS, {"topics": topics}, self._request_timeout_ms)
+            return {
+                TopicPartition(topic.name, told.partition_index): _or_error(
+                    told, sorted(_producer(one) for one in told.active_producers)
+                )
+                for topic in answer.topics
+                for told in topic.partitions
+            }
+
+        return await self.ask(partitions, ask, timeout_ms)
+
     async def ask(
         self, partitions: Iterable[TopicPartition], question: Question[T], timeout_ms: float
     ) -> dict[TopicPartition, T]:
@@ -196,6 +244,17 @@ def _by_topic(
     for item in partitions:
         topics.setdefault(item.topic, []).append(entry(item))
     return [{name: topic, "partitions": entries} for topic, entries in topics.items()]
+
+
+def _producer(told: Any) -> ProducerDescription:
+    start = told.current_txn_start_offset
+    return ProducerDescription(
+        told.producer_id,
+        told.producer_epoch,
+        told.last_sequence,
+        told.last_timestamp,
+        None if start < 0 else start,
+    )
 
 
 def _or_error(told: Any, value: T) -> T | KafkaError:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import TopicPartition
 
 Header = tuple[str, bytes | None]
 """One record header: name and value; a name may repeat and the order is kept."""
@@ -216,6 +217,71 @@ class ListedOffset(NamedTuple):
     offset: int
     timestamp_ms: int
     leader_epoch: int
+
+
+class ReplicaDescription(NamedTuple):
+    """One replica on a broker's disk: bytes of its log, and how many offsets it lacks against its leader's."""
+
+    size_bytes: int
+    lag_records: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirDescription:
+    """A directory where a broker keeps logs. `total_bytes` and `usable_bytes` of its disk: None where not told."""
+
+    path: str
+    total_bytes: int | None
+    usable_bytes: int | None
+    replicas: Mapping[TopicPartition, ReplicaDescription]
+
+
+class ProducerDescription(NamedTuple):
+    """An idempotent producer as a partition's leader remembers it. Sequence and time (ms) of its last batch.
+
+    `transaction_start_offset` is None without an open transaction.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    transaction_start_offset: int | None
+
+
+class GroupListing(NamedTuple):
+    """A group as ListGroups tells it. `state` and `type` are empty where the broker does not say."""
+
+    group_id: str
+    state: str
+    type: str
+    protocol_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member of a group and what it has."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    assignment: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group. `state`: Empty, PreparingRebalance, CompletingRebalance, Stable, or (KIP-848) Assigning, Reconciling.
+
+    `type` is "classic" or "consumer" (KIP-848), `assignor` what its members agreed on, empty without members.
+    """
+
+    group_id: str
+    state: str
+    type: str
+    assignor: str
+    coordinator: NodeInfo
+    members: tuple[GroupMember, ...]
 
 
 EARLIEST = -2

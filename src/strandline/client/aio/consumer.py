@@ -21,7 +21,7 @@ from strandline.proto.ports import Clock, Rng
 
 LONG_POLL_S = 3600.0
 Handler = Callable[[ConsumerRecord], Awaitable[object] | object]
-Offsets = Mapping[Partition, OffsetAndMetadata | int]
+Offsets = Mapping[TopicPartition, OffsetAndMetadata | int] | Mapping[tuple[str, int], OffsetAndMetadata | int]
 
 __all__ = ["Consumer", "ConsumerState", "Handler", "Offsets", "Partition"]
 
@@ -143,7 +143,8 @@ class Consumer(Reader):
         record = self.next_polled()
         if record is None:
             self._finish()
-            self._ready.extend(await self._next_records(timeout_s, self._config.max_poll_records))
+            records = await self._next_records(timeout_s, self._config.max_poll_records)
+            self._ready.extend(records)
             record = self.next_polled()
         return record
 

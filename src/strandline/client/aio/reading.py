@@ -259,7 +259,9 @@ class Reader:
 
     def _keep_ready(self, wanted: Callable[[TopicPartition], bool]) -> None:
         """Drop records that iteration has polled and not yielded, of partitions that are not `wanted`."""
-        self._ready = deque(item for item in self._ready if wanted(TopicPartition(item.topic, item.partition)))
+        kept = [item for item in self._ready if wanted(TopicPartition(item.topic, item.partition))]
+        self._ready.clear()
+        self._ready.extend(kept)
 
     def _state(self, partition: Partition) -> PartitionState:
         state = self._states.get(partition_of(partition))

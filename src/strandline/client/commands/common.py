@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -19,6 +21,7 @@ from strandline.client.config import AdminConfig, CommonConfig
 from strandline.client.errors import BrokerUnreachable, ClientTimeout
 from strandline.client.session import Session
 from strandline.proto.errors import ConfigError, StrandlineError
+from strandline.proto.system import SystemClock
 
 if TYPE_CHECKING:
     from strandline.client.admin import Admin
@@ -42,6 +45,33 @@ class Unreachable(CommandFailed):
     """No broker answers."""
 
     exit_code = 3
+
+
+_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class Moment(click.ParamType[int]):
+    """A point in time; the command gets milliseconds since 1970."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Milliseconds since 1970 of ``15m`` (ago), ``2024-05-01T12:00`` or a number of milliseconds."""
+        text = str(value)
+        ago = re.fullmatch(r"(\d+)([smhd])", text)
+        if ago:
+            return max(0, SystemClock().wall_ms() - int(ago.group(1)) * _UNITS_MS[ago.group(2)])
+        if text.isdecimal():
+            return int(text)
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            self.fail(
+                f"{text!r} is neither 15m (s, m, h, d ago), a date as 2024-05-01T12:00, nor milliseconds", param, ctx
+            )
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=timezone.utc)  # noqa: UP017  # Python 3.11's datetime.UTC reads worse
+        return int(moment.timestamp() * 1000)
 
 
 @dataclass(frozen=True)

@@ -3,54 +3,30 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from strandline.client.commands.common import Target, check_reachable, plural, target_options, told_plainly
+from strandline.client.commands.common import Moment, Target, check_reachable, plural, target_options, told_plainly
 from strandline.client.config import ConsumerConfig
 from strandline.client.types import ConsumerRecord
 from strandline.proto.ids import TopicPartition
-from strandline.proto.system import SystemClock
 
 if TYPE_CHECKING:
     from strandline.client.consumer import Consumer
-
-_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-class _Since(click.ParamType[int]):
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Milliseconds since 1970 of ``15m`` (ago), ``2024-05-01T12:00`` or a number of milliseconds."""
-        text = str(value)
-        ago = re.fullmatch(r"(\d+)([smhd])", text)
-        if ago:
-            return max(0, SystemClock().wall_ms() - int(ago.group(1)) * _UNITS_MS[ago.group(2)])
-        if text.isdecimal():
-            return int(text)
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            self.fail(
-                f"{text!r} is neither 15m (s, m, h, d ago), a date as 2024-05-01T12:00, nor milliseconds", param, ctx
-            )
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=timezone.utc)  # noqa: UP017  # Python 3.11's datetime.UTC reads worse
-        return int(moment.timestamp() * 1000)
 
 
 @click.command()
 @click.argument("topic")
 @click.option("--from-beginning", is_flag=True, help="From the first record that the log has.")
 @click.option("--offset", type=click.IntRange(0), help="From this offset in every partition that is read.")
-@click.option("--since", type=_Since(), help="From this time: 15m (ago), 2024-05-01T12:00 (UTC), or milliseconds.")
+@click.option("--since", type=Moment(), help="From this time: 15m (ago), 2024-05-01T12:00 (UTC), or milliseconds.")
 @click.option(
     "-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this one; repeatable."
+)
+@click.option(
+    "-g", "--group", help="As a member of this group: go on where it has committed, and commit what is printed."
 )
 @click.option("-n", "--max", "most", type=click.IntRange(1), help="Stop after so many records.")
 @click.option("-e", "--exit-at-end", is_flag=True, help="Stop at the end that the log has at the start.")
@@ -66,6 +42,7 @@ def consume(
     offset: int | None,
     since: int | None,
     partitions: tuple[int, ...],
+    group: str | None,
     most: int | None,
     exit_at_end: bool,
     keys: bool,
@@ -78,16 +55,31 @@ def consume(
     strandline consume orders --from-beginning --exit-at-end
     strandline consume orders --since 15m --keys
     strandline consume orders -p 0 --offset 1234 -n 1 --json
+    strandline consume orders --group kitchen --from-beginning
+
+    In a group, --from-beginning is for partitions that the group has committed nothing of.
     """
     if sum((from_beginning, offset is not None, since is not None)) > 1:
         raise click.UsageError("--from-beginning, --offset and --since exclude one another")
     target = Target(**where)
+    group = group or target.settings.get("group.id") or target.settings.get("group_id")
+    if group is not None and (offset is not None or since is not None or partitions):
+        raise click.UsageError(
+            "the group decides what is read, from where it has committed; to move it: strandline group reset-offsets"
+        )
     from strandline.client.consumer import Consumer
 
     with told_plainly(target):
-        settings = target.settings_for(ConsumerConfig, default_api_timeout_ms=20_000, auto_offset_reset="none")
+        defaults: dict[str, object] = {"default_api_timeout_ms": 20_000, "auto_offset_reset": "none"}
+        if group is not None:
+            defaults |= {"group_id": group, "auto_offset_reset": "earliest" if from_beginning else "latest"}
+        settings = target.settings_for(ConsumerConfig, **defaults)
         check_reachable(target)
         with Consumer(target.bootstrap, **settings) as consumer:
+            if group is not None:
+                count = _print_as_member(consumer, topic, exit_at_end, most, keys=keys, as_json=as_json)
+                click.echo(f"{plural(count, 'record')}, committed for group {group}", err=True)
+                return
             wanted = [TopicPartition(topic, number) for number in partitions or consumer.partitions_for(topic)]
             consumer.assign(wanted)
             ends = consumer.end_offsets(wanted)
@@ -134,6 +126,33 @@ def _print_all(
     except KeyboardInterrupt:
         out.flush()
         raise
+    return count
+
+
+def _print_as_member(
+    consumer: Consumer, topic: str, exit_at_end: bool, most: int | None, *, keys: bool, as_json: bool
+) -> int:
+    """Print what the group gives, and commit what was printed; the number printed."""
+    out = sys.stdout.buffer
+    ends = consumer.end_offsets([(topic, number) for number in consumer.partitions_for(topic)]) if exit_at_end else {}
+    consumer.subscribe([topic])
+    count = 0
+    try:
+        while most is None or count < most:
+            room = 500 if most is None else min(most - count, 500)
+            records = consumer.poll(1.0, room)
+            for record in records:
+                out.write(_as_json(record) if as_json else _as_text(record, keys))
+            out.flush()
+            count += len(records)
+            mine = consumer.assignment()
+            waiting = records or consumer.state.name != "stable"
+            if exit_at_end and not waiting and all(consumer.position(item) >= ends.get(item, 0) for item in mine):
+                break
+    finally:
+        out.flush()
+        if consumer.state.name in ("stable", "rebalancing"):
+            consumer.commit()
     return count
 
 

@@ -1,4 +1,4 @@
-"""`strandline topic`: create, list, describe, alter, delete, elect."""
+"""`strandline topic`: create, list, describe, alter, delete; elect and trim stand in files of their own."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from strandline.client.commands.common import (
     target_options,
 )
 from strandline.client.commands.elections import elect
+from strandline.client.commands.trim import trim
 from strandline.client.types import (
     EARLIEST,
     LATEST,
@@ -39,7 +40,7 @@ from strandline.proto.errors import KafkaError
 
 @click.group()
 def topic() -> None:
-    """Create, list, describe, alter and delete topics; elect leaders."""
+    """Create, list, describe, alter, trim and delete topics; elect leaders."""
 
 
 @topic.command("create")
@@ -108,6 +109,7 @@ def create(
 
 
 topic.add_command(elect)
+topic.add_command(trim)
 
 
 @topic.command("list")

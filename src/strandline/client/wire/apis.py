@@ -41,6 +41,7 @@ class Api(IntEnum):
     DESCRIBE_QUORUM = 55
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
+    CONSUMER_GROUP_DESCRIBE = 69
     DESCRIBE_TOPIC_PARTITIONS = 75
 
 
@@ -81,6 +82,7 @@ SUPPORTED: dict[Api, VersionRange] = {
     Api.DESCRIBE_QUORUM: VersionRange(0, 2),
     Api.DESCRIBE_CLUSTER: VersionRange(0, 2),
     Api.DESCRIBE_PRODUCERS: VersionRange(0, 0),
+    Api.CONSUMER_GROUP_DESCRIBE: VersionRange(0, 1),
     Api.DESCRIBE_TOPIC_PARTITIONS: VersionRange(0, 0),
 }
 
@@ -114,6 +116,7 @@ FIRST_FLEXIBLE: dict[Api, int] = {
     Api.DESCRIBE_QUORUM: 0,
     Api.DESCRIBE_CLUSTER: 0,
     Api.DESCRIBE_PRODUCERS: 0,
+    Api.CONSUMER_GROUP_DESCRIBE: 0,
     Api.DESCRIBE_TOPIC_PARTITIONS: 0,
 }
 """The version from which an API uses compact lengths and tagged fields (KIP-482)."""

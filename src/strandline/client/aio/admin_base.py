@@ -1,0 +1,135 @@
+"""What every part of the admin client does: asks brokers, and asks again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from strandline.client.config import AdminConfig
+from strandline.client.errors import ClientTimeout, ManyErrors
+from strandline.client.leaders import Leaders
+from strandline.client.network import CONTROL
+from strandline.client.session import Session
+from strandline.client.types import NodeInfo
+from strandline.client.wire.apis import Api
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError, StrandlineError
+from strandline.proto.ports import Clock, Rng
+
+T = TypeVar("T")
+
+_SEND_AGAIN = frozenset(
+    {
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+    }
+)
+
+
+class AdminBase:
+    """Connections, and questions that are repeated while a repetition may help."""
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str] = "127.0.0.1:9092",
+        *,
+        clock: Clock | None = None,
+        rng: Rng | None = None,
+        **settings: object,
+    ) -> None:
+        self._config = AdminConfig.of(settings)
+        self._session = Session(bootstrap, self._config, clock=clock, rng=rng)
+        self._network = self._session.network
+        self._metadata = self._session.metadata
+        self._clock = self._session.clock
+        self._leaders = Leaders(self._session, self._config.request_timeout_ms)
+
+    async def close(self) -> None:
+        """Close the connections. Idempotent."""
+        await self._session.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    async def _call(
+        self,
+        api: Api,
+        values: Mapping[str, Any],
+        codes: Callable[[Any], list[ErrorCode]],
+        node_id: int | None = None,
+    ) -> Any:
+        """One request to any broker (or to `node_id`); sent again while it meets NOT_CONTROLLER and the like."""
+
+        async def ask() -> Any:
+            if node_id is None:
+                connection = await self._network.to_any(self._controller_first())
+            else:
+                connection = await self._network.to_node(await self._node(node_id), CONTROL)
+            answer = await connection.call(api, values, self._config.request_timeout_ms)
+            again = [code for code in codes(answer) if code in _SEND_AGAIN]
+            if again:
+                await self._metadata.update(self._config.request_timeout_ms)
+                raise KafkaError(again[0], f"{connection.endpoint} answered {api.name} so")
+            return answer
+
+        return await self._retrying(ask)
+
+    async def _retrying(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        timeout_ms = self._config.default_api_timeout_ms
+        start = self._clock.monotonic_ms()
+        failures = 0
+        last_error: StrandlineError | None = None
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while True:
+                    try:
+                        return await ask()
+                    except KafkaError as error:
+                        if not error.retriable:
+                            raise
+                        last_error = error
+                    except StrandlineError as error:
+                        last_error = error
+                    failures += 1
+                    waited_ms = self._clock.monotonic_ms() - start
+                    if waited_ms >= timeout_ms:
+                        raise TimeoutError
+                    await asyncio.sleep(self._session.backoff_ms(failures) / 1000)
+        except TimeoutError:
+            raise ClientTimeout(f"no answer within default.api.timeout.ms={timeout_ms}", last_error) from None
+
+    def _controller_first(self) -> list[NodeInfo]:
+        nodes = list(self._metadata.nodes.values())
+        return sorted(nodes, key=lambda node: node.node_id != self._metadata.controller_id)
+
+    async def _node(self, node_id: int) -> NodeInfo:
+        if node_id not in self._metadata.nodes:
+            await self._metadata.update(self._config.request_timeout_ms)
+        node = self._metadata.nodes.get(node_id)
+        if node is None:
+            known = ", ".join(str(number) for number in sorted(self._metadata.nodes))
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no broker {node_id}; the brokers are {known}")
+        return node
+
+
+def results_of(results: dict[Any, T], errors: Mapping[Any, Exception]) -> dict[Any, T]:
+    """The results, unless something failed: the one error of the one question, or ManyErrors."""
+    if len(errors) == 1 and not results:
+        raise next(iter(errors.values()))
+    if errors:
+        raise ManyErrors(results, errors)
+    return results

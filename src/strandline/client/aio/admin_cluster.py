@@ -1,0 +1,128 @@
+"""The admin client's part about brokers: who there is, what they store, who leads the quorum."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from functools import partial
+from typing import Any
+
+from strandline.client.aio.admin_base import AdminBase
+from strandline.client.descriptions import none_if_negative, quorum_replica
+from strandline.client.types import (
+    ClusterDescription,
+    LogDirDescription,
+    NodeInfo,
+    ProducerDescription,
+    QuorumDescription,
+    ReplicaDescription,
+)
+from strandline.client.watch import INTERVAL_MS, Change, look, watch
+from strandline.client.wire.apis import Api
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import TopicPartition
+
+_METADATA_TOPIC = "__cluster_metadata"
+
+
+class ClusterAdmin(AdminBase):
+    """Brokers, quorum, log directories, producers."""
+
+    async def describe_cluster(self) -> ClusterDescription:
+        """The brokers, fenced ones included where the cluster tells them."""
+
+        async def ask() -> ClusterDescription:
+            connection = await self._network.to_any(list(self._metadata.nodes.values()))
+            if Api.DESCRIBE_CLUSTER not in connection.versions:
+                told = await self._metadata.ask([], self._config.request_timeout_ms)
+                nodes = tuple(self._metadata.nodes[number] for number in sorted(self._metadata.nodes))
+                return ClusterDescription(told.cluster_id, none_if_negative(told.controller_id), nodes)
+            values = {
+                "include_cluster_authorized_operations": False,
+                "endpoint_type": 1,
+                "include_fenced_brokers": True,
+            }
+            told = await connection.call(Api.DESCRIBE_CLUSTER, values, self._config.request_timeout_ms)
+            if told.error_code is not ErrorCode.NONE:
+                raise KafkaError(told.error_code, told.error_message or "")
+            nodes = tuple(
+                NodeInfo(node.broker_id, node.host, node.port, node.rack, getattr(node, "is_fenced", False))
+                for node in sorted(told.brokers, key=lambda node: int(node.broker_id))
+            )
+            return ClusterDescription(told.cluster_id, none_if_negative(told.controller_id), nodes)
+
+        return await self._retrying(ask)
+
+    async def describe_quorum(self) -> QuorumDescription:
+        """The metadata quorum: leader, epoch, high watermark, voters and observers with their log ends (KIP-595)."""
+        values = {"topics": [{"topic_name": _METADATA_TOPIC, "partitions": [{"partition_index": 0}]}]}
+        answer = await self._call(
+            Api.DESCRIBE_QUORUM,
+            values,
+            lambda told: [told.error_code, *(item.error_code for topic in told.topics for item in topic.partitions)],
+        )
+        if answer.error_code is not ErrorCode.NONE:
+            raise KafkaError(answer.error_code, getattr(answer, "error_message", None) or "")
+        partition = answer.topics[0].partitions[0]
+        if partition.error_code is not ErrorCode.NONE:
+            raise KafkaError(partition.error_code, getattr(partition, "error_message", None) or "")
+        return QuorumDescription(
+            partition.leader_id,
+            partition.leader_epoch,
+            partition.high_watermark,
+            tuple(quorum_replica(item) for item in partition.current_voters),
+            tuple(quorum_replica(item) for item in partition.observers),
+        )
+
+    def watch(self, *, interval_ms: float = INTERVAL_MS) -> AsyncIterator[Change]:
+        """What changes in the cluster from now on: brokers that come and go, topics, leaders, in-sync replicas.
+
+        Args:
+            interval_ms: how often one broker is asked for the metadata of all topics.
+
+        Raises:
+            ClientTimeout: no broker answered for default.api.timeout.ms.
+        """
+        patience_ms = self._config.default_api_timeout_ms
+        looking = partial(look, self._network, self._metadata)
+        return watch(looking, self._clock, interval_ms=interval_ms, patience_ms=patience_ms)
+
+    async def describe_log_dirs(self, brokers: Iterable[int] | None = None) -> dict[int, list[LogDirDescription]]:
+        """What each broker (None: every one) keeps on its disks.
+
+        Raises:
+            KafkaError: INVALID_REQUEST, there is no such broker; KAFKA_STORAGE_ERROR and the like of a directory.
+        """
+        await self._retrying(partial(self._metadata.update, self._config.request_timeout_ms))
+        asked = sorted(self._metadata.nodes) if brokers is None else list(dict.fromkeys(brokers))
+        answers = await asyncio.gather(
+            *(self._call(Api.DESCRIBE_LOG_DIRS, {"topics": None}, lambda told: [], node_id) for node_id in asked)
+        )
+        return {
+            node_id: [_log_dir(told) for told in answer.results] for node_id, answer in zip(asked, answers, strict=True)
+        }
+
+    async def describe_producers(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]]
+    ) -> dict[TopicPartition, list[ProducerDescription]]:
+        """The idempotent producers that each partition's leader remembers, by their ids.
+
+        Raises:
+            UnknownTopic, KafkaError, ClientTimeout.
+        """
+        wanted = [TopicPartition(*item) for item in partitions]
+        return await self._leaders.describe_producers(wanted, self._config.default_api_timeout_ms)
+
+
+def _log_dir(told: Any) -> LogDirDescription:
+    if told.error_code is not ErrorCode.NONE:
+        raise KafkaError(told.error_code, "", log_dir=told.log_dir)
+    replicas = {
+        TopicPartition(topic.name, part.partition_index): ReplicaDescription(part.partition_size, part.offset_lag)
+        for topic in told.topics
+        for part in topic.partitions
+        if not part.is_future_key
+    }
+    total, usable = getattr(told, "total_bytes", -1), getattr(told, "usable_bytes", -1)
+    return LogDirDescription(told.log_dir, none_if_negative(total), none_if_negative(usable), replicas)

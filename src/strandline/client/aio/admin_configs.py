@@ -1,0 +1,92 @@
+"""The admin client's part about settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from strandline.client.aio.admin_base import AdminBase, results_of
+from strandline.client.descriptions import config_change, config_entry, config_error, resource_type
+from strandline.client.types import ConfigChange, ConfigEntry, ConfigResource
+from strandline.client.wire.apis import Api
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import ConfigError
+
+
+class ConfigAdmin(AdminBase):
+    """Settings of topics and brokers."""
+
+    async def describe_configs(
+        self, resources: Iterable[ConfigResource], *, documentation: bool = False
+    ) -> dict[ConfigResource, list[ConfigEntry]]:
+        """Every setting of topics and brokers with where its value comes from.
+
+        Raises:
+            UnknownTopic, KafkaError.
+        """
+        results: dict[ConfigResource, list[ConfigEntry]] = {}
+        errors: dict[Any, Exception] = {}
+        for node, group in self._by_broker(resources):
+            values = {
+                "resources": [
+                    {"resource_type": resource_type(item), "resource_name": item.name, "configuration_keys": None}
+                    for item in group
+                ],
+                "include_synonyms": False,
+                "include_documentation": documentation,
+            }
+            answer = await self._call(
+                Api.DESCRIBE_CONFIGS, values, lambda told: [item.error_code for item in told.results], node
+            )
+            for item, told in zip(group, answer.results, strict=True):
+                if told.error_code is ErrorCode.NONE:
+                    results[item] = sorted((config_entry(entry) for entry in told.configs), key=_name)
+                else:
+                    errors[item] = config_error(item, told.error_code, told.error_message)
+        return results_of(results, errors)
+
+    async def alter_configs(
+        self, changes: Mapping[ConfigResource, Sequence[ConfigChange]], *, validate_only: bool = False
+    ) -> None:
+        """Change single settings and leave the others (KIP-339); `validate_only` checks and changes nothing.
+
+        Raises:
+            UnknownTopic; KafkaError: INVALID_CONFIG with the broker's sentence.
+        """
+        errors: dict[Any, Exception] = {}
+        done: dict[ConfigResource, None] = {}
+        for node, group in self._by_broker(changes):
+            values = {
+                "resources": [
+                    {
+                        "resource_type": resource_type(item),
+                        "resource_name": item.name,
+                        "configs": [config_change(change) for change in changes[item]],
+                    }
+                    for item in group
+                ],
+                "validate_only": validate_only,
+            }
+            answer = await self._call(
+                Api.INCREMENTAL_ALTER_CONFIGS, values, lambda told: [item.error_code for item in told.responses], node
+            )
+            for item, told in zip(group, answer.responses, strict=True):
+                if told.error_code is ErrorCode.NONE:
+                    done[item] = None
+                else:
+                    errors[item] = config_error(item, told.error_code, told.error_message)
+        results_of(done, errors)
+
+    def _by_broker(self, resources: Iterable[ConfigResource]) -> list[tuple[int | None, list[ConfigResource]]]:
+        """A named broker answers for its own settings; everything else any broker answers."""
+        groups: dict[int | None, list[ConfigResource]] = {}
+        for item in dict.fromkeys(resources):
+            own = item.kind == "broker" and item.name != ""
+            if own and not item.name.isdecimal():
+                raise ConfigError("broker", item.name, "a broker's number, or nothing for every broker")
+            groups.setdefault(int(item.name) if own else None, []).append(item)
+        return list(groups.items())
+
+
+def _name(item: Any) -> str:
+    return str(item.name)

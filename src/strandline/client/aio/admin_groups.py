@@ -1,0 +1,207 @@
+"""The admin client's part about consumer groups. Each group's coordinator is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from strandline.client.aio.admin_base import AdminBase, results_of
+from strandline.client.groups.coordinator import GroupCoordinator, Identity
+from strandline.client.groups.membership import PROTOCOL_TYPE
+from strandline.client.groups.protocol import decode_assignment
+from strandline.client.network import CONTROL
+from strandline.client.types import GroupDescription, GroupListing, GroupMember, OffsetAndMetadata
+from strandline.client.wire.apis import Api
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError, ProtocolError, StrandlineError
+from strandline.proto.ids import TopicPartition
+
+T = TypeVar("T")
+GroupOffsets = Mapping[TopicPartition, OffsetAndMetadata | int] | Mapping[tuple[str, int], OffsetAndMetadata | int]
+
+_SENTENCES = {
+    ErrorCode.GROUP_ID_NOT_FOUND: "there is no such group",
+    ErrorCode.NON_EMPTY_GROUP: "the group has members: stop its consumers first",
+    ErrorCode.UNKNOWN_MEMBER_ID: "the group has members, and they alone commit: stop its consumers first",
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "a member subscribes to the topic: stop its consumers first",
+}
+
+
+class GroupAdmin(AdminBase):
+    """Groups and their offsets."""
+
+    async def list_groups(self) -> list[GroupListing]:
+        """Every group of the cluster, by name.
+
+        Raises:
+            KafkaError, ClientTimeout: a broker does not tell its groups; none is left out in silence.
+        """
+
+        async def ask() -> list[GroupListing]:
+            await self._metadata.update(self._config.request_timeout_ms)
+            nodes = list(self._metadata.nodes.values())
+            connections = [await self._network.to_node(node, CONTROL) for node in nodes]
+            values = {"states_filter": (), "types_filter": ()}
+            answers = await asyncio.gather(
+                *(one.call(Api.LIST_GROUPS, values, self._config.request_timeout_ms) for one in connections)
+            )
+            found: dict[str, GroupListing] = {}
+            for answer in answers:
+                if answer.error_code is not ErrorCode.NONE:
+                    raise KafkaError(answer.error_code, "a broker does not tell its groups")
+                for told in answer.groups:
+                    state, kind = getattr(told, "group_state", ""), getattr(told, "group_type", "")
+                    found[told.group_id] = GroupListing(told.group_id, state, kind, told.protocol_type)
+            return [found[name] for name in sorted(found)]
+
+        return await self._retrying(ask)
+
+    async def describe_groups(self, groups: Iterable[str]) -> dict[str, GroupDescription]:
+        """State, members and assignments, in the order of `groups`.
+
+        Raises:
+            KafkaError: GROUP_ID_NOT_FOUND, GROUP_AUTHORIZATION_FAILED.
+        """
+        return await self._each(groups, self._describe_group)
+
+    async def _describe_group(self, coordinator: GroupCoordinator) -> GroupDescription:
+        group = coordinator.group_id
+        values = {"groups": (group,), "include_authorized_operations": False}
+        [told] = (await coordinator.call(Api.DESCRIBE_GROUPS, values)).groups
+        if told.error_code is ErrorCode.GROUP_ID_NOT_FOUND or told.group_state == "Dead":
+            return await self._describe_new_group(coordinator)
+        coordinator.check(told.error_code)
+        members = tuple(
+            GroupMember(
+                one.member_id,
+                getattr(one, "group_instance_id", None),
+                one.client_id,
+                one.client_host,
+                _assigned(told.protocol_type, one.member_assignment),
+            )
+            for one in sorted(told.members, key=lambda one: str(one.member_id))
+        )
+        node = await coordinator.find()
+        return GroupDescription(group, told.group_state, "classic", told.protocol_data, node, members)
+
+    async def _describe_new_group(self, coordinator: GroupCoordinator) -> GroupDescription:
+        """A group of KIP-848's protocol, which the older question does not find."""
+        group = coordinator.group_id
+        values = {"group_ids": (group,), "include_authorized_operations": False}
+        try:
+            [told] = (await coordinator.call(Api.CONSUMER_GROUP_DESCRIBE, values)).groups
+        except KafkaError as error:
+            if error.code is not ErrorCode.UNSUPPORTED_VERSION:
+                raise
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, "", group=group) from None
+        coordinator.check(told.error_code)
+        members = tuple(
+            GroupMember(
+                one.member_id,
+                one.instance_id,
+                one.client_id,
+                one.client_host,
+                tuple(
+                    TopicPartition(topic.topic_name, number)
+                    for topic in one.assignment.topic_partitions
+                    for number in topic.partitions
+                ),
+            )
+            for one in sorted(told.members, key=lambda one: str(one.member_id))
+        )
+        node = await coordinator.find()
+        return GroupDescription(group, told.group_state, "consumer", told.assignor_name, node, members)
+
+    async def delete_groups(self, groups: Iterable[str]) -> list[str]:
+        """Delete groups without members, with all that they have committed. The names, as deleted.
+
+        Raises:
+            KafkaError: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND.
+        """
+
+        async def delete(coordinator: GroupCoordinator) -> str:
+            answer = await coordinator.call(Api.DELETE_GROUPS, {"groups_names": (coordinator.group_id,)})
+            coordinator.check(answer.results[0].error_code)
+            return coordinator.group_id
+
+        return list(await self._each(groups, delete))
+
+    async def list_group_offsets(
+        self, group: str, partitions: Iterable[TopicPartition | tuple[str, int]] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a group has committed, of these partitions or of all; those without an offset are left out.
+
+        Raises:
+            KafkaError, ClientTimeout.
+        """
+        wanted = None if partitions is None else [TopicPartition(*item) for item in partitions]
+
+        async def ask(coordinator: GroupCoordinator) -> dict[TopicPartition, OffsetAndMetadata]:
+            return await coordinator.committed(wanted, stable=False)
+
+        return (await self._each([group], ask))[group]
+
+    async def alter_group_offsets(self, group: str, offsets: GroupOffsets) -> None:
+        """Commit for a group without members.
+
+        Raises:
+            KafkaError: UNKNOWN_MEMBER_ID, the group has members; UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        values = {
+            TopicPartition(*item): OffsetAndMetadata(offset) if isinstance(offset, int) else offset
+            for item, offset in offsets.items()
+        }
+
+        async def commit(coordinator: GroupCoordinator) -> None:
+            await coordinator.commit(Identity(), values)
+
+        await self._each([group], commit)
+
+    async def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
+        """Forget what a group has committed of partitions that no member subscribes to.
+
+        Raises:
+            KafkaError: GROUP_SUBSCRIBED_TO_TOPIC, GROUP_ID_NOT_FOUND.
+        """
+        topics: dict[str, list[dict[str, Any]]] = {}
+        for topic, partition in partitions:
+            topics.setdefault(topic, []).append({"partition_index": partition})
+        wanted = [{"name": name, "partitions": parts} for name, parts in topics.items()]
+
+        async def delete(coordinator: GroupCoordinator) -> None:
+            answer = await coordinator.call(Api.OFFSET_DELETE, {"group_id": group, "topics": wanted})
+            coordinator.check(answer.error_code)
+            for topic in answer.topics:
+                for told in topic.partitions:
+                    coordinator.check(told.error_code, partition=f"{topic.name}-{told.partition_index}")
+
+        await self._each([group], delete)
+
+    async def _each(self, groups: Iterable[str], ask: Callable[[GroupCoordinator], Awaitable[T]]) -> dict[str, T]:
+        """Ask each group's coordinator; errors that have a sentence get it."""
+        results: dict[str, T] = {}
+        errors: dict[Any, Exception] = {}
+        for group in dict.fromkeys(groups):
+            coordinator = GroupCoordinator(self._session, group, self._config.request_timeout_ms)
+
+            async def attempt(coordinator: GroupCoordinator = coordinator) -> T:
+                return await ask(coordinator)
+
+            try:
+                results[group] = await coordinator.retrying(attempt, self._config.default_api_timeout_ms)
+            except KafkaError as error:
+                errors[group] = KafkaError(error.code, _SENTENCES.get(error.code, error.message), **error.figures)
+            except StrandlineError as error:
+                errors[group] = error
+        return results_of(results, errors)
+
+
+def _assigned(protocol_type: str, assignment: bytes) -> tuple[TopicPartition, ...]:
+    """A member's partitions; none of groups that are no consumers', and of bytes that another client made up."""
+    if protocol_type != PROTOCOL_TYPE:
+        return ()
+    try:
+        return decode_assignment(assignment)
+    except ProtocolError:
+        return ()

@@ -1,0 +1,220 @@
+"""The admin client's part about topics and their records."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from strandline.client.aio.admin_base import AdminBase, results_of
+from strandline.client.descriptions import (
+    by_topic,
+    described,
+    described_with_elr,
+    new_topic,
+    topic_error,
+)
+from strandline.client.metadata import topic_view
+from strandline.client.types import CreatedTopic, Election, ListedOffset, NewTopic, TopicDescription
+from strandline.client.wire.apis import Api
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import TopicPartition
+
+NEW_TOPIC_GRACE_MS = 500
+"""How long an unknown topic is asked for again: a broker may not have heard yet of one that was just created."""
+
+
+class TopicAdmin(AdminBase):
+    """Topics, partitions, leaders, offsets, and the deletion of records."""
+
+    async def create_topics(
+        self, topics: Iterable[NewTopic], *, validate_only: bool = False
+    ) -> dict[str, CreatedTopic]:
+        """Create topics; with `validate_only` the brokers check everything and create nothing.
+
+        Raises:
+            KafkaError: TOPIC_ALREADY_EXISTS, INVALID_REPLICATION_FACTOR, INVALID_PARTITIONS, INVALID_CONFIG.
+        """
+        wanted = list(topics)
+        values = {
+            "topics": [new_topic(topic) for topic in wanted],
+            "timeout": self._config.request_timeout_ms,
+            "validate_only": validate_only,
+        }
+        answer = await self._call(Api.CREATE_TOPICS, values, lambda told: [item.error_code for item in told.topics])
+        results: dict[str, CreatedTopic] = {}
+        errors: dict[Any, Exception] = {}
+        for told in answer.topics:
+            if told.error_code is ErrorCode.NONE:
+                configs = {item.name: item.value for item in getattr(told, "configs", None) or ()}
+                results[told.name] = CreatedTopic(
+                    told.name,
+                    getattr(told, "topic_id", None),
+                    getattr(told, "num_partitions", -1),
+                    getattr(told, "replication_factor", -1),
+                    configs,
+                )
+            else:
+                errors[told.name] = KafkaError(
+                    told.error_code, getattr(told, "error_message", None) or "", topic=told.name
+                )
+        return results_of(results, errors)
+
+    async def delete_topics(self, names: Iterable[str], *, dry_run: bool = False) -> list[str]:
+        """Delete topics with all their records; `dry_run` only checks that they exist. The names, as deleted.
+
+        Raises:
+            UnknownTopic, KafkaError.
+        """
+        wanted = list(dict.fromkeys(names))
+        if dry_run:
+            return [topic.name for topic in await self.describe_topics(wanted)]
+        values = {
+            "topics": [{"name": name, "topic_id": None} for name in wanted],
+            "topic_names": wanted,
+            "timeout": self._config.request_timeout_ms,
+        }
+        answer = await self._call(Api.DELETE_TOPICS, values, lambda told: [item.error_code for item in told.responses])
+        deleted: dict[str, str] = {}
+        errors: dict[Any, Exception] = {}
+        for told in answer.responses:
+            if told.error_code is ErrorCode.NONE:
+                deleted[told.name] = told.name
+            else:
+                errors[told.name] = topic_error(told.name, told.error_code, getattr(told, "error_message", None))
+        return list(results_of(deleted, errors))
+
+    async def create_partitions(self, totals: Mapping[str, int], *, validate_only: bool = False) -> None:
+        """Raise the number of partitions of topics to these totals. Keys then map to other partitions than before.
+
+        Raises:
+            UnknownTopic; KafkaError: INVALID_PARTITIONS when the total is not more than there are.
+        """
+        values = {
+            "topics": [{"name": name, "count": total, "assignments": None} for name, total in totals.items()],
+            "timeout": self._config.request_timeout_ms,
+            "validate_only": validate_only,
+        }
+        answer = await self._call(
+            Api.CREATE_PARTITIONS, values, lambda told: [item.error_code for item in told.results]
+        )
+        results_of(
+            {told.name: told for told in answer.results if told.error_code is ErrorCode.NONE},
+            {
+                told.name: topic_error(told.name, told.error_code, told.error_message)
+                for told in answer.results
+                if told.error_code is not ErrorCode.NONE
+            },
+        )
+
+    async def elect_leaders(
+        self, partitions: Iterable[TopicPartition | tuple[str, int]] | None, *, unclean: bool, dry_run: bool = False
+    ) -> list[Election]:
+        """Give leadership to the preferred replicas or, `unclean`, to any live replica of partitions without a leader:
+        committed records that it lacks are lost. None: every partition that needs it. `dry_run` only tells what each
+        election would do and lose, which Strandline alone can (Apache Kafka refuses it).
+
+        Raises:
+            KafkaError: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST. What befalls one partition stands in its result.
+        """
+        named = None if partitions is None else by_topic(partitions)
+        values = {
+            "election_type": (-2 if unclean else -1) if dry_run else int(unclean),
+            "topic_partitions": named,
+            "timeout": self._config.request_timeout_ms,
+        }
+        answer = await self._call(Api.ELECT_LEADERS, values, lambda told: [told.error_code])
+        found = [
+            Election(topic.topic, one.partition_id, one.error_code, one.error_message or "")
+            for topic in answer.replica_election_results
+            for one in topic.partition_result
+        ]
+        if answer.error_code is not ErrorCode.NONE:
+            raise KafkaError(answer.error_code, found[0].message if found else "")
+        return sorted(found, key=lambda one: (one.topic, one.partition))
+
+    async def list_topics(self, *, include_internal: bool = False) -> list[str]:
+        """The names of all topics, sorted."""
+        answer = await self._retrying(lambda: self._metadata.ask(None, self._config.request_timeout_ms))
+        topics = [told for told in answer.topics if told.error_code is ErrorCode.NONE]
+        return sorted(told.name for told in topics if include_internal or not told.is_internal)
+
+    async def describe_topics(self, names: Iterable[str]) -> list[TopicDescription]:
+        """Leaders, replicas, ISR and eligible leader replicas of every partition, in the order of `names`.
+
+        Raises:
+            UnknownTopic, KafkaError.
+        """
+        wanted = list(dict.fromkeys(names))
+        if not wanted:
+            return []
+        results: dict[str, TopicDescription] = {}
+        errors: dict[str, ErrorCode] = {}
+        until_ms = self._clock.monotonic_ms() + NEW_TOPIC_GRACE_MS
+        asked = wanted
+        while asked:
+            for name, code, description in await self._retrying(partial(self._describe_topics, asked)):
+                errors.pop(name, None)
+                if code is ErrorCode.NONE and description is not None:
+                    results[name] = description
+                else:
+                    errors[name] = code
+            asked = [name for name, code in errors.items() if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+            if asked and self._clock.monotonic_ms() >= until_ms:
+                break
+            if asked:
+                await asyncio.sleep(self._config.retry_backoff_ms / 1000)
+        results_of(results, {name: topic_error(name, code, None) for name, code in errors.items()})
+        return [results[name] for name in wanted]
+
+    async def list_offsets(
+        self, wanted: Mapping[TopicPartition | tuple[str, int], int], *, read_committed: bool = False
+    ) -> dict[TopicPartition, ListedOffset]:
+        """The offset for EARLIEST, LATEST, MAX_TIMESTAMP or a time in ms, asked of each partition's leader.
+
+        Raises:
+            UnknownTopic, KafkaError, ClientTimeout.
+        """
+        asked = {TopicPartition(*item): timestamp for item, timestamp in wanted.items()}
+        timeout_ms = self._config.default_api_timeout_ms
+        return await self._leaders.list_offsets(asked, timeout_ms, read_committed=read_committed)
+
+    async def delete_records(
+        self, before: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int]
+    ) -> dict[TopicPartition, int]:
+        """Delete the records before an offset of each partition (-1: before the high watermark). The log starts now.
+
+        Raises:
+            UnknownTopic, ClientTimeout; KafkaError: OFFSET_OUT_OF_RANGE (past the high watermark), POLICY_VIOLATION.
+        """
+        asked = {TopicPartition(*item): offset for item, offset in before.items()}
+        return await self._leaders.delete_records(asked, self._config.default_api_timeout_ms)
+
+    async def _describe_topics(self, names: list[str]) -> list[tuple[str, ErrorCode, TopicDescription | None]]:
+        connection = await self._network.to_any(list(self._metadata.nodes.values()))
+        timeout_ms = self._config.request_timeout_ms
+        if Api.DESCRIBE_TOPIC_PARTITIONS not in connection.versions:
+            told = (await self._metadata.ask(names, timeout_ms)).topics
+            return [
+                (item.name, item.error_code, described(topic_view(item)) if not item.error_code else None)
+                for item in told
+            ]
+        found: dict[str, tuple[Any, list[Any]]] = {}
+        cursor: dict[str, Any] | None = None
+        while True:
+            values = {"topics": [{"name": name} for name in sorted(names)], "cursor": cursor}
+            answer = await connection.call(Api.DESCRIBE_TOPIC_PARTITIONS, values, timeout_ms)
+            for topic in answer.topics:
+                found.setdefault(topic.name, (topic, []))[1].extend(topic.partitions)
+            if answer.next_cursor is None:
+                break
+            cursor = {
+                "topic_name": answer.next_cursor.topic_name,
+                "partition_index": answer.next_cursor.partition_index,
+            }
+        return [
+            (name, topic.error_code, described_with_elr(topic, partitions) if not topic.error_code else None)
+            for name, (topic, partitions) in found.items()
+        ]

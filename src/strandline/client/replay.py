@@ -1,0 +1,168 @@
+"""Dead letters read, and brought back into the topics that they came from: each once, also after an interruption.
+
+Progress is the committed offset of the group `strandline.dead-letters` in `<topic>.dead`. Before records are sent, the
+ends of the origin's partitions are noted with that offset: after an interruption what lies behind those ends tells
+which letters were replayed already, for each replayed record names its letter in a header.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from itertools import islice
+from typing import NamedTuple
+
+from strandline.client.admin import Admin
+from strandline.client.config import CommonConfig
+from strandline.client.consumer import Consumer
+from strandline.client.dead_letters import REPLAYED, SUFFIX, DeadLetter, parse_dead_letter
+from strandline.client.producer import Producer
+from strandline.client.types import LATEST, Ack, ConsumerRecord, OffsetAndMetadata
+from strandline.proto.errors import ConfigError
+from strandline.proto.ids import TopicPartition
+
+GROUP = "strandline.dead-letters"
+_BATCH = 500
+
+
+class Replayed(NamedTuple):
+    """What a replay did, or would do: letters sent, those that were there already, and records that are no letters."""
+
+    sent: int
+    already: int
+    foreign: int
+
+
+def origin_of(topic: str) -> str:
+    """A topic's name, whether it or its dead letters are named."""
+    return topic.removesuffix(SUFFIX)
+
+
+class DeadLetterBox:
+    """The dead letters of one topic. One replay of a topic at a time.
+
+    Args:
+        bootstrap: as everywhere.
+        topic: where the records came from.
+        settings: common to all clients.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, settings: Mapping[str, object]) -> None:
+        self.topic = origin_of(topic)
+        self.dead = self.topic + SUFFIX
+        self._bootstrap = bootstrap
+        known = CommonConfig.__dataclass_fields__
+        self._settings = {name: value for name, value in settings.items() if name in known}
+
+    def letters(self, *, replayed_too: bool = False) -> Iterator[tuple[ConsumerRecord, DeadLetter | None]]:
+        """Those that were not replayed yet (or all), partition by partition, up to the ends of this moment.
+
+        Raises:
+            UnknownTopic: nothing has died yet.
+        """
+        with self._reader() as reader:
+            wanted = [TopicPartition(self.dead, number) for number in reader.partitions_for(self.dead)]
+            done = reader.committed(wanted)
+            for item in wanted:
+                offset = done[item]
+                start = 0 if replayed_too or offset is None else offset.offset
+                for record in self._records(reader, item, start):
+                    yield record, parse_dead_letter(record)
+
+    def replay(self) -> Replayed:
+        """Send every letter back to where it came from, in order, and commit how far that is done.
+
+        Raises:
+            StrandlineError: what is not sent is sent by the next replay.
+        """
+        sent = already = foreign = 0
+        with self._reader() as reader, Producer(self._bootstrap, **self._settings) as producer:
+            wanted = [TopicPartition(self.dead, number) for number in reader.partitions_for(self.dead)]
+            done = reader.committed(wanted)
+            for item in wanted:
+                offset = done[item] or OffsetAndMetadata(0)
+                noted = _noted(offset)
+                there = self._sent_before(noted)
+                records = self._records(reader, item, offset.offset)
+                while batch := list(islice(records, _BATCH)):
+                    letters = [letter for letter in map(parse_dead_letter, batch) if letter is not None]
+                    foreign += len(batch) - len(letters)
+                    fresh = [letter for letter in letters if _name(letter) not in there]
+                    already += len(letters) - len(fresh)
+                    noted = self._ends(fresh) | noted  # of an interrupted batch the older ends count
+                    note = json.dumps([[*place, end] for place, end in noted.items()])
+                    reader.commit({item: OffsetAndMetadata(batch[0].offset, note)})
+                    futures = [_send(producer, letter) for letter in fresh]
+                    for future in futures:
+                        future.result()
+                    sent += len(fresh)
+                    reader.commit({item: batch[-1].offset + 1})
+                    noted, there = {}, frozenset()
+        return Replayed(sent, already, foreign)
+
+    def _reader(self) -> Consumer:
+        return Consumer(
+            self._bootstrap,
+            **self._settings,
+            group_id=GROUP,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+        )
+
+    def _records(self, reader: Consumer, item: TopicPartition, start: int) -> Iterator[ConsumerRecord]:
+        """Of one partition from an offset to the end of this moment."""
+        end = reader.end_offsets([item])[item]
+        reader.assign([item])
+        reader.seek(item, max(start, reader.beginning_offsets([item])[item]))
+        while reader.position(item) < end:
+            for record in reader.poll(1.0):
+                if record.offset < end:
+                    yield record
+
+    def _ends(self, letters: Iterable[DeadLetter]) -> dict[TopicPartition, int]:
+        """Of the partitions that letters are about to go to."""
+        places = list(dict.fromkeys(letter.origin for letter in letters))
+        if not places:
+            return {}
+        with Admin(self._bootstrap, **self._settings) as admin:
+            return {item: told.offset for item, told in admin.list_offsets(dict.fromkeys(places, LATEST)).items()}
+
+    def _sent_before(self, noted: Mapping[TopicPartition, int]) -> frozenset[bytes]:
+        """The names of the letters that an interrupted replay has sent behind the ends that it noted."""
+        if not noted:
+            return frozenset()
+        with self._reader() as origin:
+            return frozenset(
+                value
+                for item, end in noted.items()
+                for record in self._records(origin, item, end)
+                for name, value in record.headers
+                if name == REPLAYED and value is not None
+            )
+
+
+def _noted(offset: OffsetAndMetadata) -> dict[TopicPartition, int]:
+    """The note of an interrupted replay; none behind a whole one."""
+    if not offset.metadata:
+        return {}
+    try:
+        return {TopicPartition(str(name), int(part)): int(end) for name, part, end in json.loads(offset.metadata)}
+    except (TypeError, ValueError) as error:
+        raise ConfigError("metadata", offset.metadata, f"what a replay noted for group {GROUP}") from error
+
+
+def _name(letter: DeadLetter) -> bytes:
+    return f"{letter.where}@{letter.offset}".encode()
+
+
+def _send(producer: Producer, letter: DeadLetter) -> Future[Ack]:
+    headers = (*(header for header in letter.headers if header[0] != REPLAYED), (REPLAYED, _name(letter)))
+    return producer.send(
+        letter.origin.topic,
+        letter.value,
+        key=letter.key,
+        headers=headers,
+        partition=letter.origin.partition,
+        timestamp_ms=letter.origin_timestamp_ms,
+    )
