@@ -26,6 +26,8 @@ SETTINGS = {
     "offsets.topic.num.partitions": "2",
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
+    "group.consumer.session.timeout.ms": "6000",
+    "group.consumer.heartbeat.interval.ms": "500",
 }
 SESSION_MS = 6_000
 HEARTBEAT_MS = 1_000.0
@@ -40,8 +42,11 @@ VERSIONS = {
     "sync_group": (14, 3, "SyncGroup"),
     "offset_commit": (8, 7, "OffsetCommit"),
     "offset_fetch": (9, 5, "OffsetFetch"),
+    "offset_commit_of_epochs": (8, 9, "OffsetCommit"),
+    "consumer_group_heartbeat": (68, 1, "ConsumerGroupHeartbeat"),
 }
-"""None of them flexible: plain headers."""
+FLEXIBLE = ("offset_commit_of_epochs", "consumer_group_heartbeat")
+"""The others have plain headers."""
 
 
 class GaveUp(Exception):
@@ -72,8 +77,9 @@ class Wire:
         """Raises GaveUp."""
         key, version, name = VERSIONS[api]
         self._number += 1
-        head = struct.pack(">hhi", key, version, self._number) + b"\x00\x01c"
-        module = codec.schema(api, version, "request")
+        head = struct.pack(">hhi", key, version, self._number) + b"\x00\x01c" + b"\x00" * (api in FLEXIBLE)
+        schema = api.removesuffix("_of_epochs")
+        module = codec.schema(schema, version, "request")
         out = io.BytesIO()
         kind = getattr(module, f"{name}Request")
         entity_writer(kind)(out, _build(module, kind, values))
@@ -85,7 +91,8 @@ class Wire:
                 answer = await self._reader.readexactly(size)
         except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
             raise GaveUp(api) from error
-        return entity_reader(getattr(codec.schema(api, version, "response"), f"{name}Response"))(answer, 4)[0]
+        kind = getattr(codec.schema(schema, version, "response"), f"{name}Response")
+        return entity_reader(kind)(answer, 5 if api in FLEXIBLE else 4)[0]
 
 
 def _build(module: Any, kind: Any, values: Mapping[str, Any]) -> Any:

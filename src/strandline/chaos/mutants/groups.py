@@ -39,4 +39,28 @@ TABLE: tuple[Mutant, ...] = (
         "if False:",
         f"{_SCHEDULES}::test_44_a_read_does_not_run_ahead[holds]",
     ),
+    one_change(
+        "epoch-told-before-it-is-committed",
+        "C: what a member of the consumer protocol was told stands in the log (KIP-848, D-42)",
+        "cluster.coordinator.groups.modern.protocol:ConsumerProtocol._write",
+        "self._context.out.write(records, written)",
+        "self._context.out.write(records, lambda _outcome, _now: None); self._context.out.reply(to, answer)",
+        "tests/schedules/groups/test_modern_failover.py::test_42_no_member_is_told_what_a_failover_takes_back[holds]",
+    ),
+    one_change(
+        "partition-given-twice",
+        "C: nobody is given what another has not given back (KIP-848)",
+        "cluster.coordinator.groups.modern.group:Draft.is_taken",
+        "if owner is None or owner == member_id:",
+        "if True:",
+        "tests/cluster/coordinator/test_modern_groups.py::test_revoke_acknowledge_assign",
+    ),
+    one_change(
+        "silence-gives-back",
+        "C: a heartbeat that does not say what the member owns acknowledges nothing (KIP-848)",
+        "cluster.coordinator.groups.modern.reconcile:_holds_any",
+        "return True",
+        "return False",
+        "tests/cluster/coordinator/test_modern_groups.py::test_a_heartbeat_without_partitions_acknowledges_nothing",
+    ),
 )
