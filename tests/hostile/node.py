@@ -72,7 +72,7 @@ class Healthy:
     def _run(self) -> None:
         try:
             with socket.create_connection(self._address, 20) as connection:
-                while not self._stop.wait(0.005):
+                while not self.latencies_ms or not self._stop.wait(0.005):
                     began = time.perf_counter()
                     connection.sendall(METADATA)
                     receive_frame(connection)

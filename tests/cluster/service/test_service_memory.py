@@ -18,8 +18,9 @@ class Waiter:
 
 
 def test_answers_over_their_half_and_back() -> None:
-    """Answers are never refused; over their half requests stop; waiters wake at three quarters of it, once."""
-    budget = MemoryBudget(2000)
+    """Answers are never refused; over three quarters of their half, who holds some stops, over all of it everybody;
+    waiters wake at three quarters of that, once."""
+    budget = MemoryBudget(2668)
     wake = Waiter()
     budget.charge(Account.RECEIVE, 5000)
     assert not budget.answers_over
@@ -27,6 +28,10 @@ def test_answers_over_their_half_and_back() -> None:
     budget.charge(Account.SEND, 700)
     budget.charge(Account.PARKED, 400)
     assert budget.answers_over
+    assert not budget.answers_far_over
+    budget.charge(Account.SEND, 235)
+    assert budget.answers_far_over
+    budget.release(Account.SEND, 235)
     assert budget.answer_room_bytes == 0
     budget.when_answers_fit(wake)
     budget.when_answers_fit(wake)

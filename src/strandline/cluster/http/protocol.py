@@ -47,6 +47,8 @@ class HttpProtocol(asyncio.Protocol):
         self._body = bytearray()
         self._transport: asyncio.Transport | None = None
         self._idle: asyncio.TimerHandle | None = None
+        self._write_paused = False
+        self._next: asyncio.Handle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is here."""
@@ -61,12 +63,27 @@ class HttpProtocol(asyncio.Protocol):
         self._transport = None
         if self._idle is not None:
             self._idle.cancel()
+        if self._next is not None:
+            self._next.cancel()
 
     def data_received(self, data: bytes) -> None:
         """Bytes of a request."""
         self._restart_idle_timer()
         self._machine.receive_data(data)
-        self._advance()
+        if self._next is None:
+            self._advance()
+
+    def pause_writing(self) -> None:
+        """The client does not take its answers: nothing more is read and answered until it does."""
+        self._write_paused = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """The client takes them again."""
+        self._write_paused = False
+        if self._next is None:
+            self._advance()
 
     def eof_received(self) -> None:
         """The client sends nothing more; the transport closes once what was answered has left."""
@@ -83,10 +100,13 @@ class HttpProtocol(asyncio.Protocol):
         self._idle = asyncio.get_running_loop().call_later(IDLE_TIMEOUT_S, self.close)
 
     def _advance(self) -> None:
+        """Answer one request; what came behind it waits, unread, until others had their turn."""
+        self._next = None
         try:
-            while self._transport is not None:
+            while self._transport is not None and not self._write_paused:
                 event = self._machine.next_event()
                 if event is h11.NEED_DATA or event is h11.PAUSED:
+                    self._transport.resume_reading()
                     return
                 if isinstance(event, h11.Request):
                     self._request, self._body = event, bytearray()
@@ -97,11 +117,18 @@ class HttpProtocol(asyncio.Protocol):
                         return
                 elif isinstance(event, h11.EndOfMessage):
                     self._answer(self._page())
+                    self._go_on_later()
+                    return
                 elif isinstance(event, h11.ConnectionClosed):
                     self.close()
                     return
         except h11.RemoteProtocolError as error:
             self._refuse(error)
+
+    def _go_on_later(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+            self._next = asyncio.get_running_loop().call_soon(self._advance)
 
     def _page(self) -> Page:
         assert self._request is not None

@@ -364,8 +364,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._write_paused
             or len(self._exchanges) >= config.requests_in_flight_max
             or self._queued_bytes >= config.queued_bytes_max
-            or self.listener.service.memory.answers_over
+            or self._answers_must_wait()
         )
+
+    def _answers_must_wait(self) -> bool:
+        """The budget for answers is used up, and if this connection has no part in that, by far."""
+        memory = self.listener.service.memory
+        return memory.answers_over and (self._charged > 0 or memory.answers_far_over)
 
     def _read_or_pause(self) -> None:
         transport = self._transport
@@ -374,7 +379,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         memory = self.listener.service.memory
         wait = self._must_wait()
         if wait:
-            if memory.answers_over:
+            if self._answers_must_wait():
                 memory.when_answers_fit(self._process)
         elif not self._in.make_room(self._frame_bytes()):
             wait = True

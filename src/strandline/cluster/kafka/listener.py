@@ -199,7 +199,7 @@ class KafkaListener:
                 connection.abort()
         memory = self.service.memory
         if memory.answers_over or memory.receive_scarce:
-            self._close_the_largest_stalled(now_ms)
+            self._close_stalled(now_ms)
         if self._connections:
             self._schedule_sweep()
 
@@ -219,15 +219,19 @@ class KafkaListener:
             or (dripping and connection.has_turn)
         ]
 
-    def _close_the_largest_stalled(self, now_ms: float) -> None:
-        """Memory is short, and a peer sits on much of it without moving: it goes, so that others can go on."""
-        stalled = self._stalled(now_ms)
-        if stalled:
-            largest = max(stalled, key=lambda connection: connection.held_bytes)
+    def _close_stalled(self, now_ms: float) -> None:
+        """Memory is short, and peers sit on much of it without moving: the largest go, until half will be free."""
+        memory = self.service.memory
+        surplus = memory.used_bytes - memory.limit_bytes / 2
+        stalled = sorted(self._stalled(now_ms), key=lambda connection: connection.held_bytes, reverse=True)
+        for number, connection in enumerate(stalled):
+            if number > 0 and surplus <= 0:
+                return
+            surplus -= connection.held_bytes
             log.warning(
                 "closed a stalled connection to free memory",
-                held_bytes=largest.held_bytes,
-                limit_bytes=self.service.memory.limit_bytes,
-                **largest.identity(),
+                held_bytes=connection.held_bytes,
+                limit_bytes=memory.limit_bytes,
+                **connection.identity(),
             )
-            largest.abort()
+            connection.abort()

@@ -4,8 +4,9 @@ Half of it is for requests that are still arriving, half for answers: those that
 have gathered, and what a fetch is reading right now. So clients that send half a request cannot keep others from
 reading, nor slow readers others from writing.
 
-* Answers are charged when they exist and never refused; over their half, connections stop taking requests until enough
-  has been released.
+* Answers are charged when they exist and never refused; over three quarters of their half, connections that hold some
+  of it stop taking requests until enough has been released; over the whole of it, all do. So clients that take no
+  answers keep those who do waiting only once there are very many of them.
 * Room for a request is asked for before it is allocated. When there is none left, one connection at a time has the turn
   to grow beyond the limit, so that somebody always finishes: the node holds its limit and one request more.
 """
@@ -42,6 +43,7 @@ class MemoryBudget:
 
     __slots__ = (
         "_answer_limit",
+        "_answer_limit_of_all",
         "_answer_waiters",
         "_receive_limit",
         "_receive_waiters",
@@ -60,7 +62,8 @@ class MemoryBudget:
         self.turns = 0
         """How often the turn was given."""
         self._receive_limit = limit_bytes // 2
-        self._answer_limit = limit_bytes - self._receive_limit
+        self._answer_limit_of_all = limit_bytes - self._receive_limit
+        self._answer_limit = self._answer_limit_of_all * 3 // 4
         self._used = dict.fromkeys(Account, 0)
         self._answer_waiters: dict[Wake, None] = {}
         self._receive_waiters: dict[Wake, None] = {}
@@ -100,8 +103,13 @@ class MemoryBudget:
 
     @property
     def answers_over(self) -> bool:
-        """No more requests may be taken now."""
+        """No more requests may be taken now of who holds answers."""
         return self._answers > self._answer_limit
+
+    @property
+    def answers_far_over(self) -> bool:
+        """No more requests may be taken now of anybody."""
+        return self._answers > self._answer_limit_of_all
 
     @property
     def answer_room_bytes(self) -> int:
