@@ -1,0 +1,85 @@
+"""The events to their topic, in the order of arrival; a feed that was cut off goes on where it ended."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from strandline.client import Ack, Admin, Consumer, NewTopic, Producer
+from strandline.proto.ids import TopicPartition
+from strandline.spark.pipelines.dataset import Event
+
+PARTITIONS = 4
+"""Of every topic that is read; a flight's reports lie in one partition, by its id."""
+
+PROGRESS_EVERY = 10_000
+
+_REPLICAS_MAX = 3
+
+
+def ensure_topic(bootstrap: str, topic: str, partitions: int = PARTITIONS, **configs: str) -> bool:
+    """Create a topic that is not there, with up to three replicas; says whether it was created.
+
+    Nothing is ever deleted by age: the data are of 2013.
+    """
+    with Admin(bootstrap) as admin:
+        if topic in admin.list_topics():
+            return False
+        replicas = min(_REPLICAS_MAX, len(admin.describe_cluster().nodes))
+        admin.create_topics([NewTopic(topic, partitions, replicas, configs={"retention.ms": "-1", **configs})])
+    return True
+
+
+def ends(bootstrap: str, topic: str) -> dict[int, int]:
+    """The end offset of each partition."""
+    with Consumer(bootstrap) as consumer:
+        partitions = [TopicPartition(topic, number) for number in consumer.partitions_for(topic)]
+        return {where.partition: end for where, end in consumer.end_offsets(partitions).items()}
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """Where an event goes; fixed, so that a second feed knows what the first one sent."""
+    return zlib.crc32(key, 1) % partitions
+
+
+def feed(
+    bootstrap: str, topic: str, events: Sequence[Event], progress: Callable[[int], None] = lambda _sent: None
+) -> int:
+    """Send what is not in the topic yet; returns how many were sent.
+
+    The end offsets say how many events of each partition are there: the order is the same in each run, and nobody else
+    writes to the topic.
+
+    Raises:
+        StrandlineError: a record was not acknowledged.
+    """
+    ensure_topic(bootstrap, topic)
+    there = ends(bootstrap, topic)
+    failures: list[BaseException] = []
+    sent = 0
+
+    def done(future: Future[Ack]) -> None:
+        error = future.exception()
+        if error is not None:
+            failures.append(error)
+
+    settings = {"acks": "all", "enable.idempotence": True, "linger.ms": 5, "batch.size": 131_072}
+    with Producer(bootstrap, **settings) as producer:
+        for number, event in enumerate(events):
+            partition = partition_of(event.key, len(there))
+            if there[partition] > 0:
+                there[partition] -= 1
+                continue
+            future = producer.send(
+                topic, event.value, key=event.key, partition=partition, timestamp_ms=event.arrival_ms
+            )
+            future.add_done_callback(done)
+            sent += 1
+            if number % PROGRESS_EVERY == 0:
+                progress(number)
+        producer.flush()
+    if failures:
+        raise failures[0]
+    progress(len(events))
+    return sent

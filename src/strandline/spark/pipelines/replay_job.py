@@ -1,0 +1,154 @@
+"""(d) as a job: blue runs, its bug is found, green begins from the beginning beside it, takes over, and goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from strandline.spark.pipelines import dataset, expected, pictures, replay
+from strandline.spark.pipelines.checkpoints import reached
+from strandline.spark.pipelines.feed import ends
+from strandline.spark.pipelines.jobs import FLIGHTS, Context, Outcome, figures_of
+from strandline.spark.pipelines.progress import QueryTotals
+from strandline.spark.pipelines.replay import BLUE, GREEN
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FOUND_AT = 0.6
+"""The bug is found when so much of the data is in the log."""
+
+SWITCH_AT = 0.8
+"""Until here blue and green run side by side."""
+
+Days = dict[tuple[str, str], tuple[int, int, int]]
+"""(airport, day) -> (flights, departed, delay minutes)."""
+
+
+@dataclass
+class _Run:
+    """One replay: its topics, and what its queries did."""
+
+    job: Context
+    topics: Mapping[str, str]
+    """Version -> topic of its results."""
+    live: str
+    source: str = ""
+    totals: dict[str, QueryTotals] = field(default_factory=dict)
+
+    def send(self, share: float) -> None:
+        """Bring the log up to this share of the data."""
+        self.source = self.job.send(FLIGHTS, self.events(share))
+
+    def events(self, share: float) -> Sequence[dataset.Event]:
+        """The first reports."""
+        return self.job.events[: int(len(self.job.events) * share)]
+
+    def query(self, *versions: str) -> None:
+        """Run versions side by side up to the log's present end."""
+        self.totals |= self.job.run({version: partial(self._start, version) for version in versions})
+
+    def reached(self, version: str) -> dict[int, int]:
+        """How far a version has come."""
+        return reached(self.job.path(f"checkpoint-{version}"))
+
+    def results(self, version: str) -> Days:
+        """What a version says now."""
+        return _days(replay.results(self.job.batch(self.topics[version])))
+
+    def fresh(self, version: str, up_to: Mapping[int, int]) -> Days:
+        """The same computed anew, in one batch over the log up to these offsets."""
+        job = self.job
+        reader = job.spark.read.format("strandline").option("kafka.bootstrap.servers", job.bootstrap)
+        ending = json.dumps({self.source: {str(number): offset for number, offset in up_to.items()}})
+        records = reader.option("subscribe", self.source).option("endingOffsets", ending).load()
+        return _days(replay.totals(records, version))
+
+    def _start(self, version: str, checkpoint: Path) -> Any:
+        records = self.job.stream(self.source)
+        return replay.start(records, version, self.job.bootstrap, self.topics[version], checkpoint)
+
+
+def flights_replay(job: Context) -> Outcome:
+    """(d) A bug fixed by a second run from the beginning."""
+    compacted = {"cleanup.policy": "compact"}
+    topics = {version: job.topic(f"daily-delays-{version}", 3, **compacted) for version in (BLUE, GREEN)}
+    run = _Run(job, topics, job.topic("daily-delays-live", 1, **compacted))
+    known = replay.live(job.bootstrap, run.live)
+    run.send(FOUND_AT)
+    job.view.step("blue counts")
+    run.query(BLUE)
+    run.send(SWITCH_AT)
+    job.view.step("the bug is found: green begins at offset 0, blue goes on")
+    run.query(BLUE, GREEN)
+    chosen = known or replay.switch(job.bootstrap, run.live, GREEN, run.reached(GREEN), run.reached(BLUE))
+    run.send(1)
+    job.view.step("green goes on alone")
+    run.query(GREEN)
+    job.view.step("comparing with fresh computations")
+    outcome = Outcome(figures=figures_of(run.totals))
+    _judge(outcome, run, chosen)
+    return outcome
+
+
+def _judge(outcome: Outcome, run: _Run, chosen: replay.Live) -> None:
+    job, blue_at, there = run.job, run.reached(BLUE), ends(run.job.bootstrap, run.source)
+    blue, green = run.results(BLUE), run.results(GREEN)
+    flights = dataset.reported(job.events)
+    want = {
+        key: (day.flights, day.departed, day.delay_minutes) for key, day in expected.daily(flights.values()).items()
+    }
+    outcome.picture = job.path("replay.png")
+    last = {share: _last_day(run.events(share)) for share in (FOUND_AT, SWITCH_AT)}
+    means = {BLUE: _means(blue), GREEN: _means(green)}
+    pictures.replay(outcome.picture, means, last[SWITCH_AT], last[FOUND_AT])
+    wrong = sum(1 for key, row in blue.items() if row != want.get(key))
+    outcome.figures["days and airports"] = f"{len(green):,}; blue is wrong in {wrong:,} of its {len(blue):,}"
+    outcome.figures["log"] = f"{sum(there.values()):,} records; switched at {sum(chosen.offsets.values()):,}"
+    fresh = run.fresh(GREEN, there)
+    outcome.judge(
+        "replay equals a fresh computation",
+        green == fresh,
+        f"{len(fresh):,} rows, computed in one batch: all equal"
+        if green == fresh
+        else f"{sum(1 for key in fresh if green.get(key) != fresh[key]):,} of {len(fresh):,} rows differ",
+    )
+    equal = sum(1 for key, row in want.items() if green.get(key) == row)
+    outcome.judge("green equals the data set", green == want, f"{equal:,} of {len(want):,} rows equal")
+    again = run.fresh(BLUE, blue_at)
+    outcome.judge(
+        "blue is untouched by green",
+        blue == again,
+        f"{len(again):,} rows equal a computation with the bug over blue's {sum(blue_at.values()):,} records",
+    )
+    now = replay.live(job.bootstrap, run.live)
+    behind = [number for number, offset in blue_at.items() if chosen.offsets.get(number, 0) < offset]
+    outcome.judge(
+        "taken over without a gap",
+        now == chosen and chosen.version == GREEN and not behind and run.reached(GREEN) == there,
+        f"green was chosen at {sum(chosen.offsets.values()):,} records, blue had {sum(blue_at.values()):,}; "
+        f"green is at {sum(run.reached(GREEN).values()):,} of {sum(there.values()):,} now",
+    )
+
+
+def _days(rows: DataFrame) -> Days:
+    return {(row.origin, str(row.day)): (row.flights, row.departed, row.delay_minutes) for row in rows.collect()}
+
+
+def _means(days: Days) -> dict[date, float]:
+    sums: dict[date, list[int]] = {}
+    for (_, day), (_, departed, minutes) in days.items():
+        totals = sums.setdefault(date.fromisoformat(day), [0, 0])
+        totals[0] += departed
+        totals[1] += minutes
+    # The last day of what a version has read may hold few flights.
+    return {day: minutes / departed for day, (departed, minutes) in sums.items() if departed >= 100}
+
+
+def _last_day(events: Sequence[dataset.Event]) -> date:
+    return date.fromisoformat(dataset.day_of(events[-1].arrival_ms))
