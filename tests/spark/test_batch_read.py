@@ -83,6 +83,16 @@ def test_sql_over_values(spark: Any, cluster: DevCluster, orders: str) -> None:
     assert spark.sql("SELECT sum(CAST(v AS BIGINT)) s FROM v").first().s == sum(n for n in range(900) if n % 10 != 9)
 
 
+def test_filters_of_a_batch_reach_the_plan(spark: Any, cluster: DevCluster, orders: str) -> None:
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = read(spark, cluster, subscribe=orders, pushFilters="true").where("partition = 1 AND offset >= 290")
+        assert frame.rdd.getNumPartitions() == 1
+        assert sorted(row.offset for row in frame.collect()) == list(range(290, 300))
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
@@ -37,6 +38,9 @@ class FixedOffsets:
             p: max(time, self.earliest_offsets[p]) if time < self.latest_offsets[p] else None
             for p, time in timestamps_ms.items()
         }
+
+    def settled_end(self, partition: TopicPartition, at_least: int) -> int:
+        return self.latest_offsets[partition]
 
     def bytes_per_offset(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Mapping[TopicPartition, float]:
         return dict.fromkeys(ranges, 100.0)
@@ -170,3 +174,33 @@ def test_splitting_covers_every_offset_once(
 def test_min_partitions_splits_in_proportion() -> None:
     parts = planned(minPartitions=6)
     assert [part.partition for part in parts] == [A0] * 4 + [A1] * 2
+
+
+def test_filters_shorten_the_plan_and_never_too_much() -> None:
+    """Lower bounds of the time alone: timestamps need not rise. Another column's filters change nothing."""
+    spark = pytest.importorskip("pyspark.sql.datasource")
+    from strandline.spark.filters import narrowing
+
+    def left(*filters: object) -> list[OffsetRange]:
+        return plan(options(), FixedOffsets(), narrowing(filters))  # type: ignore[arg-type]
+
+    def time(milliseconds: int) -> datetime:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+    everything = [OffsetRange(A0, 10, 110), OffsetRange(A1, 0, 50)]
+    assert left() == everything
+    assert left(spark.EqualTo(("partition",), 1)) == [OffsetRange(A1, 0, 50)]
+    assert left(spark.In(("partition",), (0, 7)), spark.EqualTo(("topic",), "a")) == [OffsetRange(A0, 10, 110)]
+    assert left(spark.EqualTo(("topic",), "b")) == []
+    assert left(spark.GreaterThan(("offset",), 40), spark.LessThanOrEqual(("offset",), 60)) == [
+        OffsetRange(A0, 41, 61),
+        OffsetRange(A1, 41, 50),
+    ]
+    assert left(spark.EqualTo(("offset",), 60)) == [OffsetRange(A0, 60, 61)]
+    assert left(spark.GreaterThanOrEqual(("timestamp",), time(45))) == [
+        OffsetRange(A0, 45, 110),
+        OffsetRange(A1, 45, 50),
+    ]
+    assert left(spark.GreaterThan(("timestamp",), time(70))) == [OffsetRange(A0, 70, 110)]
+    assert left(spark.LessThan(("timestamp",), time(20)), spark.EqualTo(("key",), b"x")) == everything
+    assert left(spark.Not(spark.EqualTo(("partition",), 1))) == everything

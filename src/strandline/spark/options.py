@@ -32,6 +32,8 @@ OPTIONS: dict[str, str] = {
     "minPartitions": "At least this many Spark tasks: large ranges are split.",
     "maxRecordsPerPartition": "At most this many records a Spark task: larger ranges are split.",
     "includeHeaders": "Whether rows have the column `headers` (default false).",
+    "pushFilters": "Batches: whether filters on topic, partition, offset and (from a time on) timestamp shorten the "
+    "plan (default false). Spark wants spark.sql.python.filterPushdown.enabled=true for it.",
     "failOnDataLoss": "Whether records that no longer exist fail the read (default true) or are left out.",
     "maxOffsetsPerTrigger": "Streams: about as many offsets a micro-batch at most, shared out by the partitions' lag.",
     "minOffsetsPerTrigger": "Streams: wait until as many are there, or maxTriggerDelay is over.",
@@ -65,6 +67,7 @@ class SourceOptions:
     max_records_per_partition: int | None = None
     include_headers: bool = False
     fail_on_data_loss: bool = True
+    push_filters: bool = False
     client_settings: Mapping[str, str] = field(default_factory=dict)
     """The `kafka.*` options without their prefix."""
     max_offsets_per_trigger: int | None = None
@@ -115,6 +118,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Sou
         max_records_per_partition=_positive(lower, "maxRecordsPerPartition"),
         include_headers=_choice(lower, "includeHeaders", "false", ("true", "false")) == "true",
         fail_on_data_loss=_choice(lower, "failOnDataLoss", "true", ("true", "false")) == "true",
+        push_filters=_choice(lower, "pushFilters", "false", ("true", "false")) == "true",
         client_settings=client_settings,
         max_offsets_per_trigger=_positive(lower, "maxOffsetsPerTrigger"),
         min_offsets_per_trigger=_positive(lower, "minOffsetsPerTrigger"),

@@ -64,6 +64,18 @@ class TopicShape(NamedTuple):
     topic_id: str | None = None
 
 
+@dataclass(frozen=True)
+class Narrowing:
+    """What filters leave of a batch read; None: everything."""
+
+    topics: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+    low: int = 0
+    high: int | None = None
+    since_ms: int | None = None
+    """No record before the first one of this time or later is wanted (ms since 1970)."""
+
+
 class OffsetLookup(Protocol):
     """What the planner asks the cluster."""
 
@@ -86,7 +98,7 @@ class OffsetLookup(Protocol):
         """What an offset of each range takes in the log, in bytes, as a sample has it."""
 
 
-def plan(options: SourceOptions, lookup: OffsetLookup) -> list[OffsetRange]:
+def plan(options: SourceOptions, lookup: OffsetLookup, narrow: Narrowing | None = None) -> list[OffsetRange]:
     """The ranges that the tasks of one batch read will read; none for a partition without records.
 
     Raises:
@@ -111,7 +123,26 @@ def plan(options: SourceOptions, lookup: OffsetLookup) -> list[OffsetRange]:
         end = min(end, latest[partition])
         if start < end:
             ranges.append(OffsetRange(partition, start, end, topics[partition.topic].topic_id))
+    if narrow is not None:
+        ranges = _narrowed(ranges, narrow, lookup)
     return split(ranges, options.min_partitions, options.max_records_per_partition)
+
+
+def _narrowed(ranges: Sequence[OffsetRange], narrow: Narrowing, lookup: OffsetLookup) -> list[OffsetRange]:
+    left = []
+    for part in ranges:
+        topic, number = part.partition
+        if narrow.topics is not None and topic not in narrow.topics:
+            continue
+        if narrow.partitions is not None and number not in narrow.partitions:
+            continue
+        end = part.end if narrow.high is None else min(part.end, narrow.high)
+        left.append(replace(part, start=max(part.start, narrow.low), end=end))
+    if narrow.since_ms is not None and left:
+        first = lookup.for_timestamps({part.partition: narrow.since_ms for part in left})
+        since = {item: 2**63 - 1 if offset is None else offset for item, offset in first.items()}
+        left = [replace(part, start=max(part.start, since[part.partition])) for part in left]
+    return [part for part in left if part.start < part.end]
 
 
 def select_partitions(

@@ -14,16 +14,17 @@ Neither holds a connection; each task opens its own, straight to the leader.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from strandline.spark.arrow import read_schema
+from strandline.spark.filters import narrowing
 from strandline.spark.lookup import ClusterOffsets
 from strandline.spark.options import SourceOptions, parse_options
-from strandline.spark.planner import plan
+from strandline.spark.planner import Narrowing, plan
 from strandline.spark.reading import RangePartition, read_range
 from strandline.spark.sink import BatchSink, StreamSink, batch_sink, stream_sink
 from strandline.spark.stream_source import StreamReader
@@ -46,7 +47,8 @@ class StrandlineDataSource(DataSource):
 
     def reader(self, schema: StructType) -> BatchReader:
         """A batch read with its options checked."""
-        return BatchReader(parse_options(self.options), schema)
+        options = parse_options(self.options)
+        return FilteringReader(options, schema) if options.push_filters else BatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:
         """A streaming read with its options checked."""
@@ -67,6 +69,7 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
+        self._narrow: Narrowing | None = None
 
     def partitions(self) -> list[InputPartition]:
         """The ranges, with their ends fixed at the high watermark of this moment.
@@ -75,7 +78,7 @@ class BatchReader(DataSourceReader):
             ConfigError, DataLossError: see `strandline.spark.planner.plan`.
         """
         with ClusterOffsets(self._options.bootstrap, self._options.client_settings) as lookup:
-            return [RangePartition(part) for part in plan(self._options, lookup)]
+            return [RangePartition(part) for part in plan(self._options, lookup, self._narrow)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Arrow batches of one range, in the order of offsets.
@@ -86,3 +89,12 @@ class BatchReader(DataSourceReader):
         if not isinstance(partition, RangePartition):
             return  # Spark's stand-in for a plan without ranges
         yield from read_range(self._options, partition.range, self._schema)
+
+
+class FilteringReader(BatchReader):
+    """A batch read whose plan is shortened by filters. A class of its own: Spark refuses it where the push is off."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Note what the filters say of offsets; Spark applies all of them again."""
+        self._narrow = narrowing(filters)
+        return filters
