@@ -249,6 +249,7 @@ class TopicPattern:
         end = self._add(_End(""))
         self._first = self._build(tree, end)
         self._sets: dict[frozenset[int], dict[str, frozenset[int]]] = {}
+        self._accepting: dict[frozenset[int], bool] = {}
         self._begin = self._closure([self._first], at_begin=True)
         self._known: dict[str, bool] = {}
 
@@ -314,6 +315,7 @@ class TopicPattern:
                 stack += state.ways
             elif isinstance(state, _End) and ((state.anchor == "^" and at_begin) or (state.anchor == "$" and at_end)):
                 stack.append(state.next)
+        self.work += len(seen)
         return frozenset(seen)
 
     def check(self, names: Iterable[str]) -> None:
@@ -346,7 +348,14 @@ class TopicPattern:
             if following is None:
                 following = ways[char] = self._step(current, char)
             current = following
-        return 0 in self._closure(current, at_begin=not name, at_end=True)
+        if not name:
+            return 0 in self._closure(current, at_begin=True, at_end=True)
+        accepted = self._accepting.get(current)
+        if accepted is None:
+            if len(self._accepting) >= SETS_MAX:
+                self._accepting.clear()
+            accepted = self._accepting[current] = 0 in self._closure(current, at_end=True)
+        return accepted
 
     def _step(self, current: frozenset[int], char: str) -> frozenset[int]:
         self.work += len(current)

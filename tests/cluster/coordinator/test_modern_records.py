@@ -1,0 +1,106 @@
+"""Kafka's schemas of groups of the consumer protocol: byte for byte, back again, and never a crash."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from strandline.cluster.coordinator.groups import records as group_records
+from strandline.cluster.coordinator.groups.modern import records
+from strandline.cluster.coordinator.groups.modern.records import (
+    Current,
+    Kind,
+    MemberInfo,
+    MemberState,
+    ModernKey,
+    TopicShape,
+)
+from strandline.proto.errors import ProtocolError
+
+ID = UUID(int=0x0102030405060708090A0B0C0D0E0F10)
+RAW_ID = bytes(range(1, 17))
+
+
+def test_as_kafka_writes_them() -> None:
+    """Laid out by hand from ConsumerGroup*Key.json and *Value.json."""
+    key, value = records.epoch_record(Kind.GROUP, "g", 7)
+    assert (key, value) == (b"\x00\x03\x00\x01g", b"\x00\x00\x00\x00\x00\x07\x00")
+    key, value = records.topics_record("g", {"t": TopicShape(ID, 6)})
+    assert key == b"\x00\x04\x00\x01g"
+    assert value == b"\x00\x00\x02" + RAW_ID + b"\x02t\x00\x00\x00\x06\x01\x00\x00"
+    member = MemberInfo("i", None, "c", "/h", ("t", "u"), "x.*", 9, "range")
+    key, value = records.member_record("g", "m", member)
+    assert key == b"\x00\x05\x00\x01g\x00\x01m"
+    assert value == b"\x00\x00\x02i\x00\x02c\x03/h\x03\x02t\x02u\x04x.*\x00\x00\x00\x09\x06range\x00"
+    key, value = records.epoch_record(Kind.TARGET_EPOCH, "g", 7)
+    assert (key, value) == (b"\x00\x06\x00\x01g", b"\x00\x00\x00\x00\x00\x07\x00")
+    key, value = records.target_record("g", "m", {ID: (1, 2)})
+    assert key == b"\x00\x07\x00\x01g\x00\x01m"
+    assert value == b"\x00\x00\x02" + RAW_ID + b"\x03\x00\x00\x00\x01\x00\x00\x00\x02\x00\x00"
+    key, value = records.current_record("g", "m", Current(3, 2, MemberState.UNREVOKED, {ID: (1,)}, {}))
+    assert key == b"\x00\x08\x00\x01g\x00\x01m"
+    epochs = b"\x00\x00\x00\x03\x00\x00\x00\x02\x01"
+    assert value == b"\x00\x00" + epochs + b"\x02" + RAW_ID + b"\x02\x00\x00\x00\x01\x00\x01\x00"
+
+
+NAMES = st.text(max_size=5)
+MAYBE = st.none() | NAMES
+EPOCHS = st.integers(-2, 2**31 - 1)
+ASSIGNMENTS = st.dictionaries(
+    st.uuids(),
+    st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=4).map(lambda all: tuple(sorted(all))),
+    max_size=3,
+)
+MEMBERS = st.builds(
+    MemberInfo, MAYBE, MAYBE, NAMES, NAMES, st.lists(NAMES, max_size=3).map(tuple), MAYBE, EPOCHS, MAYBE
+)
+CURRENTS = st.builds(Current, EPOCHS, EPOCHS, st.sampled_from(MemberState), ASSIGNMENTS, ASSIGNMENTS)
+
+
+@given(MEMBERS, CURRENTS, st.dictionaries(NAMES, st.builds(TopicShape, st.uuids(), st.integers(0, 9)), max_size=3))
+@settings(max_examples=150, deadline=None)
+def test_written_and_read(member: MemberInfo, current: Current, topics: dict[str, TopicShape]) -> None:
+    for record, kind, read, expected in (
+        (records.member_record("g", "m", member), Kind.MEMBER, records.read_member, member),
+        (records.current_record("g", "m", current), Kind.CURRENT, records.read_current, current),
+        (records.target_record("g", "m", current.assigned), Kind.TARGET, records.read_target, current.assigned),
+        (records.topics_record("g", topics), Kind.TOPICS, records.read_topics, topics),
+    ):
+        assert record.value is not None
+        assert read(record.value) == expected
+        member_id = "m" if kind in records.OF_MEMBERS else ""
+        assert group_records.read_key(record.key) == ModernKey(kind, "g", member_id)
+        for end in range(0, len(record.value), 3):
+            with pytest.raises(ProtocolError):
+                read(record.value[:end])
+
+
+@given(st.binary(max_size=40))
+@settings(max_examples=200, deadline=None)
+def test_nonsense_is_a_protocol_error(raw: bytes) -> None:
+    for read in (
+        records.read_epoch,
+        records.read_topics,
+        records.read_member,
+        records.read_target,
+        records.read_current,
+    ):
+        try:
+            read(b"\x00\x00" + raw)
+        except ProtocolError:
+            pass
+
+
+def test_what_newer_versions_of_kafka_write() -> None:
+    """Racks of partitions, and tagged fields that are not known, are skipped; a state that is none is an error."""
+    racks = b"\x02\x00\x00\x00\x00\x02\x03r1\x00"
+    value = b"\x00\x00\x02" + RAW_ID + b"\x02t\x00\x00\x00\x06" + racks + b"\x00\x00"
+    assert records.read_topics(value) == {"t": TopicShape(ID, 6)}
+    assert records.read_epoch(b"\x00\x00\x00\x00\x00\x07\x01\x00\x08" + bytes(8)) == 7
+    with pytest.raises(ProtocolError, match="state 9"):
+        records.read_current(b"\x00\x00" + bytes(8) + b"\x09\x01\x01\x00")
+    with pytest.raises(ProtocolError, match="version 1"):
+        records.read_epoch(b"\x00\x01\x00\x00\x00\x07\x00")
