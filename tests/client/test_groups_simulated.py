@@ -14,6 +14,7 @@ from strandline.chaos.testing.simulation import Simulation
 from strandline.client.aio import Admin, Consumer, Producer
 from strandline.client.errors import CommitFailed, MembershipLost
 from strandline.client.types import ConsumerRecord
+from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
 
 SETTINGS = {
@@ -329,6 +330,70 @@ def test_a_record_is_done_only_when_its_dead_letter_is_safe(cut: str) -> None:
             assert headers["dead-letter.error"] == b"RuntimeError"
             assert headers["dead-letter.attempts"] == b"3"
             assert b"0" not in tried if cut == "dead letter lost" else tried.count(b"0") == 1
+
+    simulate(main)
+
+
+def test_cooperative_members_keep_what_stays() -> None:
+    """KIP-429: who loses two of four partitions is told of these two alone, and reads the others all the while."""
+
+    async def main(env: Env) -> None:
+        await env.create_topic("t", 4)
+        settings = {"partition_assignment_strategy": "cooperative-sticky"}
+        first = Reader(env, **settings)
+        await until(lambda: first.numbers == [0, 1, 2, 3])
+        second = Reader(env, **settings)
+        await until(lambda: len(first.numbers) == len(second.numbers) == 2)
+        await until(lambda: first.consumer.state.name == "stable")
+        assert [(kind, len(items)) for kind, items in first.events if items] == [("assigned", 4), ("revoked", 2)]
+        assert [(kind, len(items)) for kind, items in second.events if items] == [("assigned", 2)]
+        assert set(first.numbers) | set(second.numbers) == {0, 1, 2, 3}
+        await first.stop()
+        await second.stop()
+
+    simulate(main)
+
+
+def test_static_members() -> None:
+    """KIP-345: a restart within the session moves nothing; of two under one name the older is fenced, and says so."""
+
+    async def main(env: Env) -> None:
+        await env.create_topic("t", 2)
+        other = Reader(env, group_instance_id="b")
+        one = Reader(env, group_instance_id="a")
+        await until(lambda: one.numbers == [0] and other.numbers == [1])
+        before = other.consumer.state.generation
+        await one.stop()
+        one = Reader(env, group_instance_id="a")
+        await until(lambda: one.numbers == [0])
+        assert other.consumer.state.generation == before
+        twin = Reader(env, group_instance_id="a")
+        await until(lambda: twin.numbers == [0])
+        with pytest.raises(KafkaError, match="another consumer runs under this name"):
+            await one.task
+        await twin.stop()
+        await other.stop()
+
+    simulate(main)
+
+
+def test_who_may_not_join_is_told_why() -> None:
+    """A session timeout that the brokers do not allow, strategies that nobody shares: the coordinator's own error."""
+
+    async def main(env: Env) -> None:
+        await env.create_topic("t")
+        async with Consumer(env.bootstrap, group_id="g", session_timeout_ms=500, heartbeat_interval_ms=100) as short:
+            short.subscribe("t")
+            with pytest.raises(KafkaError, match="INVALID_SESSION_TIMEOUT"):
+                await short.poll(30.0)
+            assert isinstance(short.state.last_error, KafkaError)
+        reader = Reader(env, partition_assignment_strategy="range")
+        await until(lambda: reader.numbers == [0])
+        async with Consumer(env.bootstrap, **MEMBER, partition_assignment_strategy="roundrobin") as odd:
+            odd.subscribe("t")
+            with pytest.raises(KafkaError, match="INCONSISTENT_GROUP_PROTOCOL"):
+                await odd.poll(30.0)
+        await reader.stop()
 
     simulate(main)
 

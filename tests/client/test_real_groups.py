@@ -233,6 +233,31 @@ def test_group_commands(bootstrap: str, make_topic: MakeTopic) -> None:
     assert "there is no such group" in run(bootstrap, "group", "describe", group, fails=1).output
 
 
+def test_a_group_of_the_newer_protocol_is_described(bootstrap: str, make_topic: MakeTopic) -> None:
+    """KIP-848: librdkafka with group.protocol=consumer; the same command shows its members and their partitions."""
+    topic = make_topic(2)
+    group = f"new-{topic}"
+    theirs = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap, "group.id": group, "group.protocol": "consumer", "client.id": "modern",
+            "auto.offset.reset": "earliest",
+        }
+    )  # fmt: skip
+    try:
+        theirs.subscribe([topic])
+
+        def assigned() -> bool:
+            theirs.poll(0.1)
+            return len(theirs.assignment()) == 2
+
+        eventually(assigned, 20)
+        [one] = json.loads(run(bootstrap, "group", "describe", group, "-o", "json").output)
+        assert (one["type"], one["members"][0]["client_id"]) == ("consumer", "modern")
+        assert one["members"][0]["partitions"] == [[topic, 0], [topic, 1]]
+    finally:
+        theirs.close()
+
+
 def test_admin_of_groups_and_storage(bootstrap: str, make_topic: MakeTopic) -> None:
     """The rest of Admin: offsets by name, log directories, producers, deleted records."""
     topic = make_topic(1)

@@ -246,7 +246,7 @@ class Membership:
         elif told.error_code in EXPELLED:
             self.expelled(KafkaError(told.error_code, "the coordinator no longer counts this member in"))
         elif told.error_code is ErrorCode.FENCED_INSTANCE_ID:
-            self.fail(KafkaError(told.error_code, "another consumer runs under this group.instance.id"))
+            self.fail(KafkaError(told.error_code, "another consumer runs under this name (group.instance.id)"))
         else:
             self._coordinator.check(told.error_code)
 

@@ -36,7 +36,7 @@ _OVER = {
     ErrorCode.UNKNOWN_MEMBER_ID: "this consumer is no member any more: it was silent for too long, or left",
     ErrorCode.ILLEGAL_GENERATION: "the group has rebalanced without this consumer",
     ErrorCode.REBALANCE_IN_PROGRESS: "the group is rebalancing; poll, then commit what is still assigned",
-    ErrorCode.FENCED_INSTANCE_ID: "another consumer runs under this group.instance.id",
+    ErrorCode.FENCED_INSTANCE_ID: "another consumer runs under this name (group.instance.id)",
 }
 
 
@@ -186,7 +186,7 @@ class GroupSession:
                 return
             self.member.needs_join = True
             if error.code is ErrorCode.FENCED_INSTANCE_ID:
-                self.member.fail(error)
+                self.member.fail(KafkaError(error.code, _OVER[error.code]))
                 return
             raise
         except StrandlineError:
