@@ -1,4 +1,4 @@
-"""S50 for clients: a leader that reaches nobody still answers its clients, and knows of no election."""
+"""S50: a leader that reaches nobody, or that the controller does not reach, loses its leadership."""
 
 from __future__ import annotations
 
@@ -30,5 +30,27 @@ def test_a_producer_leaves_a_leader_that_was_cut_off() -> None:
             producer.send("cut", b"during").result(20)
             print(f"acknowledged {time.monotonic() - began:.1f} s after the cut")
             assert cluster.held(leader, controller) > 0
+        cluster.heal()
+        cluster.wait_isr("cut")
+
+
+@pytest.mark.timeout(120)
+def test_a_leader_that_does_not_hear_the_controller_is_fenced() -> None:
+    """Nothing comes from the controller to the leader any more, while its heartbeats arrive. It cannot hear of the ISR
+    without the controller, so nothing is acknowledged until its connection to the controller is given up for want of
+    an answer (KEEPALIVE_TIME_MS and KEEPALIVE_TIMEOUT_MS, gRPC's own bound being a minute): then the others elect."""
+    with LiveCluster(settings=QUICK) as cluster:
+        controller = eventually(cluster.controller)
+        leader, other = (node for node in cluster.broker_ids if node != controller)
+        with Admin(cluster.bootstrap) as admin:
+            admin.create_topics([NewTopic("cut", replica_assignment={0: [leader, controller, other]})])
+        cluster.wait_isr("cut")
+        with Producer(cluster.client(leader), linger_ms=0, request_timeout_ms=1500) as producer:
+            producer.send("cut", b"before").result(20)
+            cluster.partition(controller, leader, one_way=True)
+            began = time.monotonic()
+            producer.send("cut", b"during").result(40)
+            print(f"acknowledged {time.monotonic() - began:.1f} s after the cut")
+            assert cluster.held(controller, leader) > 0
         cluster.heal()
         cluster.wait_isr("cut")
