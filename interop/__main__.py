@@ -19,6 +19,8 @@ from interop.features import Feature
 from interop.results import FAILED, SIGNS, Result, as_json, differences, reasons, run_client, table
 from interop.suite import eventually
 
+START_TIMEOUT_S = 180.0
+
 NO_TYPOS = {"auto.create.topics.enable": "false"}
 """Strandline's default; Kafka's own is to create a topic whose name somebody mistyped."""
 
@@ -60,8 +62,8 @@ def run_cluster(name: str, clients: list[Client], wanted: Callable[[Feature], bo
     cluster = CLUSTERS[name]()
     try:
         cluster.start()
-        wait_ready(cluster.bootstrap)
-        eventually(lambda: all(map(listens, cluster.bootstrap.split(","))), 30)
+        wait_ready(cluster.bootstrap, START_TIMEOUT_S)
+        eventually(lambda: all(map(listens, cluster.bootstrap.split(","))), START_TIMEOUT_S)
         served = api_keys(cluster.bootstrap)
         results = []
         for client in clients:

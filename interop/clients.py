@@ -38,8 +38,8 @@ def kcat() -> Starter:
 
 
 def java_tools() -> Starter:
-    jars = install.kafka_jars(*install.TOOLS)
-    return lambda bootstrap: KafkaTools(bootstrap, jars)
+    command = [*install.java(), "Tools"]
+    return lambda bootstrap: KafkaTools(bootstrap, command)
 
 
 def connect_worker() -> Starter:
@@ -50,7 +50,7 @@ def connect_worker() -> Starter:
 CLIENTS = (
     Client("confluent", lambda: program(install.python("confluent", ["confluent-kafka==2.16.1"]))),
     Client("kcat", kcat),
-    Client("java", lambda: program(install.java())),
+    Client("java", lambda: program([*install.java(), "Driver"])),
     Client("java-tools", java_tools),
     Client("aiokafka", lambda: program(install.python("aiokafka_driver", ["aiokafka[snappy,lz4,zstd]==0.14.0"]))),
     Client(

@@ -150,12 +150,16 @@ JAVA = ("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "
 """A start as quick as Java's can be."""
 
 
-def java() -> list[str]:
-    """The Java driver, compiled against Kafka's client and the JSON library that its tools bring."""
+def java(*, fetch: bool = True) -> list[str]:
+    """Java with both Java programs, `Driver` and `Tools`, compiled against Kafka's jars; its name is to follow.
+
+    Raises Unavailable.
+    """
     need("javac")
-    jars = kafka_jars(*TOOLS)
-    place, whole = folder("java", [KAFKA_VERSION], [DRIVERS / "java" / "Driver.java", DRIVERS / "java" / "Groups.java"])
+    jars = kafka_jars(*TOOLS, fetch=fetch)
+    sources = sorted((DRIVERS / "java").glob("*.java"))
+    place, whole = folder("java", [KAFKA_VERSION], sources)
     if not whole:
-        run(["javac", "-cp", jars, "-d", str(place), "Driver.java", "Groups.java"], place, "javac")
+        run(["javac", "-cp", jars, "-d", str(place), *(each.name for each in sources)], place, "javac")
         (place / "complete").touch()
-    return [*JAVA, "-cp", f"{place}:{jars}", "Driver"]
+    return [*JAVA, "-cp", f"{place}:{jars}"]

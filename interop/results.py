@@ -99,7 +99,7 @@ def reasons(results: Sequence[Result]) -> list[str]:
         if each.outcome != OK:
             lines.setdefault((each.against, each.client, each.outcome, each.reason), []).append(each.feature)
     return [
-        f"{against} / {client}: {outcome}: {reason} ({', '.join(features) if len(features) < 8 else 'everything'})"
+        f"{against} / {client}: {outcome}: {reason} ({', '.join(features) if len(features) < 9 else 'many features'})"
         for (against, client, outcome, reason), features in lines.items()
     ]
 

@@ -1,20 +1,18 @@
-"""Apache Kafka's command-line tools behind the drivers' calls; each call starts one."""
+"""Apache Kafka's command-line tools behind the drivers' calls; each call runs one's main method."""
 
 from __future__ import annotations
 
 import base64
 import json
 import re
-import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from interop.driver import ClientError, NotSupported, ToolDriver
-from interop.install import JAVA
+from interop.driver import ClientError, DriverGone, NotSupported, ProcessDriver, ToolDriver
 from interop.suite import ERROR_NAMES
 
-TOOL_TIMEOUT_S = 60
 CLASSES = {
     "kafka-topics": "org.apache.kafka.tools.TopicCommand",
     "kafka-configs": "kafka.admin.ConfigCommand",
@@ -52,21 +50,23 @@ def code_in(text: str) -> int:
 class KafkaTools(ToolDriver):
     """kafka-topics.sh and its siblings, each a main class of Kafka's jars."""
 
-    def __init__(self, bootstrap: str, jars: str) -> None:
+    def __init__(self, bootstrap: str, command: Sequence[str]) -> None:
         self._bootstrap = bootstrap
-        self._jars = jars
+        self._command = command
+        self._java: ProcessDriver | None = None
         self._group: list[str] = []
 
     def run(self, tool: str, *arguments: str, stdin: bytes = b"") -> str:
         """What a tool printed.
 
         Raises:
-            ClientError: it ended with an error, or printed one; or it did not end in time.
+            ClientError: it ended with an error, or printed one.
+            DriverGone: it did not end in time.
         """
         done = self._start(tool, *arguments, stdin=stdin)
-        said = done.stdout.decode(errors="replace")
-        wrong = re.sub(r"^SLF4J.*\n", "", done.stderr.decode(errors="replace"), flags=re.M)
-        if done.returncode or "Exception" in wrong or said.startswith("Error"):
+        said: str = done["out"]
+        wrong = re.sub(r"^SLF4J.*\n", "", done["err"], flags=re.M)
+        if done["code"] or "Exception" in wrong or said.startswith("Error"):
             text = wrong + said
             raise ClientError(code_in(text), f"{tool}: {text.strip()[:300]}")
         return said
@@ -74,14 +74,23 @@ class KafkaTools(ToolDriver):
     def both(self, tool: str, *arguments: str, stdin: bytes = b"") -> str:
         """What a tool wrote to its standard error and output, however it ended."""
         done = self._start(tool, *arguments, stdin=stdin)
-        return (done.stderr + done.stdout).decode(errors="replace")
+        return f"{done['err']}{done['out']}"
 
-    def _start(self, tool: str, *arguments: str, stdin: bytes) -> subprocess.CompletedProcess[bytes]:
-        command = [*JAVA, "-cp", self._jars, CLASSES[tool], "--bootstrap-server", self._bootstrap, *arguments]
+    def _start(self, tool: str, *arguments: str, stdin: bytes) -> dict[str, Any]:
+        """Run a tool's main method in the one Java process of this client."""
+        if self._java is None:
+            self._java = ProcessDriver(self._command, {})
+        given = ["--bootstrap-server", self._bootstrap, *arguments]
         try:
-            return subprocess.run(command, input=stdin, capture_output=True, timeout=TOOL_TIMEOUT_S, check=False)
-        except subprocess.TimeoutExpired as error:
-            raise ClientError(-1, f"{tool} did not end within {TOOL_TIMEOUT_S} s") from error
+            return self._java.call("run", main=CLASSES[tool], arguments=given, stdin=base64.b64encode(stdin).decode())
+        except DriverGone:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        if self._java is not None:
+            self._java.stop()
+            self._java = None
 
     # Topics
 

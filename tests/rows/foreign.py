@@ -57,7 +57,7 @@ def segment_files(data_dir: str, topic: str, partition: int = 0) -> Sequence[Pat
 def kafka_tools(bootstrap: str) -> KafkaTools:
     """Kafka's command-line tools as `make interop` cached them; skips the test where they, or Java, are not here."""
     try:
-        return KafkaTools(bootstrap, install.kafka_jars(*install.TOOLS, fetch=False))
+        return KafkaTools(bootstrap, [*install.java(fetch=False), "Tools"])
     except install.Unavailable as reason:
         pytest.skip(f"{reason}; `make interop` fetches them")
 
