@@ -83,6 +83,19 @@ def test_sql_over_values(spark: Any, cluster: DevCluster, orders: str) -> None:
     assert spark.sql("SELECT sum(CAST(v AS BIGINT)) s FROM v").first().s == sum(n for n in range(900) if n % 10 != 9)
 
 
+def test_a_batch_is_written_once(spark: Any, cluster: DevCluster, orders: str) -> None:
+    with Admin(cluster.bootstrap) as admin:
+        admin.create_topics([NewTopic("spark-written", 2, 3)])
+    frame = read(spark, cluster, subscribe=orders, includeHeaders="true").select("key", "value", "headers")
+    writer = frame.write.format("strandline").option("kafka.bootstrap.servers", cluster.bootstrap)
+    writer.option("topic", "spark-written").mode("append").save()
+    back = read(spark, cluster, subscribe="spark-written", includeHeaders="true").select("key", "value", "headers")
+    assert back.count() == 900
+    assert sorted(map(str, back.collect())) == sorted(map(str, frame.collect()))
+    with pytest.raises(Exception, match="append"):
+        writer.option("topic", "spark-written").mode("overwrite").save()
+
+
 def test_filters_of_a_batch_reach_the_plan(spark: Any, cluster: DevCluster, orders: str) -> None:
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:

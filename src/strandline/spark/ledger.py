@@ -76,12 +76,16 @@ class Ledger:
             if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:  # two tasks may be the first ones
                 raise
 
-    def earlier(self, key: TaskKey) -> Earlier:
-        """What is known of earlier runs of this task: read backwards, until an entry of an earlier epoch."""
+    def end(self) -> int:
+        """Where the ledger ends: entries from here on are those of who asks now, and of others beside."""
+        [end] = self._admin.list_offsets({TopicPartition(self._topic, 0): LATEST}).values()
+        return end.offset
+
+    def earlier(self, key: TaskKey, floor: int = 0) -> Earlier:
+        """What is known of earlier runs of this task: read backwards to an entry of an earlier epoch, or to `floor`."""
         found = Earlier()
-        partition = TopicPartition(self._topic, 0)
-        [low] = (listed.offset for listed in self._admin.list_offsets({partition: EARLIEST}).values())
-        [high] = (listed.offset for listed in self._admin.list_offsets({partition: LATEST}).values())
+        [first] = self._admin.list_offsets({TopicPartition(self._topic, 0): EARLIEST}).values()
+        low, high = max(first.offset, floor), self.end()
         window = _WINDOW
         with RangeReader(self._bootstrap, **self._settings) as reader:
             while high > low:

@@ -80,12 +80,15 @@ class BatchSink(DataSourceArrowWriter):
             raise SinkError('a log is written at its end alone: use mode("append")')
         self._options = options
         self._job = f"batch-{system_rng().getrandbits(64):016x}"
+        with _Connections(options) as connections:
+            connections.ledger.ensure()
+            self._ledger_floor = connections.ledger.end()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
         """Write the rows of one task. Raises as `write_rows`."""
         context = TaskContext.get()
         assert context is not None
-        return write_rows(self._options, TaskKey(self._job, 0, context.partitionId()), iterator)
+        return write_rows(self._options, TaskKey(self._job, 0, context.partitionId()), iterator, self._ledger_floor)
 
 
 def stream_sink(options: dict[str, str], schema: StructType) -> StreamSink:
@@ -117,8 +120,13 @@ class _Connections:
             self.admin.close()
 
 
-def write_rows(options: SinkOptions, key: TaskKey, batches: Iterator[pa.RecordBatch]) -> TaskReport:
+def write_rows(
+    options: SinkOptions, key: TaskKey, batches: Iterator[pa.RecordBatch], ledger_floor: int = 0
+) -> TaskReport:
     """Write the rows that no earlier run of this task has written; returns once all are acknowledged.
+
+    Args:
+        ledger_floor: the ledger's entries before this offset are of no concern.
 
     Raises:
         SinkError: a row without a topic, or a record that was not acknowledged, with the cause.
@@ -130,7 +138,7 @@ def write_rows(options: SinkOptions, key: TaskKey, batches: Iterator[pa.RecordBa
         return report
     with _Connections(options) as connections:
         connections.ledger.ensure()
-        earlier = connections.ledger.earlier(key)
+        earlier = connections.ledger.earlier(key, ledger_floor)
         written = find_written(earlier, options.bootstrap, options.reader_settings, connections.admin)
         task = _Task(connections, key, written, report)
         task.write(first)
