@@ -157,7 +157,7 @@ class KafkaTools(ToolDriver):
             "compression.type": codec,
             "enable.idempotence": str(idempotent).lower(),
             "max.request.size": "8000000",
-            "max.block.ms": "5000",
+            "max.block.ms": "15000",
         }
         given = [text for name, value in settings.items() for text in ("--command-property", f"{name}={value}")]
         reader = ["--reader-property", "parse.key=true"] if keyed else []
@@ -213,7 +213,12 @@ class KafkaTools(ToolDriver):
     def op_list_groups(self) -> dict[str, Any]:
         return {"groups": self.run("kafka-consumer-groups", "--list").split()}
 
+    def _alone(self) -> None:
+        if self._group:
+            raise NotSupported("one command at a time: its member has left")
+
     def op_describe_group(self, group: str) -> dict[str, Any]:
+        self._alone()
         said = self.run("kafka-consumer-groups", "--describe", "--group", group, "--state").splitlines()[-1]
         *_, state, members = said.split()
         return {"state": state, "members": int(members)}
@@ -229,4 +234,5 @@ class KafkaTools(ToolDriver):
             self.run("kafka-consumer-groups", "--reset-offsets", *which, "--execute")
 
     def op_delete_group(self, group: str) -> None:
+        self._alone()
         self.run("kafka-consumer-groups", "--delete", "--group", group)

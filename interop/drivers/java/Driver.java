@@ -176,7 +176,7 @@ public class Driver {
         settings.put("enable.idempotence", given.get("idempotent").asText());
         settings.put("linger.ms", "20");
         settings.put("max.request.size", "8000000");
-        settings.put("max.block.ms", "5000");
+        settings.put("max.block.ms", "10000");
         List<Map<String, Object>> sent = new ArrayList<>();
         try (var producer = new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer())) {
             List<Future<RecordMetadata>> futures = new ArrayList<>();
