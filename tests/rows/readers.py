@@ -23,16 +23,18 @@ _QUIET.propagate = False
 
 def settings_of(bootstrap: str, group: str, **settings: Any) -> dict[str, Any]:
     """A consumer's settings; keyword `group_instance_id` means group.instance.id."""
+    given = {key.replace("_", "."): value for key, value in settings.items()}
+    # In the consumer protocol (KIP-848) these are the broker's to say, and librdkafka refuses to hear of them.
+    beats = {"session.timeout.ms": int(SESSION_S * 1000), "heartbeat.interval.ms": 500}
     return {
         "bootstrap.servers": bootstrap,
         "group.id": group,
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
-        "session.timeout.ms": int(SESSION_S * 1000),
-        "heartbeat.interval.ms": 500,
+        **({} if given.get("group.protocol") == "consumer" else beats),
         "topic.metadata.refresh.interval.ms": 1000,
         "logger": _QUIET,
-        **{key.replace("_", "."): value for key, value in settings.items()},
+        **given,
     }
 
 
@@ -53,7 +55,10 @@ class Reader:
         self.errors: list[Any] = []
         self._stopped = threading.Event()
         self._leave = True
-        self._incremental = settings.get("partition_assignment_strategy") == "cooperative-sticky"
+        self._incremental = (
+            settings.get("partition_assignment_strategy") == "cooperative-sticky"
+            or settings.get("group_protocol") == "consumer"
+        )
         self._consumer = Consumer(settings_of(bootstrap, group, **settings))
         self._consumer.subscribe(
             list(topics),

@@ -1,0 +1,166 @@
+"""The consumer protocol (KIP-848) on real processes: librdkafka's and Java's `group.protocol=consumer` (issue 5, 3)."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from strandline.cluster.dev import DevCluster
+from strandline.proto.error_codes import ErrorCode
+from tests.rows.foreign import java_class_path
+from tests.rows.helpers import QUICK, eventually, make_topic
+from tests.rows.readers import Reader, ReaderProcess
+
+SETTINGS = {
+    **QUICK,
+    "group.consumer.heartbeat.interval.ms": "300",
+    "group.consumer.session.timeout.ms": "4000",
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[DevCluster]:
+    with DevCluster(nodes=3, settings=SETTINGS) as processes:
+        yield processes
+
+
+def produce(cluster: DevCluster, topic: str, partitions: int, count: int, tag: str = "") -> set[bytes]:
+    producer = Producer({"bootstrap.servers": cluster.responsive})
+    values = {f"{tag}{number}".encode() for number in range(count)}
+    for number, value in enumerate(sorted(values)):
+        producer.produce(topic, value, partition=number % partitions)
+    assert producer.flush(30) == 0
+    return values
+
+
+def sizes(readers: list[Reader]) -> list[int]:
+    owned = [partition for reader in readers for partition in reader.assigned]
+    assert len(owned) == len(set(owned)), [reader.assigned for reader in readers]
+    return sorted((len(reader.assigned) for reader in readers), reverse=True)
+
+
+def handled(readers: list[Reader]) -> set[bytes]:
+    return {value for reader in readers for _, _, _, value in reader.read}
+
+
+def test_members_share_move_and_survive_their_coordinator(cluster: DevCluster) -> None:
+    """Partitions are shared out, move when members come and go and the topic grows; a coordinator that is killed moves
+    nothing; every record is handled, and what was committed is where the classic protocol goes on."""
+    make_topic(cluster, "modern", 6)
+    values = produce(cluster, "modern", 6, 300)
+    with ExitStack() as stack:
+        readers = []
+        for _ in range(3):
+            readers.append(Reader(cluster.responsive, "moderns", "modern", group_protocol="consumer"))
+            stack.callback(readers[-1].close)
+        eventually(lambda: sizes(readers) == [2, 2, 2], 60)
+        admin = AdminClient({"bootstrap.servers": cluster.responsive})
+        found = admin.describe_consumer_groups(["moderns"])["moderns"].result(15)
+        assert (found.type.name, found.partition_assignor) == ("CONSUMER", "uniform")
+        assert sorted(len(one.target_assignment.topic_partitions) for one in found.members) == [2, 2, 2]
+        fourth = Reader(cluster.responsive, "moderns", "modern", group_protocol="consumer")
+        eventually(lambda: sizes([*readers, fourth]) == [2, 2, 1, 1], 60)
+        values |= produce(cluster, "modern", 6, 100, "more")
+        eventually(lambda: handled([*readers, fourth]) == values, 60)
+        fourth.close()
+        eventually(lambda: sizes(readers) == [2, 2, 2], 60)
+        admin.create_partitions([NewPartitions("modern", 9)])["modern"].result(15)
+        eventually(lambda: sizes(readers) == [3, 3, 3], 60)
+        before = [set(reader.assigned) for reader in readers]
+        cluster.kill(found.coordinator.id)
+        values |= produce(cluster, "modern", 9, 100, "last")
+        eventually(lambda: handled([*readers, fourth]) == values, 60)
+        assert [reader.assigned for reader in readers] == before
+        # A commit that is under way while its member comes to a new epoch is refused, in Kafka too.
+        assert {error for reader in readers for error in reader.errors} <= {ErrorCode.STALE_MEMBER_EPOCH}
+        cluster.start_node(found.coordinator.id)
+    eventually(lambda: group_state(cluster, "moderns") is ConsumerGroupState.EMPTY, 60)
+    classic = Reader(cluster.responsive, "moderns", "modern")
+    eventually(lambda: len(classic.assigned) == 9, 60)
+    again = produce(cluster, "modern", 9, 18, "again")
+    eventually(lambda: handled([classic]) == again, 60)
+    classic.close()
+
+
+def group_state(cluster: DevCluster, group: str) -> ConsumerGroupState:
+    admin = AdminClient({"bootstrap.servers": cluster.responsive})
+    state: ConsumerGroupState = admin.describe_consumer_groups([group])[group].result(15).state
+    return state
+
+
+def shares(cluster: DevCluster, group: str, reader: Reader) -> tuple[int, list[int]]:
+    """How many partitions the reader has, and how many each member by the coordinator's word; asserted, to be seen."""
+    admin = AdminClient({"bootstrap.servers": cluster.responsive})
+    members = admin.describe_consumer_groups([group])[group].result(15).members
+    found = len(reader.assigned), [len(member.assignment.topic_partitions) for member in members]
+    assert found == (2, [2, 2]), (found, reader.events, [member.member_id for member in members])
+    return found
+
+
+def test_a_killed_member_and_what_operators_do(cluster: DevCluster) -> None:
+    """It is replaced after the group's session timeout; offsets of an empty group can be set, and the group deleted."""
+    make_topic(cluster, "orphaned", 4)
+    values = produce(cluster, "orphaned", 4, 60)
+    admin = AdminClient({"bootstrap.servers": cluster.responsive})
+    process = ReaderProcess(cluster.responsive, "orphans", "orphaned", group_protocol="consumer")
+    try:
+        eventually(lambda: group_state(cluster, "orphans") is ConsumerGroupState.STABLE, 60)
+        reader = Reader(cluster.responsive, "orphans", "orphaned", group_protocol="consumer")
+        eventually(lambda: shares(cluster, "orphans", reader) == (2, [2, 2]), 60)
+        process.signal(signal.SIGKILL)
+        eventually(lambda: len(reader.assigned) == 4, 60)
+        with pytest.raises(KafkaException):
+            admin.delete_consumer_groups(["orphans"])["orphans"].result(15)
+        reader.close()
+    finally:
+        process.close()
+    back = ConsumerGroupTopicPartitions("orphans", [TopicPartition("orphaned", number, 0) for number in range(4)])
+    admin.alter_consumer_group_offsets([back])["orphans"].result(15)
+    reader = Reader(cluster.responsive, "orphans", "orphaned", group_protocol="consumer")
+    eventually(lambda: handled([reader]) == values, 60)
+    reader.close()
+    admin.delete_consumer_groups(["orphans"])["orphans"].result(15)
+    assert "orphans" not in [one.group_id for one in admin.list_consumer_groups().result(15).valid]
+
+
+def test_java_and_librdkafka_in_one_group(cluster: DevCluster) -> None:
+    """Java's consumer subscribes by a pattern that the coordinator resolves, beside librdkafka by name; both read."""
+    jars = java_class_path()
+    make_topic(cluster, "both", 4)
+    values = produce(cluster, "both", 4, 200)
+    program = str(Path(__file__).with_name("Consume.java"))
+    quick = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx200m")
+    java = subprocess.Popen(
+        ["java", *quick, "-cp", jars, program, cluster.responsive, "mixed", "^bot.", "consumer", "220"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        eventually(lambda: offsets(cluster, "mixed", "both", 4) == [50] * 4, 150)
+        reader = Reader(cluster.responsive, "mixed", "both", group_protocol="consumer")
+        eventually(lambda: len(reader.assigned) == 2, 60)
+        more = produce(cluster, "both", 4, 40, "more")
+        said, _ = java.communicate(timeout=150)
+        read = {line.removeprefix("read ").encode() for line in said.splitlines() if line.startswith("read ")}
+        eventually(lambda: read | handled([reader]) == values | more, 60)
+        assert not read & handled([reader])
+        assert said.endswith("closed\n")
+        eventually(lambda: len(reader.assigned) == 4, 60)
+        reader.close()
+    finally:
+        java.kill()
+
+
+def offsets(cluster: DevCluster, group: str, topic: str, partitions: int) -> list[int]:
+    admin = AdminClient({"bootstrap.servers": cluster.responsive})
+    asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, number) for number in range(partitions)])
+    found = admin.list_consumer_group_offsets([asked])[group].result(15)
+    return [one.offset for one in found.topic_partitions]
