@@ -26,10 +26,10 @@ EXCEPTIONS = {
     "TopicExistsException": 36,
     "already exists": 36,
     "InvalidTopicException": 17,
-    "illegal": 17,
-    "InvalidPartitionsException": 37,
+    "characters other than ASCII": 17,
+    "would not be an increase": 37,
     "must be greater than 0": -1,
-    "InvalidReplicationFactorException": 38,
+    "Unable to replicate": 38,
     "InvalidConfigurationException": 40,
     "Invalid value": 40,
     "UnknownTopicOrPartitionException": 3,
@@ -190,6 +190,8 @@ class KafkaTools(ToolDriver):
         return records
 
     def op_fetch(self, topic: str, partition: int, offset: int, count: int, timeout_ms: int) -> dict[str, Any]:
+        if offset > self.op_offset_at(topic, partition, "latest")["offset"]:
+            raise NotSupported("tells errors of fetching to its log alone")
         where = ("--topic", topic, "--partition", str(partition), "--offset", str(offset))
         return {"records": self._consume(count, *where, "--command-property", "auto.offset.reset=none")}
 
