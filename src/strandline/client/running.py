@@ -120,15 +120,16 @@ async def run_async(
 ) -> RunReport:
     """See `strandline.client.aio.Consumer.run`."""
     report = RunReport()
-    since_ms = failures.now_ms
+    idle_ms: float | None = None
     while not consumer.stopped:
         consumer.resume(*failures.due(consumer.assignment()))
         record = await consumer.next_record(failures.wait_s())
         if record is None:
-            if _expired(failures, since_ms, idle_s):
+            idle_ms = idle_ms or failures.now_ms
+            if _expired(failures, idle_ms, idle_s):
                 break
             continue
-        since_ms = failures.now_ms
+        idle_ms = None
         try:
             result = handler(record)
             if isawaitable(result):
@@ -161,17 +162,18 @@ def run_blocking(
 ) -> RunReport:
     """See `strandline.client.Consumer.run`; the handler runs in the caller's thread."""
     report = RunReport()
-    since_ms = failures.now_ms
+    idle_ms: float | None = None
     while not consumer.stopped:
         due = failures.due(consumer.assignment()) if failures.waiting else []
         if due:
             consumer.resume(*due)
         record = consumer.next_record(failures.wait_s() if failures.waiting else _LOOK_S)
         if record is None:
-            if _expired(failures, since_ms, idle_s):
+            idle_ms = idle_ms or failures.now_ms
+            if _expired(failures, idle_ms, idle_s):
                 break
             continue
-        since_ms = failures.now_ms
+        idle_ms = None
         try:
             handler(record)
         except Exception as error:

@@ -155,9 +155,8 @@ class Consumer(Reader):
             return None
         record = self._ready.popleft()
         if group is not None:
-            group.progress.finish()
-            group.progress.hand((record,))
-            group.member.polled()
+            group.progress.step(record)
+            group.member.touched = True
         return record
 
     def _finish(self) -> None:

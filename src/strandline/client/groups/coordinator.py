@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from strandline.client.errors import ClientTimeout
+from strandline.client.errors import ClientTimeout, ClosedError
 from strandline.client.network import CONTROL
 from strandline.client.session import Session
 from strandline.client.types import NodeInfo, OffsetAndMetadata
@@ -112,6 +112,8 @@ class GroupCoordinator:
                 if not error.retriable:
                     raise
                 last: StrandlineError = error
+            except ClosedError:
+                raise
             except StrandlineError as error:
                 last = error
             failures += 1

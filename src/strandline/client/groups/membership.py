@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from strandline.client.config import ConsumerConfig
-from strandline.client.errors import Disconnected, MembershipLost
+from strandline.client.errors import ClosedError, Disconnected, MembershipLost
 from strandline.client.groups.assignors import ASSIGNORS, Member, share_out
 from strandline.client.groups.coordinator import GroupCoordinator, Identity
 from strandline.client.groups.protocol import (
@@ -25,7 +25,7 @@ from strandline.client.network import GROUP
 from strandline.client.session import Session
 from strandline.client.wire.apis import Api
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError, StrandlineError
+from strandline.proto.errors import KafkaError, ProtocolError, StrandlineError
 from strandline.proto.ids import TopicPartition
 
 PROTOCOL_TYPE = "consumer"
@@ -57,6 +57,8 @@ class Membership:
         self.needs_join = False
         self.joining = False
         self.polling = False
+        self.touched = False
+        """The caller has taken a record since the last heartbeat; a flag, for it is set with each record."""
         self.lost: StrandlineError | None = None
         self.fatal: StrandlineError | None = None
         self.last_error: StrandlineError | None = None
@@ -95,6 +97,7 @@ class Membership:
             owned: held at this moment; under the eager protocol what was held before.
 
         Raises:
+            ProtocolError: another member says what nobody can read.
             KafkaError: what another attempt does not mend; UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION: all that was owned
                 is lost.
         """
@@ -110,6 +113,8 @@ class Membership:
                         continue
                     if not error.retriable:
                         raise
+                except (ProtocolError, ClosedError):
+                    raise
                 except StrandlineError as error:
                     self.last_error = error
                 else:
@@ -209,6 +214,9 @@ class Membership:
             if failures:
                 wait_ms = min(wait_ms, self._session.backoff_ms(failures))
             await asyncio.sleep(min(wait_ms, self._poll_left_ms()) / 1000)
+            if self.touched:
+                self.touched = False
+                self.polled()
             if self.joining or self.generation < 0:
                 failures = 0
                 continue
@@ -236,7 +244,8 @@ class Membership:
             "member_id": who.member_id,
             "group_instance_id": who.instance_id,
         }
-        timeout_ms = min(self._config.request_timeout_ms, self._config.session_timeout_ms)
+        # Half a session is left to find another coordinator, should this one hang.
+        timeout_ms = min(self._config.request_timeout_ms, self._config.session_timeout_ms / 2)
         told = await self._coordinator.call(Api.HEARTBEAT, values, timeout_ms=timeout_ms)
         if self.joining or self.identity != who:
             return  # the answer is about what this member was before

@@ -14,23 +14,48 @@ class Progress:
     Invariants:
     - handed >= done: a record is done only after it was handed out.
     - `committed` is what the coordinator has acknowledged since the partition was taken up.
+    - `_one` is the record that an iteration has handed out last, `_before` the one before it, which is done: written by
+      the iterating thread alone, record by record, and so nothing but two names.
     """
 
     def __init__(self) -> None:
         self._handed: dict[TopicPartition, OffsetAndMetadata] = {}
         self._done: dict[TopicPartition, OffsetAndMetadata] = {}
         self._committed: dict[TopicPartition, int] = {}
+        self._before: ConsumerRecord | None = None
+        self._one: ConsumerRecord | None = None
+
+    def step(self, record: ConsumerRecord) -> None:
+        """An iteration hands this out: the one before is done."""
+        one = self._one
+        if one is None:
+            self.finish()
+        else:
+            before = self._before
+            if before is not None and (before.partition != one.partition or before.topic != one.topic):
+                self._done[TopicPartition(before.topic, before.partition)] = _behind(before)
+            self._before = one
+        self._one = record
+
+    def _settle(self) -> None:
+        """Write down where the iteration stands."""
+        before, one = self._before, self._one
+        if before is not None:
+            self._done[TopicPartition(before.topic, before.partition)] = _behind(before)
+        if one is not None:
+            self._handed[TopicPartition(one.topic, one.partition)] = _behind(one)
+        self._before = self._one = None
 
     def hand(self, records: Iterable[ConsumerRecord]) -> None:
         """These go to the caller now."""
+        self._settle()
         last = {(record.topic, record.partition): record for record in records}
         for (topic, partition), record in last.items():
-            self._handed[TopicPartition(topic, partition)] = OffsetAndMetadata(
-                record.offset + 1, "", record.leader_epoch
-            )
+            self._handed[TopicPartition(topic, partition)] = _behind(record)
 
     def finish(self) -> None:
         """The caller is done with everything that was handed out."""
+        self._settle()
         self._done.update(self._handed)
         self._handed.clear()
 
@@ -42,6 +67,7 @@ class Progress:
 
     def move(self, partition: TopicPartition, offset: int | None) -> None:
         """The caller goes on from elsewhere (None: not known yet): what he held is not done."""
+        self._settle()
         self._handed.pop(partition, None)
         self._done.pop(partition, None)
         if offset is not None:
@@ -55,6 +81,7 @@ class Progress:
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Partitions are given up; what of them is not committed comes again elsewhere."""
+        self._settle()
         for item in partitions:
             self._handed.pop(item, None)
             self._done.pop(item, None)
@@ -62,10 +89,16 @@ class Progress:
 
     def to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """What is done and not committed yet."""
-        return {
-            item: offset for item, offset in self._done.copy().items() if self._committed.get(item) != offset.offset
-        }
+        before = self._before
+        done = self._done.copy()
+        if before is not None:
+            done[TopicPartition(before.topic, before.partition)] = _behind(before)
+        return {item: offset for item, offset in done.items() if self._committed.get(item) != offset.offset}
 
     def was_committed(self, partition: TopicPartition, offset: int) -> None:
         """The coordinator has it."""
         self._committed[partition] = offset
+
+
+def _behind(record: ConsumerRecord) -> OffsetAndMetadata:
+    return OffsetAndMetadata(record.offset + 1, "", record.leader_epoch)
