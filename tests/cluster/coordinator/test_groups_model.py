@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from shard_case import RANGE, STICKY, Driver
 
@@ -117,6 +117,7 @@ def described(driver: Driver) -> list[tuple[str, str, int, list[str]]]:
 
 
 @given(st.lists(STEPS, max_size=40))
+@example([("outside", 0, 0), ("forget", 0, 0)])
 @settings(max_examples=120, deadline=None)
 def test_whatever_clients_do(steps: Sequence[tuple[str, int, int]]) -> None:
     """No step breaks an invariant, nobody is answered twice (the driver says so), nobody waits for ever, and a new

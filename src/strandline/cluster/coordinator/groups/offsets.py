@@ -49,6 +49,15 @@ class OffsetStore:
             del topics[key.topic]
         if key.group in offsets and not topics:
             del offsets[key.group]
+            self._forget_keeper(key.group)
+
+    def _forget_keeper(self, group_id: str) -> None:
+        """A group that only kept offsets, and has none any more: the log says nothing of it, so a coordinator that
+        loads it knows no such group."""
+        group = self._context.groups.get(group_id)
+        if group is not None and group.protocol_type is None:
+            group.stored = False
+            self._context.forget_if_unused(group)
 
     # Commit
 
