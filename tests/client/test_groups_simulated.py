@@ -205,7 +205,7 @@ def test_topics_that_come_and_grow() -> None:
     simulate(main)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_no_record_is_skipped_while_brokers_and_members_die(seed: int) -> None:
     """S59, S60, S66: brokers and members are killed; every acknowledged record is handled, each partition's offsets of
     one member in order, polled or iterated, and no committed offset goes back unless the generation changed."""
