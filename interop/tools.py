@@ -66,7 +66,7 @@ class KafkaTools(ToolDriver):
         done = self._start(tool, *arguments, stdin=stdin)
         said: str = done["out"]
         wrong = re.sub(r"^SLF4J.*\n", "", done["err"], flags=re.M)
-        if done["code"] or "Exception" in wrong or said.startswith("Error"):
+        if done["code"] or "Exception" in wrong or said.lstrip().startswith("Error"):
             text = wrong + said
             raise ClientError(code_in(text), f"{tool}: {text.strip()[:300]}")
         return said
@@ -91,6 +91,8 @@ class KafkaTools(ToolDriver):
         if self._java is not None:
             self._java.stop()
             self._java = None
+
+    close = stop
 
     # Topics
 

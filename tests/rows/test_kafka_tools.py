@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 
+import pytest
 from confluent_kafka import Producer
+from interop.tools import KafkaTools
 
 from strandline.cluster.dev import DevCluster
 from tests.rows.foreign import kafka_tools
 from tests.rows.helpers import eventually, make_topic
 from tests.rows.readers import Reader
+
+
+@pytest.fixture(scope="module")
+def tools(cluster: DevCluster) -> Iterator[KafkaTools]:
+    """One Java process for all."""
+    with closing(kafka_tools(cluster.bootstrap)) as running:
+        yield running
 
 
 def send(cluster: DevCluster, topic: str, count: int, *, partitions: int = 1, timestamp: int = 0) -> None:
@@ -22,9 +33,8 @@ def send(cluster: DevCluster, topic: str, count: int, *, partitions: int = 1, ti
     assert producer.flush(20) == 0
 
 
-def test_partitions_added_by_kafka_topics(cluster: DevCluster) -> None:
+def test_partitions_added_by_kafka_topics(cluster: DevCluster, tools: KafkaTools) -> None:
     """S16, S54: `kafka-topics --alter --partitions 6` on a topic in use: a running group picks the new ones up."""
-    tools = kafka_tools(cluster.bootstrap)
     make_topic(cluster, "tool-grown", 3)
     send(cluster, "tool-grown", 30, partitions=3)
     reader = Reader(cluster.bootstrap, "tool-growers", "tool-grown")
@@ -43,9 +53,8 @@ def test_partitions_added_by_kafka_topics(cluster: DevCluster) -> None:
     assert len(re.findall(r"Isr: \d,\d,\d", described)) == 6
 
 
-def test_auto_create_as_kafkas_tools_see_it(cluster: DevCluster) -> None:
+def test_auto_create_as_kafkas_tools_see_it(tools: KafkaTools) -> None:
     """S15, S90: off, the console producer fails; `kafka-configs` turns it on at once, and a topic has the defaults."""
-    tools = kafka_tools(cluster.bootstrap)
     at_once = ("--sync", "--timeout", "1")
     patience = ("--command-property", "max.block.ms=1000")
     said = tools.both("kafka-console-producer", "--topic", "tool-typo", *at_once, *patience, stdin=b"x\n")
@@ -62,9 +71,8 @@ def test_auto_create_as_kafkas_tools_see_it(cluster: DevCluster) -> None:
         tools.run("kafka-configs", "--alter", *brokers, "--delete-config", "auto.create.topics.enable")
 
 
-def test_lag_state_and_resets_by_kafka_consumer_groups(cluster: DevCluster) -> None:
+def test_lag_state_and_resets_by_kafka_consumer_groups(cluster: DevCluster, tools: KafkaTools) -> None:
     """S60, S68, S96: who coordinates, the lag; offsets go to a time, the start, by a step; --dry-run only tells."""
-    tools = kafka_tools(cluster.bootstrap)
     make_topic(cluster, "tool-lag", 1)
     hour_ago = int(time.time() * 1000) - 3_600_000
     send(cluster, "tool-lag", 10, timestamp=hour_ago)
