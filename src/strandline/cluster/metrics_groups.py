@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from strandline.cluster.coordinator.groups.group import GroupState
+from strandline.cluster.coordinator.groups.modern.group import ModernState
 from strandline.cluster.coordinator.runtime import Phase
 from strandline.proto.ids import TopicPartition
 
@@ -23,6 +24,7 @@ def of_groups(broker: BrokerRole) -> Iterator[Metric]:
     runtime, counters = broker.groups.runtime, broker.groups.counters
     states: Counter[GroupState] = Counter()
     phases: Counter[Phase] = Counter()
+    modern: Counter[ModernState] = Counter()
     offsets = 0
     lag = GaugeMetricFamily(
         "strandline_consumergroup_lag",
@@ -34,17 +36,26 @@ def of_groups(broker: BrokerRole) -> Iterator[Metric]:
         if hosted.phase is not Phase.SERVING:
             continue
         states.update(group.state for group in hosted.shard.groups.values())
+        modern.update(group.state for group in hosted.shard.modern.values())
         for group_id, topic, number, offset in hosted.shard.offsets():
             offsets += 1
             replica = broker.replicas.partition(TopicPartition(topic, number))
             if replica is not None:
                 lag.add_metric((group_id, topic, str(number)), max(replica.high_watermark - offset, 0))
     prefix = "kafka_coordinator_group_groupmetadatamanager_"
-    yield GaugeMetricFamily(prefix + "numgroups", "Groups coordinated here.", value=sum(states.values()))
+    yield GaugeMetricFamily(
+        prefix + "numgroups", "Groups coordinated here.", value=sum(states.values()) + sum(modern.values())
+    )
     yield GaugeMetricFamily(prefix + "numoffsets", "Committed offsets kept here.", value=offsets)
     for state in GroupState:
         name = prefix + "numgroups" + state.value.lower()
         yield GaugeMetricFamily(name, f"Groups in the state {state.value}.", value=states[state])
+    by_state = GaugeMetricFamily(
+        "strandline_consumer_protocol_groups", "Groups of the consumer protocol coordinated here.", labels=("state",)
+    )
+    for modern_state in ModernState:
+        by_state.add_metric((modern_state.value.lower(),), modern[modern_state])
+    yield by_state
     yield lag
     prefix = "kafka_server_group_coordinator_metrics_"
     partitions = GaugeMetricFamily(
