@@ -323,8 +323,8 @@ def test_damage_is_told_and_nothing_of_it_returned() -> None:
 
 @pytest.mark.parametrize("bit", [60, 6, 0])
 def test_a_rotten_base_offset_is_told_by_the_order(bit: int) -> None:
-    """The CRC does not cover it (simulator seed 960: a record was returned at 2^59 + its offset, and those behind it
-    never). What lies before the two batches that contradict each other is returned, then poll says CORRUPT_MESSAGE."""
+    """The CRC does not cover it (simulator seed 960: a record was returned at 2^59 + its offset). What lies
+    before the two batches that contradict each other is returned, then poll says CORRUPT_MESSAGE."""
 
     async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
         await fill(ports, 5, batch_size=1)
