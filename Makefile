@@ -11,7 +11,7 @@ STAMP := $(VENV)/installed
 SEEDS ?= 200
 JOBS ?= 2
 
-.PHONY: help setup demo test lint docs bench interop sim mutants soak proto clean compose-test
+.PHONY: fuzz sanitize help setup demo test lint docs bench interop sim mutants soak proto clean compose-test
 
 help:
 	@echo "make demo          three nodes, a real data set, a killed leader, everything read back, Spark counts it"
@@ -22,6 +22,8 @@ help:
 	@echo "make interop       other people's Kafka clients and tools, unmodified: one table, client by feature"
 	@echo "make sim SEEDS=200 simulate so many seeds; SEED=7 replays one"
 	@echo "make mutants       take each rule out of the code, one at a time: some test must notice"
+	@echo "make fuzz MINUTES=5 a coverage-guided fuzzer on every parser; what it finds is kept in tests/hostile/corpus"
+	@echo "make sanitize      the compiled record codec under AddressSanitizer"
 	@echo "make soak          half an hour of faults on real processes, in both layouts"
 	@echo "make compose-test  the image and the compose files in containers, with chaos (starts an engine if none runs)"
 	@echo "make proto         generate the protobuf modules anew"
@@ -71,6 +73,13 @@ soak: setup
 
 compose-test: setup
 	$(BIN)/python -m pytest -s -ra tests/deploy/compose_live.py
+
+fuzz: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3'
+	$(BIN)/python -m tests.hostile.fuzz --minutes $(or $(MINUTES),5)
+
+sanitize: setup
+	$(BIN)/python -m tests.hostile.sanitize
 
 proto: setup
 	$(BIN)/python -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src src/strandline/proto/v1/*.proto

@@ -1,0 +1,293 @@
+"""Every parser of bytes from outside, as a function of bytes: it returns, or raises what it says it raises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from strandline.client.wire import fetch, produce, schema
+from strandline.client.wire.apis import SUPPORTED, Api
+from strandline.cluster.coordinator.groups import records as group_records
+from strandline.cluster.coordinator.groups.modern import records as modern_records
+from strandline.cluster.kafka import codec, fetch_wire
+from strandline.cluster.kafka.apis import metadata as metadata_api
+from strandline.cluster.kafka.apis import produce as produce_api
+from strandline.cluster.kafka.codec import skip_tagged_fields
+from strandline.cluster.kafka.table import APIS
+from strandline.controller import wire as controller_wire
+from strandline.controller.metadata import records as metadata_records
+from strandline.controller.quorum import wire as quorum_wire
+from strandline.controller.quorum.state_file import _decode as decode_quorum_state
+from strandline.log import checkpoints, records_python
+from strandline.log.batch import iter_batches, verify_crc
+from strandline.log.compression import Codec, decompress
+from strandline.log.config import LogConfig
+from strandline.log.index import IndexDamaged, OffsetIndex, TimeIndex
+from strandline.log.producer_state import SnapshotDamaged, decode_snapshot
+from strandline.log.records import Record, decode_records
+from strandline.log.scan import Damage, find_batch_after, scan_batches
+from strandline.log.validation import check_client_batches, check_replicated_batches
+from strandline.proto.errors import CorruptLogError, FatalError, KafkaError, ProtocolError
+from strandline.proto.varint import read_uvarint
+from strandline.replica import frames
+from tests.hostile.requests import EVERY_VERSION, kind_of
+
+UNPACKED_MAX = 1 << 20
+CORPUS = Path(__file__).parent / "corpus"
+
+
+class Target(NamedTuple):
+    """A parser. `refusals` are the errors that it documents; any other is a bug."""
+
+    parse: Callable[[bytes], Any]
+    refusals: tuple[type[Exception], ...] = ()
+
+
+def run(name: str, data: bytes) -> None:
+    """One try. Raises what the parser must not raise."""
+    target = TARGETS[name]
+    try:
+        target.parse(data)
+    except target.refusals:
+        return
+
+
+def _pick(choices: list[Any], data: bytes) -> tuple[Any, bytes]:
+    """What the first byte says, and the rest."""
+    return choices[(data[0] if data else 0) % len(choices)], data[1:]
+
+
+# ---------------------------------------------------------------- requests, in the broker
+
+
+def _request(data: bytes) -> None:
+    (key, version), body = _pick(EVERY_VERSION, data)
+    if APIS[key].schema:
+        codec.decode(kind_of(key, version), memoryview(body))
+
+
+def _produce_request(data: bytes) -> None:
+    version, body = _pick(list(range(produce_api.FIRST, produce_api.LAST + 1)), data)
+    produce_api.read_request(memoryview(body), version)
+
+
+def _fetch_request(data: bytes) -> None:
+    version, body = _pick(list(range(4, 18)), data)
+    fetch_wire.read_request(memoryview(body), version)
+
+
+def _metadata_request(data: bytes) -> None:
+    version, body = _pick(list(range(14)), data)
+    metadata_api.read_request(memoryview(body), version)
+
+
+# ---------------------------------------------------------------- answers, in the client
+
+RESPONSES = [(api, version) for api, known in SUPPORTED.items() for version in range(known.low, known.high + 1)]
+
+
+def _response(data: bytes) -> None:
+    (api, version), body = _pick(RESPONSES, data)
+    schema.decode_response(api, version, body)
+
+
+def _produce_response(data: bytes) -> None:
+    version, body = _pick(list(range(SUPPORTED[Api.PRODUCE].low, SUPPORTED[Api.PRODUCE].high + 1)), data)
+    produce.decode_produce(version, body)
+
+
+def _fetch_response(data: bytes) -> None:
+    version, body = _pick(list(range(SUPPORTED[Api.FETCH].low, SUPPORTED[Api.FETCH].high + 1)), data)
+    fetch.decode_fetch(version, memoryview(body))
+
+
+# ---------------------------------------------------------------- batches and records
+
+
+def _batches(data: bytes) -> None:
+    for header, batch in iter_batches(data):
+        verify_crc(batch)
+        decode_records(batch, UNPACKED_MAX)
+        assert header.size == len(batch)
+
+
+def _records(data: bytes) -> None:
+    """Both codecs, and they agree."""
+    from strandline.log import records
+
+    count, body = _pick(list(range(5)), data)
+    arguments = (body, count, 100, 5, None, Record, (None,) * 5, (0, 1, 2, 3, 4))
+    assert _outcome(records.decode, *arguments) == _outcome(records_python.decode, *arguments)
+    assert _outcome(records.check, body, count) == _outcome(records_python.check, body, count)
+
+
+def _outcome(call: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return call(*arguments)
+    except ValueError:
+        return ValueError
+
+
+def _decompress(data: bytes) -> None:
+    which, body = _pick(list(Codec), data)
+    assert len(decompress(which, body, UNPACKED_MAX)) <= UNPACKED_MAX
+
+
+def _client_batches(data: bytes) -> None:
+    check_client_batches(memoryview(bytearray(data)), LogConfig())
+
+
+def _replicated_batches(data: bytes) -> None:
+    check_replicated_batches(memoryview(data), 0, 0)
+
+
+class _Bytes:
+    """A file that is only read."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def size(self) -> int:
+        return len(self._data)
+
+    def pread(self, size: int, position: int) -> bytes:
+        return self._data[position : position + size]
+
+
+def _segment(data: bytes) -> None:
+    file: Any = _Bytes(data)
+    position = 0
+    for found in scan_batches(file, 0, -1):
+        assert found.position >= position
+        position = found.position
+        if isinstance(found, Damage):
+            find_batch_after(file, found.position, found.offset)
+
+
+# ---------------------------------------------------------------- files
+
+
+def _indexes(data: bytes) -> None:
+    for parse in (lambda: OffsetIndex.parse(data, 1 << 20), lambda: TimeIndex.parse(data)):
+        try:
+            parse()
+        except IndexDamaged:
+            continue
+
+
+def _checkpoints(data: bytes) -> None:
+    readers = (
+        checkpoints.decode_offsets,
+        checkpoints.decode_epochs,
+        checkpoints.MetaProperties.decode,
+        checkpoints.decode_partition_metadata,
+    )
+    for read in readers:
+        try:
+            read("file", data)
+        except CorruptLogError:
+            continue
+
+
+# ---------------------------------------------------------------- between nodes
+
+
+@dataclass
+class _Side:
+    """Takes every entry of a stream."""
+
+    entries: list[Any] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("on_"):
+            raise AttributeError(name)
+        return lambda *values: self.entries.append(values)
+
+
+def _stream(data: bytes) -> None:
+    side: Any = _Side()
+    for read in (
+        frames.read_hello,
+        lambda raw: frames.read_requests(raw, side),
+        lambda raw: frames.read_replies(raw, side),
+    ):
+        try:
+            read(data)
+        except ProtocolError:
+            continue
+
+
+def _quorum(data: bytes) -> None:
+    method, body = _pick(quorum_wire.methods(), data)
+    for decode in (quorum_wire.decode_request, quorum_wire.decode_response):
+        try:
+            decode(method, body)
+        except ProtocolError:
+            continue
+
+
+def _controller(data: bytes) -> None:
+    method, body = _pick(list(controller_wire.METHODS), data)
+    for decode, kind in (
+        (controller_wire.decode, method.request),
+        (controller_wire.decode, method.reply),
+        (controller_wire.decode_answer, method.reply),
+    ):
+        try:
+            decode(kind, body)
+        except (ProtocolError, KafkaError):
+            continue
+
+
+GROUP_READERS = (
+    group_records.read_key,
+    group_records.read_offset_value,
+    group_records.read_group_value,
+    modern_records.read_epoch,
+    modern_records.read_topics,
+    modern_records.read_member,
+    modern_records.read_target,
+    modern_records.read_current,
+)
+
+
+def _group_records(data: bytes) -> None:
+    """What a coordinator replays."""
+    read, body = _pick(list(GROUP_READERS), data)
+    read(body)
+
+
+def _varint(data: bytes) -> None:
+    value, position = read_uvarint(data, 0)
+    assert 0 <= value < 2**31
+    assert 1 <= position <= 5
+
+
+TARGETS: dict[str, Target] = {
+    "request": Target(_request, (ProtocolError,)),
+    "produce-request": Target(_produce_request, (ProtocolError,)),
+    "fetch-request": Target(_fetch_request, (ProtocolError,)),
+    "metadata-request": Target(_metadata_request, (ProtocolError,)),
+    "tagged-fields": Target(lambda data: skip_tagged_fields(memoryview(data), 0), (ProtocolError,)),
+    "response": Target(_response, (ProtocolError,)),
+    "produce-response": Target(_produce_response, (ProtocolError,)),
+    "fetch-response": Target(_fetch_response, (ProtocolError,)),
+    "varint": Target(_varint, (ProtocolError,)),
+    "batches": Target(_batches, (KafkaError,)),
+    "records": Target(_records),
+    "decompress": Target(_decompress, (KafkaError,)),
+    "client-batches": Target(_client_batches, (KafkaError,)),
+    "replicated-batches": Target(_replicated_batches, (KafkaError,)),
+    "segment": Target(_segment),
+    "indexes": Target(_indexes),
+    "checkpoints": Target(_checkpoints),
+    "producer-snapshot": Target(decode_snapshot, (SnapshotDamaged,)),
+    "stream": Target(_stream),
+    "quorum": Target(_quorum),
+    "controller": Target(_controller),
+    "metadata-record": Target(metadata_records.decode_record, (FatalError,)),
+    "group-records": Target(_group_records, (ProtocolError,)),
+    "quorum-state": Target(decode_quorum_state, (ValueError, KeyError, TypeError)),
+}
