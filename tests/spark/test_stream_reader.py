@@ -120,7 +120,7 @@ def test_limits_of_rows_and_bytes_end_and_lose_nothing(cluster: DevCluster) -> N
     make(cluster, "reader-limits")
     fill(cluster, "reader-limits", range(1000))
     for options, limit in (
-        ({"maxOffsetsPerTrigger": 300}, ReadMaxRows(300)),
+        ({"maxOffsetsPerTrigger": 300, "kafka.isolation.level": "read_committed"}, ReadMaxRows(300)),
         ({"maxBytesPerTrigger": 3000}, ReadMaxBytes(3000)),
     ):
         source = reader(cluster, subscribe="reader-limits", **options)

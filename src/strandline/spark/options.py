@@ -75,11 +75,6 @@ class SourceOptions:
     max_trigger_delay_ms: int = 15 * 60_000
     max_bytes_per_trigger: int | None = None
 
-    @property
-    def read_committed(self) -> bool:
-        """Whether `kafka.isolation.level` keeps what is not committed out; offsets then end at the last stable one."""
-        return self.client_settings.get("isolation.level") == "read_committed"
-
 
 def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> SourceOptions:
     """Check the options of a read.
