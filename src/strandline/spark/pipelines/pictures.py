@@ -13,16 +13,19 @@ if TYPE_CHECKING:
 COLOURS = {"EWR": "#0072b2", "JFK": "#d55e00", "LGA": "#009e73"}
 """Told apart also by who sees no red or green."""
 
+SCALE_MINUTES = 60
+"""The end of the colours' scale."""
+
 NEW_YORK = timezone(timedelta(hours=-5))
 """Its standard time, all year."""
 
 
-def _figure(rows: int, height: float, title: str) -> tuple[Figure, Sequence[Any]]:
+def _figure(rows: int, height: float, title: str, share_dates: bool = False) -> tuple[Figure, Sequence[Any]]:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, height), layout="constrained")
     figure.suptitle(title, fontsize=13)
-    axes = figure.subplots(rows, 1, squeeze=False)
+    axes = figure.subplots(rows, 1, squeeze=False, sharex=share_dates)
     return figure, [row[0] for row in axes]
 
 
@@ -56,10 +59,11 @@ def delays(path: Path, windows: Sequence[tuple[str, int, int, int]]) -> None:
         [_mean(cells.get((hour, month)), at_least=30, otherwise=nothing) for month in range(1, 13)]
         for hour in range(24)
     ]
-    image = hours.imshow(table, aspect="auto", cmap="cividis", origin="lower")
+    # Past midnight only the delayed are left, hours late: the scale is for the day.
+    image = hours.imshow(table, aspect="auto", cmap="cividis", origin="lower", vmin=0, vmax=SCALE_MINUTES)
     hours.set_xticks(range(12), ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"])
     hours.set_ylabel("hour of departure (EST)")
-    figure.colorbar(image, ax=hours, label="mean delay (minutes)")
+    figure.colorbar(image, ax=hours, label="mean delay (minutes)", extend="both")
     figure.savefig(path, dpi=110)
 
 
@@ -69,7 +73,9 @@ def lake(path: Path, rows: Mapping[str, int], before: Mapping[str, int], after: 
     Args:
         rows, before, after: by date, as 2013-01-31.
     """
-    figure, (upper, lower) = _figure(2, 6.5, "The log of flights as a Parquet lake, partitioned by date")
+    figure, (upper, lower) = _figure(
+        2, 6.5, "The log of flights as a Parquet lake, partitioned by date", share_dates=True
+    )
     days = [date.fromisoformat(day) for day in sorted(rows)]
     upper.bar(days, [rows[day] for day in sorted(rows)], width=1.0, color="#0072b2")
     upper.set_ylabel("rows of a date")
@@ -78,6 +84,7 @@ def lake(path: Path, rows: Mapping[str, int], before: Mapping[str, int], after: 
     )
     lower.step(days, [after.get(day, 0) for day in sorted(rows)], where="mid", color="#009e73", label="after")
     lower.set_ylabel("files of a date")
+    lower.yaxis.get_major_locator().set_params(integer=True)
     lower.set_ylim(bottom=0)
     lower.legend(loc="upper left", frameon=False, ncols=2)
     figure.savefig(path, dpi=110)
