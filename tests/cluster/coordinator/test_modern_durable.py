@@ -1,4 +1,4 @@
-"""What a coordinator of the consumer protocol told stands in its log, and what does not was told to nobody (KIP-848)."""
+"""What a coordinator of the consumer protocol told stands in its log; what does not was told to nobody (KIP-848)."""
 
 from __future__ import annotations
 
