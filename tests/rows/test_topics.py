@@ -192,7 +192,7 @@ def test_topics_made_on_first_use(cluster: DevCluster) -> None:
 def test_partitions_added_to_a_live_topic(cluster: DevCluster) -> None:
     """S16: old offsets unchanged, clients in use learn of the new ones, the CLI warns that keys move.
 
-    Left out: a running group, for groups are not served yet; an assigned consumer goes on instead.
+    An assigned consumer goes on here; a running group does in `tests/rows/test_kafka_tools.py`.
     """
     create(cluster.bootstrap, "s16", partitions=3)
     old = [("s16", number) for number in range(3)]
