@@ -12,14 +12,14 @@ from strandline.cluster.dev import DevCluster
 from tests.hostile.node import attack, endpoint, frame
 from tests.hostile.requests import EVERY_VERSION, mutated, request
 
-ROUNDS = 12
-"""Requests of each API and version: about two thousand in all."""
+ROUNDS = 6
+"""Requests of each API and version: about a thousand in all."""
 
 PATIENCE_S = 0.05
 """A request that waits (a fetch for data, a member for others) is left alone after this, its connection closed."""
 
 
-@pytest.mark.parametrize("seed", [10])
+@pytest.mark.parametrize("seed", [5])
 def test_every_request_of_every_version_mutated(victim: DevCluster, seed: int) -> None:
     """Each on a connection of its own: it is answered, or closed with one line in the log, or waits as it asks to."""
     rng = random.Random(seed)

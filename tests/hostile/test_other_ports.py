@@ -22,7 +22,7 @@ from strandline.proto.ids import BrokerEpoch, NodeId
 from strandline.replica import frames
 from strandline.replica.fetcher import STREAM_METHOD
 from tests.hostile.node import MIB, attack, internal_endpoint
-from tests.rows.helpers import send_all
+from tests.rows.helpers import make_topic, send_all
 
 UNARY = [*(method.path for method in quorum_wire.methods()), *(method.path for method in controller_wire.METHODS)]
 
@@ -74,7 +74,8 @@ def test_votes_and_leaders_of_another_cluster(victim: DevCluster) -> None:
             method = quorum_wire.method_of(request)
             data = channel.unary_unary(method.path)(quorum_wire.encode_request(request), timeout=10)
             assert quorum_wire.decode_response(method, data).error is ErrorCode.INCONSISTENT_CLUSTER_ID
-    send_all(victim, "t", [b"still led"])
+    make_topic(victim, "led")
+    send_all(victim, "led", [b"still led"])
 
 
 def test_replication_streams_of_strangers(victim: DevCluster) -> None:
