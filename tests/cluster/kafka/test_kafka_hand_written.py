@@ -78,7 +78,7 @@ def expected(name: str, version: int, message: Any) -> Any:
     if name == "Metadata":
         everything = message.topics is None or (version == 0 and not message.topics)
         return (
-            None if everything else [one.name for one in message.topics],
+            None if everything else [None if getattr(one, "topic_id", None) else one.name for one in message.topics],
             getattr(message, "allow_auto_topic_creation", True),
             getattr(message, "include_cluster_authorized_operations", False),
             getattr(message, "include_topic_authorized_operations", False),

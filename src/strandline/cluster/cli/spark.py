@@ -74,6 +74,10 @@ def flights_delays(**options: Any) -> None:
     """Live delays per airport in hourly event-time windows, to a topic keyed by airport and to Parquet.
 
     Reports that come twice count once, reports later than the watermark are dropped and counted.
+
+    \b
+    strandline spark run flights-delays
+    strandline spark run flights-delays --fraction 0.02 --output json
     """
     from strandline.spark.pipelines.jobs import flights_delays as job
 
@@ -83,7 +87,11 @@ def flights_delays(**options: Any) -> None:
 @run.command("flights-lake")
 @_pipeline
 def flights_lake(**options: Any) -> None:
-    """The log as a Parquet lake partitioned by date: exactly once by offset ranges, restarted, compacted."""
+    """The log as a Parquet lake partitioned by date: exactly once by offset ranges, restarted, compacted.
+
+    \b
+    strandline spark run flights-lake --fraction 0.02
+    """
     from strandline.spark.pipelines.jobs import flights_lake as job
 
     _run(job, **options)
@@ -92,7 +100,11 @@ def flights_lake(**options: Any) -> None:
 @run.command("flights-weather")
 @_pipeline
 def flights_weather(**options: Any) -> None:
-    """Flights with the weather of their hour: a stream joined to a stream."""
+    """Flights with the weather of their hour: a stream joined to a stream.
+
+    \b
+    strandline spark run flights-weather --fraction 0.02
+    """
     from strandline.spark.pipelines.jobs import flights_weather as job
 
     _run(job, **options)
@@ -101,7 +113,11 @@ def flights_weather(**options: Any) -> None:
 @run.command("flights-replay")
 @_pipeline
 def flights_replay(**options: Any) -> None:
-    """A bug is fixed: a second run from the beginning beside the first, which it then replaces (blue and green)."""
+    """A bug is fixed: a second run from the beginning beside the first, which it then replaces (blue and green).
+
+    \b
+    strandline spark run flights-replay --fraction 0.02
+    """
     from strandline.spark.pipelines.replay_job import flights_replay as job
 
     _run(job, **options)

@@ -54,6 +54,10 @@ _LEADER = struct.Struct(">iib")
 _NO_RECORD_ERRORS = array_head(0, False)
 
 
+TOPIC_BYTES_MIN = 3
+"""A topic with an empty name, no partition and no tagged field takes a byte each."""
+
+
 def read_request(view: memoryview, version: int) -> ProduceRequest:
     """Raises ProtocolError."""
     flexible = version >= FLEXIBLE_SINCE
@@ -63,7 +67,7 @@ def read_request(view: memoryview, version: int) -> ProduceRequest:
         raise ProtocolError("The message ends within a field")
     acks, timeout_ms = _HEAD.unpack_from(view, position)
     elements = Elements()
-    count, position = read_count(view, position + _HEAD.size, 4, flexible, elements)
+    count, position = read_count(view, position + _HEAD.size, TOPIC_BYTES_MIN, flexible, elements)
     topics = []
     for _ in range(count):
         name = topic_id = None
