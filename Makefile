@@ -15,7 +15,8 @@ JOBS ?= 2
 
 help:
 	@echo "make demo          three nodes, a real data set, a killed leader, everything read back, Spark counts it"
-	@echo "make test          every test"
+	@echo "make test          the tests, save those that take minutes each"
+	@echo "make test-long     every test"
 	@echo "make lint          ruff, mypy, import-linter, tidiness, the generated docs"
 	@echo "make docs          write the generated parts of docs/ anew"
 	@echo "make bench         measure speed and memory, beside Apache Kafka where it can be had"
@@ -44,6 +45,9 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest -q
+
+test-long: setup
+	$(BIN)/python -m pytest -q --long --timeout 900
 
 lint: setup
 	$(BIN)/ruff format --check src tests bench interop

@@ -3,14 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from strandline.chaos.mutants import MUTANTS, without
 from strandline.cluster.dev import DevCluster
 
+LONG = {
+    # Minutes each on two cores: a JVM, a build, a cluster for every test, many seeds. `make test-long` runs them.
+    "chaos/plugin/test_cluster.py",
+    "chaos/plugin/test_simulation.py",
+    "chaos/test_explain.py",
+    "chaos/test_explain_shrink.py",
+    "client/test_groups_simulated.py",
+    "client/test_real_groups.py",
+    "client/test_worked_examples.py",
+    "hostile/test_mutated_requests.py",
+    "hostile/test_slow_peers.py",
+    "interop/test_sample.py",
+    "rows/test_consumer_protocol.py",
+    "rows/test_kafka_tools.py",
+    "rows/test_one_way_cut.py",
+    "rows/test_overload.py",
+    "rows/test_racks.py",
+    "rows/test_split_layout.py",
+    "spark/pipelines/test_lake.py",
+    "spark/pipelines/test_transformations.py",
+    "spark/test_streaming.py",
+}
+"""Files that `make test` leaves out; each runs where it is named, and all with --long."""
+
+HERE = Path(__file__).parent
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Long files are left out, unless asked for."""
+    if not collection_path.is_relative_to(HERE) or collection_path.relative_to(HERE).as_posix() not in LONG:
+        return None
+    named = {Path(argument.partition("::")[0]).resolve() for argument in config.args}
+    return None if config.getoption("--long") or collection_path in named else True
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="the files that take minutes too")
     parser.addoption("--mutant", choices=tuple(MUTANTS), metavar="NAME", help="take this rule out: tests should fail")
 
 
