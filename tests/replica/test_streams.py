@@ -48,7 +48,7 @@ class RawFollower:
     async def hear(self) -> list[tuple[Any, ...]]:
         """The entries of the next frame; none when the stream has ended. It is never silent for long."""
         try:
-            async with asyncio.timeout(4):
+            async with asyncio.timeout(20):
                 frame = await self.stream.read()
         except TimeoutError:
             raise AssertionError("the leader says nothing, and does not end the stream") from None

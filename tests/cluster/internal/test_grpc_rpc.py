@@ -112,7 +112,8 @@ def test_handlers_errors_and_unknown_methods_are_rejections() -> None:
         with pytest.raises(RpcRejected):
             await rpc.call(server.endpoint, "/strandline.v1.Test/Unknown", b"", timeout_ms=5000)
         with pytest.raises(RpcRejected):
-            await rpc.open_stream(server.endpoint, "/strandline.v1.Test/Unknown", timeout_ms=5000)
+            refused = await rpc.open_stream(server.endpoint, "/strandline.v1.Test/Unknown", timeout_ms=5000)
+            await refused.read()
         stream = await rpc.open_stream(server.endpoint, STREAM, timeout_ms=5000)
         await stream.write(b"go")
         with pytest.raises(RpcRejected, match="not this"):

@@ -55,7 +55,8 @@ class GrpcRpc:
 
     async def open_stream(self, endpoint: Endpoint, method: str, *, timeout_ms: float) -> GrpcStream:
         """Open a bidirectional stream; returns once the peer's handler has begun. Raises RpcUnavailable, RpcTimeout,
-        RpcRejected (the peer does not serve this method)."""
+        RpcRejected (the peer does not serve this method; where its refusal comes in two pieces, the first read raises
+        it)."""
         peer = self._peer(endpoint)
         stub = peer.streams.get(method)
         if stub is None:
