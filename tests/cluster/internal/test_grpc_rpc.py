@@ -95,6 +95,11 @@ def test_nobody_listens_is_refused() -> None:
     run(body)
 
 
+async def _first_of(rpc: GrpcRpc, endpoint: Endpoint, method: str) -> bytes | None:
+    """The first frame of a stream."""
+    return await (await rpc.open_stream(endpoint, method, timeout_ms=5000)).read()
+
+
 def test_handlers_errors_and_unknown_methods_are_rejections() -> None:
     """The port: an exception of the handler reaches the caller as RpcRejected, and so does a method nobody serves."""
 
@@ -112,8 +117,7 @@ def test_handlers_errors_and_unknown_methods_are_rejections() -> None:
         with pytest.raises(RpcRejected):
             await rpc.call(server.endpoint, "/strandline.v1.Test/Unknown", b"", timeout_ms=5000)
         with pytest.raises(RpcRejected):
-            refused = await rpc.open_stream(server.endpoint, "/strandline.v1.Test/Unknown", timeout_ms=5000)
-            await refused.read()
+            await _first_of(rpc, server.endpoint, "/strandline.v1.Test/Unknown")
         stream = await rpc.open_stream(server.endpoint, STREAM, timeout_ms=5000)
         await stream.write(b"go")
         with pytest.raises(RpcRejected, match="not this"):
