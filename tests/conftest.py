@@ -12,6 +12,7 @@ from strandline.cluster.dev import DevCluster
 
 LONG = {
     # Minutes each on two cores: a JVM, a build, a cluster for every test, many seeds. `make test-long` runs them.
+    "chaos/live/test_live_cluster.py",
     "chaos/plugin/test_cluster.py",
     "chaos/plugin/test_simulation.py",
     "chaos/test_explain.py",
