@@ -78,6 +78,25 @@ def read_name(view: memoryview, position: int, flexible: bool) -> tuple[str, int
     return name, position
 
 
+def read_fixed(view: memoryview, position: int, layout: struct.Struct) -> tuple[tuple[int, ...], int]:
+    """Integers of a fixed layout."""
+    if position + layout.size > len(view):
+        raise ProtocolError("The message ends within a field")
+    return layout.unpack_from(view, position), position + layout.size
+
+
+def skip_tags(view: memoryview, position: int) -> int:
+    """Pass over tagged fields, whatever they are: newer versions add some."""
+    count, position = read_uvarint(view, position)
+    for _ in range(count):
+        _, position = read_uvarint(view, position)
+        size, position = read_uvarint(view, position)
+        position += size
+        if position > len(view):
+            raise ProtocolError("The message ends within a tagged field")
+    return position
+
+
 def read_int16(view: memoryview, position: int) -> tuple[int, int]:
     if position + 2 > len(view):
         raise ProtocolError("The message ends within a field")

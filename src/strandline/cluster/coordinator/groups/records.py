@@ -13,7 +13,17 @@ from typing import NamedTuple
 from strandline.cluster.coordinator.groups.modern.records import Kind, ModernKey
 from strandline.cluster.coordinator.groups.modern.records import read_key as read_modern_key
 from strandline.cluster.coordinator.machine import Record
-from strandline.cluster.kafka.wire import INT16, INT32, INT64, read_bytes, read_int16, read_name, read_string
+from strandline.cluster.kafka.wire import (
+    INT16,
+    INT32,
+    INT64,
+    read_bytes,
+    read_fixed,
+    read_int16,
+    read_name,
+    read_string,
+    skip_tags,
+)
 from strandline.proto.errors import ProtocolError
 from strandline.proto.varint import read_uvarint
 
@@ -177,7 +187,7 @@ def read_key(raw: bytes) -> Key:
     if version in OFFSET_KEY_VERSIONS:
         group, position = read_name(view, position, False)
         topic, position = read_name(view, position, False)
-        (partition,), position = _fixed(view, position, INT32)
+        (partition,), position = read_fixed(view, position, INT32)
         return OffsetKey(group, topic, partition)
     if version == GROUP_KEY_VERSION:
         return GroupKey(read_name(view, position, False)[0])
@@ -190,14 +200,14 @@ def read_offset_value(raw: bytes) -> OffsetValue:
     """Raises ProtocolError for a value that does not parse."""
     view = memoryview(raw)
     version, position = _value_version(view)
-    (offset,), position = _fixed(view, position, INT64)
+    (offset,), position = read_fixed(view, position, INT64)
     leader_epoch, expire_ms = -1, NEVER
     if version >= 3:
-        (leader_epoch,), position = _fixed(view, position, INT32)
+        (leader_epoch,), position = read_fixed(view, position, INT32)
     metadata, position = read_name(view, position, version >= FLEXIBLE_SINCE)
-    (commit_ms,), position = _fixed(view, position, INT64)
+    (commit_ms,), position = read_fixed(view, position, INT64)
     if version == EXPIRING_VALUE_VERSION:
-        (expire_ms,), position = _fixed(view, position, INT64)
+        (expire_ms,), position = read_fixed(view, position, INT64)
     return OffsetValue(offset, leader_epoch, metadata, commit_ms, expire_ms)
 
 
@@ -207,17 +217,17 @@ def read_group_value(raw: bytes) -> GroupValue:
     version, position = _value_version(view)
     flexible = version >= FLEXIBLE_SINCE
     protocol_type, position = read_name(view, position, flexible)
-    (generation,), position = _fixed(view, position, INT32)
+    (generation,), position = read_fixed(view, position, INT32)
     protocol, position = read_string(view, position, flexible)
     leader, position = read_string(view, position, flexible)
     state_ms = NEVER
     if version >= 2:
-        (state_ms,), position = _fixed(view, position, INT64)
+        (state_ms,), position = read_fixed(view, position, INT64)
     if flexible:
         count, position = read_uvarint(view, position)
         count -= 1
     else:
-        (count,), position = _fixed(view, position, INT32)
+        (count,), position = read_fixed(view, position, INT32)
     if count < 0 or count > len(view) - position:
         raise ProtocolError(f"A group claims {count} members, {len(view) - position} bytes are left")
     members = []
@@ -237,12 +247,12 @@ def _read_member(view: memoryview, position: int, version: int) -> tuple[MemberV
     client_host, position = read_name(view, position, flexible)
     rebalance_timeout_ms = -1
     if version >= 1:
-        (rebalance_timeout_ms,), position = _fixed(view, position, INT32)
-    (session_timeout_ms,), position = _fixed(view, position, INT32)
+        (rebalance_timeout_ms,), position = read_fixed(view, position, INT32)
+    (session_timeout_ms,), position = read_fixed(view, position, INT32)
     subscription, position = read_bytes(view, position, flexible)
     assignment, position = read_bytes(view, position, flexible)
     if flexible:
-        position = _skip_tags(view, position)
+        position = skip_tags(view, position)
     member = MemberValue(
         member_id=member_id,
         instance_id=instance_id,
@@ -263,30 +273,13 @@ def _value_version(view: memoryview) -> tuple[int, int]:
     return version, position
 
 
-def _fixed(view: memoryview, position: int, layout: struct.Struct) -> tuple[tuple[int, ...], int]:
-    if position + layout.size > len(view):
-        raise ProtocolError("The record ends within a field")
-    return layout.unpack_from(view, position), position + layout.size
-
-
-def _skip_tags(view: memoryview, position: int) -> int:
-    count, position = read_uvarint(view, position)
-    for _ in range(count):
-        _, position = read_uvarint(view, position)
-        size, position = read_uvarint(view, position)
-        position += size
-        if position > len(view):
-            raise ProtocolError("The record ends within a tagged field")
-    return position
-
-
 def subscribed_topics(subscription: bytes) -> tuple[str, ...] | None:
     """The topics of a consumer's subscription (ConsumerProtocolSubscription: version 0 is the beginning of every later
     one); None when it does not parse, for the bytes are the clients' own."""
     view = memoryview(subscription)
     try:
         _, position = read_int16(view, 0)
-        (count,), position = _fixed(view, position, INT32)
+        (count,), position = read_fixed(view, position, INT32)
         topics = []
         for _ in range(count):
             topic, position = read_name(view, position, False)

@@ -28,15 +28,16 @@ from strandline.cluster.kafka.wire import (
     int32_array,
     nullable_string,
     read_count,
+    read_fixed,
     read_int16,
     read_name,
     read_string,
     read_uuid,
+    skip_tags,
     string,
 )
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import TopicId
-from strandline.proto.varint import read_uvarint
 
 Assignment = Mapping[TopicId, tuple[int, ...]]
 """Partitions by topic id, sorted; no topic without a partition."""
@@ -197,7 +198,7 @@ def read_key(version: int, view: memoryview, position: int) -> ModernKey:
 def read_epoch(raw: bytes) -> int:
     """Raises ProtocolError for a value that does not parse, as all of these do."""
     view, position = _value(raw)
-    (epoch,), position = _fixed(view, position, INT32)
+    (epoch,), position = read_fixed(view, position, INT32)
     _end(view, position)
     return epoch
 
@@ -209,18 +210,18 @@ def read_topics(raw: bytes) -> dict[str, TopicShape]:
     for _ in range(count):
         topic_id, position = read_uuid(view, position)
         name, position = read_name(view, position, True)
-        (partitions,), position = _fixed(view, position, INT32)
+        (partitions,), position = read_fixed(view, position, INT32)
         _, position = _array(view, position, 3, _read_racks)
-        position = _tags(view, position)
+        position = skip_tags(view, position)
         topics[name] = TopicShape(topic_id, partitions)
     _end(view, position)
     return topics
 
 
 def _read_racks(view: memoryview, position: int) -> tuple[None, int]:
-    _, position = _fixed(view, position, INT32)
+    _, position = read_fixed(view, position, INT32)
     _, position = _array(view, position, 1, lambda view, position: read_name(view, position, True))
-    return None, _tags(view, position)
+    return None, skip_tags(view, position)
 
 
 def read_member(raw: bytes) -> MemberInfo:
@@ -231,7 +232,7 @@ def read_member(raw: bytes) -> MemberInfo:
     client_host, position = read_name(view, position, True)
     topics, position = _array(view, position, 1, lambda view, position: read_name(view, position, True))
     regex, position = read_string(view, position, True)
-    (rebalance_timeout_ms,), position = _fixed(view, position, INT32)
+    (rebalance_timeout_ms,), position = read_fixed(view, position, INT32)
     assignor, position = read_string(view, position, True)
     _end(view, position)
     return MemberInfo(instance_id, rack, client_id, client_host, tuple(topics), regex, rebalance_timeout_ms, assignor)
@@ -246,9 +247,9 @@ def read_target(raw: bytes) -> Assignment:
 
 def read_current(raw: bytes) -> Current:
     view, position = _value(raw)
-    (epoch,), position = _fixed(view, position, INT32)
-    (previous,), position = _fixed(view, position, INT32)
-    (state,), position = _fixed(view, position, INT8)
+    (epoch,), position = read_fixed(view, position, INT32)
+    (previous,), position = read_fixed(view, position, INT32)
+    (state,), position = read_fixed(view, position, INT8)
     assigned, position = _read_assignment(view, position)
     revoking, position = _read_assignment(view, position)
     _end(view, position)
@@ -267,7 +268,7 @@ def _read_assignment(view: memoryview, position: int) -> tuple[dict[TopicId, tup
         if size < 0:
             raise ProtocolError("Null where the record must have partitions")
         assignment[topic_id] = struct.unpack_from(f">{size}i", view, position)
-        position = _tags(view, position + 4 * size)
+        position = skip_tags(view, position + 4 * size)
     return assignment, position
 
 
@@ -293,26 +294,8 @@ def _value(raw: bytes) -> tuple[memoryview, int]:
     return view, position
 
 
-def _fixed(view: memoryview, position: int, layout: struct.Struct) -> tuple[tuple[int, ...], int]:
-    if position + layout.size > len(view):
-        raise ProtocolError("The record ends within a field")
-    return layout.unpack_from(view, position), position + layout.size
-
-
-def _tags(view: memoryview, position: int) -> int:
-    """Skip tagged fields, whatever they are: Kafka's newer versions add some."""
-    count, position = read_uvarint(view, position)
-    for _ in range(count):
-        _, position = read_uvarint(view, position)
-        size, position = read_uvarint(view, position)
-        position += size
-        if position > len(view):
-            raise ProtocolError("The record ends within a tagged field")
-    return position
-
-
 def _end(view: memoryview, position: int) -> None:
-    if _tags(view, position) != len(view):
+    if skip_tags(view, position) != len(view):
         raise ProtocolError("Bytes after the end of a record")
 
 
