@@ -40,10 +40,11 @@ class ManualClock:
 
 
 class FailingDisk(RealDisk):
-    """A real disk on which a test can make the next writes or syncs fail."""
+    """A real disk on which a test can make the next writes or syncs fail; `reads` counts reads of files."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.reads = 0
         self.write_error: DiskError | None = None
         self.bytes_left: int | None = None
         self.sync_error: DiskError | None = None
@@ -74,6 +75,12 @@ class FailingDisk(RealDisk):
 
 class _FailingFile(RealFile):
     __slots__ = ()
+
+    def pread(self, size: int, position: int) -> bytes:
+        disk = self._disk
+        assert isinstance(disk, FailingDisk)
+        disk.reads += 1
+        return super().pread(size, position)
 
     def pwrite(self, data: Buffer, position: int) -> None:
         disk = self._disk

@@ -54,6 +54,23 @@ def test_a_clean_stop_leaves_a_snapshot(disk: FailingDisk, tmp_path: Path) -> No
     assert once(open_test_log(disk, tmp_path, last_life=LastLife(clean=True, log_start_offset=2)))
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_without_producers_is_not_walked_either(disk: FailingDisk, tmp_path: Path, clean: bool) -> None:
+    """That there are no producers stands in a snapshot too: what a start reads does not grow with the log (row S73)."""
+    log = open_test_log(disk, tmp_path)
+    for _ in range(20):
+        fill(log, 50)
+        log.roll()
+    log.sync_now()
+    if clean:
+        log.close()
+    else:
+        log.close_files()
+    disk.reads = 0
+    open_test_log(disk, tmp_path, last_life=LastLife(clean=clean, same_boot=True, recovery_point=1000))
+    assert disk.reads < 50, "1,000 batches stand in it; each closed segment is asked for its end"
+
+
 def in_a_world(life: Callable[[World, Ports], Coroutine[Any, Any, None]], seed: int) -> None:
     """One life of a process on a machine with a simulated disk."""
     world = World(seed)

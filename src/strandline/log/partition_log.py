@@ -219,8 +219,8 @@ class PartitionLog(LogState):
         old = self.segments[-1]
         self.dirt.add_and_close(old.seal())
         self.dirt.add(old.file)
-        if len(self.producers):
-            self.dirt.add_and_close([self.snapshots.write(self.log_end_offset, self.producers)])
+        # Without producers too: a start must know that there are none without walking the whole log.
+        self.dirt.add_and_close([self.snapshots.write(self.log_end_offset, self.producers)])
         self._snapshot_bytes = 0
         self.begin_segment(self.log_end_offset, now_ms)
         self.cache.touch(old)
@@ -237,9 +237,8 @@ class PartitionLog(LogState):
                     file.close()
             if self._snapshot_bytes > SNAPSHOT_INTERVAL_BYTES:
                 self._snapshot_bytes = 0
-                if len(self.producers):
-                    self.snapshots.write(self.log_end_offset, self.producers).close()
-                    self.snapshots.delete_strays(self.bases)
+                self.snapshots.write(self.log_end_offset, self.producers).close()
+                self.snapshots.delete_strays(self.bases)
         except DiskFull:
             return  # indexes are written later; recovery finds a torn snapshot by its CRC and replays from an older one
         except DiskError as error:
@@ -371,7 +370,7 @@ class PartitionLog(LogState):
             active = self.segments[-1]
             self.dirt.add_and_close(active.seal())
             self.dirt.add(active.file)
-            if len(self.producers):
+            if active.size or len(self.segments) > 1:
                 self.dirt.add_and_close([self.snapshots.write(self.log_end_offset, self.producers)])
                 self.dirt.add_directory(self.directory)
             else:
