@@ -65,7 +65,7 @@ def test_empty_partitions_cost_no_task() -> None:
     assert planned(subscribe="b, a,a") == [OffsetRange(A0, 10, 110), OffsetRange(A1, 0, 50)]
 
 
-def test_pattern_matches_whole_names() -> None:
+def test_pattern_is_found_in_names() -> None:
     assert [r.partition for r in planned(subscribePattern="a|b.+")] == [A0, A1]
 
 

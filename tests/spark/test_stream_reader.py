@@ -9,6 +9,7 @@ import pytest
 
 from strandline.client import Admin, NewTopic, Producer
 from strandline.cluster.dev import DevCluster
+from tests.rows.helpers import eventually
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
@@ -68,6 +69,14 @@ def values(source: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> 
     )
 
 
+def topics_of_every_broker(cluster: DevCluster) -> list[list[str]]:
+    found = []
+    for broker in cluster.bootstrap.split(","):
+        with Admin(broker) as admin:
+            found.append(admin.list_topics())
+    return found
+
+
 def test_a_query_meets_new_partitions_and_new_topics(cluster: DevCluster) -> None:
     make(cluster, "reader-grow-1")
     fill(cluster, "reader-grow-1", range(100))
@@ -111,6 +120,57 @@ def test_a_topic_created_anew_is_not_read_under_old_offsets(cluster: DevCluster)
             source.latestOffset(first, ReadAllAvailable())
         second = lenient.latestOffset(first, ReadAllAvailable())
         assert values(lenient, first, second) == list(range(1000, 1100))
+    finally:
+        source.stop()
+        lenient.stop()
+
+
+def test_records_deleted_past_the_offset(cluster: DevCluster) -> None:
+    """DeleteRecords under a query: the loss is told with its figures, or what is left is read; then it goes on."""
+    make(cluster, "reader-trim")
+    fill(cluster, "reader-trim", range(100))
+    source = reader(cluster, subscribe="reader-trim")
+    lenient = reader(cluster, subscribe="reader-trim", failOnDataLoss="false")
+    try:
+        start = source.initialOffset()
+        first = source.latestOffset(start, ReadAllAvailable())
+        tasks = source.partitions(start, first)
+        with Admin(cluster.bootstrap) as admin:
+            admin.delete_records({("reader-trim", 0): 20})
+        with pytest.raises(DataLossError, match=r"offset 0 .* holds \[20, 50\).*failOnDataLoss=false"):
+            source.partitions(start, first)
+        with pytest.raises(DataLossError):  # between the plan and the task
+            list(pickle.loads(pickle.dumps(source)).read(tasks[0]))
+        left = [number for number in range(100) if number % 2 or number >= 40]
+        assert values(lenient, start, first) == left
+        fill(cluster, "reader-trim", range(100, 110))
+        for each in (source, lenient):  # what was read before is no loss
+            assert values(each, first, each.latestOffset(first, ReadAllAvailable())) == list(range(100, 110))
+    finally:
+        source.stop()
+        lenient.stop()
+
+
+def test_a_topic_deleted_under_a_query(cluster: DevCluster) -> None:
+    make(cluster, "reader-gone-1")
+    make(cluster, "reader-gone-2")
+    fill(cluster, "reader-gone-1", range(20))
+    fill(cluster, "reader-gone-2", range(100, 120))
+    source = reader(cluster, subscribePattern="reader-gone-.*")
+    lenient = reader(cluster, subscribePattern="reader-gone-.*", failOnDataLoss="false")
+    try:
+        start = source.initialOffset()
+        first = source.latestOffset(start, ReadAllAvailable())
+        with Admin(cluster.bootstrap) as admin:
+            admin.delete_topics(["reader-gone-1"])
+        eventually(lambda: not any("reader-gone-1" in names for names in topics_of_every_broker(cluster)))
+        fill(cluster, "reader-gone-2", range(120, 130))
+        with pytest.raises(DataLossError, match="reader-gone-1"):
+            source.latestOffset(first, ReadAllAvailable())
+        with pytest.raises(DataLossError, match="reader-gone-1"):
+            source.partitions(start, first)
+        assert values(lenient, start, first) == list(range(100, 120))
+        assert values(lenient, first, lenient.latestOffset(first, ReadAllAvailable())) == list(range(120, 130))
     finally:
         source.stop()
         lenient.stop()

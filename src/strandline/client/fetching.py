@@ -40,8 +40,9 @@ from strandline.proto.errors import ConfigError, KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.ports import Clock, Rng
 
-_SHORT_LOG_GRACE_MS = 5_000
-"""How long a log may seem to end before the range does: a new leader learns its high watermark after its election."""
+_SHORT_LOG_GRACE_MS = 45_000
+"""How long a log may seem to end before the range does. A new leader learns its high watermark from the ISR, and waits
+replica.lag.time.max.ms (30 s) for one of it that is silent: until then records that were committed seem not to be."""
 
 
 class TopicReplaced(ClientError):
@@ -273,17 +274,22 @@ class RangeReader:
         values and headers; a batch is never split, so they may hold one batch more. Raises as `read_batches`.
         """
         columns, timestamp_type = RecordColumns.empty(), 0
-        for batch in self.read_batches(topic, partition, start, end):
-            full = columns.rows >= max_rows or columns.size_bytes >= max_bytes
-            if columns.rows and (full or timestamp_type != batch.header.timestamp_type):
-                yield timestamp_type, columns
-                columns = RecordColumns.empty()
-            timestamp_type = batch.header.timestamp_type
-            try:
-                decode_columns(columns, batch.header, batch.data, start, end, with_headers=with_headers)
-            except KafkaError as error:
-                figures = {**error.figures, "partition": f"{topic}-{partition}", "base_offset": batch.base_offset}
-                raise KafkaError(error.code, error.message, **figures) from error
+        try:
+            for batch in self.read_batches(topic, partition, start, end):
+                full = columns.rows >= max_rows or columns.size_bytes >= max_bytes
+                if columns.rows and (full or timestamp_type != batch.header.timestamp_type):
+                    yield timestamp_type, columns
+                    columns = RecordColumns.empty()
+                timestamp_type = batch.header.timestamp_type
+                try:
+                    decode_columns(columns, batch.header, batch.data, start, end, with_headers=with_headers)
+                except KafkaError as error:
+                    figures = {**error.figures, "partition": f"{topic}-{partition}", "base_offset": batch.base_offset}
+                    raise KafkaError(error.code, error.message, **figures) from error
+        except OffsetOutOfRange:
+            if columns.rows:
+                yield timestamp_type, columns  # records before the gap: who goes on behind it must not miss them
+            raise
         if columns.rows:
             yield timestamp_type, columns
 

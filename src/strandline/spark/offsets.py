@@ -20,6 +20,9 @@ from strandline.proto.ids import TopicPartition
 EARLIEST = -2
 LATEST = -1
 
+INT64_MAX = 2**63 - 1
+"""Offsets and times are of 64 bits on the wire."""
+
 
 @dataclass(frozen=True)
 class Earliest:
@@ -59,11 +62,12 @@ def parse_partition_numbers(key: str, text: str) -> dict[TopicPartition, int]:
     """Read {"topic": {"0": 23}}.
 
     Raises:
-        ConfigError: not such a JSON document; says the key, the value and the form that is allowed.
+        ConfigError: not such a JSON document, or it says a thing twice; says the key, the value and the form that is
+            allowed.
     """
-    allowed = 'JSON such as {"topic": {"0": 23, "1": -2}}'
+    allowed = 'JSON such as {"topic": {"0": 23, "1": -2}}, each partition once, numbers of 64 bits'
     try:
-        document = json.loads(text)
+        document = json.loads(text, object_pairs_hook=_each_once)
     except ValueError:
         raise ConfigError(key, text, allowed) from None
     if not isinstance(document, dict):
@@ -73,10 +77,20 @@ def parse_partition_numbers(key: str, text: str) -> dict[TopicPartition, int]:
         if not isinstance(partitions, dict):
             raise ConfigError(key, text, allowed)
         for partition, number in partitions.items():
-            if not partition.isdecimal() or not isinstance(number, int) or isinstance(number, bool):
+            if not partition.isdecimal() or str(int(partition)) != partition:
+                raise ConfigError(key, text, allowed)
+            if type(number) is not int or not -INT64_MAX <= number <= INT64_MAX:
                 raise ConfigError(key, text, allowed)
             numbers[TopicPartition(topic, int(partition))] = number
     return numbers
+
+
+def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """An object of JSON; where a key stands twice, the first would be dropped without a word."""
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        raise ValueError("a key stands twice")
+    return document
 
 
 def parse_assignment(key: str, text: str) -> list[TopicPartition]:
@@ -87,7 +101,7 @@ def parse_assignment(key: str, text: str) -> list[TopicPartition]:
     """
     allowed = 'JSON such as {"topic": [0, 1]}, naming at least one partition'
     try:
-        document = json.loads(text)
+        document = json.loads(text, object_pairs_hook=_each_once)
     except ValueError:
         raise ConfigError(key, text, allowed) from None
     if not isinstance(document, dict):
@@ -111,7 +125,7 @@ def parse_timestamp(key: str, text: str) -> int:
         value = int(text)
     except ValueError:
         value = -1
-    if value < 0:
+    if not 0 <= value <= INT64_MAX:
         raise ConfigError(key, text, "a number of milliseconds since 1970, 0 or more")
     return value
 

@@ -12,14 +12,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from strandline.client.config import ConsumerConfig
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition
-from strandline.spark.offsets import Bound, parse_assignment, parse_end, parse_start
+from strandline.spark.offsets import INT64_MAX, Bound, parse_assignment, parse_end, parse_start
 
 OPTIONS: dict[str, str] = {
     "assign": 'The partitions to read, as JSON: {"orders": [0, 1]}.',
     "subscribe": "Topics to read, separated by commas.",
-    "subscribePattern": "A regular expression; every topic whose whole name it matches is read.",
+    "subscribePattern": "A regular expression; every topic in whose name it is found is read (^orders$: that name "
+    "alone), but internal ones and the sink's ledger.",
     "startingOffsets": 'Where to start: "earliest" (default of a batch), "latest" (default of a stream), '
     "or JSON with an offset a partition (-2: earliest, -1: latest). A stream with a checkpoint goes on from there.",
     "startingTimestamp": "Start every partition at the first record of this time or later (ms since 1970).",
@@ -45,6 +47,12 @@ OPTIONS: dict[str, str] = {
     "fetchOffset.retryIntervalMs": "Set kafka.retry.backoff.ms instead; no effect.",
 }
 """Every option with its sentence, but `kafka.*`: any setting of the consumer, above all `kafka.bootstrap.servers`."""
+
+SOURCE_OWNED = {
+    "auto.offset.reset": "nothing here: startingOffsets says where to start, failOnDataLoss what to do about a loss",
+    "enable.auto.commit": "nothing here: offsets are in the query's checkpoint, and no group is joined",
+}
+"""Settings of the consumer that would set aside what a plan says; Spark's own source refuses them too."""
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -80,11 +88,10 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Sou
     """Check the options of a read.
 
     Raises:
-        ConfigError: an unknown option, a value that is not allowed, no or several of subscribe, subscribePattern,
-            assign, or no `kafka.bootstrap.servers`.
+        ConfigError: an unknown option or setting, a value that is not allowed, no or several of subscribe,
+            subscribePattern, assign, or no `kafka.bootstrap.servers`.
     """
     lower = {key.lower(): str(value) for key, value in options.items()}
-    client_settings = {key[len("kafka.") :]: value for key, value in lower.items() if key.startswith("kafka.")}
     for key, value in lower.items():
         if not key.startswith("kafka.") and key not in _BY_LOWER_NAME:
             near = difflib.get_close_matches(key, list(_BY_LOWER_NAME), n=1)
@@ -92,9 +99,11 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Sou
                 f"did you mean {_BY_LOWER_NAME[near[0]]}?" if near else "one of " + ", ".join(OPTIONS) + " or kafka.*"
             )
             raise ConfigError(key, value, f"there is no such option; {hint}")
+    client_settings = _client_settings(lower)
     bootstrap = client_settings.pop("bootstrap.servers", "").strip()
     if not bootstrap:
         raise ConfigError("kafka.bootstrap.servers", bootstrap, "the address of a node, such as 127.0.0.1:9092")
+    ConsumerConfig.of(client_settings)  # here, and not in a task of every executor
     topics, pattern, assignment = _parse_strategy(lower)
     if streaming:
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
@@ -109,7 +118,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Sou
         assignment=assignment,
         late_start_is_latest=_choice(lower, "startingOffsetsByTimestampStrategy", "error", ("error", "latest"))
         == "latest",
-        min_partitions=_positive(lower, "minPartitions"),
+        min_partitions=_positive(lower, "minPartitions", 2**31 - 1),
         max_records_per_partition=_positive(lower, "maxRecordsPerPartition"),
         include_headers=_choice(lower, "includeHeaders", "false", ("true", "false")) == "true",
         fail_on_data_loss=_choice(lower, "failOnDataLoss", "true", ("true", "false")) == "true",
@@ -142,12 +151,21 @@ def _parse_strategy(lower: Mapping[str, str]) -> tuple[tuple[str, ...], str | No
     return (), text, ()
 
 
-def _positive(lower: Mapping[str, str], name: str) -> int | None:
+def _client_settings(lower: Mapping[str, str]) -> dict[str, str]:
+    settings = {key[len("kafka.") :]: value for key, value in lower.items() if key.startswith("kafka.")}
+    for key, value in settings.items():
+        if (allowed := SOURCE_OWNED.get(key.replace("_", "."))) is not None:
+            raise ConfigError(f"kafka.{key}", value, allowed)
+    return settings
+
+
+def _positive(lower: Mapping[str, str], name: str, most: int = INT64_MAX) -> int | None:
+    """A number of at most so much: the widths of Spark's own options, which it hands on as such."""
     text = lower.get(name.lower())
     if text is None:
         return None
-    if not text.isdecimal() or int(text) == 0:
-        raise ConfigError(name, text, "a whole number from 1")
+    if not text.isdecimal() or not 1 <= int(text) <= most:
+        raise ConfigError(name, text, f"a whole number from 1 to {most}")
     return int(text)
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 from strandline.proto.errors import ConfigError, StrandlineError
 from strandline.proto.ids import TopicPartition
+from strandline.spark.ledger import LEDGER_TOPIC
 from strandline.spark.offsets import (
     EARLIEST,
     LATEST,
@@ -164,7 +165,8 @@ def select_partitions(
         return list(options.assignment)
     if options.pattern is not None:
         pattern = re.compile(options.pattern)
-        topics: Iterable[str] = sorted(topic for topic in counts if pattern.fullmatch(topic))
+        # Found anywhere in the name, as Spark's own source does it. A query that writes must not read its own ledger.
+        topics: Iterable[str] = sorted(name for name in counts if pattern.search(name) and name != LEDGER_TOPIC)
     else:
         missing = [topic for topic in options.topics if topic not in counts]
         if missing and not missing_ok:
