@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from tests.log.helpers import FailingDisk
 
 from strandline.cluster.config import NodeConfig
 from strandline.cluster.format import format_directory
 from strandline.cluster.node import Node
 from strandline.cluster.world import World, system_world
+from strandline.log.disk import DiskFull
 from strandline.log.log_dir import read_meta_properties
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import Endpoint
@@ -185,6 +188,29 @@ def test_a_fatal_error_stops_the_node_without_the_clean_marker(tmp_path: Path) -
         assert not (path / ".kafka_cleanshutdown").exists()
 
     asyncio.run(main())
+
+
+def test_a_full_disk_at_the_end_lets_the_node_stop_without_the_clean_marker(tmp_path: Path) -> None:
+    """What cannot be written then is recovered by the next start; ports are given back all the same."""
+    path = tmp_path / "data"
+
+    async def main() -> None:
+        world = system_world()
+        disk = FailingDisk()
+        config = free_port_config(path)
+        format_directory(disk, config, cluster_id=CLUSTER, rng=world.rng)
+        node = Node(config, disk=disk, clock=world.clock, rng=world.rng, rpc=world.rpc)
+        await node.start()
+        await node.wait_ready()
+        assert node.http is not None
+        disk.write_error = DiskFull(errno.ENOSPC, "No space left on device")
+        await node.stop()
+        assert not (path / ".kafka_cleanshutdown").exists()
+        with pytest.raises(ConnectionError):
+            await get(node.http.endpoint, "/healthz")
+
+    asyncio.run(main())
+    run(path, Node.wait_ready)
 
 
 def test_another_nodes_or_clusters_directory_is_refused(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -20,8 +19,7 @@ from strandline.cluster.node import Node
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.quorum.api import Voter
 from strandline.log.checkpoints import META_PROPERTIES
-from strandline.log.disk import Disk, DiskError, DiskFull
-from strandline.proto.errors import StorageError
+from strandline.log.disk import Disk, DiskFull
 from strandline.proto.ids import Endpoint, NodeId
 from strandline.proto.ports import Rng
 from strandline.replica.manager import ReplicaManager
@@ -159,8 +157,7 @@ class SimCluster:
             return
 
         async def stop() -> None:
-            with suppress(DiskError, StorageError):  # then it does not end cleanly, and comes back as after a kill
-                await live.node.stop()
+            await live.node.stop()
             self.world.loop.call_soon(self.world.kill, name)
 
         live.process.context.copy().run(lambda: self.world.loop.create_task(stop()))

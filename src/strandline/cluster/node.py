@@ -11,6 +11,7 @@ are made by the running event loop.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 import structlog
 
@@ -29,9 +30,9 @@ from strandline.controller.api import PING_METHOD
 from strandline.controller.controller import Controller, ping_handler
 from strandline.controller.metadata.publisher import ImagePublisher
 from strandline.controller.quorum.quorum import Quorum
-from strandline.log.disk import Disk
+from strandline.log.disk import Disk, DiskError
 from strandline.log.log_dir import LogDir
-from strandline.proto.errors import FatalError
+from strandline.proto.errors import FatalError, KafkaError, StorageError
 from strandline.proto.ids import NO_BROKER_EPOCH
 from strandline.proto.ports import Clock, Rng, Rpc, RpcServer, StreamHandler, UnaryHandler
 
@@ -201,14 +202,27 @@ class Node:
         epoch = NO_BROKER_EPOCH
         if self.broker is not None:
             epoch = self.broker.session.broker_epoch
-            await self.broker.stop(clean)
+            clean &= await self._ended(self.broker.stop(clean))
         if self.controller is not None:
             self.controller.close()
-        await self.quorum.close()
+        clean &= await self._ended(self.quorum.close())
         await self._close_ports()
         if clean:
-            self.log_dir.close(epoch)
+            clean = await self._ended(self._close_log_dir(epoch))
         log.info("node stopped", node=self.config.node_id, clean=clean)
+
+    async def _ended(self, ending: Awaitable[None]) -> bool:
+        """Whether a part of this node ended well. A disk that is full or fails then does not keep the other parts:
+        the clean-shutdown marker is missing, and the next start recovers."""
+        try:
+            await ending
+        except (KafkaError, StorageError, DiskError) as error:
+            log.error("not stopped cleanly: the next start recovers", node=self.config.node_id, error=str(error))
+            return False
+        return True
+
+    async def _close_log_dir(self, epoch: int) -> None:
+        self.log_dir.close(epoch)
 
     def _handlers(self) -> tuple[dict[str, UnaryHandler], dict[str, StreamHandler]]:
         unary, streams = self.quorum.rpc_handlers()
