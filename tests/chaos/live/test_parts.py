@@ -1,17 +1,15 @@
-"""The parts of a live run that need no cluster: journals, gaps, the order of faults."""
+"""The parts of a live run that need no cluster: gaps, the order of faults."""
 
 from __future__ import annotations
 
 import random
 from itertools import islice
-from pathlib import Path
 
 import pytest
 
-from strandline.chaos.checkers.history import History, Partition, Poll, Send, Status
+from strandline.chaos.checkers.history import Partition, Send, Status
 from strandline.chaos.live.faults import FAULTS, plan
 from strandline.chaos.live.gaps import NO_FAULT, AckTimes, Window, table
-from strandline.chaos.live.journal import Follower, Journal
 
 A, B = Partition("a", 0), Partition("b", 1)
 
@@ -21,45 +19,6 @@ def acked(partition: Partition, *times_ms: float, acks: int = -1) -> list[Send]:
         Send("p", partition, f"{at}", acks=acks, status=Status.OK, offset=number, completed_ms=at)
         for number, at in enumerate(times_ms)
     ]
-
-
-def test_a_journal_comes_back_as_the_history_it_was(tmp_path: Path) -> None:
-    """Sends, how they ended and polls survive the way through a file; a send without an end stays invoked."""
-    path = tmp_path / "own.jsonl"
-    history = History()
-    follower = Follower(path, history)
-    assert follower.read() == []
-    with path.open("w") as file:
-        journal = Journal(file)
-        first = journal.send(Send("p", A, "one", acks=1, group=7, invoked_ms=10.0))
-        journal.send(Send("p", B, "two", invoked_ms=11.0))
-        journal.sweep()
-        assert follower.read() == []
-        first.status, first.offset, first.completed_ms = Status.OK, 5, 20.5
-        journal.poll(Poll("c", [(A, 5, "one"), (B, 0, "x")], 2, invoked_ms=1.0, completed_ms=2.0, final=True))
-        journal.errors({"Disconnected": 3})
-        journal.sweep()
-    assert follower.read() == [first]
-    assert history.sends == [first, Send("p", B, "two", invoked_ms=11.0)]
-    assert history.sends[1].status is Status.INVOKED
-    [poll] = history.polls
-    assert (poll.process, poll.generation, poll.final) == ("c", 2, True)
-    assert list(poll.records) == [(A, 5, "one"), (B, 0, "x")]
-    assert follower.errors == {"Disconnected": 3}
-
-
-def test_a_line_that_is_half_written_waits_for_its_end(tmp_path: Path) -> None:
-    """A reader that comes in the middle of a write takes nothing apart."""
-    path = tmp_path / "own.jsonl"
-    history = History()
-    follower = Follower(path, history)
-    line = '["s",1,"p","a",0,"one",-1,null,1.0]\n'
-    path.write_text(line[:20])
-    assert follower.read() == []
-    assert history.sends == []
-    path.write_text(line)
-    follower.read()
-    assert [send.value for send in history.sends] == ["one"]
 
 
 def test_a_gap_is_from_the_last_ack_before_to_the_first_after() -> None:

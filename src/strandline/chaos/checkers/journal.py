@@ -1,4 +1,5 @@
-"""Histories as JSON lines: what a live run writes as it goes, and `strandline check FILE` judges.
+"""Histories as JSON lines: what clients of a live run write as they go, the simulator at its end, and what
+`strandline check FILE` judges.
 
 A line is one operation that has ended, or the beginning or the end of one::
 
@@ -9,8 +10,10 @@ A line is one operation that has ended, or the beginning or the end of one::
     {"op": "txn", "process": "p1", "status": "ok", "steps": [...operations as above...], "ms": [50.0, 61.0]}
     {"op": "commit", "process": "c1", "group": "g", "partition": "t-0", "offset": 9, "status": "ok", ...}
     {"op": "offset", "process": "c1", "group": "g", "partition": "t-0", "offset": 9, "generation": 2, ...}
+    {"errors": {"Disconnected": 3}}           what went wrong in a client's eyes, counted since its beginning
 
-Absent fields have the values that `history` gives them. A last line cut short (the recorder was killed) is left out.
+Times are milliseconds of one clock. Absent fields have the values that `history` gives them. A last line cut short (the
+recorder was killed) is left out.
 """
 
 from __future__ import annotations
@@ -83,12 +86,85 @@ class Journal:
             told["offset"] = send.offset
         self._line(told)
 
+    def errors(self, counts: dict[str, int]) -> None:
+        """What went wrong in the clients' eyes, counted since their beginning."""
+        self._line({"errors": counts})
+
+    def flush(self) -> None:
+        """Let the file have everything: somebody may be reading it."""
+        self._file.flush()
+
     def close(self) -> None:
         """Flush and close the file."""
         self._file.close()
 
     def _line(self, told: dict[str, Any]) -> None:
         self._file.write(self._encode(told) + "\n")
+
+
+class Recorder(History):
+    """A history that is written to a journal as it happens; of it only operations under way stay in memory.
+
+    Whoever recorded an operation writes its end into the object, as with any history; `sweep` takes that to the file.
+    A context manager: at its end everything is written, operations that never ended as such.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__()
+        self._journal = Journal(path)
+        self._open: dict[int, Send | Transaction | Commit] = {}
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.sweep()
+        for operation in self._open.values():
+            if not isinstance(operation, Send):
+                self._journal.write(operation)
+        self._journal.close()
+
+    def send(self, send: Send) -> Send:
+        """Write the invocation of a send."""
+        self._journal.begin(send)
+        self._open[id(send)] = send
+        return send
+
+    def poll(self, poll: Poll) -> Poll:
+        """Write a poll."""
+        self._journal.write(poll)
+        return poll
+
+    def transaction(self, transaction: Transaction) -> Transaction:
+        """Keep a transaction until it has ended."""
+        self._open[id(transaction)] = transaction
+        return transaction
+
+    def commit(self, commit: Commit) -> Commit:
+        """Keep an offset commit until it has ended."""
+        self._open[id(commit)] = commit
+        return commit
+
+    def offset_read(self, read: OffsetRead) -> OffsetRead:
+        """Write what a group's committed offset was."""
+        self._journal.write(read)
+        return read
+
+    def errors(self, counts: dict[str, int]) -> None:
+        """Write what went wrong in the clients' eyes, counted since their beginning."""
+        self._journal.errors(counts)
+
+    def sweep(self) -> None:
+        """Write what has ended since the last call, and let the file have everything."""
+        for key, operation in list(self._open.items()):
+            if operation.status is Status.INVOKED:
+                continue
+            del self._open[key]
+            if isinstance(operation, Send):
+                self._journal.end(operation)
+            else:
+                self._journal.write(operation)
+        self._journal.flush()
 
 
 def write_history(history: History, path: str | Path) -> None:
@@ -159,25 +235,52 @@ class Begin(NamedTuple):
     send: Send
 
 
-def events(lines: Iterable[str]) -> Iterator[Operation | Begin | End]:
+class Errors(NamedTuple):
+    """What went wrong in a client's eyes, counted since its beginning."""
+
+    counts: dict[str, int]
+
+
+Event = Operation | Begin | End | Errors
+
+
+class _Decoder:
+    """The lines of one journal, in their order, as events."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self._partitions: dict[str, Partition] = {}
+
+    def event(self, line: str) -> Event:
+        """What the next line tells. Raises BadHistory."""
+        self.lines += 1
+        try:
+            told = json.loads(line)
+            if "end" in told:
+                return End(told["end"], _STATUSES[told["status"]], told.get("offset"), float(told["ms"]))
+            if "errors" in told:
+                return Errors(dict(told["errors"]))
+            operation = _decoded(told, self._partitions)
+            return Begin(told["id"], operation) if "id" in told and isinstance(operation, Send) else operation
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadHistory(self.lines, f"{type(error).__name__}: {error}: {line[:80]!r}") from error
+
+
+def events(lines: Iterable[str]) -> Iterator[Event]:
     """What a journal tells, in its order.
 
     Raises:
         BadHistory: a line other than a torn last one does not parse.
     """
-    partitions: dict[str, Partition] = {}
-    for number, line in enumerate(lines, 1):
+    decoder = _Decoder()
+    for line in lines:
         try:
-            told = json.loads(line)
-            if "end" in told:
-                yield End(told["end"], _STATUSES[told["status"]], told.get("offset"), float(told["ms"]))
-                continue
-            operation = _decoded(told, partitions)
-            yield Begin(told["id"], operation) if "id" in told and isinstance(operation, Send) else operation
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            event = decoder.event(line)
+        except BadHistory:
             if line.endswith("\n"):
-                raise BadHistory(number, f"{type(error).__name__}: {error}: {line[:80]!r}") from error
+                raise
             return  # the recorder was killed in mid-line
+        yield event
 
 
 def _decoded(told: dict[str, Any], partitions: dict[str, Partition]) -> Operation:
@@ -222,7 +325,7 @@ def read_columns(path: str | Path) -> Columns:
                 rows[event.id] = columns.add_send(event.send)
             elif isinstance(event, End):
                 columns.end_send(_begun(rows, event), event.status, event.offset, event.at_ms)
-            else:
+            elif not isinstance(event, Errors):
                 columns.add(event)
     columns.forget_names()
     return columns
@@ -230,25 +333,81 @@ def read_columns(path: str | Path) -> Columns:
 
 def read_history(path: str | Path) -> History:
     """A journal as a history in memory. Raises BadHistory, OSError."""
-    history = History()
-    lists: dict[type, list[Any]] = {
-        Send: history.sends,
-        Poll: history.polls,
-        Transaction: history.transactions,
-        Commit: history.commits,
-        OffsetRead: history.offset_reads,
-    }
-    begun: dict[int, Send] = {}
+    taker = _Taker(History())
     with open(path, encoding="utf-8") as file:
         for event in events(file):
-            if isinstance(event, Begin):
-                begun[event.id] = history.send(event.send)
-            elif isinstance(event, End):
-                send = _begun(begun, event)
-                send.status, send.offset, send.completed_ms = event.status, event.offset, event.at_ms
-            else:
-                lists[type(event)].append(event)
-    return history
+            taker.take(event)
+    return taker.history
+
+
+class Follower:
+    """Reads a journal while it grows, into a history that the journals of a run share.
+
+    Attributes:
+        name: the file's.
+        errors: what went wrong in the client's eyes, as far as it has told.
+        size_bytes: how much has been read.
+    """
+
+    def __init__(self, path: Path, history: History) -> None:
+        self.name = path.stem
+        self.size_bytes = 0
+        self._path = path
+        self._decoder = _Decoder()
+        self._taker = _Taker(history)
+        self._rest = b""
+
+    @property
+    def errors(self) -> dict[str, int]:
+        return self._taker.errors
+
+    def read(self) -> list[Send]:
+        """Take in what is new; the sends that have ended since the last call. Nothing while there is no file yet.
+
+        Raises:
+            BadHistory: a line does not parse. One that is not whole yet waits for its end.
+        """
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self.size_bytes)
+            data = file.read()
+        self.size_bytes += len(data)
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()
+        ended = [self._taker.take(self._decoder.event(line.decode())) for line in lines]
+        return [send for send in ended if send is not None]
+
+
+class _Taker:
+    """Puts the events of one journal into a history."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.errors: dict[str, int] = {}
+        self._begun: dict[int, Send] = {}
+        self._lists: dict[type, list[Any]] = {
+            Send: history.sends,
+            Poll: history.polls,
+            Transaction: history.transactions,
+            Commit: history.commits,
+            OffsetRead: history.offset_reads,
+        }
+
+    def take(self, event: Event) -> Send | None:
+        """Record it; the send, if this is the end of one. Raises BadHistory."""
+        if isinstance(event, Errors):
+            self.errors = event.counts
+        elif isinstance(event, Begin):
+            self._begun[event.id] = self.history.send(event.send)
+        elif isinstance(event, End):
+            send = _begun(self._begun, event)
+            send.status, send.offset, send.completed_ms = event.status, event.offset, event.at_ms
+            return send
+        else:
+            self._lists[type(event)].append(event)
+            return event if isinstance(event, Send) and event.status is not Status.INVOKED else None
+        return None
 
 
 def _begun(known: dict[int, T], event: End) -> T:

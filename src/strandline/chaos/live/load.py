@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from strandline.chaos.checkers.history import History, Send
+from strandline.chaos.checkers.journal import Follower
 from strandline.chaos.live.clients.options import ClientOptions
-from strandline.chaos.live.journal import Follower
 
 KINDS = {"own": None, "confluent": "confluent_kafka", "aiokafka": "aiokafka"}
 """Kinds of clients, and the package each needs."""

@@ -4,51 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import sys
-import time
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError as AiokafkaError
 
-from strandline.chaos.checkers.history import Partition, Poll, Send, Status
-from strandline.chaos.live.clients.options import ClientOptions, InputEnd
-from strandline.chaos.live.journal import Journal
+from strandline.chaos.checkers.history import Partition, Send, Status
+from strandline.chaos.checkers.journal import Recorder
+from strandline.chaos.live.clients.foreign import ForeignClient, now_ms
+from strandline.chaos.live.clients.options import FLUSH_S, SWEEP_S, ClientOptions, InputEnd
 
-SWEEP_S = 0.2
-FLUSH_S = 90.0
 REQUEST_MS = 10_000
 """aiokafka gives up a record after this too."""
 
 
-def _now_ms() -> float:
-    return time.monotonic() * 1000
+class AiokafkaClient(ForeignClient):
+    """Producer and consumer are tasks of one loop."""
 
-
-class _Client:
-    """One producer and one consumer."""
-
-    def __init__(self, options: ClientOptions, journal: Journal) -> None:
-        self.errors: dict[str, int] = {}
-        self._options = options
-        self._journal = journal
-        self._rng = random.Random(options.seed)
-        self._values = 0
-        self._lives = 0
+    def __init__(self, options: ClientOptions, recorder: Recorder) -> None:
+        super().__init__(options, recorder)
         self._under_way: dict[asyncio.Task[None], None] = {}
 
-    def _failed(self, error: BaseException) -> None:
-        name = type(error).__name__
-        self.errors[name] = self.errors.get(name, 0) + 1
+    def _met(self, error: BaseException) -> None:
+        self._failed(type(error).__name__)
 
     async def produce(self, over: InputEnd) -> None:
         """Send until standard input ends, with another producer whenever one has given up a record: its sequence
         numbers have a gap then, and it can send no more."""
         while not over():
-            self._lives += 1
+            self._begin_life()
             producer = AIOKafkaProducer(
-                bootstrap_servers=self._options.bootstrap.split(","),
+                bootstrap_servers=self.options.bootstrap.split(","),
                 enable_idempotence=True,
                 linger_ms=2,
                 request_timeout_ms=REQUEST_MS,
@@ -58,33 +45,29 @@ class _Client:
             try:
                 await producer.start()
             except AiokafkaError as error:
-                self._failed(error)
+                self._met(error)
                 await producer.stop()
                 continue
             gave_up = asyncio.Event()
             while not over() and not gave_up.is_set():
                 await self._send(producer, gave_up)
-                await asyncio.sleep(self._rng.uniform(0, 2 * self._options.gap_ms) / 1000)
+                await asyncio.sleep(self._gap_s())
             if self._under_way:
                 await asyncio.wait(list(self._under_way), timeout=FLUSH_S)
             try:
                 async with asyncio.timeout(REQUEST_MS / 1000):
                     await producer.stop()
             except (AiokafkaError, TimeoutError) as error:
-                self._failed(error)
+                self._met(error)
 
     async def _send(self, producer: Any, gave_up: asyncio.Event) -> None:
-        where = self._rng.choice(self._options.partitions)
-        self._values += 1
-        value = f"{self._options.name}-{self._values}"
-        process = f"{self._options.name}-{self._lives}"
-        send = self._journal.send(Send(process, where, value, invoked_ms=_now_ms()))
+        send, value = self._invoke()
         try:
-            future = await producer.send(where.topic, value.encode(), partition=where.number)
+            future = await producer.send(send.partition.topic, value, partition=send.partition.number)
         except AiokafkaError as error:
             # It waits for room and for metadata before it queues: but what was queued, only it knows.
-            send.status, send.completed_ms = Status.INFO, _now_ms()
-            self._failed(error)
+            self._end(send, Status.INFO)
+            self._met(error)
             gave_up.set()
             return
         task = asyncio.get_running_loop().create_task(self._settle(send, future, gave_up))
@@ -95,18 +78,16 @@ class _Client:
         try:
             told = await future
         except AiokafkaError as error:
-            send.status = Status.INFO
-            self._failed(error)
+            self._end(send, Status.INFO)
+            self._met(error)
             gave_up.set()
         else:
-            send.status = Status.OK
-            send.offset = told.offset if told.offset >= 0 else None
-        send.completed_ms = _now_ms()
+            self._end(send, Status.OK, told.offset if told.offset >= 0 else None)
 
     async def consume(self) -> None:
         """Read from the beginning, for ever."""
         consumer = AIOKafkaConsumer(
-            bootstrap_servers=self._options.bootstrap.split(","),
+            bootstrap_servers=self.options.bootstrap.split(","),
             enable_auto_commit=False,
             auto_offset_reset="none",
             request_timeout_ms=REQUEST_MS,
@@ -115,7 +96,7 @@ class _Client:
         )
         await consumer.start()
         try:
-            places = [TopicPartition(topic, number) for topic, number in self._options.partitions]
+            places = [TopicPartition(topic, number) for topic, number in self.options.partitions]
             consumer.assign(places)
             for place in places:
                 consumer.seek(place, 0)
@@ -125,39 +106,37 @@ class _Client:
             await consumer.stop()
 
     async def _poll(self, consumer: Any) -> None:
-        invoked_ms = _now_ms()
+        invoked_ms = now_ms()
         try:
             by_partition = await consumer.getmany(timeout_ms=500)
         except AiokafkaError as error:
-            self._failed(error)
+            self._met(error)
             await asyncio.sleep(0.1)
             return
         found = [
-            (Partition(place.topic, place.partition), record.offset, record.value.decode())
+            (Partition(place.topic, place.partition), record.offset, record.value)
             for place, records in by_partition.items()
             for record in records
         ]
-        if found:
-            name = f"{self._options.name}-reader"
-            self._journal.poll(Poll(name, found, invoked_ms=invoked_ms, completed_ms=_now_ms()))
+        self._saw(found, invoked_ms)
 
 
 async def run(options: ClientOptions) -> int:
     """The process. Returns its exit code."""
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     over = InputEnd()
-    with options.open_journal() as journal:
-        client = _Client(options, journal)
+    with Recorder(options.journal) as recorder:
+        client = AiokafkaClient(options, recorder)
         loop = asyncio.get_running_loop()
         consuming = loop.create_task(client.consume())
         producing = loop.create_task(client.produce(over))
         while not producing.done():
             await asyncio.wait([producing, consuming], timeout=SWEEP_S, return_when=asyncio.FIRST_COMPLETED)
-            journal.sweep()
+            recorder.sweep()
             if consuming.done():
                 consuming.result()
         producing.result()
-        journal.errors(client.errors)
+        recorder.errors(client.errors)
         consuming.cancel()
         await asyncio.wait([consuming])
     return 0

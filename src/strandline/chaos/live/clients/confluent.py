@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 import time
 from functools import partial
@@ -10,41 +9,30 @@ from typing import Any
 
 import confluent_kafka
 
-from strandline.chaos.checkers.history import Partition, Poll, Send, Status
-from strandline.chaos.live.clients.options import ClientOptions, InputEnd
-from strandline.chaos.live.journal import Journal
+from strandline.chaos.checkers.history import Partition, Send, Status
+from strandline.chaos.checkers.journal import Recorder
+from strandline.chaos.live.clients.foreign import ForeignClient, now_ms
+from strandline.chaos.live.clients.options import FINAL_S, FLUSH_S, SWEEP_S, ClientOptions, InputEnd
 from strandline.chaos.live.waiting import pause
 
-SWEEP_S = 0.2
-FLUSH_S = 90.0
-FINAL_S = 120.0
 DECIDE_MS = 60_000
 """How long a record is tried; beyond, nobody knows."""
 
 
-def _now_ms() -> float:
-    return time.monotonic() * 1000
+class ConfluentClient(ForeignClient):
+    """Producer and consumer are turned by one loop."""
 
-
-class _Client:
-    """One producer and one consumer, turned by one loop."""
-
-    def __init__(self, options: ClientOptions, journal: Journal) -> None:
-        self.errors: dict[str, int] = {}
-        self._options = options
-        self._journal = journal
-        self._rng = random.Random(options.seed)
-        self._values = 0
-        self._lives = 0
+    def __init__(self, options: ClientOptions, recorder: Recorder) -> None:
+        super().__init__(options, recorder)
         self._fatal = False
         self._producer = self._new_producer()
         self._consumer = self._new_consumer()
 
     def _new_producer(self) -> Any:
-        self._lives += 1
+        self._begin_life()
         return confluent_kafka.Producer(
             {
-                "bootstrap.servers": self._options.bootstrap,
+                "bootstrap.servers": self.options.bootstrap,
                 "enable.idempotence": True,
                 "linger.ms": 2,
                 "message.timeout.ms": DECIDE_MS,
@@ -52,7 +40,7 @@ class _Client:
                 "socket.timeout.ms": 6000,
                 "reconnect.backoff.max.ms": 1000,
                 "retry.backoff.ms": 50,
-                "error_cb": self._failed,
+                "error_cb": self._met,
                 "log_level": 0,
             }
         )
@@ -60,45 +48,40 @@ class _Client:
     def _new_consumer(self) -> Any:
         consumer = confluent_kafka.Consumer(
             {
-                "bootstrap.servers": self._options.bootstrap,
-                "group.id": f"chaos-{self._options.name}",
+                "bootstrap.servers": self.options.bootstrap,
+                "group.id": f"chaos-{self.options.name}",
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",
                 "reconnect.backoff.max.ms": 1000,
                 "socket.timeout.ms": 6000,
-                "error_cb": self._failed,
+                "error_cb": self._met,
                 "log_level": 0,
             }
         )
-        places = [confluent_kafka.TopicPartition(topic, number, 0) for topic, number in self._options.partitions]
+        places = [confluent_kafka.TopicPartition(topic, number, 0) for topic, number in self.options.partitions]
         consumer.assign(places)
         return consumer
 
-    def _failed(self, error: Any) -> None:
+    def _met(self, error: Any) -> None:
         self._fatal = self._fatal or error.fatal()
-        self.errors[error.name()] = self.errors.get(error.name(), 0) + 1
+        self._failed(error.name())
 
     def send(self) -> None:
         """One to three records, each to any partition."""
         for _ in range(self._rng.randint(1, 3)):
-            where = self._rng.choice(self._options.partitions)
-            self._values += 1
-            value = f"{self._options.name}-{self._values}"
-            process = f"{self._options.name}-{self._lives}"
-            send = self._journal.send(Send(process, where, value, invoked_ms=_now_ms()))
+            send, value = self._invoke()
+            topic, number = send.partition
             try:
-                told = partial(self._settled, send)
-                self._producer.produce(where.topic, value.encode(), partition=where.number, on_delivery=told)
+                self._producer.produce(topic, value, partition=number, on_delivery=partial(self._settled, send))
             except (confluent_kafka.KafkaException, BufferError):
-                send.status, send.completed_ms = Status.FAIL, _now_ms()  # it was not queued
+                self._end(send, Status.FAIL)  # it was not queued
 
     def _settled(self, send: Send, error: Any, message: Any) -> None:
-        send.completed_ms = _now_ms()
         if error is None:
-            send.status, send.offset = Status.OK, message.offset()
+            self._end(send, Status.OK, message.offset())
             return
-        self._failed(error)
-        send.status = Status.INFO
+        self._met(error)
+        self._end(send, Status.INFO)
 
     def serve(self) -> None:
         """Callbacks; another producer after an error that ends one."""
@@ -109,16 +92,14 @@ class _Client:
 
     def read(self, timeout_s: float, *, final: bool = False) -> list[Any]:
         """One poll; the messages that came."""
-        invoked_ms = _now_ms()
+        invoked_ms = now_ms()
         messages = self._consumer.consume(500, timeout_s)
         for message in messages:
             if message.error() is not None:
-                self._failed(message.error())
+                self._met(message.error())
         good = [message for message in messages if message.error() is None]
-        if good:
-            found = [(Partition(one.topic(), one.partition()), one.offset(), one.value().decode()) for one in good]
-            name = f"{self._options.name}-reader"
-            self._journal.poll(Poll(name, found, invoked_ms=invoked_ms, completed_ms=_now_ms(), final=final))
+        found = [(Partition(one.topic(), one.partition()), one.offset(), one.value()) for one in good]
+        self._saw(found, invoked_ms, final=final)
         return good
 
     def run(self) -> None:
@@ -129,14 +110,14 @@ class _Client:
             now = time.monotonic()
             if now >= send_at:
                 self.send()
-                send_at = now + self._rng.uniform(0, 2 * self._options.gap_ms) / 1000
+                send_at = now + self._gap_s()
             self.serve()
             self.read(max(0.001, min(0.1, send_at - time.monotonic())))
             if now - swept > SWEEP_S:
-                self._journal.sweep()
+                self._recorder.sweep()
                 swept = now
         self._producer.flush(FLUSH_S)
-        self._journal.errors(self.errors)
+        self._recorder.errors(self.errors)
         self._consumer.close()
 
     def _end_of(self, place: Any, deadline: float) -> int:
@@ -145,7 +126,7 @@ class _Client:
             try:
                 end: int = self._consumer.get_watermark_offsets(place, timeout=5)[1]
             except confluent_kafka.KafkaException as error:
-                self._failed(error.args[0])
+                self._met(error.args[0])
                 if time.monotonic() > deadline:
                     raise
                 pause(0.2)
@@ -156,7 +137,7 @@ class _Client:
         """Read everything up to the ends that there are. Returns the exit code."""
         deadline = time.monotonic() + FINAL_S
         behind: dict[tuple[str, int], int] = {}
-        for topic, number in self._options.partitions:
+        for topic, number in self.options.partitions:
             end = self._end_of(confluent_kafka.TopicPartition(topic, number), deadline)
             if end > 0:
                 behind[topic, number] = end
@@ -171,8 +152,8 @@ class _Client:
 
 def main(options: ClientOptions) -> int:
     """The process. Returns its exit code."""
-    with options.open_journal() as journal:
-        client = _Client(options, journal)
+    with Recorder(options.journal) as recorder:
+        client = ConfluentClient(options, recorder)
         if options.final:
             return client.run_final()
         client.run()

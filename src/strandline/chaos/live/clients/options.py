@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import os
 import selectors
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from strandline.chaos.checkers.history import Partition
-from strandline.chaos.live.journal import Journal
+
+SWEEP_S = 0.2
+"""How long the end of an operation may wait before it is written down."""
+
+FLUSH_S = 90.0
+"""How long producers have, once told to finish."""
+
+FINAL_S = 120.0
+"""How long reading everything may take."""
 
 
 @dataclass(frozen=True)
@@ -46,16 +51,6 @@ class ClientOptions:
     def partitions(self) -> list[Partition]:
         """Every partition of every topic."""
         return [Partition(topic, number) for topic, count in self.topics.items() for number in range(count)]
-
-    @contextmanager
-    def open_journal(self) -> Iterator[Journal]:
-        """The journal, swept and closed at the end."""
-        with Path(self.journal).open("a", encoding="utf-8") as file:
-            journal = Journal(file)
-            try:
-                yield journal
-            finally:
-                journal.sweep()
 
 
 class InputEnd:

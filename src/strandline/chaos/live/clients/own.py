@@ -8,14 +8,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from strandline.chaos.live.clients.options import ClientOptions, InputEnd
-from strandline.chaos.live.journal import Journal
+from strandline.chaos.checkers.journal import Recorder
+from strandline.chaos.live.clients.options import FINAL_S, FLUSH_S, SWEEP_S, ClientOptions, InputEnd
 from strandline.chaos.workload import LANES, Workload, WorkloadOptions
 from strandline.proto.system import SystemClock
 
-SWEEP_S = 0.2
-FLUSH_S = 90.0
-FINAL_S = 120.0
 CONSUMERS = 2
 
 
@@ -25,7 +22,7 @@ class _Ports:
     rng: random.Random
 
 
-def _workload(options: ClientOptions, journal: Journal, clock: SystemClock) -> Workload:
+def _workload(options: ClientOptions, recorder: Recorder, clock: SystemClock) -> Workload:
     does = WorkloadOptions(
         topics=options.topics,
         topic_configs={},
@@ -37,11 +34,11 @@ def _workload(options: ClientOptions, journal: Journal, clock: SystemClock) -> W
         producer={"linger_ms": 2, "request_timeout_ms": 3000, "delivery_timeout_ms": 60_000, "max_block_ms": 20_000},
         consumer={"fetch_max_wait_ms": 500, "request_timeout_ms": 5000},
     )
-    return Workload(options.bootstrap, does, journal, clock.monotonic_ms, prefix=f"{options.name}-", topics_exist=True)
+    return Workload(options.bootstrap, does, recorder, clock.monotonic_ms, prefix=f"{options.name}-", topics_exist=True)
 
 
 async def _until(
-    holds: Callable[[], bool], task: asyncio.Task[None], timeout_s: float | None, journal: Journal
+    holds: Callable[[], bool], task: asyncio.Task[None], timeout_s: float | None, recorder: Recorder
 ) -> None:
     """Sweep until `holds`, or `task` fails, or the time is over."""
     loop = asyncio.get_running_loop()
@@ -50,7 +47,7 @@ async def _until(
         if deadline is not None and loop.time() > deadline:
             return
         await asyncio.sleep(SWEEP_S)
-        journal.sweep()
+        recorder.sweep()
 
 
 async def run(options: ClientOptions) -> int:
@@ -58,19 +55,19 @@ async def run(options: ClientOptions) -> int:
     clock = SystemClock()
     ports = _Ports(clock, random.Random(options.seed))
     over = InputEnd()
-    with options.open_journal() as journal:
-        workload = _workload(options, journal, clock)
+    with Recorder(options.journal) as recorder:
+        workload = _workload(options, recorder, clock)
         if options.final:
             async with asyncio.timeout(FINAL_S):
                 await workload.read_everything(ports)
             return 0
         task = asyncio.get_running_loop().create_task(workload.main(ports))
-        await _until(over, task, None, journal)
+        await _until(over, task, None, recorder)
         workload.sending = False
-        await _until(lambda: workload.idle >= len(LANES), task, FLUSH_S, journal)
+        await _until(lambda: workload.idle >= len(LANES), task, FLUSH_S, recorder)
         if task.done():
             task.result()
-        journal.errors(workload.errors)
+        recorder.errors(workload.errors)
         task.cancel()
         await asyncio.wait([task])
     return 0

@@ -1,0 +1,62 @@
+"""What clients of other people have in common here: what they send, and how it is written down."""
+
+from __future__ import annotations
+
+import random
+import time
+
+from strandline.chaos.checkers.history import Partition, Poll, Send, Status
+from strandline.chaos.checkers.journal import Recorder
+from strandline.chaos.live.clients.options import ClientOptions
+
+
+def now_ms() -> float:
+    """The machine's monotonic clock, which all processes of a run share."""
+    return time.monotonic() * 1000
+
+
+class ForeignClient:
+    """One producer, replaced by another whenever it can send no more, and one consumer; what they do is recorded.
+
+    Attributes:
+        options: what this process is told.
+        errors: what went wrong in the client's eyes, counted.
+    """
+
+    def __init__(self, options: ClientOptions, recorder: Recorder) -> None:
+        self.options = options
+        self.errors: dict[str, int] = {}
+        self._recorder = recorder
+        self._rng = random.Random(options.seed)
+        self._values = 0
+        self._lives = 0
+
+    def _begin_life(self) -> None:
+        """Another producer: an order of records is promised for each by itself."""
+        self._lives += 1
+
+    def _failed(self, what: str) -> None:
+        self.errors[what] = self.errors.get(what, 0) + 1
+
+    def _gap_s(self) -> float:
+        """How long to wait before the next send."""
+        return self._rng.uniform(0, 2 * self.options.gap_ms) / 1000
+
+    def _invoke(self) -> tuple[Send, bytes]:
+        """A record to any partition, recorded as being sent now, and its value."""
+        where = self._rng.choice(self.options.partitions)
+        self._values += 1
+        value = f"{self.options.name}-{self._values}"
+        process = f"{self.options.name}-{self._lives}"
+        return self._recorder.send(Send(process, where, value, invoked_ms=now_ms())), value.encode()
+
+    def _end(self, send: Send, status: Status, offset: int | None = None) -> None:
+        """A send has ended so."""
+        send.status, send.offset, send.completed_ms = status, offset, now_ms()
+
+    def _saw(self, records: list[tuple[Partition, int, bytes]], invoked_ms: float, *, final: bool = False) -> None:
+        """A poll begun then has returned these (partition, offset, value)."""
+        if records:
+            found = [(where, offset, value.decode()) for where, offset, value in records]
+            name = f"{self.options.name}-reader"
+            self._recorder.poll(Poll(name, found, invoked_ms=invoked_ms, completed_ms=now_ms(), final=final))
