@@ -13,6 +13,7 @@ from strandline.cluster.dev import DevCluster
 LONG = {
     # Minutes each on two cores: a JVM, a build, a cluster for every test, many seeds. `make test-long` runs them.
     "chaos/live/test_live_cluster.py",
+    "chaos/live/test_run_netns.py",
     "chaos/plugin/test_cluster.py",
     "chaos/plugin/test_simulation.py",
     "chaos/test_explain.py",
@@ -25,12 +26,20 @@ LONG = {
     "interop/test_sample.py",
     "rows/test_consumer_protocol.py",
     "rows/test_kafka_tools.py",
+    "rows/test_ledger.py",
     "rows/test_one_way_cut.py",
     "rows/test_overload.py",
     "rows/test_racks.py",
     "rows/test_split_layout.py",
+    "spark/pipelines/test_jobs.py",
     "spark/pipelines/test_lake.py",
+    "spark/pipelines/test_lake_killed.py",
+    "spark/pipelines/test_streams.py",
     "spark/pipelines/test_transformations.py",
+    "spark/test_apache_kafka.py",
+    "spark/test_broker_faults.py",
+    "spark/test_checkpoints.py",
+    "spark/test_standalone.py",
     "spark/test_streaming.py",
 }
 """Files that `make test` leaves out; each runs where it is named, and all with --long."""

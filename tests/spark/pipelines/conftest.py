@@ -80,9 +80,14 @@ def _write(directory: Path, topic: str, log: FileLog) -> FileLog:
 
 
 @pytest.fixture(scope="package")
-def flights(tmp_path_factory: pytest.TempPathFactory) -> FileLog:
+def reports() -> list[dataset.Event]:
+    return dataset.flight_events(dataset.data_directory())
+
+
+@pytest.fixture(scope="package")
+def flights(tmp_path_factory: pytest.TempPathFactory, reports: list[dataset.Event]) -> FileLog:
     directory = tmp_path_factory.mktemp("log") / "flights"
-    return _write(directory, "flights", FileLog(directory, dataset.flight_events(dataset.data_directory())))
+    return _write(directory, "flights", FileLog(directory, reports))
 
 
 @pytest.fixture(scope="package")

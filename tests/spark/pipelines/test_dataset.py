@@ -8,27 +8,24 @@ import pytest
 
 from strandline.proto.errors import ConfigError
 from strandline.spark.pipelines import dataset
-from tests.spark.pipelines.conftest import FileLog
 
 
-def test_every_flight_is_reported_in_the_order_of_arrival(flights: FileLog) -> None:
-    known = dataset.reported(flights.events)
+def test_every_flight_is_reported_in_the_order_of_arrival(reports: list[dataset.Event]) -> None:
+    known = dataset.reported(reports)
     assert len(known) == dataset.FLIGHTS
-    assert len(flights.events) == 340_243
-    arrivals = [event.arrival_ms for event in flights.events]
+    assert len(reports) == 340_243
+    arrivals = [event.arrival_ms for event in reports]
     assert arrivals == sorted(arrivals)
     late = [
-        event
-        for event in flights.events
-        if event.flight and event.arrival_ms - event.flight.event_ms >= 30 * dataset.DAY_MS
+        event for event in reports if event.flight and event.arrival_ms - event.flight.event_ms >= 30 * dataset.DAY_MS
     ]
     assert len(late) == 334
 
 
-def test_a_share_is_the_beginning_of_the_whole(flights: FileLog) -> None:
+def test_a_share_is_the_beginning_of_the_whole(reports: list[dataset.Event]) -> None:
     """So that a feed that was cut off, or that gets more data later, can go on by the offsets alone."""
     part = dataset.flight_events(dataset.data_directory(), 0.01)
-    assert part == flights.events[: len(part)]
+    assert part == reports[: len(part)]
     assert len(part) == 3402
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from strandline.client import Ack, Admin, Consumer, NewTopic, Producer
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
 from strandline.spark.pipelines.dataset import Event
 
@@ -27,7 +29,12 @@ def ensure_topic(bootstrap: str, topic: str, partitions: int = PARTITIONS, **con
         if topic in admin.list_topics():
             return False
         replicas = min(_REPLICAS_MAX, len(admin.describe_cluster().nodes))
-        admin.create_topics([NewTopic(topic, partitions, replicas, configs={"retention.ms": "-1", **configs})])
+        try:
+            admin.create_topics([NewTopic(topic, partitions, replicas, configs={"retention.ms": "-1", **configs})])
+        except KafkaError as error:
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+            return False  # created a moment ago: the node that was asked did not know of it yet
     return True
 
 

@@ -295,6 +295,9 @@ def figures_of(totals: Mapping[str, QueryTotals]) -> dict[str, str]:
         figures[f"query {name}"] = (
             f"{query.records:,} records in {len(query.batches)} batches, {query.seconds:.1f} s{rate}"
         )
+        rows, size = query.largest_state
+        if rows:
+            figures[f"query {name} state"] = f"{rows:,} rows at most, {size / 1e6:,.0f} MB"
         if query.late or query.duplicates:
             figures[f"query {name} dropped"] = f"{query.duplicates:,} duplicates, {query.late:,} late"
     return figures

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+K = TypeVar("K", bound=Hashable)
+
 COLOURS = {"EWR": "#0072b2", "JFK": "#d55e00", "LGA": "#009e73"}
 """Told apart also by who sees no red or green."""
+
+WEEKS_ABOVE_DAYS = 60
+"""Of more days than this, weeks are drawn."""
 
 SCALE_MINUTES = 60
 """The end of the colours' scale."""
@@ -30,38 +35,35 @@ def _figure(rows: int, height: float, title: str, share_dates: bool = False) -> 
 
 
 def delays(path: Path, windows: Sequence[tuple[str, int, int, int]]) -> None:
-    """Daily means per airport, and the mean by hour of day and month.
+    """Means per airport by day, of many days by week, and the mean by hour of day and month.
 
     Args:
         windows: (airport, start in ms since 1970, departed, delay minutes).
     """
-    figure, (daily, hours) = _figure(2, 8, "Departure delays from New York, 2013, as the streaming windows count them")
+    figure, (course, hours) = _figure(2, 8, "Departure delays from New York, 2013, as the streaming windows count them")
+    days = {_local(start_ms).toordinal() for _, start_ms, _, _ in windows}
+    span = 1 if len(days) <= WEEKS_ABOVE_DAYS else 7
+    first = min(days)
     for airport, colour in COLOURS.items():
-        days: dict[date, list[int]] = {}
-        for origin, start_ms, departed, minutes in windows:
-            if origin == airport:
-                totals = days.setdefault(_local(start_ms).date(), [0, 0])
-                totals[0] += departed
-                totals[1] += minutes
-        known = sorted((day, minutes / departed) for day, (departed, minutes) in days.items() if departed >= 20)
-        daily.plot([day for day, _ in known], [mean for _, mean in known], color=colour, linewidth=1, label=airport)
-    daily.set_ylabel("mean delay of a day (minutes)")
-    daily.legend(loc="upper left", frameon=False, ncols=3)
-    daily.grid(alpha=0.3)
-    cells: dict[tuple[int, int], list[int]] = {}
-    for _, start_ms, departed, minutes in windows:
-        start = _local(start_ms)
-        totals = cells.setdefault((start.hour, start.month), [0, 0])
-        totals[0] += departed
-        totals[1] += minutes
-    nothing = float("nan")
-    table = [
-        [_mean(cells.get((hour, month)), at_least=30, otherwise=nothing) for month in range(1, 13)]
-        for hour in range(24)
-    ]
+        means = _means(
+            ((_local(start_ms).toordinal() - first) // span, departed, minutes)
+            for origin, start_ms, departed, minutes in windows
+            if origin == airport
+        )
+        known = sorted((date.fromordinal(first + place * span), mean) for place, mean in means.items())
+        course.plot([day for day, _ in known], [mean for _, mean in known], color=colour, linewidth=1.5, label=airport)
+    course.set_ylabel(f"mean delay of a {'day' if span == 1 else 'week'} (minutes)")
+    _legend_above(course)
+    course.grid(alpha=0.3)
+    cells = _means(
+        ((start.hour, start.month), departed, minutes)
+        for start, departed, minutes in ((_local(each[1]), each[2], each[3]) for each in windows)
+    )
+    months = sorted({month for _, month in cells})
+    table = [[cells.get((hour, month), float("nan")) for month in months] for hour in range(24)]
     # Past midnight only the delayed are left, hours late: the scale is for the day.
     image = hours.imshow(table, aspect="auto", cmap="cividis", origin="lower", vmin=0, vmax=SCALE_MINUTES)
-    hours.set_xticks(range(12), ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"])
+    hours.set_xticks(range(len(months)), [date(2013, month, 1).strftime("%b") for month in months])
     hours.set_ylabel("hour of departure (EST)")
     figure.colorbar(image, ax=hours, label="mean delay (minutes)", extend="both")
     figure.savefig(path, dpi=110)
@@ -86,7 +88,7 @@ def lake(path: Path, rows: Mapping[str, int], before: Mapping[str, int], after: 
     lower.set_ylabel("files of a date")
     lower.yaxis.get_major_locator().set_params(integer=True)
     lower.set_ylim(bottom=0)
-    lower.legend(loc="upper left", frameon=False, ncols=2)
+    _legend_above(lower)
     figure.savefig(path, dpi=110)
 
 
@@ -96,23 +98,22 @@ def weather(path: Path, classes: Sequence[tuple[str, str, int, int, int]]) -> No
     Args:
         classes: (kind, airport, flights, departed, delay minutes).
     """
-    figure, (means, counts) = _figure(
-        2, 7, "Departure delays from New York, 2013, by the weather of the scheduled hour"
-    )
+    figure, (axes,) = _figure(1, 5, "Departure delays from New York, 2013, by the weather of the scheduled hour")
     kinds = sorted({row[0] for row in classes}, key=lambda kind: -_total_mean(classes, kind))
     width = 0.8 / len(COLOURS)
     for place, (airport, colour) in enumerate(COLOURS.items()):
         found = {row[0]: row for row in classes if row[1] == airport}
         at = [index + (place - 1) * width for index in range(len(kinds))]
         heights = [_mean(list(found[kind][3:]) if kind in found else None) for kind in kinds]
-        means.bar(at, heights, width=width * 0.95, color=colour, label=airport)
-        counts.bar(at, [found[kind][2] if kind in found else 0 for kind in kinds], width=width * 0.95, color=colour)
-    for axes, label in ((means, "mean delay (minutes)"), (counts, "flights (logarithmic)")):
-        axes.set_xticks(range(len(kinds)), kinds)
-        axes.set_ylabel(label)
-        axes.grid(axis="y", alpha=0.3)
-    counts.set_yscale("log")
-    means.legend(frameon=False)
+        bars = axes.bar(at, heights, width=width * 0.95, color=colour, label=airport)
+        counts = [f"{found[kind][2]:,}" if kind in found else "none" for kind in kinds]
+        axes.bar_label(bars, counts, padding=2, fontsize=8)
+    axes.set_xticks(range(len(kinds)), kinds)
+    axes.set_ylabel("mean delay (minutes)")
+    axes.grid(axis="y", alpha=0.3)
+    axes.set_axisbelow(True)
+    axes.set_xlabel("above each bar: its number of flights")
+    _legend_above(axes)
     figure.savefig(path, dpi=110)
 
 
@@ -128,24 +129,39 @@ def replay(path: Path, means: Mapping[str, Mapping[date, float]], switched: date
     for version, colour in (("blue", "#0072b2"), ("green", "#009e73")):
         days = sorted(means[version])
         axes.plot(days, [means[version][day] for day in days], color=colour, linewidth=1.2, label=version)
+    axes.margins(y=0.12)  # room for the words
     axes.axvline(fixed_at, color="#666666", linestyle=":", linewidth=1)
     axes.axvline(switched, color="#000000", linestyle="--", linewidth=1)
     top = axes.get_ylim()[1]
     axes.text(fixed_at, top, "green begins at offset 0 ", ha="right", va="top", fontsize=9)
     axes.text(switched, top, " green is read from here on", ha="left", va="top", fontsize=9)
     axes.set_ylabel("mean delay of a day (minutes)")
-    axes.legend(loc="lower left", frameon=False, ncols=2)
+    _legend_above(axes)
     axes.grid(alpha=0.3)
     figure.savefig(path, dpi=110)
+
+
+def _legend_above(axes: Any) -> None:
+    axes.legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 1), borderpad=0.2)
+
+
+def _means(counted: Iterable[tuple[K, int, int]]) -> dict[K, float]:
+    """By key, of (key, departed, minutes); of fewer than 20 departures no mean is drawn."""
+    sums: dict[K, list[int]] = {}
+    for key, departed, minutes in counted:
+        totals = sums.setdefault(key, [0, 0])
+        totals[0] += departed
+        totals[1] += minutes
+    return {key: minutes / departed for key, (departed, minutes) in sums.items() if departed >= 20}
 
 
 def _local(time_ms: int) -> datetime:
     return datetime.fromtimestamp(time_ms / 1000, NEW_YORK)
 
 
-def _mean(totals: Sequence[int] | None, at_least: int = 1, otherwise: float = 0.0) -> float:
+def _mean(totals: Sequence[int] | None) -> float:
     """Of (departed, minutes)."""
-    return totals[1] / totals[0] if totals and totals[0] >= at_least else otherwise
+    return totals[1] / totals[0] if totals and totals[0] else 0.0
 
 
 def _total_mean(classes: Sequence[tuple[str, str, int, int, int]], kind: str) -> float:

@@ -30,6 +30,8 @@ class BatchSeen:
     """Rows dropped because their id was there."""
     state_rows: int
     seconds: float
+    state_bytes: int = 0
+    """Memory of the state, as its store counts it."""
     offsets: Mapping[str, tuple[Mapping[int, int], Mapping[int, int]]] = field(default_factory=dict)
     """Topic -> (first offset, end offset) of each partition: what the batch has read."""
 
@@ -66,9 +68,9 @@ class QueryTotals:
         return self.batches[-1].watermark if self.batches else ""
 
     @property
-    def state_rows(self) -> int:
-        """Rows of state after the last batch."""
-        return self.batches[-1].state_rows if self.batches else 0
+    def largest_state(self) -> tuple[int, int]:
+        """Rows and bytes of the state when it was largest."""
+        return max(((batch.state_rows, batch.state_bytes) for batch in self.batches), default=(0, 0))
 
 
 class View(Protocol):
@@ -119,6 +121,7 @@ def read_progress(progress: Mapping[str, Any], query: str) -> BatchSeen:
         duplicates=sum(state["customMetrics"].get("numDroppedDuplicateRows", 0) for state in states),
         state_rows=sum(state["numRowsTotal"] for state in states),
         seconds=progress["durationMs"].get("triggerExecution", 0) / 1000,
+        state_bytes=sum(state["memoryUsedBytes"] for state in states),
         offsets=offsets,
     )
 

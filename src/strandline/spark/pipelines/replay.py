@@ -10,7 +10,7 @@ The log keeps what happened, so a wrong result is not repaired but computed anew
    from now on, and at which offsets. Who reads results looks there first. Blue can be stopped, or taken back.
 
 Results are daily totals per airport in a compacted topic, keyed by airport and day: the last record of a key stands.
-Days never close here, so nothing is late; the ids of all flights are kept for that (340,000 take about 60 MB).
+Days never close here, so nothing is late; the ids of all flights are kept for that.
 """
 
 from __future__ import annotations

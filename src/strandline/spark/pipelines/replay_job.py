@@ -43,11 +43,7 @@ class _Run:
 
     def send(self, share: float) -> None:
         """Bring the log up to this share of the data."""
-        self.source = self.job.send(FLIGHTS, self.events(share))
-
-    def events(self, share: float) -> Sequence[dataset.Event]:
-        """The first reports."""
-        return self.job.events[: int(len(self.job.events) * share)]
+        self.source = self.job.send(FLIGHTS, self.job.events[: int(len(self.job.events) * share)])
 
     def query(self, *versions: str) -> None:
         """Run versions side by side up to the log's present end."""
@@ -79,14 +75,16 @@ def flights_replay(job: Context) -> Outcome:
     compacted = {"cleanup.policy": "compact"}
     topics = {version: job.topic(f"daily-delays-{version}", 3, **compacted) for version in (BLUE, GREEN)}
     run = _Run(job, topics, job.topic("daily-delays-live", 1, **compacted))
-    known = replay.live(job.bootstrap, run.live)
-    run.send(FOUND_AT)
-    job.view.step("blue counts")
-    run.query(BLUE)
-    run.send(SWITCH_AT)
-    job.view.step("the bug is found: green begins at offset 0, blue goes on")
-    run.query(BLUE, GREEN)
-    chosen = known or replay.switch(job.bootstrap, run.live, GREEN, run.reached(GREEN), run.reached(BLUE))
+    # Blue has ended where green took over: a job that is run again goes on with green alone.
+    chosen = replay.live(job.bootstrap, run.live) if run.reached(BLUE) else None
+    if chosen is None:
+        run.send(FOUND_AT)
+        job.view.step("blue counts")
+        run.query(BLUE)
+        run.send(SWITCH_AT)
+        job.view.step("the bug is found: green begins at offset 0, blue goes on")
+        run.query(BLUE, GREEN)
+        chosen = replay.switch(job.bootstrap, run.live, GREEN, run.reached(GREEN), run.reached(BLUE))
     run.send(1)
     job.view.step("green goes on alone")
     run.query(GREEN)
@@ -104,12 +102,13 @@ def _judge(outcome: Outcome, run: _Run, chosen: replay.Live) -> None:
         key: (day.flights, day.departed, day.delay_minutes) for key, day in expected.daily(flights.values()).items()
     }
     outcome.picture = job.path("replay.png")
-    last = {share: _last_day(run.events(share)) for share in (FOUND_AT, SWITCH_AT)}
+    switched_at = sum(chosen.offsets.values())
+    began_at = int(switched_at * FOUND_AT / SWITCH_AT)
     means = {BLUE: _means(blue), GREEN: _means(green)}
-    pictures.replay(outcome.picture, means, last[SWITCH_AT], last[FOUND_AT])
+    pictures.replay(outcome.picture, means, _last_day(job.events[:switched_at]), _last_day(job.events[:began_at]))
     wrong = sum(1 for key, row in blue.items() if row != want.get(key))
     outcome.figures["days and airports"] = f"{len(green):,}; blue is wrong in {wrong:,} of its {len(blue):,}"
-    outcome.figures["log"] = f"{sum(there.values()):,} records; switched at {sum(chosen.offsets.values()):,}"
+    outcome.figures["log"] = f"{sum(there.values()):,} records; switched at {switched_at:,}"
     fresh = run.fresh(GREEN, there)
     outcome.judge(
         "replay equals a fresh computation",
@@ -131,7 +130,7 @@ def _judge(outcome: Outcome, run: _Run, chosen: replay.Live) -> None:
     outcome.judge(
         "taken over without a gap",
         now == chosen and chosen.version == GREEN and not behind and run.reached(GREEN) == there,
-        f"green was chosen at {sum(chosen.offsets.values()):,} records, blue had {sum(blue_at.values()):,}; "
+        f"green was chosen at {switched_at:,} records, blue had {sum(blue_at.values()):,}; "
         f"green is at {sum(run.reached(GREEN).values()):,} of {sum(there.values()):,} now",
     )
 
