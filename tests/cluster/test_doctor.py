@@ -6,10 +6,18 @@ from collections.abc import Iterable
 
 import pytest
 
-from strandline.client.config import ProducerConfig
+from strandline.client.config import ConsumerConfig, ProducerConfig
 from strandline.client.types import PartitionDescription, TopicDescription
 from strandline.cluster.config import NodeConfig
-from strandline.cluster.doctor import Finding, judge_cluster, judge_config, judge_producer, judge_settings, judge_topic
+from strandline.cluster.doctor import (
+    Finding,
+    judge_cluster,
+    judge_config,
+    judge_consumer,
+    judge_producer,
+    judge_settings,
+    judge_topic,
+)
 
 SAFE = {
     "node.id": "1",
@@ -112,3 +120,15 @@ def test_a_producers_settings_are_judged() -> None:
     assert found(enable_idempotence=False, retries=0) == []
     assert found(acks="0") == ["acks = 0"]
     assert found(acks="1", retries=0) == ["acks = 1"]
+
+
+def test_a_consumers_settings_are_judged() -> None:
+    """S64: the default commits by itself, and doctor names it; what is committed by hand from the beginning loses
+    nothing."""
+
+    def found(**settings: object) -> list[str]:
+        return [finding.setting for finding in judge_consumer(ConsumerConfig.of(settings))]
+
+    assert found() == ["enable.auto.commit = true (the default)", "auto.offset.reset = latest (the default)"]
+    assert found(enable_auto_commit=False, auto_offset_reset="earliest") == []
+    assert found(enable_auto_commit=True, auto_offset_reset="none") == ["enable.auto.commit = true (the default)"]

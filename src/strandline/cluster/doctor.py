@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from strandline.client.config import ProducerConfig
+from strandline.client.config import ConsumerConfig, ProducerConfig
 from strandline.client.types import TopicDescription
 from strandline.cluster.config import NodeConfig
 from strandline.controller.metadata.topic_configs import BROKER_CONFIGS
@@ -207,6 +207,26 @@ def judge_producer(config: ProducerConfig) -> Iterator[Finding]:
                 "the order: a request that fails and is sent again lands behind those sent after it",
                 "enable.idempotence=true, which keeps order with up to 5; or max.in.flight.requests.per.connection=1",
             )
+
+
+def judge_consumer(config: ConsumerConfig) -> Iterator[Finding]:
+    """Settings of a consumer (of any client: the names are Kafka's) that can lose or pass over records."""
+    where = "consumer"
+    if config.enable_auto_commit:
+        yield Finding(
+            where,
+            "enable.auto.commit = true (the default)",
+            "in most clients, what was handed out and not handled yet when the commit ran and the process died: it is "
+            "not read again (strandline.client alone commits no more than is done)",
+            "enable.auto.commit=false, and commit behind what is handled",
+        )
+    if config.auto_offset_reset == "latest":
+        yield Finding(
+            where,
+            "auto.offset.reset = latest (the default)",
+            "what was written before a new group's first commit, or to a new partition before it was found: never read",
+            "auto.offset.reset=earliest",
+        )
 
 
 def _numbers(values: list[int]) -> str:

@@ -215,6 +215,15 @@ def test_doctor_judges_a_producer_and_config_shows_its_settings() -> None:
     assert "batch.size" in wrong.output
 
 
+def test_doctor_names_the_default_of_auto_commit() -> None:
+    """S64: a consumer's default is named, with what it may lose; a consumer that commits by hand is left alone."""
+    told = run("doctor", "--consumer")
+    assert told.exit_code == 1
+    assert "enable.auto.commit = true (the default)" in told.output
+    safe = run("doctor", "--consumer", "-X", "enable.auto.commit=false", "-X", "auto.offset.reset=earliest")
+    assert (safe.exit_code, safe.output) == (0, "Nothing found that could lose data.\n")
+
+
 def test_doctor_says_where_to_go_when_no_broker_answers() -> None:
     """Errors say the next step; exit code 3: no broker answers."""
     told = run("doctor", "--bootstrap", "127.0.0.1:1")

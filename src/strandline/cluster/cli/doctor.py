@@ -11,10 +11,18 @@ from typing import Any
 import click
 
 from strandline.client.commands.common import Target, admin_for, output_option, print_json, target_options
-from strandline.client.config import ProducerConfig
+from strandline.client.config import ConsumerConfig, ProducerConfig
 from strandline.client.types import ConfigResource
 from strandline.cluster.cli.options import told_plainly
-from strandline.cluster.doctor import Finding, judge_cluster, judge_config, judge_producer, judge_settings, judge_topic
+from strandline.cluster.doctor import (
+    Finding,
+    judge_cluster,
+    judge_config,
+    judge_consumer,
+    judge_producer,
+    judge_settings,
+    judge_topic,
+)
 
 FOUND = 1
 
@@ -24,9 +32,10 @@ FOUND = 1
 @click.option(
     "--producer", is_flag=True, help="Judge a producer's settings instead, given by -X (any client's: Kafka's names)."
 )
+@click.option("--consumer", is_flag=True, help="Judge a consumer's settings instead, in the same way.")
 @output_option
 @target_options
-def doctor(files: tuple[str, ...], producer: bool, output: str, **where: Any) -> None:
+def doctor(files: tuple[str, ...], producer: bool, consumer: bool, output: str, **where: Any) -> None:
     """Name every setting that can lose data, and what it would lose.
 
     Judges configuration files, or without any the live cluster at --bootstrap: settings, topics, and who is in sync.
@@ -37,11 +46,11 @@ def doctor(files: tuple[str, ...], producer: bool, output: str, **where: Any) ->
     strandline doctor node-1.properties node-2.properties
     strandline doctor --output json -b 10.0.0.1:9092
     strandline doctor --producer -X enable.idempotence=false -X max.in.flight.requests.per.connection=5
+    strandline doctor --consumer -X enable.auto.commit=false -X auto.offset.reset=earliest
     """
-    if producer:
+    if producer or consumer:
         with told_plainly():
-            settings = Target(**where).settings_for(ProducerConfig)
-        findings = list(judge_producer(ProducerConfig.of(settings)))
+            findings = list(_of_client(Target(**where), consumer=consumer))
     elif files:
         with told_plainly():
             findings = [finding for path in files for finding in _of_file(path)]
@@ -53,6 +62,13 @@ def doctor(files: tuple[str, ...], producer: bool, output: str, **where: Any) ->
         _show(findings)
     if findings:
         raise SystemExit(FOUND)
+
+
+def _of_client(target: Target, *, consumer: bool) -> Iterator[Finding]:
+    if consumer:
+        yield from judge_consumer(ConsumerConfig.of(target.settings_for(ConsumerConfig)))
+    else:
+        yield from judge_producer(ProducerConfig.of(target.settings_for(ProducerConfig)))
 
 
 def _of_file(path: str) -> Iterator[Finding]:
