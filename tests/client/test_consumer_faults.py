@@ -127,6 +127,30 @@ def test_iteration_and_poll_share_one_position() -> None:
     play(scenario, {"t": 1})
 
 
+def test_a_backlog_does_not_hold_the_loop() -> None:
+    """S70: while records that lie there are iterated over, others on the loop have turns, one a batch at least."""
+    turns = 0
+
+    async def tick() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
+        await fill(ports, 1_000)
+        async with consumer(ports, max_poll_records=20) as reader:
+            reader.assign([WHERE])
+            await anext(reader)
+            ticking = asyncio.create_task(tick())
+            for _ in range(899):
+                await anext(reader)
+            assert turns >= 40
+            ticking.cancel()
+
+    play(scenario, {"t": 1})
+
+
 def test_pause_keeps_the_position() -> None:
     async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
         await fill(ports, 20, partitions=2)

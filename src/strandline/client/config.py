@@ -20,6 +20,9 @@ from strandline.proto.ids import Endpoint
 Partitioner = Callable[[str, bytes | None, bytes | None, int], int]
 """A partitioner of one's own: (topic, key, value, number of partitions) -> partition."""
 
+Deserializer = Callable[[bytes], Any]
+"""What a record's key or value means; it raises what it will for bytes that mean nothing."""
+
 _UNLIMITED = 2**31 - 1
 
 
@@ -201,6 +204,12 @@ class ConsumerConfig(CommonConfig):
         choices=("read_uncommitted", "read_committed"),
     )  # fmt: skip
     client_rack: str = _setting("", "This client's rack; a broker may then name a nearer replica to read from.")
+    key_deserializer: Deserializer | None = _setting(  # noqa: RUF009  # a dataclass field, as all the others
+        None, "Own function bytes -> key, called when a record is handed out; one without a key stays without."
+    )
+    value_deserializer: Deserializer | None = _setting(  # noqa: RUF009
+        None, "Own function bytes -> value; what it raises, poll raises as DeserializationFailed. None stays None."
+    )
     default_api_timeout_ms: int = _setting(60_000, "How long a question to the leaders goes on retrying.", low=1)
 
     def __post_init__(self) -> None:
@@ -250,6 +259,12 @@ def duration_ms(text: str) -> int:
     return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
 
 
+_FUNCTIONS = {
+    "Partitioner": "a function (topic, key, value, number of partitions) -> partition",
+    "Deserializer": "a function (bytes) -> what they mean",
+}
+
+
 def _parse(item: Field[Any], value: object) -> Any:
     name = kafka_name(item.name)
     kind = str(item.type)
@@ -264,9 +279,9 @@ def _parse(item: Field[Any], value: object) -> Any:
         if (low is not None and parsed < low) or (high is not None and parsed > high):
             allowed = f"at least {low:g}" if high is None else f"from {low:g} to {high:g}"
             raise ConfigError(name, value, allowed)
-    elif kind.startswith("Partitioner"):
+    elif kind.startswith(tuple(_FUNCTIONS)):
         if not callable(value):
-            raise ConfigError(name, value, "a function (topic, key, value, number of partitions) -> partition")
+            raise ConfigError(name, value, _FUNCTIONS[kind.partition(" ")[0]])
         parsed = value
     else:
         if isinstance(value, bool) or not isinstance(value, str | int):

@@ -110,9 +110,13 @@ class Consumer:
     def __next__(self) -> ConsumerRecord:
         return self._inner.next_polled() or self._serve(self._inner.__anext__())
 
-    def next_record(self, timeout_s: float) -> ConsumerRecord | None:
-        """The next record, and the one before it is done; None when none comes in time."""
-        return self._inner.next_polled() or self._serve(self._inner.next_record(timeout_s))
+    def next_record(self, timeout_s: float, *, raw: bool = False) -> ConsumerRecord | None:
+        """The next record, and the one before it is done; None when none comes in time. `raw`: not deserialized."""
+        return self._inner.next_polled(raw=raw) or self._serve(self._inner.next_record(timeout_s, raw=raw))
+
+    def deserialized(self, raw: ConsumerRecord) -> ConsumerRecord:
+        """What a raw record means, by `key.deserializer` and `value.deserializer`."""
+        return self._inner.deserialized(raw)
 
     def run(
         self,

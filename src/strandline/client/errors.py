@@ -15,6 +15,7 @@ StrandlineError
     ├── OffsetOutOfRange              the position is outside the log; carries requested, log start and end
     ├── CommitFailed                  the group has moved on without this member: nothing was committed
     ├── MembershipLost                the member left, or was thrown out, between two polls; in `Consumer.state`
+    ├── DeserializationFailed         a deserializer raised; carries topic, partition, offset, and which field
     ├── LogTruncated                  records that were read have been cut off the log (leader epoch check)
     └── ManyErrors                    several names were asked for and some failed: `results` and `errors`
 """
@@ -130,6 +131,24 @@ class LogTruncated(ClientError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.topic, self.partition, self.position, self.diverged_at))
+
+
+class DeserializationFailed(ClientError):
+    """A record's key or value means nothing to the deserializer; what that raised is the `__cause__`.
+
+    The position stays at the record: `seek` to `offset + 1` to go on behind it. `field` is "key" or "value".
+    """
+
+    def __init__(self, topic: str, partition: int, offset: int, field: str, why: str) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.field = field
+        self.why = why
+        super().__init__(f"the {field} of {topic}-{partition} at offset {offset} cannot be deserialized: {why}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.topic, self.partition, self.offset, self.field, self.why))
 
 
 class UnknownTopic(KafkaError):

@@ -123,7 +123,7 @@ async def run_async(
     idle_ms: float | None = None
     while not consumer.stopped:
         consumer.resume(*failures.due(consumer.assignment()))
-        record = await consumer.next_record(failures.wait_s())
+        record = await consumer.next_record(failures.wait_s(), raw=True)
         if record is None:
             idle_ms = idle_ms or failures.now_ms
             if _expired(failures, idle_ms, idle_s):
@@ -131,7 +131,7 @@ async def run_async(
             continue
         idle_ms = None
         try:
-            result = handler(record)
+            result = handler(consumer.deserialized(record))
             if isawaitable(result):
                 await result
         except Exception as error:
@@ -167,7 +167,7 @@ def run_blocking(
         due = failures.due(consumer.assignment()) if failures.waiting else []
         if due:
             consumer.resume(*due)
-        record = consumer.next_record(failures.wait_s() if failures.waiting else _LOOK_S)
+        record = consumer.next_record(failures.wait_s() if failures.waiting else _LOOK_S, raw=True)
         if record is None:
             idle_ms = idle_ms or failures.now_ms
             if _expired(failures, idle_ms, idle_s):
@@ -175,7 +175,7 @@ def run_blocking(
             continue
         idle_ms = None
         try:
-            handler(record)
+            handler(consumer.deserialized(record))
         except Exception as error:
             report.failures += 1
             attempts, again = failures.failed(record)

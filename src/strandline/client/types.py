@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from strandline.proto.error_codes import ErrorCode
@@ -34,7 +34,8 @@ class ConsumerRecord(NamedTuple):
     """A record as read. (topic, partition, offset) is its identity.
 
     `timestamp_type` is 0 for the producer's time, 1 for the broker's append time; `leader_epoch` is the epoch of the
-    leader that appended it, -1 where unknown.
+    leader that appended it, -1 where unknown. `key` and `value` are bytes or None, or what the consumer's deserializers
+    made of them.
     """
 
     topic: str
@@ -42,8 +43,8 @@ class ConsumerRecord(NamedTuple):
     offset: int
     timestamp_ms: int
     timestamp_type: int
-    key: bytes | None
-    value: bytes | None
+    key: Any
+    value: Any
     headers: tuple[Header, ...]
     leader_epoch: int
 

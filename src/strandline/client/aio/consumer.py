@@ -10,6 +10,7 @@ from typing import Self
 from strandline.client.aio.reading import Partition, Reader, partition_of
 from strandline.client.config import CommonConfig
 from strandline.client.dead_letters import DeadLetters
+from strandline.client.deserializing import Deserializing
 from strandline.client.errors import ClientError
 from strandline.client.groups.listening import ConsumerState, Invoke, Listener, Subscribed, Topics
 from strandline.client.groups.session import CommitDone, GroupSession
@@ -53,6 +54,7 @@ class Consumer(Reader):
         self._bootstrap = bootstrap
         self._group = None if self._config.group_id is None else GroupSession(self._config, self._session, self)
         self._unplaced: dict[TopicPartition, None] = {}
+        self._deserializing = Deserializing(self._config)
         self._stopped = False
 
     # -- what to read -----------------------------------------------------------------------------------------------
@@ -121,10 +123,17 @@ class Consumer(Reader):
         Raises:
             OffsetOutOfRange, NoOffsetForPartition, LogTruncated: as `auto.offset.reset=none` wants it.
             UnknownTopic, KafkaError: what a retry does not mend. The position is unchanged, poll may be called again.
+            DeserializationFailed: of the first record to be returned; the position is unchanged.
             ClientError: nothing is assigned.
         """
         self._finish()
         records = await self._next_records(timeout_s, max_records or self._config.max_poll_records)
+        if self._deserializing.wanted:
+            raw = records
+            records, failure = self._deserializing.records(raw)
+            self._ready.extendleft(reversed(raw[len(records) :]))
+            if failure is not None and not records:
+                raise failure
         if self._group is not None:
             self._group.progress.hand(records)
         return records
@@ -138,26 +147,37 @@ class Consumer(Reader):
             if record is not None:
                 return record
 
-    async def next_record(self, timeout_s: float) -> ConsumerRecord | None:
-        """The next record, and the one before it is done; None when none comes in time."""
-        record = self.next_polled()
+    async def next_record(self, timeout_s: float, *, raw: bool = False) -> ConsumerRecord | None:
+        """The next record, and the one before it is done; None when none comes in time. `raw`: not deserialized.
+
+        Raises as `poll`.
+        """
+        record = self.next_polled(raw=raw)
         if record is None:
             self._finish()
             records = await self._next_records(timeout_s, self._config.max_poll_records)
             self._ready.extend(records)
-            record = self.next_polled()
+            record = self.next_polled(raw=raw)
         return record
 
-    def next_polled(self) -> ConsumerRecord | None:
-        """The next record, if there is one that needs no waiting. Callable from another thread."""
+    def next_polled(self, *, raw: bool = False) -> ConsumerRecord | None:
+        """The next record, if there is one that needs no waiting. Callable from another thread.
+
+        Raises DeserializationFailed.
+        """
         group = self._group
         if not self._ready or (group is not None and group.restless):
             return None
-        record = self._ready.popleft()
+        record = self._ready[0] if raw or not self._deserializing.wanted else self.deserialized(self._ready[0])
+        self._ready.popleft()
         if group is not None:
             group.progress.step(record)
             group.member.touched = True
         return record
+
+    def deserialized(self, raw: ConsumerRecord) -> ConsumerRecord:
+        """What a raw record means. Raises DeserializationFailed."""
+        return self._deserializing.record(raw) if self._deserializing.wanted else raw
 
     def _finish(self) -> None:
         """Everything handed out is done; where nothing waits, so is what was skipped on the way (markers)."""
@@ -235,9 +255,9 @@ class Consumer(Reader):
     ) -> RunReport:
         """Call `handler` with every record, one at a time, until `stop()`.
 
-        A record whose handler raises is tried again `attempts` times in all, with growing pauses in which other
-        partitions go on; then it is sent to `<topic>.dead` with its cause and origin, and the partition moves on. It
-        counts as done, and is committed, only after that is acknowledged by all in-sync replicas.
+        A record whose handler or deserializer raises is tried again, `attempts` times in all, with growing pauses in
+        which other partitions go on; then it is sent to `<topic>.dead` with its cause and origin, and the partition
+        moves on. It counts as done, and is committed, only after that is acknowledged by all in-sync replicas.
 
         Args:
             handler: a function or coroutine function of one record.

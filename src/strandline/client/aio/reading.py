@@ -128,8 +128,12 @@ class Reader:
     # -- reading ----------------------------------------------------------------------------------------------------
 
     async def _gather(self, until_ms: float, most: int, look: Callable[[], Awaitable[None]]) -> list[ConsumerRecord]:
-        """Up to `most` records; waits until `until_ms` (monotonic) for the first. `look` is called before each look."""
+        """Up to `most` records; waits until `until_ms` (monotonic) for the first. `look` is called before each look.
+
+        Others on this loop have a turn before, even when records lie there: a backlog must not hold the loop.
+        """
         fetcher = self._started()
+        await asyncio.sleep(0)
         while True:
             await look()
             if self._ready:
