@@ -1,0 +1,75 @@
+"""S67: results and offsets in one transaction of the application's own database, killed a hundred times."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sqlite3
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from strandline.client import Producer
+from strandline.cluster.dev import DevCluster
+from tests.rows.helpers import eventually, make_topic
+from tests.rows.recipes import load, start
+
+pytestmark = pytest.mark.timeout(380)
+
+KILLS = 100
+TRANSFERS_A_LIFE = 30
+PARTITIONS = 3
+
+
+def booked(path: Path) -> int:
+    """How many transfers the database says are done."""
+    database = sqlite3.connect(path)
+    try:
+        return int(database.execute("select coalesce(sum(next), 0) from position").fetchone()[0])
+    except sqlite3.OperationalError:
+        return 0  # no table yet
+    finally:
+        database.close()
+
+
+def alive(process: subprocess.Popen[bytes]) -> bool:
+    assert process.poll() is None, process.stderr.read().decode()  # type: ignore[union-attr]
+    return True
+
+
+def test_every_transfer_counts_once(cluster: DevCluster, tmp_path: Path) -> None:
+    """SIGKILL in the midst of the work, a hundred times; in the end the balances are right to the cent."""
+    module = load("ledger")
+    make_topic(cluster, module.TOPIC, PARTITIONS)
+    path = tmp_path / "ledger.db"
+    rng = random.Random(67)
+    expected: dict[str, int] = {}
+    sent = 0
+    with Producer(cluster.bootstrap, linger_ms=0) as producer:
+        for _ in range(KILLS):
+            for _ in range(TRANSFERS_A_LIFE):
+                account, cents = f"account {rng.randrange(9)}", rng.randint(-500, 500)
+                expected[account] = expected.get(account, 0) + cents
+                producer.send(module.TOPIC, b"%d" % cents, key=account.encode(), partition=sent % PARTITIONS)
+                sent += 1
+            producer.flush()
+            goal = booked(path) + rng.randint(1, TRANSFERS_A_LIFE - 5)
+            assert goal < sent
+            process = start("ledger", cluster.bootstrap, str(path))
+            try:
+                eventually(lambda: alive(process) and booked(path) >= goal, 30, 0.002)  # noqa: B023
+            finally:
+                process.send_signal(signal.SIGKILL)
+                process.communicate()
+    assert 0 < booked(path) < sent
+    process = start("ledger", cluster.bootstrap, str(path))
+    try:
+        eventually(lambda: alive(process) and booked(path) >= sent, 60)
+    finally:
+        process.kill()
+        process.communicate()
+    database = sqlite3.connect(path)
+    assert dict(database.execute("select account, cents from balance")) == expected
+    assert booked(path) == sent
+    database.close()
