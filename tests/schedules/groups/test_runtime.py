@@ -9,8 +9,13 @@ from typing import Any
 
 import pytest
 
+from strandline.chaos.testing.env import Env
+from strandline.chaos.testing.simulation import RunFailed, Simulation
+from strandline.client.aio import Consumer, Producer
 from strandline.cluster.coordinator.groups.commands import FetchOffsets, JoinGroup, ListGroups
 from strandline.cluster.coordinator.groups.records import group_key
+from strandline.cluster.coordinator.groups.shard import GroupShard
+from strandline.cluster.coordinator.machine import Effects, Now
 from strandline.cluster.coordinator.runtime import Phase
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -104,9 +109,11 @@ def test_a_log_that_does_not_parse(tmp_path: Path) -> None:
 
 
 def test_a_shard_that_breaks_is_loaded_anew(tmp_path: Path) -> None:
-    """A mistake of ours costs who waits one try, not the broker its groups."""
+    """A mistake of ours costs who waits one try, not the broker its groups; and it is heard of."""
+    heard: list[object] = []
 
     async def story(broker: OneBroker) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: heard.append(context["exception"]))
         broker.elect(ME, 0)
         broker.publish()
         assert await broker.commit(5) is ErrorCode.NONE
@@ -117,6 +124,31 @@ def test_a_shard_that_breaks_is_loaded_anew(tmp_path: Path) -> None:
         assert await broker.offset() == 5
 
     run(tmp_path, story)
+    assert [type(error) for error in heard] == [TypeError]
+
+
+def test_a_seed_in_which_a_shard_breaks_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else in the run tells of it: the member joins at the second try, and reads all the same."""
+    working, broken = GroupShard.handle, [RuntimeError("this shard has a mistake")]
+
+    def handle(shard: GroupShard, command: Any, to: Any, now: Now) -> Effects:
+        if isinstance(command, JoinGroup) and broken:
+            raise broken.pop()
+        return working(shard, command, to, now)
+
+    async def main(env: Env) -> None:
+        await env.create_topic("t")
+        async with Producer(env.bootstrap) as producer:
+            await producer.send("t", b"value")
+        async with Consumer(env.bootstrap, group_id="g", auto_offset_reset="earliest") as consumer:
+            consumer.subscribe("t")
+            while not await consumer.poll(1.0):
+                pass
+
+    monkeypatch.setattr(GroupShard, "handle", handle)
+    with pytest.raises(RunFailed, match="this shard has a mistake"):
+        Simulation(1, settings={"offsets.topic.num.partitions": "1", "group.initial.rebalance.delay.ms": "0"}).run(main)
+    assert not broken
 
 
 def test_a_client_that_goes_away_while_it_waits(tmp_path: Path) -> None:

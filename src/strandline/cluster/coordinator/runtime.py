@@ -290,13 +290,16 @@ class CoordinatorRuntime(Generic[S]):
     # Steps of shards
 
     def _step(self, hosted: Hosted[S], step: Callable[[], Effects]) -> None:
-        """One step of a shard and all that follows from it at once. A shard that breaks is loaded anew."""
+        """One step of a shard and all that follows from it at once. A shard that breaks is loaded anew; that it broke
+        is a mistake of ours, and the loop's exception handler hears of it, as of a task that dies."""
         if hosted.phase is not Phase.SERVING:
             return
         try:
             self._carry_out(hosted, step())
-        except Exception:
-            log.exception("a shard of a coordinator broke and is loaded anew", topic=self.topic, shard=hosted.partition)
+        except Exception as error:
+            message = "a shard of a coordinator broke and is loaded anew"
+            log.error(message, topic=self.topic, shard=hosted.partition, error=repr(error))
+            asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
             self._drop(hosted.partition)
             self._look(hosted.partition)
             return
