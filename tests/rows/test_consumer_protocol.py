@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -129,6 +130,71 @@ def test_a_killed_member_and_what_operators_do(cluster: DevCluster) -> None:
     reader.close()
     admin.delete_consumer_groups(["orphans"])["orphans"].result(15)
     assert "orphans" not in [one.group_id for one in admin.list_consumer_groups().result(15).valid]
+
+
+class Load:
+    """Records of a topic, one every few milliseconds, until it is stopped; all of them acknowledged."""
+
+    def __init__(self, cluster: DevCluster, topic: str, partitions: int) -> None:
+        self.values: set[bytes] = set()
+        self._stopped = threading.Event()
+        self._producer = Producer({"bootstrap.servers": cluster.responsive})
+        self._thread = threading.Thread(target=self._run, args=(topic, partitions), daemon=True)
+        self._thread.start()
+
+    def _run(self, topic: str, partitions: int) -> None:
+        number = 0
+        while not self._stopped.wait(0.005):
+            value = f"load {number}".encode()
+            self._producer.produce(topic, value, partition=number % partitions)
+            self.values.add(value)
+            number += 1
+
+    def stop(self) -> set[bytes]:
+        """Returns what was produced."""
+        self._stopped.set()
+        self._thread.join(30)
+        assert self._producer.flush(30) == 0
+        return self.values
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_group_is_rolled_to_the_consumer_protocol_and_back(cluster: DevCluster, strategy: str) -> None:
+    """Member by member, under load, as KIP-848 has it ("Online migration"): no record is lost, nobody is thrown out,
+    and at every moment the members have all partitions between them."""
+    topic, group = f"rolled-{strategy}", f"rollers-{strategy}"
+    make_topic(cluster, topic, 6)
+    admin = AdminClient({"bootstrap.servers": cluster.responsive})
+    kinds: list[dict[str, str]] = [{"partition_assignment_strategy": strategy}, {"group_protocol": "consumer"}]
+    load = Load(cluster, topic, 6)
+    with ExitStack() as stack:
+
+        def start(kind: int) -> Reader:
+            reader = Reader(cluster.responsive, group, topic, **kinds[kind])
+            stack.callback(reader.close)
+            return reader
+
+        readers = [start(0), start(0)]
+        everybody = list(readers)
+        eventually(lambda: sizes(readers) == [3, 3], 60)
+        for kind in (1, 1, 0, 0):
+            readers.append(start(kind))
+            everybody.append(readers[-1])
+            eventually(lambda: sizes(readers) == [2, 2, 2], 60)
+            assert admin.describe_consumer_groups([group])[group].result(15).type.name == "CONSUMER"
+            readers.pop(0).close()
+            eventually(lambda: sizes(readers) == [3, 3], 60)
+        eventually(lambda: group_type(admin, group) == "CLASSIC", 60)
+        values = load.stop()
+        eventually(lambda: handled(everybody) == values, 60)
+        assert len(values) > 500
+        assert not [event for reader in everybody for event in reader.events if event[0] == "lost"]
+
+
+def group_type(admin: AdminClient, group: str) -> str:
+    found = admin.describe_consumer_groups([group])[group].result(15)
+    assert found.state is ConsumerGroupState.STABLE
+    return str(found.type.name)
 
 
 def test_java_and_librdkafka_in_one_group(cluster: DevCluster) -> None:

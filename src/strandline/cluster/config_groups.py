@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from strandline.cluster.config_setting import Setting, integer, milliseconds, size
+from strandline.cluster.config_setting import Setting, integer, milliseconds, one_of, size
+from strandline.cluster.coordinator.groups.config import MigrationPolicy
 from strandline.cluster.coordinator.groups.modern.assignors import ASSIGNORS
 from strandline.controller.metadata.topic_configs import ConfigType, split_list
 from strandline.proto.errors import ConfigError
@@ -71,6 +72,14 @@ class Groups:
         "uniform,range",
         "The assignors that members of the consumer protocol may choose from; the first is for those that do not care. "
         "uniform: all partitions spread evenly, moving few. range: each topic in ranges, topics of one size alike.",
+    )
+    group_consumer_migration_policy = one_of(
+        "group.consumer.migration.policy",
+        MigrationPolicy.BIDIRECTIONAL.value,
+        "Which way a group with members may move while they read: upgrade (a group of the classic protocol becomes "
+        "one of the consumer protocol with the first member that joins by that), downgrade (and a classic one again "
+        "when the last of these has gone), bidirectional, or disabled. Groups without members move both ways.",
+        *(policy.value for policy in MigrationPolicy),
     )
     offset_metadata_max_bytes = integer(
         "offset.metadata.max.bytes",

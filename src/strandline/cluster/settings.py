@@ -5,7 +5,7 @@ from __future__ import annotations
 from strandline.cluster.config import NODE_SETTINGS, NodeConfig
 from strandline.cluster.config_identity import RACK_AWARE
 from strandline.cluster.coordinator.group_coordinator import CoordinatorConfig
-from strandline.cluster.coordinator.groups.config import GroupConfig
+from strandline.cluster.coordinator.groups.config import GroupConfig, MigrationPolicy
 from strandline.cluster.kafka.config import ListenerConfig
 from strandline.cluster.service.base import ServiceConfig, StaticSetting
 from strandline.controller.broker_session import BrokerSessionConfig
@@ -62,6 +62,7 @@ def coordinator_config(config: NodeConfig) -> CoordinatorConfig:
             consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
             consumer_max_size=config.group_consumer_max_size,
             consumer_assignors=config.group_consumer_assignors,
+            consumer_migration_policy=MigrationPolicy(config.group_consumer_migration_policy),
             offset_metadata_max_bytes=config.offset_metadata_max_bytes,
             offsets_retention_ms=config.offsets_retention_minutes * 60_000,
             offsets_retention_check_ms=config.offsets_retention_check_interval_ms,

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from strandline.cluster.coordinator.groups import records as group_records
 from strandline.cluster.coordinator.groups.modern import records
 from strandline.cluster.coordinator.groups.modern.records import (
+    ClassicMember,
     Current,
     Kind,
     MemberInfo,
@@ -35,6 +36,11 @@ def test_as_kafka_writes_them() -> None:
     key, value = records.member_record("g", "m", member)
     assert key == b"\x00\x05\x00\x01g\x00\x01m"
     assert value == b"\x00\x00\x02i\x00\x02c\x03/h\x03\x02t\x02u\x04x.*\x00\x00\x00\x09\x06range\x00"
+    protocols = (("range", b"\x01\x02"), ("s", b""))
+    key, value = records.member_record("g", "m", member._replace(classic=ClassicMember(10_000, protocols)))
+    classic = b"\x01\x00\x00\x27\x10\x03\x06range\x03\x01\x02\x00\x02s\x01\x00\x00"
+    assert value is not None
+    assert value.endswith(b"\x06range\x01\x00" + bytes([len(classic)]) + classic)
     key, value = records.epoch_record(Kind.TARGET_EPOCH, "g", 7)
     assert (key, value) == (b"\x00\x06\x00\x01g", b"\x00\x00\x00\x00\x00\x07\x00")
     key, value = records.target_record("g", "m", {ID: (1, 2)})
@@ -54,8 +60,14 @@ ASSIGNMENTS = st.dictionaries(
     st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=4).map(lambda all: tuple(sorted(all))),
     max_size=3,
 )
+CLASSIC = st.builds(
+    ClassicMember,
+    st.integers(0, 2**31 - 1),
+    st.lists(st.tuples(NAMES, st.binary(max_size=5)), min_size=1, max_size=3).map(tuple),
+)
 MEMBERS = st.builds(
-    MemberInfo, MAYBE, MAYBE, NAMES, NAMES, st.lists(NAMES, max_size=3).map(tuple), MAYBE, EPOCHS, MAYBE
+    MemberInfo,
+    *(MAYBE, MAYBE, NAMES, NAMES, st.lists(NAMES, max_size=3).map(tuple), MAYBE, EPOCHS, MAYBE, st.none() | CLASSIC),
 )
 CURRENTS = st.builds(Current, EPOCHS, EPOCHS, st.sampled_from(MemberState), ASSIGNMENTS, ASSIGNMENTS)
 
@@ -102,5 +114,12 @@ def test_what_newer_versions_of_kafka_write() -> None:
     assert records.read_epoch(b"\x00\x00\x00\x00\x00\x07\x01\x00\x08" + bytes(8)) == 7
     with pytest.raises(ProtocolError, match="state 9"):
         records.read_current(b"\x00\x00" + bytes(8) + b"\x09\x01\x01\x00")
+    nobody = MemberInfo(None, None, "", "", (), None, -1, None)
+    value = records.member_record("g", "m", nobody).value
+    assert value is not None
+    for tags in (b"\x01\x00\x01\x00", b"\x01\x07\x01\x00"):  # null; a field of the future
+        assert records.read_member(value[:-1] + tags) == nobody
+    with pytest.raises(ProtocolError, match="without an assignor"):
+        records.read_member(value[:-1] + b"\x01\x00\x07\x01\x00\x00\x27\x10\x01\x00")
     with pytest.raises(ProtocolError, match="version 1"):
         records.read_epoch(b"\x00\x01\x00\x00\x00\x07\x00")

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from strandline.chaos.sim.process import Ports
 from strandline.proto.error_codes import ErrorCode
-from tests.schedules.groups.site import GaveUp, Site, Wire, commit_of, find
+from tests.schedules.groups.site import GaveUp, Site, Wire, commit_of, fetch_offsets, find
 
 BEAT_MS = 500.0
 SESSION_MS = 6_000.0
@@ -83,6 +83,7 @@ class ModernMember:
             if reader != self.member_id:
                 self.overlaps.append(f"{partition} is read by {reader} and {self.member_id}")
         self.owned = tuple(partition for partition in owned if self.readers[partition] == self.member_id)
+        self._offsets = {one: offset for one, offset in self._offsets.items() if one in self.owned}
 
     async def beat(self, wire: Wire) -> int:
         """The error of one heartbeat. Raises GaveUp when another broker is to be asked."""
@@ -122,8 +123,11 @@ class ModernMember:
     async def _commit(self, wire: Wire) -> None:
         if not self.owned:
             return
+        if not self._offsets.keys() >= set(self.owned):  # it goes on where the readers before it were
+            found = await fetch_offsets(wire, "g", "t", self.partitions)
+            self._offsets = {one: self._offsets.get(one, max(found[one], 0)) for one in self.owned}
         for partition in self.owned:
-            self._offsets[partition] = self._offsets.get(partition, 0) + 1
+            self._offsets[partition] += 1
         offsets = {partition: self._offsets[partition] for partition in self.owned}
         answer = await wire.ask(
             "offset_commit_of_epochs",

@@ -14,10 +14,17 @@ from strandline.chaos.cluster import CLIENT_PORT, SimCluster
 from strandline.chaos.sim.process import Ports
 from strandline.chaos.sim.world import World
 from strandline.client.aio import Admin
+from strandline.client.groups.protocol import (
+    Subscription,
+    decode_assignment,
+    encode_assignment,
+    encode_subscription,
+)
 from strandline.client.types import NewTopic
 from strandline.cluster.coordinator.partitions import OFFSETS_TOPIC, partition_of
 from strandline.cluster.kafka import codec
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import TopicPartition
 
 READY_MS = 30_000.0
 SETTINGS = {
@@ -108,8 +115,7 @@ def _build(module: Any, kind: Any, values: Mapping[str, Any]) -> Any:
 
 def protocols(*topics: str) -> list[dict[str, Any]]:
     """One assignor, and what the member subscribes to."""
-    raw = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
-    subscription = struct.pack(">hi", 0, len(topics)) + raw + b"\xff\xff\xff\xff"
+    subscription = encode_subscription(Subscription(topics))
     return [{"kind": "JoinGroupRequestProtocol", "name": "range", "metadata": subscription}]
 
 
@@ -149,6 +155,7 @@ class Site:
             await story(self)
 
         self.world.run(whole())
+        assert not self.world.loop.unhandled, self.world.loop.unhandled[0]
 
     async def _create(self, ports: Ports, topics: Mapping[str, int]) -> None:
         async with Admin(self.cluster.bootstrap, clock=ports.clock, rng=ports.rng) as admin:
@@ -315,8 +322,11 @@ class Member:
         if joined.leader == joined.member_id:
             ids = [member.member_id for member in joined.members]
             for number, member_id in enumerate(ids):
-                share = bytes(one for one in range(self.partitions) if one % len(ids) == number)
-                assignments.append({"kind": "SyncGroupRequestAssignment", "member_id": member_id, "assignment": share})
+                share = [TopicPartition(self.topic, one) for one in range(self.partitions) if one % len(ids) == number]
+                assigned = encode_assignment(share)
+                assignments.append(
+                    {"kind": "SyncGroupRequestAssignment", "member_id": member_id, "assignment": assigned}
+                )
         synced = await wire.ask(
             "sync_group",
             within_s=2 * SESSION_MS / 1000,
@@ -328,9 +338,9 @@ class Member:
         )
         if not self._fine(synced.error_code):
             return None
-        assigned = tuple(synced.assignment)
-        self.owned[self.generation] = assigned
-        return assigned
+        owned = tuple(partition for _, partition in decode_assignment(synced.assignment))
+        self.owned[self.generation] = owned
+        return owned
 
     async def beat(self, wire: Wire) -> int:
         """The error of one heartbeat."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from strandline.chaos.mutants.mutant import Mutant, one_change
 
 _SCHEDULES = "tests/schedules/groups/test_durable_state.py"
+_MOVES = "tests/cluster/coordinator/test_moves.py"
+_HALFWAY = f"{_MOVES}::test_a_failover_in_the_middle_loses_nothing"
 
 TABLE: tuple[Mutant, ...] = (
     one_change(
@@ -42,7 +44,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "epoch-told-before-it-is-committed",
         "C: what a member of the consumer protocol was told stands in the log (KIP-848, D-42)",
-        "cluster.coordinator.groups.modern.protocol:ConsumerProtocol._write",
+        "cluster.coordinator.groups.modern.steps:Steps.write",
         "self._context.out.write(records, written)",
         "self._context.out.write(records, lambda _outcome, _now: None); self._context.out.reply(to, answer)",
         "tests/schedules/groups/test_modern_failover.py::test_42_no_member_is_told_what_a_failover_takes_back[holds]",
@@ -62,5 +64,53 @@ TABLE: tuple[Mutant, ...] = (
         "return True",
         "return False",
         "tests/cluster/coordinator/test_modern_groups.py::test_a_heartbeat_without_partitions_acknowledges_nothing",
+    ),
+    one_change(
+        "group-moves-without-what-is-owned",
+        "C: what a classic member may be reading is its own in the group of the other protocol (KIP-848, KIP-429)",
+        "cluster.coordinator.groups.modern.moves:Moves._held",
+        "pairs(by_id(subscription_of(member.protocols).owned, image))",
+        "()",
+        f"{_MOVES}::test_up_while_the_leader_assigns",
+    ),
+    one_change(
+        "group-comes-down-without-what-is-owed",
+        "C: what a member has not given back is its own in the classic group (KIP-848)",
+        "cluster.coordinator.groups.modern.moves:Moves._down",
+        "(*pairs(current.assigned), *pairs(current.revoking))",
+        "pairs(current.assigned)",
+        f"{_MOVES}::test_a_group_that_came_down_keeps_what_each_has",
+    ),
+    one_change(
+        "group-comes-down-ahead-of-its-members",
+        "C: a classic group goes on at the generation that its members know (KIP-848)",
+        "cluster.coordinator.groups.modern.moves:Moves._down",
+        "generation=group.target_epoch",
+        "generation=group.epoch",
+        f"{_MOVES}::test_up_and_down_while_everybody_reads",
+    ),
+    one_change(
+        "group-that-came-down-not-rebalanced",
+        "C: a failover loses nothing of a move: what the last member had is shared out (KIP-848)",
+        "cluster.coordinator.groups.modern.moves:Moves.take_up",
+        "classic.came_down and",
+        "False and",
+        f"{_HALFWAY}[the group has come down]",
+    ),
+    one_change(
+        "group-of-classic-members-stays-up",
+        "C: a failover loses nothing of a move: a group of classic members alone comes down (KIP-848)",
+        "cluster.coordinator.groups.modern.steps:Steps.loaded",
+        "self._moves.down(group.group_id, now)",
+        "pass",
+        f"{_HALFWAY}[the member has gone]",
+    ),
+    one_change(
+        "static-classic-member-waited-for",
+        "C: a static member changes its protocol without a rebalance (KIP-848, KIP-345)",
+        "cluster.coordinator.groups.modern.protocol:ConsumerProtocol._replace_static",
+        " and draft.group.members[holder].classic is None",
+        "",
+        f"{_MOVES}::test_a_static_member_changes_its_protocol_and_moves_nobody",
     ),
 )

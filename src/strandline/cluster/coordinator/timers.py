@@ -27,6 +27,9 @@ class Timers:
     def __len__(self) -> int:
         return len(self._deadlines)
 
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._deadlines
+
     @property
     def next_ms(self) -> float | None:
         """No action is due before; perhaps none is due then either."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 """A new member that has joined and hears nothing is given up after so long: it does not send heartbeats yet, and its
@@ -15,6 +16,24 @@ MEMBER_BYTES_MAX = 1024 * 1024
 UNSTORED_GROUPS_MAX = 10_000
 """The most groups of a shard of which nothing is stored yet: memory that anybody can ask for with one request each.
 More are told to try again."""
+
+
+class MigrationPolicy(Enum):
+    """Which way groups with members may move between the protocols, in Kafka's words: `up` from the classic protocol to
+    the consumer protocol, `down` back. Empty groups move both ways whatever it says."""
+
+    DISABLED = "disabled"
+    UPGRADE = "upgrade"
+    DOWNGRADE = "downgrade"
+    BIDIRECTIONAL = "bidirectional"
+
+    @property
+    def up(self) -> bool:
+        return self in (MigrationPolicy.UPGRADE, MigrationPolicy.BIDIRECTIONAL)
+
+    @property
+    def down(self) -> bool:
+        return self in (MigrationPolicy.DOWNGRADE, MigrationPolicy.BIDIRECTIONAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +50,7 @@ class GroupConfig:
         their own (`group.consumer.session.timeout.ms`, `group.consumer.heartbeat.interval.ms`).
     consumer_max_size: most members of such a group (`group.consumer.max.size`).
     consumer_assignors: names, the first is the default (`group.consumer.assignors`).
+    consumer_migration_policy: `group.consumer.migration.policy`.
     """
 
     min_session_timeout_ms: int = 6_000
@@ -44,3 +64,4 @@ class GroupConfig:
     consumer_heartbeat_interval_ms: int = 5_000
     consumer_max_size: int = 10_000
     consumer_assignors: tuple[str, ...] = ("uniform", "range")
+    consumer_migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL

@@ -92,6 +92,7 @@ class Group:
         state_ms: wall time since when it is in this state; -1 unknown.
         members_added: a new member came while the first rebalance waits for more of them.
         stored: a record of it stands in the log.
+        came_down: it was a group of the consumer protocol (`modern.moves`), and has had no generation of its own yet.
     """
 
     group_id: str
@@ -108,6 +109,7 @@ class Group:
     pending_sync: dict[str, None] = field(default_factory=dict)
     members_added: bool = False
     stored: bool = False
+    came_down: bool = False
     joined: int = 0
     """Members whose JoinGroup waits."""
     _supporters: Counter[str] = field(default_factory=Counter)
@@ -267,7 +269,7 @@ class Group:
     def next_generation(self, wall_ms: int) -> None:
         """The rebalance has its members."""
         self.generation = self.generation + 1 if self.generation < 2**31 - 1 else 0
-        self.members_added = False
+        self.members_added = self.came_down = False
         if self.members:
             self.protocol_name = self.select_protocol()
             self.enter(GroupState.COMPLETING_REBALANCE, wall_ms)
@@ -338,6 +340,7 @@ class Group:
                 value.protocol_type,
             )
         group.protocol_name = value.protocol
+        group.came_down = value.leader is None and bool(group.members)
         group.leader = value.leader if value.leader in group.members else next(iter(group.members), None)
         group.state = group.before = GroupState.STABLE if group.members else GroupState.EMPTY
         group.state_ms = value.state_ms

@@ -273,7 +273,7 @@ def _check_modern(group: ModernGroup, command: CommitOffsets) -> None:
     """Who may commit in a group of the consumer protocol: its members, at their epoch; anybody while it has none."""
     if command.generation < 0 and group.is_empty:
         return
-    group.check_member(command.member_id)
-    if not command.knows_epochs:
+    member = group.check_member(command.member_id)
+    if member.classic is None and not command.knows_epochs:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "this version of OffsetCommit knows no member epochs")
     group.check_epoch(command.member_id, command.generation)

@@ -99,6 +99,17 @@ class Rebalancing:
         else:
             self.complete_if_joined(group, now)
 
+    def end(self, group: Group) -> None:
+        """The group is none of this protocol any more. Who waits for an answer joins what there is now."""
+        for member in group.members.values():
+            to = group.stop_joining(member)
+            self._context.out.reply(to, JoinAnswer(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+            self._reply_sync(member, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS))
+        for member_id in (*group.members, *group.pending):
+            self._context.timers.cancel(session_key(group.group_id, member_id))
+        for key in (join_key(group.group_id), sync_key(group.group_id)):
+            self._context.timers.cancel(key)
+
     # Preparing
 
     def rebalance(self, group: Group, now: Now) -> None:

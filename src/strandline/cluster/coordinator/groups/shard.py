@@ -27,6 +27,7 @@ from strandline.cluster.coordinator.groups.config import GroupConfig
 from strandline.cluster.coordinator.groups.context import ShardContext, client_error
 from strandline.cluster.coordinator.groups.counters import GroupCounters
 from strandline.cluster.coordinator.groups.group import Group, GroupState
+from strandline.cluster.coordinator.groups.modern.classic_members import ClassicMembers
 from strandline.cluster.coordinator.groups.modern.commands import (
     ConsumerGroupDescription,
     ConsumerHeartbeat,
@@ -34,10 +35,13 @@ from strandline.cluster.coordinator.groups.modern.commands import (
     TopicsChanged,
 )
 from strandline.cluster.coordinator.groups.modern.group import ModernGroup
+from strandline.cluster.coordinator.groups.modern.moves import Moves
 from strandline.cluster.coordinator.groups.modern.protocol import ConsumerProtocol
 from strandline.cluster.coordinator.groups.modern.records import Kind, ModernKey
+from strandline.cluster.coordinator.groups.modern.steps import Steps
+from strandline.cluster.coordinator.groups.modern.subscriptions import Subscriptions
 from strandline.cluster.coordinator.groups.offsets import OffsetStore
-from strandline.cluster.coordinator.groups.rebalance import Rebalancing, session_key
+from strandline.cluster.coordinator.groups.rebalance import Rebalancing
 from strandline.cluster.coordinator.groups.records import (
     GroupKey,
     OffsetKey,
@@ -77,7 +81,11 @@ class GroupShard:
         self._context = ShardContext(config, rng, counters)
         self._rebalancing = Rebalancing(self._context)
         self._classic = ClassicProtocol(self._context, self._rebalancing)
-        self._modern = ConsumerProtocol(self._context, image)
+        subscriptions = Subscriptions(image)
+        self._moves = Moves(self._context, self._rebalancing, subscriptions, image)
+        self._steps = Steps(self._context, subscriptions, self._moves)
+        self._modern = ConsumerProtocol(self._context, subscriptions, self._steps, self._moves)
+        self._classic_members = ClassicMembers(self._context, self._steps, image)
         self._offsets = OffsetStore(self._context, self._rebalancing, self._modern)
         self.unknown_records = 0
 
@@ -114,21 +122,19 @@ class GroupShard:
     def _drop_modern(self, group_id: str) -> None:
         group = self._context.modern.pop(group_id, None)
         if group is not None:
-            self._modern.forget(group)
+            self._steps.forget(group)
 
     def _drop(self, group_id: str) -> None:
-        """Deleted or expired: nobody is in it, but some may have been given an id to join with."""
+        """Deleted, expired, or a group of the other protocol now."""
         group = self._context.groups.pop(group_id, None)
         if group is not None:
-            for member_id in group.pending:
-                self._context.timers.cancel(session_key(group_id, member_id))
+            self._rebalancing.end(group)
 
     def loaded(self, now: Now) -> Effects:
         """Every member that the log knows gets a full session: it could not reach a coordinator meanwhile."""
         for group in self._context.groups.values():
-            for member in group.members.values():
-                self._rebalancing.renew_session(group, member, now)
-        self._modern.loaded(now)
+            self._moves.take_up(group, now)
+        self._steps.loaded(now)
         self._expire_later(now)
         return self._context.out.take()
 
@@ -138,7 +144,7 @@ class GroupShard:
         try:
             match command:
                 case Heartbeat():
-                    self._classic.heartbeat(command, to, now)
+                    self._heartbeat(command, to, now)
                 case CommitOffsets():
                     self._offsets.commit(command, to, now)
                 case FetchOffsets():
@@ -146,7 +152,7 @@ class GroupShard:
                 case JoinGroup():
                     self._join(command, to, now)
                 case SyncGroup():
-                    self._classic.sync(command, to, now)
+                    self._sync(command, to, now)
                 case LeaveGroup():
                     self._leave(command, to, now)
                 case DeleteOffsets():
@@ -179,7 +185,7 @@ class GroupShard:
 
     def tick(self, now: Now) -> Effects:
         self._context.timers.run(now)
-        self._modern.remove_gone(now)
+        self._steps.remove_gone()
         return self._context.out.take()
 
     @property
@@ -261,16 +267,16 @@ class GroupShard:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, reason)
         return self._modern.describe(group)
 
-    # From one protocol to the other
+    # Members of the classic protocol, in groups of either
 
     def _join(self, command: JoinGroup, to: Any, now: Now) -> None:
-        """A classic member finds an empty group of the consumer protocol: that one ends, and its offsets stay."""
+        """A classic member that finds an empty group of the consumer protocol ends that one; its offsets stay."""
         group = self._context.modern.get(command.group_id)
         if group is None:
             self._classic.join(command, to, now)
             return
         if not group.is_empty:
-            self._context.out.reply(to, JoinAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, command.member_id))
+            self._classic_members.join(group, command, to, now)
             return
 
         def ended(outcome: WriteOutcome, then: Now) -> None:
@@ -281,23 +287,23 @@ class GroupShard:
 
         self._context.out.write(tuple(group.tombstones()), ended)
 
+    def _sync(self, command: SyncGroup, to: Any, now: Now) -> None:
+        group = self._context.modern.get(command.group_id)
+        if group is None:
+            self._classic.sync(command, to, now)
+        else:
+            self._classic_members.sync(group, command, to, now)
+
+    def _heartbeat(self, command: Heartbeat, to: Any, now: Now) -> None:
+        group = self._context.modern.get(command.group_id)
+        if group is None:
+            self._classic.heartbeat(command, to, now)
+        else:
+            self._classic_members.heartbeat(group, command, to, now)
+
     def _leave(self, command: LeaveGroup, to: Any, now: Now) -> None:
-        """Members of the consumer protocol leave by a heartbeat; an administrator removes them like others."""
         group = self._context.modern.get(command.group_id)
         if group is None:
             self._classic.leave(command, to, now)
-            return
-        gone: dict[str, None] = {}
-        errors = []
-        for leaver in command.members:
-            member_id = leaver.member_id or group.instances.get(leaver.instance_id or "", "")
-            try:
-                group.check_member(member_id, leaver.instance_id)
-                gone[member_id] = None
-                errors.append(ErrorCode.NONE)
-            except KafkaError as error:
-                errors.append(error.code)
-        if gone:
-            self._modern.remove(group, gone, to, errors, now)
         else:
-            self._context.out.reply(to, errors, after_writes=True)
+            self._classic_members.leave(group, command, to)

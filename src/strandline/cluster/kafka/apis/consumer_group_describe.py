@@ -12,8 +12,8 @@ from strandline.proto.error_codes import ErrorCode
 
 OPERATIONS_NOT_ASKED = -(2**31)
 
-CONSUMER_MEMBER = 1
-"""Kafka's number for a member of this protocol, beside classic members in a group that moves (0)."""
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
+"""Kafka's numbers for the protocol of a member; a group that moves from one to the other has both."""
 
 
 async def _answer(call: Call) -> Any:
@@ -58,7 +58,7 @@ def _member(call: Call, member: DescribedConsumer) -> Any:
         subscribed_topic_regex=member.regex,
         assignment=_assignment(call, member.assigned),
         target_assignment=_assignment(call, member.target),
-        member_type=CONSUMER_MEMBER,
+        member_type=CLASSIC_MEMBER if member.classic else CONSUMER_MEMBER,
     )
 
 

@@ -48,7 +48,7 @@ class DescribeConsumerGroup(NamedTuple):
 
 
 class DescribedConsumer(NamedTuple):
-    """`assigned` is what it may read, `target` what it shall have."""
+    """`assigned` is what it may read, `target` what it shall have; `classic`: it has the classic protocol."""
 
     member_id: str
     instance_id: str | None
@@ -60,6 +60,7 @@ class DescribedConsumer(NamedTuple):
     regex: str | None
     assigned: Assignment
     target: Assignment
+    classic: bool
 
 
 class ConsumerGroupDescription(NamedTuple):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
+from strandline.cluster.coordinator.groups.group import CONSUMER_PROTOCOL
 from strandline.cluster.coordinator.groups.modern.reconcile import Partition, pairs
 from strandline.cluster.coordinator.groups.modern.records import (
     NOTHING,
@@ -56,7 +58,8 @@ class ModernGroup:
     Invariants:
     - no partition is in `assigned` or `revoking` of two members: `owners` says whose it is;
     - `target_epoch` <= `epoch`, and no member's epoch is above `target_epoch`;
-    - each member with a `current` has a `members` entry once a batch is replayed whole.
+    - each member with a `current` has a `members` entry once a batch is replayed whole;
+    - `classic` are those of the `members` that have the classic protocol.
 
     Attributes:
         epoch: rises with every change of the members' subscriptions or of the topics.
@@ -75,7 +78,10 @@ class ModernGroup:
     current: dict[str, Current] = field(default_factory=dict)
     owners: dict[Partition, str] = field(default_factory=dict)
     instances: dict[str, str] = field(default_factory=dict)
+    classic: dict[str, None] = field(default_factory=dict)
     stale: bool = True
+    _supporters: Counter[str] = field(default_factory=Counter)
+    """How many classic members have each of their assignors."""
 
     @property
     def is_empty(self) -> bool:
@@ -112,11 +118,20 @@ class ModernGroup:
         return member
 
     def check_epoch(self, member_id: str, epoch: int) -> None:
-        """For offsets: the member is at this very epoch. Raises KafkaError UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH."""
+        """For offsets: the member is at this very epoch. Raises KafkaError UNKNOWN_MEMBER_ID; STALE_MEMBER_EPOCH, or
+        ILLEGAL_GENERATION, as members of its protocol know it."""
         self.check_member(member_id)
         known = self.now(member_id).epoch
         if epoch != known:
-            raise KafkaError(ErrorCode.STALE_MEMBER_EPOCH, f"the member is at epoch {known}, not {epoch}")
+            code = ErrorCode.ILLEGAL_GENERATION if member_id in self.classic else ErrorCode.STALE_MEMBER_EPOCH
+            raise KafkaError(code, f"the member is at epoch {known}, not {epoch}")
+
+    def supports(self, protocol_type: str, protocols: tuple[tuple[str, bytes], ...]) -> bool:
+        """A classic member with these assignors can take part: there is one that all classic members have, for the day
+        when they are among themselves again."""
+        if protocol_type != CONSUMER_PROTOCOL:
+            return False
+        return any(self._supporters[name] == len(self.classic) for name, _ in protocols)
 
     # Replay
 
@@ -143,10 +158,17 @@ class ModernGroup:
         old = self.members.get(member_id)
         if old is not None and old.instance_id is not None and self.instances.get(old.instance_id) == member_id:
             del self.instances[old.instance_id]
+        if old is not None and old.classic is not None:
+            del self.classic[member_id]
+            self._supporters.subtract({name for name, _ in old.classic.protocols})
+            self._supporters = +self._supporters
         if member is None:
             self.members.pop(member_id, None)
             return
         self.members[member_id] = member
+        if member.classic is not None:
+            self.classic[member_id] = None
+            self._supporters.update({name for name, _ in member.classic.protocols})
         if member.instance_id is not None:
             self.instances[member.instance_id] = member_id
 

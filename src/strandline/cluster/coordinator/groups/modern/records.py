@@ -27,6 +27,7 @@ from strandline.cluster.kafka.wire import (
     array_head,
     int32_array,
     nullable_string,
+    read_bytes,
     read_count,
     read_fixed,
     read_int16,
@@ -35,9 +36,11 @@ from strandline.cluster.kafka.wire import (
     read_uuid,
     skip_tags,
     string,
+    tagged_field,
 )
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import TopicId
+from strandline.proto.varint import read_uvarint, uvarint
 
 Assignment = Mapping[TopicId, tuple[int, ...]]
 """Partitions by topic id, sorted; no topic without a partition."""
@@ -74,6 +77,17 @@ class TopicShape(NamedTuple):
     partitions: int
 
 
+class ClassicMember(NamedTuple):
+    """What a member of the classic protocol, in a group of this one, told in its JoinGroup.
+
+    Attributes:
+        protocols: (name, subscription), its favourite first; never empty.
+    """
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+
+
 class MemberInfo(NamedTuple):
     """What a member told of itself.
 
@@ -82,6 +96,7 @@ class MemberInfo(NamedTuple):
         regex: the pattern of the names of further topics, or None.
         rebalance_timeout_ms: how long it may take to give partitions back.
         assignor: the server's assignor that it would like, or None.
+        classic: None for a member of the consumer protocol.
     """
 
     instance_id: str | None
@@ -92,6 +107,7 @@ class MemberInfo(NamedTuple):
     regex: str | None
     rebalance_timeout_ms: int
     assignor: str | None
+    classic: ClassicMember | None = None
 
 
 class MemberState(IntEnum):
@@ -130,6 +146,10 @@ def key_bytes(key: ModernKey) -> bytes:
 
 _HEAD = INT16.pack(0)
 
+_CLASSIC_TAG = 0
+_PRESENT = b"\x01"
+"""Before a structure in a tagged field that may be null."""
+
 
 def tombstone(key: ModernKey) -> Record:
     """There is no such thing any more."""
@@ -162,9 +182,16 @@ def member_record(group: str, member_id: str, member: MemberInfo) -> Record:
         nullable_string(member.regex, True),
         INT32.pack(member.rebalance_timeout_ms),
         nullable_string(member.assignor, True),
-        NO_TAGS,
+        NO_TAGS if member.classic is None else uvarint(1) + tagged_field(_CLASSIC_TAG, _classic(member.classic)),
     )
     return Record(key_bytes(ModernKey(Kind.MEMBER, group, member_id)), b"".join(parts))
+
+
+def _classic(member: ClassicMember) -> bytes:
+    parts = [_PRESENT, INT32.pack(member.session_timeout_ms), array_head(len(member.protocols), True)]
+    for name, subscription in member.protocols:
+        parts += (string(name, True), uvarint(len(subscription) + 1), subscription, NO_TAGS)
+    return b"".join((*parts, NO_TAGS))
 
 
 def _assignment(assignment: Assignment) -> bytes:
@@ -234,8 +261,41 @@ def read_member(raw: bytes) -> MemberInfo:
     regex, position = read_string(view, position, True)
     (rebalance_timeout_ms,), position = read_fixed(view, position, INT32)
     assignor, position = read_string(view, position, True)
+    known = MemberInfo(instance_id, rack, client_id, client_host, tuple(topics), regex, rebalance_timeout_ms, assignor)
+    return known._replace(classic=_read_member_tags(view, position))
+
+
+def _read_member_tags(view: memoryview, position: int) -> ClassicMember | None:
+    end = skip_tags(view, position)
+    if end != len(view):
+        raise ProtocolError("Bytes after the end of a record")
+    classic = None
+    count, position = read_uvarint(view, position)
+    for _ in range(count):
+        tag, position = read_uvarint(view, position)
+        size, position = read_uvarint(view, position)
+        if tag == _CLASSIC_TAG:
+            classic = _read_classic(view[position : position + size])
+        position += size
+    return classic
+
+
+def _read_classic(view: memoryview) -> ClassicMember | None:
+    present, position = read_uvarint(view, 0)
+    if not present:
+        return None
+    (session_timeout_ms,), position = read_fixed(view, position, INT32)
+    protocols, position = _array(view, position, 3, _read_protocol)
     _end(view, position)
-    return MemberInfo(instance_id, rack, client_id, client_host, tuple(topics), regex, rebalance_timeout_ms, assignor)
+    if not protocols:
+        raise ProtocolError("A member of the classic protocol without an assignor")
+    return ClassicMember(session_timeout_ms, tuple(protocols))
+
+
+def _read_protocol(view: memoryview, position: int) -> tuple[tuple[str, bytes], int]:
+    name, position = read_name(view, position, True)
+    subscription, position = read_bytes(view, position, True)
+    return (name, bytes(subscription or b"")), skip_tags(view, position)
 
 
 def read_target(raw: bytes) -> Assignment:
