@@ -19,7 +19,7 @@ help:
 	@echo "make test-long     every test"
 	@echo "make lint          ruff, mypy, import-linter, tidiness, the generated docs"
 	@echo "make docs          write the generated parts of docs/ anew"
-	@echo "make bench         measure speed and memory, beside Apache Kafka where it can be had"
+	@echo "make bench         measure speed and memory, beside each peer that can be had"
 	@echo "make interop       other people's Kafka clients and tools, unmodified: one table, client by feature"
 	@echo "make sim SEEDS=200 simulate so many seeds; SEED=7 replays one"
 	@echo "make mutants       take each rule out of the code, one at a time: some test must notice"

@@ -7,7 +7,8 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -15,10 +16,14 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from bench.clusters import Cluster, KafkaCluster, StrandlineCluster, Unavailable
+from bench.clusters import Cluster, KafkaCluster, StrandlineCluster, Unavailable, end_as_asked
 from bench.codec import codec_rates
+from bench.driven import DrivenCluster, measure_driven
 from bench.losses import losses
 from bench.measures import Results, cold_start, failover, latency, throughput
+from bench.nats import NatsCluster
+from bench.nats import name as nats_name
+from bench.rabbitmq import RabbitCluster
 
 GROUPS = ("start", "produce", "latency", "failover", "losses")
 TARGETS = {
@@ -71,8 +76,35 @@ def import_time_ms() -> float:
     return min(once("import strandline.client") for _ in range(5)) - min(once("pass") for _ in range(5))
 
 
+Say = Callable[[str], None]
+Contend = Callable[[set[str], float, Say], Results]
+"""From groups, scale and a place for progress to figures; raises Unavailable."""
+
+
+def _speaks_kafka(make: Callable[[], Cluster]) -> Contend:
+    return lambda groups, scale, say: measure(make, groups, scale, say)
+
+
+def _driven(make: Callable[[], DrivenCluster]) -> Contend:
+    return lambda groups, scale, say: measure_driven(make, groups, scale, say)
+
+
+PEERS: dict[str, dict[str, Contend]] = {
+    "kafka": {KafkaCluster.name: _speaks_kafka(KafkaCluster)},
+    "nats": {nats_name(sync_always=sync): _driven(partial(NatsCluster, sync_always=sync)) for sync in (True, False)},
+    "rabbitmq": {RabbitCluster.name: _driven(RabbitCluster)},
+}
+"""Each peer's columns of the table."""
+
+
+def median(values: Iterable[float]) -> float:
+    """The upper one of an even number."""
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]
+
+
 @click.command(help=__doc__)
-@click.option("--peers", default="kafka", show_default=True, help="Peers to measure in the same run: kafka or none.")
+@click.option("--peers", default=",".join(PEERS), show_default=True, help="Measured in the same run; or none.")
 @click.option("--only", multiple=True, type=click.Choice(GROUPS), help="Measure these groups alone.")
 @click.option("--scale", default=1.0, show_default=True, help="Multiplies the length of every load.")
 @click.option("--repeat", default=1, show_default=True, help="Runs of each cluster, in turn; the median is shown.")
@@ -80,25 +112,27 @@ def import_time_ms() -> float:
 def main(peers: str, only: tuple[str, ...], scale: float, repeat: int, output: str) -> None:
     groups = set(only or GROUPS)
     console = Console(stderr=True)
-    makers: list[Callable[[], Cluster]] = [StrandlineCluster]
-    if peers == "kafka":
-        makers.append(KafkaCluster)
+    contenders = {StrandlineCluster.name: _speaks_kafka(StrandlineCluster)}
+    for peer in () if peers == "none" else peers.split(","):
+        if peer not in PEERS:
+            raise click.BadParameter(f"{peer} is none of {', '.join(PEERS)}", param_hint="--peers")
+        contenders |= PEERS[peer]
+    end_as_asked()
     runs: dict[str, list[dict[str, float]]] = {}
     for number in range(repeat):
-        for make in makers:
+        for name, contend in contenders.items():
             try:
-                name = str(getattr(make, "name"))  # noqa: B009
-                results = measure(make, groups, scale, lambda step, name=name: console.print(f"{name}: {step}"))
+                results = contend(groups, scale, partial(console.print, f"{name}:"))
             except Unavailable as reason:
                 if number == 0:
-                    console.print(f"left out: {reason}")
+                    console.print(f"{name}: left out: {reason}")
                 continue
-            if make is StrandlineCluster:
+            if name == StrandlineCluster.name:
                 results.add("import strandline.client, ms", import_time_ms())
                 codec_rates(results)
             runs.setdefault(name, []).append(results.figures)
     medians = {
-        name: {key: sorted(run[key] for run in figures)[len(figures) // 2] for key in figures[0]}
+        name: {key: median(run[key] for run in figures if key in run) for key in figures[0]}
         for name, figures in runs.items()
     }
     document = {

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -143,11 +144,38 @@ class KafkaCluster:
         self._processes[node_id].wait()
 
     def stop(self) -> None:
-        for process in self._processes.values():
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            process.wait()
+        end(self._processes.values())
         shutil.rmtree(self._root, ignore_errors=True)
+
+
+def end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
+    """SIGKILL each process and all that it started, and wait for them."""
+    started = list(processes)
+    below: list[psutil.Process] = []
+    for process in started:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            below += psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+    for child in below:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+    for process in started:
+        process.wait()
+    psutil.wait_procs(below, timeout=10)
+
+
+def end_as_asked() -> None:
+    """SIGTERM ends this program as Ctrl-C does: whatever it has started is stopped first."""
+
+    def leave(_number: int, _frame: object) -> None:
+        raise SystemExit(143)
+
+    signal.signal(signal.SIGTERM, leave)
+
+
+def cache() -> Path:
+    """Where peers are kept once they were fetched."""
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "strandline-bench"
 
 
 def free_port() -> int:
@@ -167,11 +195,11 @@ def kafka_jars() -> str:
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
             raise Unavailable(f"Apache Kafka needs {program}, which is not installed")
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "strandline-bench" / KAFKA_VERSION
-    done = cache / "complete"
+    folder = cache() / KAFKA_VERSION
+    done = folder / "complete"
     if not done.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        (cache / "pom.xml").write_text(
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "pom.xml").write_text(
             '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
             "<groupId>bench</groupId><artifactId>bench</artifactId><version>1</version><dependencies>"
             f"<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>"
@@ -185,9 +213,9 @@ def kafka_jars() -> str:
                 "-q",
                 "-B",
                 "-f",
-                str(cache / "pom.xml"),
+                str(folder / "pom.xml"),
                 "dependency:copy-dependencies",
-                f"-DoutputDirectory={cache}",
+                f"-DoutputDirectory={folder}",
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -197,7 +225,7 @@ def kafka_jars() -> str:
         if fetched.returncode:
             raise Unavailable("Apache Kafka's artifacts could not be fetched from Maven Central")
         done.touch()
-    return f"{cache}/*"
+    return f"{folder}/*"
 
 
 def rss_mb(pids: dict[int, int]) -> float:

@@ -177,12 +177,39 @@ def ack_latency(bootstrap: str, topic: str, per_second: int, seconds: float, siz
 
 
 def latency(cluster: Cluster, results: Results, seconds: float) -> None:
-    """Ack latency of 1 KB records at two steady rates."""
+    """Ack latency of 1 KB records: at two steady rates, and of one record at a time (S124)."""
     create_topic(cluster.bootstrap, "latency", PARTITIONS)
     for rate in (200, 1000):
         times = ack_latency(cluster.bootstrap, "latency", rate, seconds)
         results.add(f"ack 1 KB at {rate}/s, p50 ms", times[len(times) // 2])
         results.add(f"ack 1 KB at {rate}/s, p99 ms", times[int(len(times) * 0.99)])
+    times = one_after_the_other(cluster.bootstrap, "latency", seconds)
+    results.add("ack 1 KB, one after the other, p50 ms", times[len(times) // 2])
+    results.add("ack 1 KB, one after the other, p99 ms", times[int(len(times) * 0.99)])
+
+
+def one_after_the_other(bootstrap: str, topic: str, seconds: float, size: int = 1024) -> list[float]:
+    """Milliseconds from send to ack of records of partition 0, each sent when the one before it is acked, sorted."""
+    producer = Producer(producer_settings(bootstrap, **{"linger.ms": 0}))
+    payload = bytes(size)
+    latencies: list[float] = []
+    acked: list[float] = []
+
+    def on_delivery(error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            raise RuntimeError(str(error))
+        acked.append(time.perf_counter())
+
+    began = time.perf_counter()
+    while (sent_at := time.perf_counter()) < began + WARM_UP_S + seconds:
+        producer.produce(topic, payload, partition=0, on_delivery=on_delivery)
+        while not acked:
+            if not producer.poll(30):
+                raise RuntimeError("no ack within 30 s")
+        took = acked.pop() - sent_at
+        if sent_at > began + WARM_UP_S:
+            latencies.append(took * 1000)
+    return sorted(latencies)
 
 
 def failover(cluster: Cluster, results: Results) -> None:
