@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 
 import click
-from bench.clusters import Cluster, KafkaCluster, StrandlineCluster, wait_ready
+from bench.clusters import Cluster, KafkaCluster, StrandlineCluster, end_as_asked, wait_ready
 from bench.clusters import Unavailable as ClusterUnavailable
 from rich.console import Console
 
@@ -81,6 +81,7 @@ def run_cluster(name: str, clients: list[Client], wanted: Callable[[Feature], bo
 def main(only: tuple[str, ...], words: tuple[str, ...], against: str, output: str) -> None:
     """Exit code 1 where a client failed against Strandline."""
     clients = [each for each in CLIENTS if not only or each.name in only]
+    end_as_asked()
 
     def wanted(feature: Feature) -> bool:
         return not words or any(word in feature.name for word in words)

@@ -71,6 +71,12 @@ class World:
         eventually(lambda: len(admin.list_topics(name, timeout=10).topics[name].partitions) == partitions)
         return name
 
+    def topics(self) -> set[str]:
+        """The topics there are, as librdkafka is told."""
+        from confluent_kafka.admin import AdminClient
+
+        return set(AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0}).list_topics(timeout=10).topics)
+
     def name(self, what: str) -> str:
         """A name nobody has used."""
         return f"{what}-{next(_serial)}"
