@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from strandline.client.batches import NO_SEQUENCE, ProducerBatch
+from strandline.client.batches import NO_SEQUENCE, MadeRecords, ProducerBatch
 from strandline.client.config import ProducerConfig
 from strandline.client.futures import FutureKind
 from strandline.log.compression import Codec
@@ -152,6 +152,28 @@ class Accumulator:
             wake = wake or batch.builder.size_bytes >= self._batch_size
         if wake:
             self._wake()
+        return future
+
+    def append_made(self, partition: TopicPartition, made: MadeRecords) -> Any | None:
+        """Queue a batch that was made before; the future of its first record's ack, or None while the memory is full.
+
+        A queue takes such batches or records, not both.
+        """
+        with self.lock:
+            if self.closed is not None:
+                raise self.closed
+            if self.used_bytes + made.size_bytes > self._buffer_memory:
+                return None
+            queue = self.queues.get(partition)
+            if queue is None:
+                queue = self.queues[partition] = PartitionQueue(partition)
+            self._last_number = number = self._last_number + 1
+            batch = ProducerBatch((number,), partition, self.codec, self._kind, self._clock.monotonic_ms())
+            future = batch.take_made(made)
+            queue.waiting.append(batch)
+            self._incomplete[number] = 1
+            self.used_bytes += made.size_bytes
+        self._wake()
         return future
 
     def when_memory(self, notify: Callable[[], None]) -> None:

@@ -6,11 +6,32 @@ from typing import Any
 
 from strandline.client.futures import FutureKind
 from strandline.client.types import Ack
+from strandline.log.batch import Buffer, parse_header, with_producer
 from strandline.log.compression import Codec
 from strandline.log.records import RecordBatchBuilder, decode_records
 from strandline.proto.ids import TopicPartition
 
 NO_SEQUENCE = -1
+
+
+class MadeRecords(RecordBatchBuilder):
+    """A batch that was made before, by whomever: sent as it is, under the numbers of the producer that sends it."""
+
+    __slots__ = ("_made", "max_timestamp")
+
+    def __init__(self, made: Buffer) -> None:
+        super().__init__()
+        header = parse_header(made)
+        self._made = made
+        self.count = header.count
+        self.size_bytes = len(made)
+        self.max_timestamp = header.max_timestamp
+
+    def build(
+        self, *, producer_id: int = -1, producer_epoch: int = -1, base_sequence: int = -1, **_others: Any
+    ) -> bytearray:
+        """The batch's bytes with these numbers."""
+        return with_producer(self._made, producer_id, producer_epoch, base_sequence)
 
 
 class ProducerBatch:
@@ -67,6 +88,15 @@ class ProducerBatch:
         future = self.kind.new(self.shared)
         self.futures.append(future)
         self.timestamps.append(timestamp_ms)
+        return future
+
+    def take_made(self, made: MadeRecords) -> Any:
+        """Carry a batch that was made before, and nothing else; one future for it all: its first record's ack."""
+        self.builder = made
+        self.reserved_bytes = made.size_bytes
+        future = self.kind.new(self.shared)
+        self.futures.append(future)
+        self.timestamps.append(made.max_timestamp)
         return future
 
     def give_sequence(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:

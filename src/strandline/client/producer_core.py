@@ -105,6 +105,28 @@ class ProducerCore:
             self.sender.current_trouble(),
         )
 
+    async def wait_for_room(self, deadline_ms: float) -> None:
+        """Return when memory was given back, or the producer closed, by then (monotonic ms). Raises BufferExhausted."""
+        room = asyncio.Event()
+        self.accumulator.when_memory(room.set)
+        left_ms = deadline_ms - self.clock.monotonic_ms()
+        try:
+            async with asyncio.timeout(max(left_ms, 0.0) / 1000):
+                await room.wait()
+        except TimeoutError:
+            raise self.exhausted() from None
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Return once everything sent before is acknowledged or has failed. Raises ClientTimeout."""
+        done = asyncio.Event()
+        self.accumulator.start_flush(done.set)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await done.wait()
+        except TimeoutError:
+            trouble = self.sender.current_trouble()
+            raise ClientTimeout(f"not everything was acknowledged within {timeout_s} s", trouble) from None
+
     async def close(self) -> None:
         """Stop at once; what has no acknowledgement yet fails with ClosedError."""
         await self.sender.close()

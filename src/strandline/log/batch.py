@@ -39,6 +39,7 @@ _INT32 = struct.Struct(">i")
 _UINT32 = struct.Struct(">I")
 _INT16 = struct.Struct(">h")
 _START = struct.Struct(">qi")
+_PRODUCER = struct.Struct(">qhi")
 
 
 class BatchHeader(NamedTuple):
@@ -180,6 +181,17 @@ def patch_log_append_time(batch: memoryview | bytearray, header: BatchHeader, ap
     _INT16.pack_into(batch, 21, header.attributes | TIMESTAMP_TYPE_BIT)
     _INT64.pack_into(batch, 35, append_time_ms)
     _UINT32.pack_into(batch, 17, crc32c(memoryview(batch)[_CRC_START:]))
+
+
+def with_producer(batch: Buffer, producer_id: int, producer_epoch: int, base_sequence: int) -> bytearray:
+    """A copy of this one batch as that producer sends it (-1: none): base offset 0, no leader epoch, and a new CRC. Its
+    records, timestamps and compression are as they were.
+    """
+    copy = bytearray(batch)
+    patch_base_offset_and_epoch(copy, 0, 0, -1)
+    _PRODUCER.pack_into(copy, 43, producer_id, producer_epoch, base_sequence)
+    _UINT32.pack_into(copy, 17, crc32c(memoryview(copy)[_CRC_START:]))
+    return copy
 
 
 def assemble_batch(

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from strandline.client.config import ProducerConfig
-from strandline.client.errors import ClientTimeout, ClosedError
+from strandline.client.errors import ClosedError
 from strandline.client.futures import LoopFutures
 from strandline.client.metadata import TopicView
 from strandline.client.producer_core import Headers, Payload, ProducerCore
@@ -58,7 +58,7 @@ class Producer:
         if future is None:
             deadline_ms = self._session.clock.monotonic_ms() + self._config.max_block_ms
             while future is None:
-                await self._wait_for_room(core, deadline_ms)
+                await core.wait_for_room(deadline_ms)
                 future = core.try_send(view, value, key, headers, partition=partition, timestamp_ms=timestamp_ms)
         return future
 
@@ -79,17 +79,8 @@ class Producer:
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Return once everything sent before is acknowledged or has failed. Raises ClientTimeout."""
-        core = self._core
-        if core is None:
-            return
-        done = asyncio.Event()
-        core.accumulator.start_flush(done.set)
-        try:
-            async with asyncio.timeout(timeout_s):
-                await done.wait()
-        except TimeoutError:
-            trouble = core.sender.current_trouble()
-            raise ClientTimeout(f"not everything was acknowledged within {timeout_s} s", trouble) from None
+        if self._core is not None:
+            await self._core.flush(timeout_s)
 
     async def partitions_for(self, topic: str) -> int:
         """How many partitions a topic has. Raises as `send` does."""
@@ -130,13 +121,3 @@ class Producer:
                 return view
             await core.metadata.update(self._config.max_block_ms)
         return await core.metadata.wait_for_topic(topic, self._config.max_block_ms)
-
-    async def _wait_for_room(self, core: ProducerCore, deadline_ms: float) -> None:
-        room = asyncio.Event()
-        core.accumulator.when_memory(room.set)
-        left_ms = deadline_ms - self._session.clock.monotonic_ms()
-        try:
-            async with asyncio.timeout(max(left_ms, 0.0) / 1000):
-                await room.wait()
-        except TimeoutError:
-            raise core.exhausted() from None

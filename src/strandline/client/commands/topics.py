@@ -1,4 +1,4 @@
-"""`strandline topic`: create, list, describe, alter, delete; elect and trim stand in files of their own."""
+"""`strandline topic`: create, list, describe, alter, delete; elect, trim, backup, restore have files of their own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from strandline.client.commands.backup import backup, restore
 from strandline.client.commands.common import (
     CommandWrong,
     Target,
@@ -40,7 +41,7 @@ from strandline.proto.errors import KafkaError
 
 @click.group()
 def topic() -> None:
-    """Create, list, describe, alter, trim and delete topics; elect leaders."""
+    """Create, list, describe, alter, trim, back up and delete topics; elect leaders."""
 
 
 @topic.command("create")
@@ -110,6 +111,8 @@ def create(
 
 topic.add_command(elect)
 topic.add_command(trim)
+topic.add_command(backup)
+topic.add_command(restore)
 
 
 @topic.command("list")

@@ -1,0 +1,61 @@
+"""An idempotent producer of batches that were made before: each once and in order, whoever leads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from strandline.client.batches import MadeRecords
+from strandline.client.config import ProducerConfig
+from strandline.client.futures import LoopFutures
+from strandline.client.producer_core import ProducerCore
+from strandline.client.session import Session
+from strandline.client.types import Ack
+from strandline.log.batch import Buffer
+from strandline.proto.ids import TopicPartition
+
+BUFFER_BYTES = 32 << 20
+
+
+class BatchSender:
+    """Sends whole batches. Made on, and bound to, the running event loop; an asynchronous context manager.
+
+    Args:
+        largest_bytes: no batch is larger.
+        settings: a producer's.
+    """
+
+    def __init__(self, bootstrap: str, largest_bytes: int, settings: Mapping[str, object]) -> None:
+        memory = max(BUFFER_BYTES, 2 * largest_bytes)
+        self._config = ProducerConfig.of({**settings, "acks": "all", "linger_ms": 0, "buffer_memory": memory})
+        session = Session(bootstrap, self._config)
+        self._clock = session.clock
+        self._core = ProducerCore(self._config, session, LoopFutures(), threaded=False)
+
+    async def __aenter__(self) -> BatchSender:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._core.close()
+
+    async def know(self, topic: str) -> None:
+        """Return once the topic is known. Raises UnknownTopic, ClientTimeout (`max.block.ms`)."""
+        await self._core.metadata.wait_for_topic(topic, self._config.max_block_ms)
+
+    async def send(self, partition: TopicPartition, batch: Buffer) -> asyncio.Future[Ack]:
+        """Queue one batch; the future gives the ack of its first record.
+
+        Raises:
+            BufferExhausted: for `max.block.ms` there was no room, for the cluster took nothing.
+        """
+        made = MadeRecords(batch)
+        deadline_ms = self._clock.monotonic_ms() + self._config.max_block_ms
+        while True:
+            future: asyncio.Future[Ack] | None = self._core.accumulator.append_made(partition, made)
+            if future is not None:
+                return future
+            await self._core.wait_for_room(deadline_ms)
+
+    async def flush(self) -> None:
+        """Return once every batch is acknowledged or has failed (`delivery.timeout.ms`)."""
+        await self._core.flush()
