@@ -25,7 +25,7 @@ from typing import Self
 
 from strandline.cluster.config import NodeConfig
 from strandline.cluster.config_identity import BROKER, CONTROLLER
-from strandline.cluster.dev_layout import Layout
+from strandline.cluster.dev_layout import HOST, Layout
 from strandline.cluster.run_node import END_WITH_INPUT
 from strandline.proto.errors import ConfigError, StrandlineError
 
@@ -90,7 +90,7 @@ class DevCluster:
         self.root = Path(tempfile.mkdtemp(prefix="strandline-")) if data_dir is None else Path(data_dir).absolute()
         self._settings = dict(settings or {})
         self._node_settings = {node: dict(given) for node, given in (node_settings or {}).items()}
-        self._layout = Layout(self.root, port_base=port_base)
+        self._layout = Layout(self.root, port_base=port_base, host_of=self._host)
         there = self._layout.ids(BROKER)
         if nodes is not None and nodes < len(there):
             raise ConfigError("--nodes", nodes, f"at least the {len(there)} nodes whose data are in {self.root}")
@@ -121,7 +121,7 @@ class DevCluster:
         """
         self._prepare()
         starting = [node_id for node_id, node in self._nodes.items() if not node.alive]
-        self._layout.check_ports(starting)
+        self._check_ports(starting)
         for node_id in starting:
             self._spawn(self._nodes[node_id])
         if wait:
@@ -286,6 +286,14 @@ class DevCluster:
                 config_path = self.root / f"node-{node_id}.properties"
                 config_path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
                 self._nodes[node_id] = NodeProcess(node_id, config_path, self.root / f"node-{node_id}.log")
+
+    def _host(self, node_id: int) -> str:
+        """The address at which a node listens: for who gives nodes networks of their own."""
+        return HOST
+
+    def _check_ports(self, node_ids: Sequence[int]) -> None:
+        """Raises PortTaken."""
+        self._layout.check_ports(node_ids)
 
     def _make_directories(self) -> None:
         """Called once every node has a place, before directories are formatted: for who puts other disks under them."""

@@ -6,8 +6,8 @@ import contextlib
 import json
 import random
 import socket
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from uuid import UUID
 
@@ -43,21 +43,22 @@ class Place:
     client_port: int
     internal_port: int
     http_port: int
+    host: str = HOST
 
     @property
     def client(self) -> Endpoint | None:
         """Where clients reach it; None for a controller alone."""
-        return Endpoint(HOST, self.client_port) if "broker" in self.roles else None
+        return Endpoint(self.host, self.client_port) if "broker" in self.roles else None
 
     @property
     def internal(self) -> Endpoint:
         """Where other nodes reach it."""
-        return Endpoint(HOST, self.internal_port)
+        return Endpoint(self.host, self.internal_port)
 
     @property
     def http(self) -> Endpoint:
         """Where its metrics are."""
-        return Endpoint(HOST, self.http_port)
+        return Endpoint(self.host, self.http_port)
 
     @property
     def listeners(self) -> str:
@@ -80,9 +81,10 @@ class Layout:
 
     Args:
         port_base: the first port of clients, see `PORT_BASE`; 0: any free ports, kept from one start to the next.
+        host_of: the address at which a node listens.
     """
 
-    def __init__(self, root: Path, *, port_base: int) -> None:
+    def __init__(self, root: Path, *, port_base: int, host_of: Callable[[int], str] = lambda _: HOST) -> None:
         """Read what is there.
 
         Raises:
@@ -92,6 +94,7 @@ class Layout:
             raise ConfigError("--port-base", port_base, f"0 or a port from {PORT_BASES[0]} to {PORT_BASES[-1]}")
         self.root = root
         self._port_base = port_base
+        self._host_of = host_of
         self._rng = random.SystemRandom()
         self.cluster_id = random_cluster_id(self._rng)
         self.places: dict[int, Place] = {}
@@ -114,13 +117,15 @@ class Layout:
         missing = [node_id for node_id in roles_of if node_id not in self.places]
         with _reserved(0 if base else 3 * len(missing)) as free:
             for index, node_id in enumerate(missing):
-                ports = _ports_from(base, node_id) if base else free[3 * index : 3 * index + 3]
-                self.places[node_id] = Place(node_id, roles_of[node_id], str(random_id(self._rng)), *ports)
+                client, internal, http = free[3 * index : 3 * index + 3] if not base else _ports_from(base, node_id)
+                directory_id, host = str(random_id(self._rng)), self._host_of(node_id)
+                self.places[node_id] = Place(node_id, roles_of[node_id], directory_id, client, internal, http, host)
         if base:
-            self.places = {
-                node_id: Place(node_id, place.roles, place.directory_id, *_ports_from(base, node_id))
-                for node_id, place in self.places.items()
-            }
+            for node_id, place in self.places.items():
+                client, internal, http = _ports_from(base, node_id)
+                self.places[node_id] = replace(
+                    place, client_port=client, internal_port=internal, http_port=http, host=self._host_of(node_id)
+                )
         self.root.mkdir(parents=True, exist_ok=True)
         state = {"cluster_id": self.cluster_id, "nodes": [asdict(place) for place in self.places.values()]}
         (self.root / STATE_FILE).write_text(json.dumps(state, indent=2))

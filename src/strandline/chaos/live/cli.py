@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from strandline.chaos.live.target import ChaosTarget
 
 LAYOUTS = ("combined", "split")
+CUTS = ("proxy", "netns")
 CLIENTS = ("own", "confluent", "aiokafka")
 QUICK = {
     "broker.session.timeout.ms": "3000",
@@ -48,6 +49,8 @@ def chaos() -> None:
 @click.option("--seed", type=int, default=0, show_default=True, help="Decides the order of faults, victims, durations.")
 @click.option("--layout", type=click.Choice(LAYOUTS), default="combined", show_default=True,
               help="Three nodes that are broker and controller, or three of each.")  # fmt: skip
+@click.option("--cut", type=click.Choice(CUTS), default="proxy", show_default=True,
+              help="What joins the nodes: a proxy before each, or a network namespace around each (root).")  # fmt: skip
 @click.option("--clients", help="Which clients make the load, of own,confluent,aiokafka; left out: all installed.")
 @click.option("--gap-ms", type=click.FloatRange(5, 1000), default=60.0, show_default=True,
               help="Mean pause between two sends of one producer; smaller is more load.")  # fmt: skip
@@ -61,6 +64,7 @@ def run(
     minutes: float,
     seed: int,
     layout: str,
+    cut: str,
     clients: str | None,
     gap_ms: float,
     evidence: str | None,
@@ -77,6 +81,7 @@ def run(
     \b
     strandline chaos run --schedule kill-leader,pause,partition,disk-full,kill-all --minutes 5 --seed 7
     strandline chaos run --layout split --minutes 30
+    strandline chaos run --cut netns --schedule partition,isolate
     strandline chaos run --list
     """
     from strandline.chaos.live.faults import FAULTS
@@ -86,11 +91,12 @@ def run(
         print_table(("fault", "what it does"), [(fault.name, fault.sentence) for fault in FAULTS.values()])
         return
     names = [name.strip() for name in schedule.split(",")] if schedule is not None else list(FAULTS)
+    _check_cut(cut)
     kinds = _clients(clients)
     with told_plainly(), _directory(evidence) as directory:
         settings = {**QUICK, **overrides}
         disk_bytes = DISK_BYTES_MIN + int(minutes * DISK_BYTES_A_MINUTE) if "disk-full" in names else None
-        target = _cluster(directory, layout, settings, disk_bytes)
+        target = _cluster(directory, layout, settings, cut=cut, disk_bytes=disk_bytes)
         try:
             possible, without = check_schedule(names, target)
             for name, why in without.items():
@@ -138,12 +144,23 @@ def _directory(evidence: str | None) -> Iterator[Path]:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def _cluster(directory: Path, layout: str, settings: dict[str, str], disk_bytes: int | None) -> ChaosTarget:
+def _check_cut(cut: str) -> None:
+    if cut == "netns":
+        from strandline.chaos.live.namespaces import why_none
+
+        why = why_none()
+        if why is not None:
+            raise click.UsageError(f"--cut netns: {why}")
+
+
+def _cluster(
+    directory: Path, layout: str, settings: dict[str, str], *, cut: str, disk_bytes: int | None
+) -> ChaosTarget:
     from strandline.chaos.live.cluster import LiveCluster
 
     controllers = 3 if layout == "split" else 0
     return LiveCluster(
-        directory / "cluster", nodes=3, controllers=controllers, settings=settings, disk_bytes=disk_bytes
+        directory / "cluster", nodes=3, controllers=controllers, settings=settings, cut=cut, disk_bytes=disk_bytes
     )
 
 

@@ -16,13 +16,15 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from strandline.chaos.demo.checks import committed_digest
+from strandline.chaos.live.namespaces import Switch
 from strandline.chaos.live.proxy import Cables
 from strandline.chaos.live.waiting import pause
+from strandline.chaos.live.wires import Wires
 from strandline.client import Admin
 from strandline.client.types import PartitionDescription
 from strandline.cluster.config_setting import write_voters
@@ -45,9 +47,11 @@ PAGE_BYTES = 4096
 
 
 class LiveCluster(DevCluster):
-    """A DevCluster with cables between its nodes: they reach each other through proxies, clients reach them directly.
+    """A DevCluster with wires between its nodes that can be cut; clients reach every node all the time.
 
     Args:
+        cut: "proxy" puts proxies between the nodes; "netns" a network of its own around each (`namespaces.Switch`): the
+            calling thread is in the run's network until `stop`.
         disk_bytes: give each node a disk of this size of its own, so that `fill_disk` can fill it (a tmpfs: root on
             Linux alone; see `unsupported`). None: the directories of the machine's disk.
         others: see DevCluster. Node ports are outside the range from which the kernel takes those of connections.
@@ -61,8 +65,10 @@ class LiveCluster(DevCluster):
         controllers: int = 0,
         settings: Mapping[str, str] | None = None,
         node_settings: Mapping[int, Mapping[str, str]] | None = None,
+        cut: str = "proxy",
         disk_bytes: int | None = None,
     ) -> None:
+        self._wires: Wires = Switch() if cut == "netns" else Cables()
         super().__init__(
             data_dir,
             nodes=nodes,
@@ -71,7 +77,6 @@ class LiveCluster(DevCluster):
             settings={FAULT_INJECTION: "true", **(settings or {})},
             node_settings=node_settings,
         )
-        self._cables = Cables()
         self._plugs: dict[int, Endpoint] = {}
         self._cut_off: dict[int, None] = {}
         self._slow: dict[int, None] = {}
@@ -83,14 +88,14 @@ class LiveCluster(DevCluster):
 
     def stop(self) -> None:
         """Heal, stop every node, unmount, delete a temporary directory. Idempotent."""
-        self._cables.mend()
+        self._wires.mend()
         for node_id in list(self._full):
             self.free_disk(node_id)
         keep, self._temporary = self._temporary, False
         try:
             super().stop()
         finally:
-            self._cables.close()
+            self._wires.close()
             for path in self._mounted:
                 subprocess.run(["umount", "--lazy", str(path)], check=False)
             self._mounted.clear()
@@ -103,26 +108,30 @@ class LiveCluster(DevCluster):
     def kill(self, node_id: int) -> None:
         """SIGKILL, as a crash; returns when the process is gone. Who connects is refused."""
         super().kill(node_id)
-        self._cables.unplug(node_id)
+        self._wires.unplug(node_id)
 
     def stop_node(self, node_id: int) -> None:
         """SIGTERM: a controlled shutdown; returns when the process is gone."""
         super().stop_node(node_id)
-        self._cables.unplug(node_id)
+        self._wires.unplug(node_id)
 
     def partition(self, a: int, b: int, *, one_way: bool = False) -> None:
         """Nothing comes from `a` to `b` any more, nor back unless `one_way`. Clients are not cut."""
-        self._cables.cut([(a, b)] if one_way else [(a, b), (b, a)])
+        self._wires.cut([(a, b)] if one_way else [(a, b), (b, a)])
 
     def isolate(self, node_id: int) -> None:
         """Nothing comes from this node to any other, nor back. Clients still reach it."""
         self._cut_off[node_id] = None
         others = [other for other in self.node_ids if other != node_id]
-        self._cables.cut([*((node_id, other) for other in others), *((other, node_id) for other in others)])
+        self._wires.cut([*((node_id, other) for other in others), *((other, node_id) for other in others)])
 
     def held(self, a: int, b: int) -> int:
-        """How often something from `a` to `b` met a cut so far: a cut that nothing met has tested nothing."""
-        return self._cables.held.get((a, b), 0)
+        """How often something from `a` to `b` met a cut so far: a cut that nothing met has tested nothing.
+
+        Raises:
+            DevError: under "netns" nobody counts.
+        """
+        return self._wires.held(a, b)
 
     def slow_disk(self, node_id: int, delay_ms: float) -> None:
         """Every group sync and every cold read takes so much longer; 0 undoes it.
@@ -177,7 +186,7 @@ class LiveCluster(DevCluster):
 
     def heal(self) -> None:
         """Undo cuts, pauses, slow and full disks. Nodes that are down stay down: see `revive`."""
-        self._cables.mend()
+        self._wires.mend()
         self._cut_off.clear()
         for node_id in self.node_ids:
             self.resume(node_id)
@@ -261,9 +270,17 @@ class LiveCluster(DevCluster):
     def _make_directories(self) -> None:
         for node_id, place in self._layout.places.items():
             if node_id not in self._plugs:
-                self._plugs[node_id] = self._cables.add(node_id, place.internal)
+                self._plugs[node_id] = self._wires.add(node_id, place.internal)
                 if self._disk_bytes is not None:
                     self._mount_disk(self._layout.directory(node_id), self._disk_bytes)
+
+    def _host(self, node_id: int) -> str:
+        return self._wires.host(node_id)
+
+    def _check_ports(self, node_ids: Sequence[int]) -> None:
+        for node_id in node_ids:
+            with self._wires.inside(node_id):
+                super()._check_ports([node_id])
 
     def _mount_disk(self, path: Path, size: int) -> None:
         path.mkdir(parents=True, exist_ok=True)
@@ -290,10 +307,11 @@ class LiveCluster(DevCluster):
         return settings
 
     def _spawn(self, node: NodeProcess) -> None:
-        super()._spawn(node)
+        with self._wires.inside(node.node_id):
+            super()._spawn(node)
         assert node.process is not None
-        self._cables.owns(node.node_id, node.process.pid)
-        self._cables.plug_in(node.node_id)
+        self._wires.owns(node.node_id, node.process.pid)
+        self._wires.plug_in(node.node_id)
 
 
 def why_no_mount() -> str | None:

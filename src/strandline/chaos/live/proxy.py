@@ -66,8 +66,15 @@ class Cables:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._callers: dict[_Caller, None] = {}
         self._closed = False
-        self.held: dict[tuple[int | None, int | None], int] = {}
-        """How often something on its way from the first to the second met a cut."""
+        self._held: dict[tuple[int | None, int | None], int] = {}
+
+    def host(self, node_id: int) -> str:
+        """Every node listens on this machine's loopback."""
+        return HOST
+
+    def inside(self, node_id: int) -> contextlib.AbstractContextManager[None]:
+        """Nodes are where everything is."""
+        return contextlib.nullcontext()
 
     def add(self, node_id: int, target: Endpoint) -> Endpoint:
         """Where other nodes shall connect to reach `node_id`, which listens at `target`. It is unplugged at first."""
@@ -97,6 +104,10 @@ class Cables:
         if self._closed:
             return
         self._wait(self._set_cut({}))
+
+    def held(self, a: int, b: int) -> int:
+        """How often something on its way from `a` to `b` met a cut so far."""
+        return self._held.get((a, b), 0)
 
     @property
     def cuts(self) -> tuple[tuple[int, int], ...]:
@@ -209,7 +220,7 @@ class Cables:
             return
         way = self._known(sender), self._known(receiver)
         if way in self._cut:
-            self.held[way] = self.held.get(way, 0) + 1
+            self._held[way] = self._held.get(way, 0) + 1
         while way in self._cut:
             await self._mended.wait()
 

@@ -1,1 +1,1 @@
-"""The load of a live run, each client a process that writes a journal (`checkers.journal`) until standard input ends."""
+"""The load of a live run, each client a process that writes a journal (`checkers.journal`) until its input ends."""
