@@ -18,8 +18,8 @@ class Waiter:
 
 
 def test_answers_over_their_half_and_back() -> None:
-    """Answers are never refused; over three quarters of their half, who holds some stops, over all of it everybody;
-    waiters wake at three quarters of that, once."""
+    """Answers are never refused; over three quarters of their half, who holds some stops, over seven eighths who asks
+    for much, over all of it everybody; waiters wake at three quarters of the first, once."""
     budget = MemoryBudget(2668)
     wake = Waiter()
     budget.charge(Account.RECEIVE, 5000)
@@ -29,8 +29,10 @@ def test_answers_over_their_half_and_back() -> None:
     budget.charge(Account.PARKED, 400)
     assert budget.answers_over
     assert not budget.answers_far_over
-    budget.charge(Account.SEND, 235)
-    assert budget.answers_far_over
+    budget.charge(Account.SEND, 68)
+    assert (budget.answers_far_over, budget.answers_full) == (True, False)
+    budget.charge(Account.SEND, 167)
+    assert budget.answers_full
     budget.release(Account.SEND, 235)
     assert budget.answer_room_bytes == 0
     budget.when_answers_fit(wake)

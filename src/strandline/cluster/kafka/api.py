@@ -35,6 +35,7 @@ class Api:
             Raises ProtocolError for a body that is not what it says.
         refuse_all: answers with an error instead (fault injection).
         large: may be as large as `socket.request.max.bytes`.
+        large_answer: brings many bytes, which wait while clients make the node hold too many.
         schema: kio's name of its messages, "" where they are read and written by hand.
         flexible_response_header: false for ApiVersions alone, whose client may not know yet what we speak (KIP-511).
     """
@@ -47,6 +48,7 @@ class Api:
     handle: Callable[[Exchange, memoryview, BrokerService], None]
     refuse_all: Refusal
     large: bool = False
+    large_answer: bool = False
     flexible_response_header: bool = True
     schema: str = ""
 

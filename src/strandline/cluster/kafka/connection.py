@@ -55,6 +55,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     """
 
     __slots__ = (
+        "_broken",
         "_charged",
         "_exchanges",
         "_flush_scheduled",
@@ -78,6 +79,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._exchanges: deque[Exchange] = deque()
         self._transport: asyncio.Transport | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._broken = False
+        """The peer is gone, as a write has told: whatever else it asked, nobody takes the answer."""
         self._charged = 0
         self._queued_bytes = 0
         self._flush_scheduled = False
@@ -163,6 +166,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self.listener.service.memory.forget(self._process)
+        self.listener.service.memory.forget(self._wake)
         for exchange in self._exchanges:
             if exchange.when_gone is not None:
                 exchange.when_gone()
@@ -206,7 +210,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         clock = self.listener.service.clock
         slice_end_ms = clock.monotonic_ms() + SLICE_MS
         while not self._must_wait():
-            if self._reason or not self._next_frame():
+            if self._reason or self._broken or not self._next_frame():
                 return
             if self._must_wait():
                 self._flush()
@@ -328,7 +332,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._queued_bytes -= size
             self.bytes_moved += size
             self.listener.stats.bytes_out += size
+            was_closing = self._transport.is_closing()
             self._write(self._transport, parts)
+            if self._transport.is_closing() and not was_closing:
+                self._broken = True
         self._account()
         if self._reason and self._transport is not None:
             self._transport.close()
@@ -342,7 +349,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if small:
                 transport.write(b"".join(small))
                 small = []
-            transport.write(part)
+            transport.write(memoryview(part))  # what the socket does not take at once is copied once, not twice
         if small:
             transport.write(b"".join(small) if len(small) > 1 else small[0])
 
@@ -370,7 +377,26 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _answers_must_wait(self) -> bool:
         """The budget for answers is used up, and if this connection has no part in that, by far."""
         memory = self.listener.service.memory
-        return memory.answers_over and (self._charged > 0 or memory.answers_far_over)
+        return memory.answers_over and (
+            self._charged > 0 or memory.answers_full or (memory.answers_far_over and self._next_asks_for_much())
+        )
+
+    def _next_asks_for_much(self) -> bool:
+        """The frame at the start of the buffer is of an API with large answers, as far as it is there."""
+        received = self._in
+        start = received.start + LENGTH_BYTES
+        if received.end < start + 2:
+            return False
+        api = self.listener.apis.get(int.from_bytes(received.view[start : start + 2], "big", signed=True))
+        return api is not None and api.large_answer
+
+    def go_on(self) -> None:
+        """Requests that waited for room for answers may be taken now."""
+        self._process()
+
+    def _wake(self) -> None:
+        """There is room for answers again; many may have waited for it, each with requests for much."""
+        self.listener.goes_on(self)
 
     def _read_or_pause(self) -> None:
         transport = self._transport
@@ -380,7 +406,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         wait = self._must_wait()
         if wait:
             if self._answers_must_wait():
-                memory.when_answers_fit(self._process)
+                memory.when_answers_fit(self._wake)
         elif not self._in.make_room(self._frame_bytes()):
             wait = True
             memory.when_may_grow(self._process)

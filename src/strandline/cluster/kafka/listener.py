@@ -105,6 +105,7 @@ class KafkaListener:
         self._wanted = endpoint
         self._server: asyncio.Server | None = None
         self._connections: dict[KafkaConnection, _Seen] = {}
+        self._going_on: dict[KafkaConnection, None] = {}
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Future[None] | None = None
         self._turn_seen = (0, 0.0)
@@ -167,6 +168,19 @@ class KafkaListener:
             connection.abort()
         elif self._sweep_timer is None:
             self._schedule_sweep()
+
+    def goes_on(self, connection: KafkaConnection) -> None:
+        """Let a connection that waited go on: one a turn of the loop, so that others are served between them."""
+        if not self._going_on:
+            asyncio.get_running_loop().call_soon(self._go_on)
+        self._going_on[connection] = None
+
+    def _go_on(self) -> None:
+        connection = next(iter(self._going_on))
+        del self._going_on[connection]
+        if self._going_on:
+            asyncio.get_running_loop().call_soon(self._go_on)
+        connection.go_on()
 
     def lost(self, connection: KafkaConnection, reason: str) -> None:
         self._connections.pop(connection, None)

@@ -5,8 +5,9 @@ have gathered, and what a fetch is reading right now. So clients that send half 
 reading, nor slow readers others from writing.
 
 * Answers are charged when they exist and never refused; over three quarters of their half, connections that hold some
-  of it stop taking requests until enough has been released; over the whole of it, all do. So clients that take no
-  answers keep those who do waiting only once there are very many of them.
+  of it stop taking requests until enough has been released; over seven eighths, all stop taking requests for much (what
+  a fetch brings); over the whole of it, all requests. So clients that take no answers keep those who do waiting only
+  once there are very many of them, and those who ask for little hardly ever.
 * Room for a request is asked for before it is allocated. When there is none left, one connection at a time has the turn
   to grow beyond the limit, so that somebody always finishes: the node holds its limit and one request more.
 """
@@ -44,6 +45,7 @@ class MemoryBudget:
     __slots__ = (
         "_answer_limit",
         "_answer_limit_of_all",
+        "_answer_limit_of_large",
         "_answer_waiters",
         "_receive_limit",
         "_receive_waiters",
@@ -64,6 +66,7 @@ class MemoryBudget:
         self._receive_limit = limit_bytes // 2
         self._answer_limit_of_all = limit_bytes - self._receive_limit
         self._answer_limit = self._answer_limit_of_all * 3 // 4
+        self._answer_limit_of_large = self._answer_limit_of_all * 7 // 8
         self._used = dict.fromkeys(Account, 0)
         self._answer_waiters: dict[Wake, None] = {}
         self._receive_waiters: dict[Wake, None] = {}
@@ -108,6 +111,11 @@ class MemoryBudget:
 
     @property
     def answers_far_over(self) -> bool:
+        """No more requests for much may be taken now of anybody."""
+        return self._answers > self._answer_limit_of_large
+
+    @property
+    def answers_full(self) -> bool:
         """No more requests may be taken now of anybody."""
         return self._answers > self._answer_limit_of_all
 

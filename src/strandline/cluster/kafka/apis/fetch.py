@@ -96,4 +96,4 @@ def _refuse_all(exchange: Exchange, body: memoryview, service: BrokerService, er
     return True
 
 
-API = Api(KEY, "Fetch", FIRST, LAST, FLEXIBLE_SINCE, _handle, _refuse_all)
+API = Api(KEY, "Fetch", FIRST, LAST, FLEXIBLE_SINCE, _handle, _refuse_all, large_answer=True)
