@@ -219,3 +219,25 @@ def shares(*clients: Client) -> list[int]:
     """How many partitions each has; together all of them."""
     assert sorted(number for client in clients for number in partitions_of(client)) == list(range(6))
     return [len(partitions_of(client)) for client in clients]
+
+
+def classic_group(driver: Driver, count: int = 2, *, cooperative: bool = False) -> list[ClassicClient]:
+    """A stable group of classic members."""
+    clients = [ClassicClient(driver, f"c{number}", cooperative=cooperative) for number in range(count)]
+    turn(*clients)
+    assert sorted(shares(*clients)) == sorted(6 // count + (place < 6 % count) for place in range(count))
+    return clients
+
+
+def use(driver: Driver, *clients: Client) -> None:
+    """Another coordinator is there for them."""
+    for client in clients:
+        client.driver = driver
+
+
+def mixed(driver: Driver, *, cooperative: bool = False) -> tuple[ClassicClient, ClassicClient, ModernMember]:
+    """Two classic members and one of the consumer protocol, two partitions each."""
+    one, two = classic_group(driver, cooperative=cooperative)
+    member = ModernMember(driver, "m")
+    turn(one, two, member)
+    return one, two, member

@@ -16,7 +16,6 @@ from strandline.cluster.coordinator.groups.commands import (
     ForgetTopics,
     GroupDescription,
     Heartbeat,
-    JoinAnswer,
     JoinGroup,
     LeaveGroup,
     ListedGroup,
@@ -280,10 +279,12 @@ class GroupShard:
             return
 
         def ended(outcome: WriteOutcome, then: Now) -> None:
-            if outcome.error is ErrorCode.NONE:
+            try:
+                if outcome.error is not ErrorCode.NONE:
+                    raise KafkaError(client_error(outcome.error))
                 self._join(command, to, then)
-            else:
-                self._context.out.reply(to, JoinAnswer(client_error(outcome.error), command.member_id))
+            except KafkaError as error:
+                self._context.out.reply(to, error)
 
         self._context.out.write(tuple(group.tombstones()), ended)
 

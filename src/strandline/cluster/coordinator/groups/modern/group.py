@@ -133,6 +133,12 @@ class ModernGroup:
             return False
         return any(self._supporters[name] == len(self.classic) for name, _ in protocols)
 
+    @property
+    def is_classic(self) -> bool:
+        """There are members, all of them of the classic protocol, with an assignor that all of them have."""
+        count = len(self.classic)
+        return 0 < count == len(self.members) and count in self._supporters.values()
+
     # Replay
 
     def put(self, key: ModernKey, raw: bytes | None) -> None:

@@ -129,7 +129,7 @@ class Moves:
 
     def _may_go_down(self, group: ModernGroup) -> bool:
         config = self._context.config
-        return 0 < len(group.classic) == len(group.members) <= config.max_size and config.consumer_migration_policy.down
+        return group.is_classic and len(group.members) <= config.max_size and config.consumer_migration_policy.down
 
     def _down(self, group: ModernGroup, now: Now) -> GroupValue:
         """At the epoch of the target: nobody is beyond it, and who is at it hears by its heartbeat to join anew. Each
