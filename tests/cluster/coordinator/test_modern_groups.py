@@ -125,6 +125,43 @@ def test_a_refused_removal_is_tried_again() -> None:
     assert driver.shard.modern["g"].is_empty
 
 
+def test_a_refused_return_leaves_the_deadline() -> None:
+    """A static member is away; that its successor takes its place is refused, and nobody comes again: it is given up."""
+    driver = Driver()
+    old, other = ModernMember(driver, "old", instance_id="i"), ModernMember(driver, "other")
+    settle(old, other)
+    old.leave(-2)
+    driver.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
+    assert ModernMember(driver, "new", instance_id="i").refused() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    driver.refuse = None
+    driver.pass_ms(40_000)
+    other.beat()
+    driver.pass_ms(6_000)
+    assert other.beat().assigned == {T: (0, 1, 2, 3, 4, 5)}
+
+
+def test_a_refused_removal_leaves_the_time_to_give_back() -> None:
+    """A member that gives nothing back is to be taken out, and that is refused. It beats on, and has to go later."""
+    driver = Driver()
+    one, two = members(driver, 2)
+    one.beat()
+    one.stubborn = True
+    for _ in range(2):
+        two.beat()
+        one.beat()
+        driver.pass_ms(31_000)
+        driver.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
+    one.beat()
+    driver.refuse = None
+    for _ in range(2):
+        assert "m0" in driver.shard.modern["g"].members
+        two.beat()
+        one.beat()
+        driver.pass_ms(31_000)
+    assert one.refused() is ErrorCode.UNKNOWN_MEMBER_ID
+    assert two.beat().assigned == {T: (0, 1, 2, 3, 4, 5)}
+
+
 def test_leaving() -> None:
     """What it had is free at once; the others hear of it with their next heartbeat."""
     driver = Driver()

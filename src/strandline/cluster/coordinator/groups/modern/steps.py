@@ -137,17 +137,11 @@ class Steps:
     def remove(self, group: ModernGroup, member_ids: Iterable[str], to: object, answer: object) -> None:
         """Members go, with one new epoch for all of them; what they had is free."""
         draft = Draft(group)
-        gone = tuple(member_ids)
-        for member_id in gone:
+        for member_id in member_ids:
             draft.remove(member_id)
             self._forget_deadlines(group.group_id, member_id)
         self._next_epoch(draft)
-
-        def refused(then: Now) -> None:
-            for member_id in gone:  # they are members still, and have to be given up later
-                self.renew(group.group_id, member_id, group.members[member_id], then)
-
-        self.write(tuple(draft.records()), to, answer, group, refused=refused)
+        self.write(tuple(draft.records()), to, answer, group)
 
     # Deadlines
 
@@ -211,11 +205,21 @@ class Steps:
     def loaded(self, now: Now) -> None:
         """Everybody has a whole session, and all the time to give partitions back."""
         for group in list(self._context.modern.values()):
-            for member_id, info in group.members.items():
-                self.renew(group.group_id, member_id, info, now)
-                if group.now(member_id).state is MemberState.UNREVOKED:
-                    self._expect_revocation(group.group_id, member_id, info.rebalance_timeout_ms, now)
+            for member_id in group.members:
+                self._begin_deadlines(group, member_id, now)
             self._moves.down(group.group_id, now)
+
+    def _begin_deadlines(self, group: ModernGroup, member_id: str, now: Now) -> None:
+        info = group.members[member_id]
+        self.renew(group.group_id, member_id, info, now)
+        if group.now(member_id).state is MemberState.UNREVOKED:
+            self._expect_revocation(group.group_id, member_id, info.rebalance_timeout_ms, now)
+
+    def _stay(self, group: ModernGroup, now: Now) -> None:
+        """A write was refused: whom it would have removed is a member still, and has to be given up later."""
+        for member_id in group.members:
+            if session_key(group.group_id, member_id) not in self._context.timers:
+                self._begin_deadlines(group, member_id, now)
 
     def forget(self, group: ModernGroup) -> None:
         """The group has ended."""
@@ -235,10 +239,9 @@ class Steps:
         answer: object,
         group: ModernGroup,
         *,
-        refused: Callable[[Now], None] | None = None,
         stored: Callable[[Now], None] | None = None,
     ) -> None:
-        """Answer when the records are committed. Nothing was changed if they are `refused`; if not they stand in the
+        """Answer when the records are committed. Nothing was changed if they are refused; if not they stand in the
         log (`stored`), and the group may be one of classic members alone by them."""
         if not records:
             self._context.out.reply(to, answer, after_writes=True)
@@ -247,8 +250,7 @@ class Steps:
         def written(outcome: WriteOutcome, now: Now) -> None:
             if not outcome.written:
                 group.stale = True
-                if refused is not None:
-                    refused(now)
+                self._stay(group, now)
             elif stored is not None:
                 stored(now)
             failed = outcome.error is not ErrorCode.NONE
