@@ -126,7 +126,7 @@ def test_a_refused_removal_is_tried_again() -> None:
 
 
 def test_a_refused_return_leaves_the_deadline() -> None:
-    """A static member is away; that its successor takes its place is refused, and nobody comes again: it is given up."""
+    """A static member is away; that its successor takes its place is refused, and nobody comes: it is given up."""
     driver = Driver()
     old, other = ModernMember(driver, "old", instance_id="i"), ModernMember(driver, "other")
     settle(old, other)
