@@ -70,17 +70,25 @@ class Reader:
         self._thread.join()
 
 
-@pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
-def test_a_group_shared_with_librdkafka(bootstrap: str, make_topic: MakeTopic, strategy: str) -> None:
-    """S56, S57: ours and librdkafka's share out by the same bytes, whoever leads; every record is handled once."""
+QUICK = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 500}
+
+
+@pytest.mark.parametrize(
+    "agreed",
+    [
+        *({"partition.assignment.strategy": name, **QUICK} for name in ("range", "roundrobin", "cooperative-sticky")),
+        {"group.protocol": "consumer", "group.remote.assignor": "range"},
+    ],
+    ids=lambda agreed: next(iter(agreed.values())),
+)
+def test_a_group_shared_with_librdkafka(bootstrap: str, make_topic: MakeTopic, agreed: dict[str, object]) -> None:
+    """S56, S57: ours and librdkafka's share out by the same bytes, whoever leads, and have the same coordinator in the
+    consumer protocol (KIP-848); every record is handled once."""
     topic = make_topic(4)
     group = f"mixed-{topic}"
     theirs = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest",
-            "partition.assignment.strategy": strategy, "session.timeout.ms": 6000, "heartbeat.interval.ms": 500,
-        }
-    )  # fmt: skip
+        {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", **agreed}
+    )
     values: list[bytes] = []
     with ExitStack() as stack:
         stack.callback(theirs.close)
@@ -97,14 +105,9 @@ def test_a_group_shared_with_librdkafka(bootstrap: str, make_topic: MakeTopic, s
         ours: list[Reader] = []
         eventually(lambda: shared((4,)), 20)
         for sizes in ((2, 2), (1, 1, 2)):
-            ours.append(
-                Reader(
-                    bootstrap, group, topic, partition_assignment_strategy=strategy, heartbeat_interval_ms=500,
-                    session_timeout_ms=6_000,
-                )
-            )  # fmt: skip
+            ours.append(Reader(bootstrap, group, topic, **agreed))
             stack.callback(ours[-1].close)
-            eventually(lambda sizes=sizes: shared(sizes), 20)  # type: ignore[misc]
+            eventually(lambda sizes=sizes: shared(sizes), 60)  # type: ignore[misc]
         fill(bootstrap, topic, 100, 4)
 
         def handled() -> list[bytes]:

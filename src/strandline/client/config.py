@@ -150,6 +150,8 @@ class ProducerConfig(CommonConfig):
             )  # fmt: skip
 
 
+_OF_CLASSIC_MEMBERS = ("session_timeout_ms", "heartbeat_interval_ms", "partition_assignment_strategy")
+
 STRATEGIES = ("range", "roundrobin", "sticky", "cooperative-sticky")
 
 
@@ -163,6 +165,15 @@ class ConsumerConfig(CommonConfig):
     group_instance_id: str | None = _setting(
         None, "A name that outlives restarts (static member): a restart within session.timeout.ms moves no partition.",
     )  # fmt: skip
+    group_protocol: str = _setting(
+        "classic",
+        "How a group agrees: classic (one of its members shares out) or consumer (KIP-848: the coordinator does, and "
+        "says session timeout and heartbeat interval). A group moves from one to the other member by member.",
+        choices=("classic", "consumer"),
+    )
+    group_remote_assignor: str | None = _setting(
+        None, "With group.protocol=consumer: the coordinator's assignor that is wished for, uniform or range."
+    )
     session_timeout_ms: int = _setting(
         45_000, "A member that the coordinator has not heard of for so long is thrown out.", low=1
     )
@@ -220,11 +231,24 @@ class ConsumerConfig(CommonConfig):
                 "heartbeat.interval.ms", self.heartbeat_interval_ms,
                 f"at most half of session.timeout.ms={self.session_timeout_ms}: one lost heartbeat is no death",
             )  # fmt: skip
+        self._check_protocol()
         for name in self.strategies:
             if name not in STRATEGIES:
                 raise ConfigError("partition.assignment.strategy", name, "some of " + ", ".join(STRATEGIES))
         if self.auto_offset_reset not in ("earliest", "latest", "none"):
             duration_ms(self.auto_offset_reset)
+
+    def _check_protocol(self) -> None:
+        if self.group_protocol == "classic":
+            if self.group_remote_assignor is not None:
+                raise ConfigError(
+                    "group.remote.assignor", self.group_remote_assignor, "none without group.protocol=consumer"
+                )
+            return
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name in _OF_CLASSIC_MEMBERS and value != item.default:
+                raise ConfigError(kafka_name(item.name), value, "with group.protocol=consumer the brokers decide that")
 
     @property
     def strategies(self) -> tuple[str, ...]:

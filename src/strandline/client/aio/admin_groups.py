@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from strandline.client.aio.admin_base import AdminBase, results_of
+from strandline.client.groups.classic import PROTOCOL_TYPE
 from strandline.client.groups.coordinator import GroupCoordinator, Identity
-from strandline.client.groups.membership import PROTOCOL_TYPE
 from strandline.client.groups.protocol import decode_assignment
 from strandline.client.network import CONTROL
 from strandline.client.types import GroupDescription, GroupListing, GroupMember, OffsetAndMetadata

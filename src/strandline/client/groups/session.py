@@ -13,9 +13,11 @@ from typing import Any, Protocol
 
 from strandline.client.config import ConsumerConfig
 from strandline.client.errors import ClientError, CommitFailed
+from strandline.client.groups.classic import ClassicMembership
 from strandline.client.groups.coordinator import GroupCoordinator, Identity
 from strandline.client.groups.listening import ConsumerState, Invoke, Listener, Subscribed, invoke
 from strandline.client.groups.membership import EXPELLED, Membership
+from strandline.client.groups.modern import ConsumerMembership
 from strandline.client.groups.progress import Progress
 from strandline.client.session import Session
 from strandline.client.types import OffsetAndMetadata
@@ -35,6 +37,8 @@ _PARTING_COMMIT_MS = 10_000
 _OVER = {
     ErrorCode.UNKNOWN_MEMBER_ID: "this consumer is no member any more: it was silent for too long, or left",
     ErrorCode.ILLEGAL_GENERATION: "the group has rebalanced without this consumer",
+    ErrorCode.FENCED_MEMBER_EPOCH: "the group has gone on without this consumer",
+    ErrorCode.STALE_MEMBER_EPOCH: "the group has gone on; poll, then commit what is still assigned",
     ErrorCode.REBALANCE_IN_PROGRESS: "the group is rebalancing; poll, then commit what is still assigned",
     ErrorCode.FENCED_INSTANCE_ID: "another consumer runs under this name (group.instance.id)",
 }
@@ -65,7 +69,11 @@ class GroupSession:
         self.subscribed: Subscribed | None = None
         self.invoke: Invoke = invoke
         self.coordinator = GroupCoordinator(session, config.group_id, config.request_timeout_ms)
-        self.member = Membership(config, session, self.coordinator, self._counts, holder.news)
+        self.member: Membership
+        if config.group_protocol == "consumer":
+            self.member = ConsumerMembership(config, session, self.coordinator, holder.assignment, holder.news)
+        else:
+            self.member = ClassicMembership(config, session, self.coordinator, self._counts, holder.news)
         self._config = config
         self._session = session
         self._holder = holder
@@ -275,7 +283,7 @@ class GroupSession:
     async def _send(self, who: Identity, offsets: Offsets, timeout_ms: float) -> None:
         coordinator = self.coordinator
         try:
-            await coordinator.retrying(lambda: coordinator.commit(who, offsets), timeout_ms)
+            await coordinator.retrying(lambda: self._commit_as(who, offsets), timeout_ms)
         except KafkaError as error:
             why = _OVER.get(error.code)
             if why is None:
@@ -287,6 +295,20 @@ class GroupSession:
             raise CommitFailed(coordinator.group_id, error.code, why) from error
         for item, offset in offsets.items():
             self.progress.was_committed(item, offset.offset)
+
+    async def _commit_as(self, who: Identity, offsets: Offsets) -> None:
+        """A member of the consumer protocol comes to a new epoch between two polls, and commits with that what is its
+        own still. It hears of it by a heartbeat, perhaps later than the coordinator does."""
+        member = self.member
+        moves = self._config.group_protocol == "consumer" and min(who.generation, member.generation) >= 0
+        if moves and offsets.keys() <= set(self._holder.assignment()):
+            who = member.identity
+        try:
+            await self.coordinator.commit(who, offsets)
+        except KafkaError as error:
+            if error.code is ErrorCode.STALE_MEMBER_EPOCH and who == member.identity:
+                raise ClientError("the coordinator knows a newer epoch of this member") from error
+            raise
 
     async def _commit_parting(self) -> None:
         """What is done, before partitions go; what cannot be committed comes again."""
