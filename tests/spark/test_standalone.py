@@ -1,0 +1,104 @@
+"""Spark's standalone cluster: two workers read one partition side by side, and one of them dies in mid-stream.
+
+The package is not taken from the checkout: `spark-submit --py-files` ships the wheel that the build makes.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from strandline.client import Admin, NewTopic, Producer
+from strandline.client.fetching import RangeReader
+from strandline.client.types import LATEST
+from strandline.cluster.dev import DevCluster
+from strandline.proto.ids import TopicPartition
+from tests.rows.helpers import eventually
+from tests.spark.standalone import Standalone
+
+pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'strandline[spark]'")
+if shutil.which("java") is None:
+    pytest.skip("Java is not installed", allow_module_level=True)
+
+pytestmark = pytest.mark.timeout(600)
+
+ROOT = Path(__file__).parent.parent.parent
+JOB = ROOT / "docs/examples/spark/copy_topic.py"
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel under a name that Spark puts on the path of its Python workers: it takes .zip and .egg alone."""
+    built = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(built), str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [wheel] = built.glob("strandline-*.whl")
+    return wheel.rename(built / "strandline.zip")
+
+
+@pytest.fixture(scope="module")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    with Standalone(tmp_path_factory.mktemp("standalone")) as running:
+        yield running
+
+
+def make(cluster: DevCluster, source: str, target: str, count: int) -> None:
+    """A topic of one partition that holds k0, k1, ..., and an empty one."""
+    with Admin(cluster.bootstrap) as admin:
+        admin.create_topics([NewTopic(source, 1, 3), NewTopic(target, 3, 3)])
+    with Producer(cluster.bootstrap) as producer:
+        for number in range(count):
+            producer.send(source, b"%d" % number, key=b"k%d" % number, partition=0)
+
+
+def keys(cluster: DevCluster, topic: str) -> Counter[bytes | None]:
+    found: Counter[bytes | None] = Counter()
+    with Admin(cluster.bootstrap) as admin, RangeReader(cluster.bootstrap) as reader:
+        for number in range(3):
+            [end] = admin.list_offsets({TopicPartition(topic, number): LATEST}).values()
+            found.update(record.key for record in reader.read_records(topic, number, 0, end.offset))
+    return found
+
+
+def test_two_workers_read_one_partition_with_the_wheel_that_was_shipped(
+    cluster: DevCluster, standalone: Standalone, packages: Path
+) -> None:
+    make(cluster, "shipped-in", "shipped-out", 4000)
+    job = standalone.submit(JOB, cluster.bootstrap, "shipped-in", "shipped-out", packages=packages)
+    try:
+        said = job.said()
+    finally:
+        job.kill()
+    tasks = [line.split()[1:] for line in said.splitlines() if line.startswith("task: ")]
+    assert [int(rows) for _, _, rows in tasks] == [1000] * 4, said[-6000:]
+    assert len({at for at, _, _ in tasks}) == 2, "one executor has read all"
+    assert all("strandline.zip/" in package for _, package, _ in tasks), tasks
+    assert keys(cluster, "shipped-out") == Counter(b"k%d" % number for number in range(4000))
+
+
+def test_an_executor_killed_in_mid_stream_costs_no_row_and_doubles_none(
+    cluster: DevCluster, standalone: Standalone, packages: Path, tmp_path: Path
+) -> None:
+    make(cluster, "executor-in", "executor-out", 3000)
+    checkpoint = tmp_path / "checkpoint"
+    more = ["--stream", str(checkpoint), "--most", "300"]
+    job = standalone.submit(JOB, cluster.bootstrap, "executor-in", "executor-out", *more, packages=packages)
+    try:
+        eventually(lambda: job.ended or (checkpoint / "commits" / "1").exists(), 400)
+        assert not job.ended, job.log.read_text()[-6000:]
+        killed = standalone.executors()[0]
+        killed.kill()
+        killed.wait()
+        assert not job.ended, "the query was at its end already"
+        said = job.said()
+    finally:
+        job.kill()
+    assert "copied 3000 rows" in said, said[-6000:]
+    assert keys(cluster, "executor-out") == Counter(b"k%d" % number for number in range(3000))
