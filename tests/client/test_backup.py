@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import click
 import pytest
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 from strandline.client.backup.files import (
     MANIFEST,
     BackupDamaged,
+    BackupRefused,
     Manifest,
     PartitionCopy,
     SegmentWriter,
@@ -22,9 +24,11 @@ from strandline.client.backup.files import (
     write_manifest,
 )
 from strandline.client.backup.restoring import filler
+from strandline.client.backup.taking import take
 from strandline.client.batches import MadeRecords
 from strandline.client.commands import register
-from strandline.log.batch import build_batch, parse_header, verify_crc
+from strandline.client.fetching import RangeReader, RawBatch
+from strandline.log.batch import TRANSACTIONAL_BIT, build_batch, parse_header, verify_crc
 from strandline.log.compression import Codec
 from strandline.log.records import Record, decode_records
 
@@ -186,6 +190,41 @@ def test_a_batch_keeps_all_but_its_producer(backup: Path) -> None:
         before.max_timestamp,
     )
     assert sent[61:] == data[61:]
+
+
+def raw(base_offset: int, **fields: int) -> RawBatch:
+    header = parse_header(batch(base_offset, 5))._replace(**fields)
+    return RawBatch(base_offset, header.next_offset, 0, memoryview(b""), header)
+
+
+@pytest.mark.parametrize(
+    ("there", "what"),
+    [
+        ([raw(0), raw(7)], "no record at some offset from 5 to 7"),
+        ([raw(0), raw(5, last_offset_delta=7)], "no record at some offset from 5 to 13"),
+        ([raw(0), raw(5, attributes=TRANSACTIONAL_BIT)], "records of transactions, from offset 5 on"),
+        ([raw(0)], "no record at some offset from 5 to 10"),
+    ],
+)
+def test_a_log_that_cannot_come_back_under_equal_offsets_is_refused(
+    tmp_path: Path, there: list[RawBatch], what: str
+) -> None:
+    """Compacted logs, markers and records of transactions: and nothing is left of the attempt."""
+
+    class Reader:
+        """Serves these batches."""
+
+        def expect(self, topic: str, topic_id: str) -> None:
+            """Nothing else is there."""
+
+        def read_batches(self, topic: str, partition: int, start: int, end: int) -> Iterator[RawBatch]:
+            """All of them."""
+            yield from there
+
+    planned = Manifest("orders", "id", "cluster", 5, 3, {}, (PartitionCopy(0, 2, 10, ()),))
+    with pytest.raises(BackupRefused, match=what):
+        take(cast(RangeReader, Reader()), planned, tmp_path / "backup", copied=lambda _: None)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_filler_is_small_and_holds_what_it_says() -> None:

@@ -139,6 +139,20 @@ def test_into_an_empty_topic_and_under_another_name(source: DevCluster, taken: P
     assert own_configs(source, "ledger-3") == CONFIGS
 
 
+def test_times_that_the_broker_gave_are_kept(source: DevCluster, empty: DevCluster, tmp_path: Path) -> None:
+    """LogAppendTime: a restore is no new append; afterwards the setting holds again."""
+    configs = {"message.timestamp.type": "LogAppendTime"}
+    create(source.bootstrap, "stamped", 1, configs=configs)
+    send_all(source, "stamped", [b"one", b"two"])
+    run(source, "topic", "backup", "stamped", "--to", str(tmp_path / "stamped"))
+    run(empty, "topic", "restore", str(tmp_path / "stamped"), "--replication", "1")
+    was, now = (drain(one.bootstrap, "stamped", 1) for one in (source, empty))
+    assert [(r.offset, r.timestamp_ms, r.timestamp_type, r.value) for r in was] == [
+        (r.offset, r.timestamp_ms, r.timestamp_type, r.value) for r in now
+    ]
+    assert own_configs(empty, "stamped") == configs
+
+
 def test_a_damaged_backup_restores_nothing(source: DevCluster, taken: Path, tmp_path: Path) -> None:
     """One bit of the last file: no topic is created."""
     copy = tmp_path / "copy"
