@@ -29,7 +29,7 @@ _REASONS: tuple[tuple[tuple[str, ...], str], ...] = (
     ),
     (
         ("transaction.", "transactional.", "share.", "group.share.", "group.streams.", "group.consumer."),
-        "classic consumer groups are served; transactions, share groups and the newer group protocols are not yet",
+        "consumer groups of both protocols are served; transactions, share groups and groups of Streams are not yet",
     ),
     (
         ("offsets.", "group."),
