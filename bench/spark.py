@@ -1,40 +1,96 @@
 """How fast Spark reads: this project's source beside Spark's own Kafka source, on the same topics of the same cluster.
 
-    python -m bench.spark                                          this project's source alone
-    python -m bench.spark --peer-packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0 --peer-python PATH
+    python -m bench --only spark --scale 0.3 --repeat 3
 
-Each source has a Spark of its own (local[2]); PATH is a Python whose PySpark is of the connector's version. Rows are
-read whole and thrown away (Spark's `noop` sink): a batch read, and a stream with Trigger.AvailableNow. The first, small
-read warms the JVM and the Python workers up and is not counted.
+Each source has a Spark of its own (local[2], the PySpark that is installed); Spark's own connector comes from Maven
+Central as `--packages` gets it, in PySpark's version if that is published, else in the newest before. Rows are read
+whole and thrown away (Spark's `noop` sink): as a batch, and as a stream with Trigger.AvailableNow, each from the start
+of the query to its end. A few reads warm the JVM and the Python workers up; of the others the median counts. What
+a query costs without rows stands beside it: the same reads of a nearly empty topic.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import click
+from bench.clusters import Cluster, Unavailable
+from bench.measures import PARTITIONS, Results, create_topic, producer_settings
 
-PARTITIONS = 6
 SIZES = {100: 3_000_000, 1000: 500_000}
 """Bytes of a value, and how many records."""
 
+READS = ("batch", "stream")
+ROUNDS = 3
+BUDGET_S = 120
+"""No further round of one source begins after this."""
 
-def fill(bootstrap: str, size: int, count: int) -> str:
-    """A topic with so many records of random bytes; its name."""
+OURS, THEIRS = "strandline", "kafka"
+"""Spark's names of the two sources."""
+
+CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
+NEWEST_CONNECTOR = "4.2.0"
+"""Used where there is none of PySpark's own version."""
+
+_SMALL = 1000
+"""Records of the nearly empty topic."""
+
+
+def spark_reads(cluster: Cluster, results: Results, scale: float, say: Callable[[str], None]) -> None:
+    """Rows and MB a second of both sources, and ours over Spark's own.
+
+    Raises:
+        Unavailable: there is no Spark here at all. Without its connector, only this project's source is measured.
+    """
+    version = _pyspark_version()
+    say("filling topics for Spark")
+    counts = {size: int(count * scale) for size, count in SIZES.items()}
+    for size, count in {0: _SMALL, **counts}.items():
+        fill(cluster.bootstrap, topic_of(size), size, count)
+    rates: dict[tuple[str, str, int], float] = {}
+    for source, packages in {
+        OURS: [""],
+        THEIRS: [f"{CONNECTOR}:{each}" for each in dict.fromkeys((version, NEWEST_CONNECTOR))],
+    }.items():
+        say(f"Spark {version} reads with format({source!r})")
+        try:
+            seconds = _with_one_of(packages, source, cluster.bootstrap, counts)
+        except Unavailable as reason:
+            say(f"left out: {reason}")
+            continue
+        for how in READS:
+            results.add(f"Spark {how} without rows, format {source}, s", statistics.median(seconds[f"{how} 0"]))
+        for size, count in counts.items():
+            for how in READS:
+                rate = count / statistics.median(seconds[f"{how} {size}"])
+                rates[source, how, size] = rate
+                results.add(f"Spark {how} {size} B, format {source}, rows/s", rate)
+                results.add(f"Spark {how} {size} B, format {source}, MB/s", rate * size / 1e6)
+    for (source, how, size), rate in rates.items():
+        if source == OURS and (THEIRS, how, size) in rates:
+            results.add(f"Spark {how} {size} B, {OURS} over {THEIRS}", rate / rates[THEIRS, how, size])
+
+
+def topic_of(size: int) -> str:
+    """The topic with values of this size; of size 0 it is nearly empty."""
+    return f"spark-{size}"
+
+
+def fill(bootstrap: str, topic: str, size: int, count: int) -> None:
+    """Create a topic with so many records of random bytes, in batches as a busy producer makes them."""
     from confluent_kafka import Producer
 
-    from bench.measures import create_topic, producer_settings
-
-    topic = f"spark-{size}"
     create_topic(bootstrap, topic, PARTITIONS)
-    producer = Producer(producer_settings(bootstrap, **{"linger.ms": 5, "batch.size": 131_072}))
+    producer = Producer(producer_settings(bootstrap, **{"linger.ms": 20, "batch.size": 131_072}))
     values = [os.urandom(size) for _ in range(1000)]
     for number in range(count):
         while True:
@@ -45,106 +101,97 @@ def fill(bootstrap: str, size: int, count: int) -> str:
                 producer.poll(0.1)
     if producer.flush(120):
         raise TimeoutError(f"{topic} was not filled within 120 s")
-    return topic
 
 
-def read_all(source: str, bootstrap: str, counts: dict[str, int], packages: str) -> dict[str, float]:
-    """Seconds for each topic's batch read and stream. Runs in the process that has the Spark."""
-    from pyspark.sql import SparkSession
+def _pyspark_version() -> str:
+    """PySpark's version. Raises Unavailable."""
+    if shutil.which("java") is None:
+        raise Unavailable("Spark needs Java, which is not installed")
+    try:
+        import pyspark
+    except ImportError:
+        raise Unavailable("PySpark is not installed: pip install 'strandline[spark]'") from None
+    return str(pyspark.__version__)
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    settings = {
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.log.level": "ERROR",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-    } | ({"spark.jars.packages": packages} if packages else {})
-    builder = SparkSession.builder.master("local[2]")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    seconds: dict[str, float] = {}
 
-    def options(reader: Any, topic: str) -> Any:
-        named = reader.format(source).option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
+def _with_one_of(packages: list[str], source: str, bootstrap: str, counts: dict[int, int]) -> dict[str, list[float]]:
+    """`read_all` in a process with a Spark of its own, with the first of the packages that can be had.
+
+    Raises:
+        Unavailable: none of them.
+    """
+    for package in packages:
+        told = {"source": source, "bootstrap": bootstrap, "package": package, "counts": [*counts.items()]}
+        done = subprocess.run(
+            [sys.executable, "-m", "bench.spark", json.dumps(told)],
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd=Path(__file__).parents[1],
+            timeout=900,
+        )
+        if not done.returncode:
+            seconds: dict[str, list[float]] = json.loads(done.stdout.splitlines()[-1])
+            return seconds
+        if not package or "unresolved dependenc" not in (done.stdout + done.stderr).lower():
+            raise RuntimeError(f"reading with format({source!r}) failed:\n{done.stderr[-3000:]}")
+    raise Unavailable(f"Spark's own source, {packages[-1]}, cannot be had from Maven Central")
+
+
+def read_all(source: str, bootstrap: str, package: str, counts: list[tuple[int, int]]) -> dict[str, list[float]]:
+    """Seconds of each read, as "batch 100". Raises ValueError: a read did not see every row."""
+    spark = _session(package)
+
+    def load(reader: Any, size: int) -> Any:
+        named = reader.format(source).option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic_of(size))
         return named.option("startingOffsets", "earliest").load()
 
-    def batch(topic: str) -> None:
-        options(spark.read, topic).write.format("noop").mode("overwrite").save()
+    def batch(size: int) -> None:
+        load(spark.read, size).write.format("noop").mode("overwrite").save()
 
-    def stream(topic: str) -> None:
+    def stream(size: int) -> int:
         with tempfile.TemporaryDirectory(prefix="strandline-bench-spark-") as checkpoint:
-            writer = options(spark.readStream, topic).writeStream.format("noop")
+            writer = load(spark.readStream, size).writeStream.format("noop")
             query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
             query.awaitTermination()
-            rows = sum(progress.numInputRows for progress in query.recentProgress)
-        if topic in counts and rows != counts[topic]:
-            raise ValueError(f"the stream read {rows} of {counts[topic]} rows")
+            return sum(progress.numInputRows for progress in query.recentProgress)
 
-    batch("spark-warm")
-    stream("spark-warm")
-    for topic, count in counts.items():
-        for name, read in (("batch", batch), ("available now", stream)):
-            began = time.perf_counter()
-            read(topic)
-            seconds[f"{topic} {name}"] = time.perf_counter() - began
-        if options(spark.read, topic).count() != count:
-            raise ValueError(f"{source} does not read all rows of {topic}")
+    batch(0)
+    stream(0)
+    for size, count in counts:
+        if (found := load(spark.read, size).count()) != count:
+            raise ValueError(f"a batch of {source} has {found} of {count} rows")
+    sizes = {0: _SMALL, **dict(counts)}
+    seconds: dict[str, list[float]] = {f"{how} {size}": [] for size in sizes for how in READS}
+    began = time.perf_counter()
+    for number in range(ROUNDS):
+        if number and time.perf_counter() - began > BUDGET_S:
+            break
+        for size, count in sizes.items():
+            at = time.perf_counter()
+            batch(size)
+            between = time.perf_counter()
+            found = stream(size)
+            seconds[f"stream {size}"].append(time.perf_counter() - between)
+            seconds[f"batch {size}"].append(between - at)
+            if found != count:
+                raise ValueError(f"a stream of {source} has {found} of {count} rows")
     spark.stop()
     return seconds
 
 
-@click.command(help=__doc__)
-@click.option("--scale", default=1.0, show_default=True, help="Multiplies the number of records.")
-@click.option("--peer-packages", default="", help="Maven coordinates of Spark's own Kafka connector.")
-@click.option("--peer-python", default=sys.executable, help="A Python with PySpark of the connector's version.")
-@click.option("--task", default="", hidden=True, help="What one process shall read, as JSON.")
-def main(scale: float, peer_packages: str, peer_python: str, task: str) -> None:
-    if task:
-        click.echo(json.dumps(read_all(**json.loads(task))))
-        return
-    from bench.clusters import StrandlineCluster, wait_ready
+def _session(package: str) -> Any:
+    from pyspark.sql import SparkSession
 
-    cluster = StrandlineCluster()
-    cluster.start()
-    try:
-        wait_ready(cluster.bootstrap)
-        counts = {
-            fill(cluster.bootstrap, size, int(count * scale)): int(count * scale) for size, count in SIZES.items()
-        }
-        warm(cluster.bootstrap)
-        sources = [("strandline", sys.executable, "")]
-        if peer_packages:
-            sources.append(("kafka", peer_python, peer_packages))
-        for source, python, packages in sources:
-            told = {"source": source, "bootstrap": cluster.bootstrap, "counts": counts, "packages": packages}
-            command = [python, "-m", "bench.spark", "--task", json.dumps(told)]
-            done = subprocess.run(
-                command, check=True, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1], timeout=1200
-            )
-            for name, seconds in json.loads(done.stdout.splitlines()[-1]).items():
-                topic = name.split()[0]
-                rows, size = counts[topic], int(topic.rpartition("-")[2])
-                rates = f"{rows / seconds / 1e6:6.2f} M rows/s {rows * size / seconds / 1e6:7.0f} MB/s"
-                click.echo(f"{source:>10}  {name:<28}{rates}")
-    finally:
-        cluster.stop()
+    from strandline.spark.pipelines.session import LOOPBACK, SETTINGS
 
-
-def warm(bootstrap: str) -> None:
-    """The small topic of the first read."""
-    from confluent_kafka import Producer
-
-    from bench.measures import create_topic, producer_settings
-
-    create_topic(bootstrap, "spark-warm", PARTITIONS)
-    producer = Producer(producer_settings(bootstrap))
-    for number in range(1000):
-        producer.produce("spark-warm", b"warm", partition=number % PARTITIONS)
-    producer.flush(30)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = LOOPBACK
+    builder = SparkSession.builder.master("local[2]").appName("strandline bench")
+    for key, value in (SETTINGS | ({"spark.jars.packages": package} if package else {})).items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps(read_all(**json.loads(sys.argv[1]))))

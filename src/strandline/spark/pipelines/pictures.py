@@ -41,20 +41,14 @@ def delays(path: Path, windows: Sequence[tuple[str, int, int, int]]) -> None:
         windows: (airport, start in ms since 1970, departed, delay minutes).
     """
     figure, (course, hours) = _figure(2, 8, "Departure delays from New York, 2013, as the streaming windows count them")
-    days = {_local(start_ms).toordinal() for _, start_ms, _, _ in windows}
-    span = 1 if len(days) <= WEEKS_ABOVE_DAYS else 7
-    first = min(days)
-    for airport, colour in COLOURS.items():
-        means = _means(
-            ((_local(start_ms).toordinal() - first) // span, departed, minutes)
-            for origin, start_ms, departed, minutes in windows
-            if origin == airport
-        )
-        known = sorted((date.fromordinal(first + place * span), mean) for place, mean in means.items())
-        course.plot([day for day, _ in known], [mean for _, mean in known], color=colour, linewidth=1.5, label=airport)
-    course.set_ylabel(f"mean delay of a {'day' if span == 1 else 'week'} (minutes)")
-    _legend_above(course)
-    course.grid(alpha=0.3)
+    _courses(
+        course,
+        {
+            airport: [(_local(at), departed, minutes) for origin, at, departed, minutes in windows if origin == airport]
+            for airport in COLOURS
+        },
+        COLOURS,
+    )
     cells = _means(
         ((start.hour, start.month), departed, minutes)
         for start, departed, minutes in ((_local(each[1]), each[2], each[3]) for each in windows)
@@ -117,28 +111,36 @@ def weather(path: Path, classes: Sequence[tuple[str, str, int, int, int]]) -> No
     figure.savefig(path, dpi=110)
 
 
-def replay(path: Path, means: Mapping[str, Mapping[date, float]], switched: date, fixed_at: date) -> None:
-    """Daily means as blue and as green have them, and when what was read.
+def replay(path: Path, versions: Mapping[str, Sequence[tuple[date, int, int]]], switched: date, fixed_at: date) -> None:
+    """Means of days, of many days by week, as blue and as green have them, and when what was read.
 
     Args:
-        means: version -> day -> mean delay of all airports.
+        versions: version -> (day, departed, delay minutes) of every airport.
         switched: the day up to which the log was read when green took over.
         fixed_at: the same when green began.
     """
     figure, (axes,) = _figure(1, 5, "A bug fixed by replay: blue takes clock times for numbers, green computes minutes")
-    for version, colour in (("blue", "#0072b2"), ("green", "#009e73")):
-        days = sorted(means[version])
-        axes.plot(days, [means[version][day] for day in days], color=colour, linewidth=1.2, label=version)
+    _courses(axes, versions, {"blue": "#0072b2", "green": "#009e73"})
     axes.margins(y=0.12)  # room for the words
     axes.axvline(fixed_at, color="#666666", linestyle=":", linewidth=1)
     axes.axvline(switched, color="#000000", linestyle="--", linewidth=1)
     top = axes.get_ylim()[1]
     axes.text(fixed_at, top, "green begins at offset 0 ", ha="right", va="top", fontsize=9)
     axes.text(switched, top, " green is read from here on", ha="left", va="top", fontsize=9)
-    axes.set_ylabel("mean delay of a day (minutes)")
-    _legend_above(axes)
-    axes.grid(alpha=0.3)
     figure.savefig(path, dpi=110)
+
+
+def _courses(axes: Any, given: Mapping[str, Sequence[tuple[date, int, int]]], colours: Mapping[str, str]) -> None:
+    """A line for each name: the mean delay by day, of many days by week, of (day, departed, delay minutes)."""
+    days = {day.toordinal() for rows in given.values() for day, _, _ in rows}
+    span, first = 1 if len(days) <= WEEKS_ABOVE_DAYS else 7, min(days)
+    for name, rows in given.items():
+        means = _means(((day.toordinal() - first) // span, departed, minutes) for day, departed, minutes in rows)
+        known = sorted((date.fromordinal(first + place * span), mean) for place, mean in means.items())
+        axes.plot([day for day, _ in known], [mean for _, mean in known], color=colours[name], label=name)
+    axes.set_ylabel(f"mean delay of a {'day' if span == 1 else 'week'} (minutes)")
+    axes.grid(alpha=0.3)
+    _legend_above(axes)
 
 
 def _legend_above(axes: Any) -> None:

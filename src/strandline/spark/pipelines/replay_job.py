@@ -104,8 +104,11 @@ def _judge(outcome: Outcome, run: _Run, chosen: replay.Live) -> None:
     outcome.picture = job.path("replay.png")
     switched_at = sum(chosen.offsets.values())
     began_at = int(switched_at * FOUND_AT / SWITCH_AT)
-    means = {BLUE: _means(blue), GREEN: _means(green)}
-    pictures.replay(outcome.picture, means, _last_day(job.events[:switched_at]), _last_day(job.events[:began_at]))
+    versions = {
+        version: [(date.fromisoformat(day), departed, minutes) for (_, day), (_, departed, minutes) in days.items()]
+        for version, days in ((BLUE, blue), (GREEN, green))
+    }
+    pictures.replay(outcome.picture, versions, _last_day(job.events[:switched_at]), _last_day(job.events[:began_at]))
     wrong = sum(1 for key, row in blue.items() if row != want.get(key))
     outcome.figures["days and airports"] = f"{len(green):,}; blue is wrong in {wrong:,} of its {len(blue):,}"
     outcome.figures["log"] = f"{sum(there.values()):,} records; switched at {switched_at:,}"
@@ -137,16 +140,6 @@ def _judge(outcome: Outcome, run: _Run, chosen: replay.Live) -> None:
 
 def _days(rows: DataFrame) -> Days:
     return {(row.origin, str(row.day)): (row.flights, row.departed, row.delay_minutes) for row in rows.collect()}
-
-
-def _means(days: Days) -> dict[date, float]:
-    sums: dict[date, list[int]] = {}
-    for (_, day), (_, departed, minutes) in days.items():
-        totals = sums.setdefault(date.fromisoformat(day), [0, 0])
-        totals[0] += departed
-        totals[1] += minutes
-    # The last day of what a version has read may hold few flights.
-    return {day: minutes / departed for day, (departed, minutes) in sums.items() if departed >= 100}
 
 
 def _last_day(events: Sequence[dataset.Event]) -> date:
