@@ -1,7 +1,8 @@
 """Peers that do not speak Kafka's protocol: the same records and figures, sent by a small Go program (`bench/driver`).
 
-A lane, a stream or a queue of three copies, stands where Kafka has a partition. Every load ends after its count or its
-time, whichever is first; a figure that a peer cannot give is left out, and the reason said.
+One stream or queue of three copies takes them: six, as Strandline and Kafka have partitions, made neither peer faster.
+Every load ends after its count or its time, whichever is first; a figure that a peer cannot give is left out, and the
+reason said.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from bench.clusters import Unavailable, cache, cpu_seconds, rss_mb
-from bench.measures import PARTITIONS, Results
+from bench.measures import Results
 
 SOURCES = Path(__file__).parent / "driver"
 BUILD_TIMEOUT_S = 900
@@ -36,6 +37,8 @@ class DrivenCluster(Protocol):
     name: str
     system: str
     """As the Go program calls it."""
+    window: int
+    """How many records may wait for their acks: as many as make the peer fast."""
 
     def start(self) -> None: ...
 
@@ -45,7 +48,7 @@ class DrivenCluster(Protocol):
     def pids(self) -> dict[int, int]: ...
 
     def check(self) -> None:
-        """Raises PeerFailed where the lanes made so far have not three copies."""
+        """Raises PeerFailed where what was made so far has not three copies."""
 
     def stop(self) -> None: ...
 
@@ -148,7 +151,7 @@ def _attempt(work: Callable[[], None], say: Callable[[str], None]) -> None:
 def _produce(cluster: DrivenCluster, results: Results, scale: float) -> None:
     for size, count in {100: int(3_000_000 * scale), 1000: int(500_000 * scale)}.items():
         limit_s = max(2.0, LOAD_S * scale)
-        load = {"size": size, "lanes": PARTITIONS}
+        load = {"size": size, "window": cluster.window}
         operate(cluster, "load", f"load-{size}", limit_s / 10, count=count // 10, **load)
         before = cpu_seconds(cluster.pids())
         told = operate(cluster, "load", f"load-{size}", limit_s, count=count, **load)
@@ -163,7 +166,7 @@ def _produce(cluster: DrivenCluster, results: Results, scale: float) -> None:
 def _latency(cluster: DrivenCluster, results: Results, scale: float) -> None:
     limit_s = 15 * scale
     for rate in (200, 1000):
-        told = operate(cluster, "paced", "latency", limit_s, rate=rate, size=1024, lanes=PARTITIONS)
+        told = operate(cluster, "paced", "latency", limit_s, rate=rate, size=1024)
         results.add(f"ack 1 KB at {rate}/s, p50 ms", told["p50_ms"])
         results.add(f"ack 1 KB at {rate}/s, p99 ms", told["p99_ms"])
     told = operate(cluster, "single", "latency", limit_s, size=1024)

@@ -21,6 +21,7 @@ class NatsCluster:
     """
 
     system = "nats"
+    window = 16_384
 
     def __init__(self, *, sync_always: bool) -> None:
         self.name = name(sync_always=sync_always)

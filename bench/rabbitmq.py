@@ -46,6 +46,7 @@ class RabbitCluster:
     """Three nodes of 127.0.0.1 with every default; a quorum queue syncs its log before it confirms."""
 
     system = "rabbitmq"
+    window = 4_096
     name = "rabbitmq, quorum queues"
 
     def __init__(self) -> None:

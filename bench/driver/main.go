@@ -19,12 +19,12 @@ import (
 // A waiter returns once its record is acknowledged.
 type waiter func(context.Context) error
 
-// A system keeps records in lanes: streams or queues, as Kafka does in partitions.
+// A system keeps records in streams or queues.
 type system interface {
-	// create makes one lane with three copies.
-	create(ctx context.Context, lane string) error
+	// create makes one with three copies, or finds it; what is sent goes there.
+	create(ctx context.Context, name string) error
 	// send hands one record over and does not wait for its ack.
-	send(lane string, data []byte) (waiter, error)
+	send(data []byte) (waiter, error)
 	close()
 }
 
@@ -32,7 +32,6 @@ type options struct {
 	system    string
 	addresses []string
 	name      string
-	lanes     int
 	size      int
 	count     int
 	rate      int
@@ -54,9 +53,7 @@ func connect(o options) (system, error) {
 	return connectRabbit(o)
 }
 
-func (o options) lane(number int) string { return fmt.Sprintf("%s-%d", o.name, number%o.lanes) }
-
-// first tries until one record in a new lane of three copies is acknowledged.
+// first tries until one record in a new stream or queue of three copies is acknowledged.
 func first(ctx context.Context, o options) (any, error) {
 	for {
 		err := attempt(ctx, o)
@@ -79,27 +76,25 @@ func attempt(ctx context.Context, o options) error {
 	defer s.close()
 	ctx, cancel := context.WithTimeout(ctx, oneAttempt)
 	defer cancel()
-	if err := s.create(ctx, o.lane(0)); err != nil {
+	if err := s.create(ctx, o.name); err != nil {
 		return err
 	}
-	acked, err := s.send(o.lane(0), []byte("x"))
+	acked, err := s.send([]byte("x"))
 	if err != nil {
 		return err
 	}
 	return acked(ctx)
 }
 
-// prepared is a connection with all its lanes made.
+// prepared is a connection whose stream or queue is made.
 func prepared(ctx context.Context, o options) (system, error) {
 	s, err := connect(o)
 	if err != nil {
 		return nil, err
 	}
-	for number := range o.lanes {
-		if err := s.create(ctx, o.lane(number)); err != nil {
-			s.close()
-			return nil, err
-		}
+	if err := s.create(ctx, o.name); err != nil {
+		s.close()
+		return nil, err
 	}
 	return s, nil
 }
@@ -126,7 +121,7 @@ func load(ctx context.Context, o options) (any, error) {
 	began := time.Now()
 	sent := 0
 	for ; sent < o.count && time.Since(began) < o.limit; sent++ {
-		acked, err := s.send(o.lane(sent), data)
+		acked, err := s.send(data)
 		if err != nil {
 			return nil, err
 		}
@@ -155,7 +150,7 @@ func paced(ctx context.Context, o options) (any, error) {
 	for number := range total {
 		time.Sleep(time.Until(began.Add(time.Duration(number) * time.Second / time.Duration(o.rate))))
 		at := time.Now()
-		acked, err := s.send(o.lane(number), data)
+		acked, err := s.send(data)
 		if err != nil {
 			return nil, err
 		}
@@ -186,7 +181,7 @@ func single(ctx context.Context, o options) (any, error) {
 	began := time.Now()
 	for time.Since(began) < o.limit+warmUp {
 		at := time.Now()
-		acked, err := s.send(o.lane(0), data)
+		acked, err := s.send(data)
 		if err != nil {
 			return nil, err
 		}
@@ -215,8 +210,7 @@ func main() {
 	flag.StringVar(&o.system, "system", "nats", "nats or rabbitmq")
 	addresses := flag.String("addresses", "", "host:port, separated by commas")
 	operation := flag.String("operation", "first", "first, load, paced or single")
-	flag.StringVar(&o.name, "name", "bench", "prefix of the lanes' names")
-	flag.IntVar(&o.lanes, "lanes", 1, "streams or queues")
+	flag.StringVar(&o.name, "name", "bench", "of the stream or queue")
 	flag.IntVar(&o.size, "size", 100, "bytes of a record")
 	flag.IntVar(&o.count, "count", 1000, "records at most")
 	flag.IntVar(&o.rate, "rate", 200, "records a second")

@@ -8,10 +8,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// natsSystem publishes to file streams of JetStream with three replicas.
+// natsSystem publishes to a file stream of JetStream with three replicas.
 type natsSystem struct {
 	connection *nats.Conn
 	streams    jetstream.JetStream
+	subject    string
 }
 
 func connectNats(o options) (system, error) {
@@ -25,18 +26,19 @@ func connectNats(o options) (system, error) {
 		connection.Close()
 		return nil, err
 	}
-	return &natsSystem{connection, streams}, nil
+	return &natsSystem{connection, streams, ""}, nil
 }
 
-func (s *natsSystem) create(ctx context.Context, lane string) error {
+func (s *natsSystem) create(ctx context.Context, name string) error {
+	s.subject = name
 	_, err := s.streams.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name: lane, Subjects: []string{lane}, Storage: jetstream.FileStorage, Replicas: 3,
+		Name: name, Subjects: []string{name}, Storage: jetstream.FileStorage, Replicas: 3,
 	})
 	return err
 }
 
-func (s *natsSystem) send(lane string, data []byte) (waiter, error) {
-	future, err := s.streams.PublishAsync(lane, data)
+func (s *natsSystem) send(data []byte) (waiter, error) {
+	future, err := s.streams.PublishAsync(s.subject, data)
 	if err != nil {
 		return nil, err
 	}

@@ -7,10 +7,11 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// rabbitSystem publishes to durable quorum queues with publisher confirms, one channel a queue.
+// rabbitSystem publishes to a durable quorum queue with publisher confirms.
 type rabbitSystem struct {
 	connection *amqp.Connection
-	channels   map[string]*amqp.Channel
+	channel    *amqp.Channel
+	queue      string
 }
 
 func connectRabbit(o options) (system, error) {
@@ -26,10 +27,10 @@ func connectRabbit(o options) (system, error) {
 		}
 		last = connection
 	}
-	return &rabbitSystem{last, map[string]*amqp.Channel{}}, nil
+	return &rabbitSystem{last, nil, ""}, nil
 }
 
-func (s *rabbitSystem) create(_ context.Context, lane string) error {
+func (s *rabbitSystem) create(_ context.Context, name string) error {
 	channel, err := s.connection.Channel()
 	if err != nil {
 		return err
@@ -37,15 +38,15 @@ func (s *rabbitSystem) create(_ context.Context, lane string) error {
 	if err := channel.Confirm(false); err != nil {
 		return err
 	}
-	s.channels[lane] = channel
+	s.channel, s.queue = channel, name
 	three := amqp.Table{"x-queue-type": "quorum", "x-quorum-initial-group-size": 3}
-	_, err = channel.QueueDeclare(lane, true, false, false, false, three)
+	_, err = channel.QueueDeclare(name, true, false, false, false, three)
 	return err
 }
 
-func (s *rabbitSystem) send(lane string, data []byte) (waiter, error) {
+func (s *rabbitSystem) send(data []byte) (waiter, error) {
 	message := amqp.Publishing{DeliveryMode: amqp.Persistent, Body: data}
-	confirmation, err := s.channels[lane].PublishWithDeferredConfirm("", lane, true, false, message)
+	confirmation, err := s.channel.PublishWithDeferredConfirm("", s.queue, true, false, message)
 	if err != nil {
 		return nil, err
 	}

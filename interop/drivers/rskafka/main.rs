@@ -11,6 +11,7 @@ use rskafka::client::error::{Error, ProtocolError};
 use rskafka::client::partition::{Compression, OffsetAt, PartitionClient, UnknownTopicHandling};
 use rskafka::client::{Client, ClientBuilder};
 use rskafka::record::Record;
+use rskafka::{BackoffConfig, BackoffError};
 use serde_json::{json, Value};
 
 enum Failure {
@@ -33,7 +34,13 @@ fn packed(data: &Option<Vec<u8>>) -> Value {
 }
 
 fn code_of(error: &Error) -> i64 {
-    let Error::ServerError { protocol_error, .. } = error else { return -1 };
+    let protocol_error = match error {
+        Error::ServerError { protocol_error, .. } => protocol_error,
+        Error::RetryFailed(BackoffError::DeadlineExceded { source, .. }) => {
+            return source.downcast_ref::<Error>().map_or(-1, code_of);
+        }
+        _ => return -1,
+    };
     match protocol_error {
         ProtocolError::OffsetOutOfRange => 1,
         ProtocolError::UnknownTopicOrPartition => 3,
@@ -47,10 +54,11 @@ fn code_of(error: &Error) -> i64 {
     }
 }
 
+// A broker that has not heard of a new topic yet is asked again, as rskafka advises: for six seconds.
 async fn partition(client: &Client, given: &Value) -> Result<PartitionClient, Failure> {
     let topic = given["topic"].as_str().unwrap_or_default();
     let number = given["partition"].as_i64().unwrap_or(0) as i32;
-    Ok(client.partition_client(topic, number, UnknownTopicHandling::Error).await?)
+    Ok(client.partition_client(topic, number, UnknownTopicHandling::Retry).await?)
 }
 
 async fn produce(client: &Client, given: &Value) -> Result<Value, Failure> {
@@ -163,7 +171,13 @@ async fn run(client: &Client, given: &Value) -> Result<Value, Failure> {
 fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let brokers = std::env::args().nth(1).expect("addresses").split(',').map(str::to_string).collect();
-    let client = Arc::new(runtime.block_on(ClientBuilder::new(brokers).build()).expect("a connection"));
+    let patience = BackoffConfig {
+        max_backoff: Duration::from_millis(500),
+        deadline: Some(Duration::from_secs(6)),
+        ..BackoffConfig::default()
+    };
+    let connecting = ClientBuilder::new(brokers).backoff_config(patience).build();
+    let client = Arc::new(runtime.block_on(connecting).expect("a connection"));
     for line in std::io::stdin().lock().lines() {
         let given: Value = serde_json::from_str(&line.expect("a line")).expect("JSON");
         let limit = Duration::from_secs(15);
