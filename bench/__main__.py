@@ -161,7 +161,7 @@ def show(medians: dict[str, dict[str, float]]) -> None:
     """The table: a row a figure, a column a cluster, the ratio to the first peer, the promise."""
     names = list(medians)
     table = Table(title="Strandline and its peers, one machine, one run")
-    table.add_column("figure")
+    table.add_column("figure", no_wrap=True)
     for name in names:
         table.add_column(name, justify="right")
     if len(names) > 1:
@@ -169,7 +169,7 @@ def show(medians: dict[str, dict[str, float]]) -> None:
     table.add_column("promised", justify="right")
     table.add_column("kept")
     for key, value in medians[names[0]].items():
-        row = [key, *(f"{medians[name][key]:,.2f}" if key in medians[name] else "" for name in names)]
+        row = [key, *(shown(medians[name].get(key)) for name in names)]
         if len(names) > 1:
             row.append(f"{value / medians[names[1]][key]:.2f}" if medians[names[1]].get(key) else "")
         if key in TARGETS:
@@ -177,8 +177,15 @@ def show(medians: dict[str, dict[str, float]]) -> None:
             kept = value <= bound if sign == "<=" else value >= bound
             row += [f"{sign} {bound:,g}", "yes" if kept else "NO"]
         table.add_row(*row)
-    console = Console(width=None if sys.stdout.isatty() else 140)
+    console = Console(width=None if sys.stdout.isatty() else 96 + 16 * len(names))
     console.print(table)
+
+
+def shown(value: float | None) -> str:
+    """Nothing where a cluster has no such figure."""
+    if value is None:
+        return ""
+    return f"{value:,.2f}" if value < 1000 else f"{value:,.0f}"
 
 
 if __name__ == "__main__":
