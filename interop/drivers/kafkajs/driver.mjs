@@ -57,9 +57,15 @@ class Member {
       this.assigned = Object.entries(payload.memberAssignment).flatMap(([topic, numbers]) =>
         numbers.map((number) => [topic, number]),
       );
+      this.settled();
     });
     this.consumer.on(this.consumer.events.REBALANCING, () => { this.assigned = []; });
-    this.consumer.on(this.consumer.events.CRASH, ({ payload }) => { this.crash = payload.error; });
+    this.consumer.on(this.consumer.events.CRASH, ({ payload }) => {
+      if (payload.restart) return; // a coordinator that is not there yet: kafkajs starts the consumer again by itself
+      this.crash = payload.error;
+      this.settled();
+    });
+    this.begun = new Promise((done) => { this.settled = done; });
   }
 
   async start(topics) {
@@ -71,6 +77,7 @@ class Member {
         this.records.push({ topic, ...told(partition, message) });
       },
     });
+    await this.begun;
   }
 
   async take({ count, timeout_ms }, wanted = () => true) {
