@@ -19,13 +19,14 @@ from rich.table import Table
 from bench.clusters import Cluster, KafkaCluster, StrandlineCluster, Unavailable, end_as_asked
 from bench.codec import codec_rates
 from bench.driven import DrivenCluster, measure_driven
+from bench.groups import group_figures
 from bench.losses import losses
 from bench.measures import Results, cold_start, failover, latency, throughput
 from bench.nats import NatsCluster
 from bench.nats import name as nats_name
 from bench.rabbitmq import RabbitCluster
 
-GROUPS = ("start", "produce", "latency", "failover", "losses")
+GROUPS = ("start", "produce", "latency", "failover", "losses", "groups")
 TARGETS = {
     "cold start to the first ack, s": ("<=", 2.5),
     "RSS a node at rest, MB": ("<=", 70),
@@ -37,6 +38,8 @@ TARGETS = {
     "ack 1 KB at 200/s, p50 ms": ("<=", 2),
     "ack 1 KB at 200/s, p99 ms": ("<=", 8),
     "kill -9 of a leader to the next ack, s": ("<=", 1),
+    "consume 100 B in a group of 2, records/s": (">=", 250_000),
+    "kill -9 of a group's coordinator until it reads and commits, s": ("<=", 3),
     "import strandline.client, ms": ("<=", 150),
 }
 """What this project promises on two cores; a figure that misses is shown as such."""
@@ -62,6 +65,8 @@ def measure(make: Callable[[], Cluster], groups: set[str], scale: float, say: Ca
     if "losses" in groups:
         say("what each acks level loses")
         losses(make, results)
+    if "groups" in groups:
+        group_figures(make, results, scale, say)
     return results
 
 
