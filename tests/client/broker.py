@@ -202,7 +202,10 @@ class ScriptedCluster:
                 )  # fmt: skip
         if not answered:
             return None
-        return b"" if request.acks == 0 else {"responses": topics, "throttle_time": 0}
+        if request.acks == 0:
+            failed = any(part["error_code"] for topic in topics for part in topic["partition_responses"])
+            return None if failed else b""  # nobody waits for an answer: closing the connection is all that can be said
+        return {"responses": topics, "throttle_time": 0}
 
     def _append(self, node: int, where: TopicPartition, records: bytes) -> tuple[ErrorCode, int, int]:
         part = self.partitions.get(where)

@@ -205,6 +205,25 @@ def test_acks_zero_is_never_retried() -> None:
     assert cluster.requests[Api.PRODUCE] == 2
 
 
+def test_acks_zero_hears_of_a_new_leader_by_the_connection_that_is_closed() -> None:
+    """S22: a broker that leads no more closes the connection, as Kafka's does, and the producer asks who leads now.
+    What was sent meanwhile is lost; not all that follows until the metadata are five minutes old."""
+
+    async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
+        async with producer(ports, acks="0", linger_ms=0) as sender:
+            await sender.send_and_wait("t", b"before", partition=0)
+            await asyncio.sleep(0.1)
+            cluster.move(WHERE, 2)
+            for number in range(20):
+                await sender.send_and_wait("t", b"%d" % number, partition=0)
+                await asyncio.sleep(0.1)
+
+    cluster = play(scenario, {"t": 1})
+    values = [record.value for record in cluster.records[WHERE]]
+    assert values[0] == b"before"
+    assert values[-10:] == [b"%d" % number for number in range(10, 20)]
+
+
 def test_acks_one_names_the_leader_alone() -> None:
     """S23: what acks=1 promises is one copy."""
 

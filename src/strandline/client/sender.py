@@ -47,6 +47,7 @@ class Sender:
         self._acks = config.acks_number
         self._sequencer = Sequencer(config, session, wake, self.fail_everything) if config.idempotent else None
         self._connecting: dict[int, asyncio.Task[None]] = {}
+        self._reached: dict[int, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._next_sweep_ms = 0.0
         self._last_error: StrandlineError | None = None
@@ -174,6 +175,10 @@ class Sender:
                 batch.finish(-1, -1, ())
 
     def _connect(self, node: NodeInfo) -> float:
+        if self._acks == 0 and node.node_id in self._reached:
+            # The connection was lost, which is all that a broker can say to acks=0 when it leads no more.
+            del self._reached[node.node_id]
+            self._metadata.request_update()
         if node.node_id not in self._connecting:
             wait = self._network.backoff_ms(node)
             if wait > 0:
@@ -186,6 +191,7 @@ class Sender:
         try:
             await self._network.to_node(node, DATA)
             self._last_error = None
+            self._reached[node.node_id] = None
         except StrandlineError as error:
             self._last_error = error
             self._metadata.request_update()
