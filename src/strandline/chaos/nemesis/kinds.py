@@ -23,6 +23,7 @@ FAULTS = {
     "partition_one_way": links.partition_one_way,
     "isolate": links.isolate,
     "swizzle": links.swizzle,
+    "seesaw": links.seesaw,
     "delay": links.delay,
     "loss": links.loss,
     "late_calls": links.late_calls,
@@ -40,10 +41,13 @@ FAULTS = {
 
 _NODE_ALONE = ("stop", "stop_all", "rolling_restart", "full_disk", "fail_sync", "fail_write", "fail_read", "bit_rot")
 
-NODE_KINDS = tuple(FAULTS)
+BY_NAME_ALONE = ("seesaw",)
+"""Not drawn by any seed: `--options '{"faults": {"kinds": ["seesaw"]}}'` asks for it."""
+
+NODE_KINDS = tuple(name for name in FAULTS if name not in BY_NAME_ALONE)
 """Those that a whole node is asked to survive."""
 
-KINDS = tuple(name for name in FAULTS if name not in _NODE_ALONE)
+KINDS = tuple(name for name in NODE_KINDS if name not in _NODE_ALONE)
 """Those that the metadata quorum alone is asked to survive."""
 
 DESTRUCTIVE = ("bit_rot", "wipe")

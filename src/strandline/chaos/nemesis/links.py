@@ -8,6 +8,11 @@ if TYPE_CHECKING:
     from strandline.chaos.nemesis.nemesis import Nemesis
 
 
+_TURNS = 5
+_TURN_MIN_MS, _TURN_MAX_MS = 7_000, 9_000
+"""A session of three seconds has to end in each turn, clients to find the new leader, and records to be written."""
+
+
 def partition(nemesis: Nemesis) -> None:
     """Two machines do not hear each other."""
     first, second = nemesis.pair()
@@ -34,6 +39,35 @@ def isolate(nemesis: Nemesis) -> None:
     name = nemesis.pick()
     nemesis.world.isolate(name)
     nemesis.note(f"isolate {name} for {nemesis.later(lambda: _reconnect(nemesis, name))} ms")
+
+
+def seesaw(nemesis: Nemesis) -> None:
+    """One broker is cut off for good, and of the other two, which never hear each other, one at a time, in turn: so
+    they lead in turn, and each has records of its own in every other epoch. In the end all meet (D-2).
+
+    Only with controllers apart from brokers: else the quorum has no majority meanwhile, and nobody leads.
+    """
+    third, first, second = nemesis.rng.sample(list(nemesis.names)[-3:], 3)
+    turn_ms = nemesis.rng.randint(_TURN_MIN_MS, _TURN_MAX_MS)
+    nemesis.world.partition(first, second)
+    nemesis.world.isolate(third)
+    nemesis.note(f"seesaw: {third} is isolated, {first} and {second} do not hear each other, {turn_ms} ms each")
+    _tilt(nemesis, first, second, turn_ms, _TURNS)
+
+
+def _tilt(nemesis: Nemesis, gone: str, there: str, turn_ms: int, left: int) -> None:
+    if not left:
+        for name in list(nemesis.names)[-3:]:
+            _reconnect(nemesis, name)
+        nemesis.note("seesaw: all meet again")
+        return
+    third = set(list(nemesis.names)[-3:]) - {gone, there}
+    for other in nemesis.world.machines:
+        if other not in third | {gone, there}:
+            _mend(nemesis, there, other)
+    nemesis.world.isolate(gone)
+    nemesis.note(f"seesaw: {gone} is isolated, {there} is not")
+    nemesis.after(turn_ms, lambda: _tilt(nemesis, there, gone, turn_ms, left - 1))
 
 
 def _reconnect(nemesis: Nemesis, name: str) -> None:
