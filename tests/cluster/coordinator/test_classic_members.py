@@ -187,7 +187,6 @@ def test_who_does_not_collect_its_assignment_is_given_up() -> None:
         driver.pass_ms(7_000)
         assert one.beat() is ErrorCode.NONE
         two.beat()
-    driver.sync(driver.get(two.join_command()))
     driver.pass_ms(5_000)
     assert set(driver.shard.modern["g"].classic) == {two.member_id}
     assert error_of(driver, driver.sync(joined)) is ErrorCode.UNKNOWN_MEMBER_ID
@@ -206,3 +205,19 @@ def test_who_gives_nothing_back_is_given_up() -> None:
         one.step()
         member.beat()
     assert member.numbers(), "what it held is free"
+
+
+def test_who_changes_its_protocol_has_the_deadlines_of_the_new_one() -> None:
+    """A member that was to join anew, or to collect its assignment, joins under its own id by the consumer protocol."""
+    driver = Driver(consumer_session_timeout_ms=500_000)
+    one, two, member = mixed(driver)
+    driver.get(one.join_command())
+    new = ModernMember(driver, "n")
+    new.beat()
+    assert two.beat() is ErrorCode.REBALANCE_IN_PROGRESS
+    changed = [ModernMember(driver, client.member_id) for client in (one, two)]
+    for client in changed:
+        client.beat()
+    driver.pass_ms(70_000)
+    assert {client.member_id for client in (*changed, member, new)} == set(driver.shard.modern["g"].members)
+    assert not driver.shard.modern["g"].classic

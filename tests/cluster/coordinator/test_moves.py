@@ -9,11 +9,19 @@ from modern_case import ModernMember, described
 from moves_case import ClassicClient, check, classic_group, error_of, mixed, shares, turn, use
 from shard_case import Driver, topic_id_of
 
-from strandline.client.groups.protocol import decode_assignment
+from strandline.client.groups.protocol import decode_assignment, encode_assignment
 from strandline.cluster.coordinator.groups.commands import LeaveGroup, Leaver, ListGroups
 from strandline.cluster.coordinator.groups.config import MigrationPolicy
 from strandline.cluster.coordinator.groups.group import GroupState
+from strandline.cluster.coordinator.groups.modern.records import (
+    ClassicMember,
+    Kind,
+    MemberInfo,
+    epoch_record,
+    member_record,
+)
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import TopicPartition
 
 T = topic_id_of("t")
 KINDS = pytest.mark.parametrize("cooperative", [False, True], ids=["eager", "cooperative"])
@@ -148,7 +156,7 @@ def test_the_policy_of_moving_up(policy: MigrationPolicy) -> None:
 def test_what_cannot_move_up(values: dict[str, Any]) -> None:
     """A group of something else than consumers, and one whose bytes do not parse."""
     driver = Driver()
-    driver.sync(driver.joined(driver.join(**values)))
+    driver.sync(driver.joined(driver.join(**values)), lambda _member: encode_assignment([TopicPartition("t", 0)]))
     assert ModernMember(driver, "m").refused() is ErrorCode.GROUP_ID_NOT_FOUND
     assert driver.group().state is GroupState.STABLE
 
@@ -191,6 +199,15 @@ def test_an_empty_group_that_both_want() -> None:
         driver.commit_held()
         driver.commit_held()
         assert error_of(driver, joining) is error
+
+
+def test_sessions_of_a_group_that_moved_up() -> None:
+    """Classic members have their own sessions from the move on, whether they say anything more or not."""
+    driver = Driver()
+    classic_group(driver)
+    ModernMember(driver, "m").beat()
+    driver.pass_ms(11_000)
+    assert set(driver.shard.modern["g"].members) == {"m"}
 
 
 def test_a_member_of_the_consumer_protocol_that_was_forgotten_joins_anew() -> None:
@@ -311,6 +328,16 @@ def test_too_many_for_a_classic_group_stay() -> None:
     classic[0].leave()
     turn(classic[1])
     assert "g" in driver.shard.groups
+
+
+def test_members_that_agree_on_no_assignor_stay() -> None:
+    """A log may say so; nobody could lead such a classic group."""
+    infos = [
+        MemberInfo(None, None, "c", "/h", ("t",), None, 60_000, None, ClassicMember(10_000, ((name, b""),)))
+        for name in ("range", "sticky")
+    ]
+    log = [epoch_record(Kind.GROUP, "g", 5), *(member_record("g", f"c{one}", info) for one, info in enumerate(infos))]
+    assert set(Driver(log=log).shard.modern["g"].classic) == {"c0", "c1"}
 
 
 def test_an_administrator_removes_the_last_of_the_new_members() -> None:

@@ -118,10 +118,9 @@ class ClassicMembers:
         records = tuple(draft.records())
         if records:
             self._steps.write(records, None, None, group)
-        shall_join = (
-            current.epoch < draft.epoch
-            or current.state is MemberState.UNREVOKED
-            or (current.state is MemberState.UNRELEASED and _all_free(draft, command.member_id, current))
+        # Who has something to give back is behind, until it says that it did.
+        shall_join = current.epoch < draft.epoch or (
+            current.state is MemberState.UNRELEASED and _all_free(draft, command.member_id, current)
         )
         if shall_join:
             self._steps.expect_rejoin(group.group_id, command.member_id, info.rebalance_timeout_ms, now)
