@@ -8,15 +8,17 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from strandline.client import Admin, NewTopic, Producer
 from strandline.cluster.dev import DevCluster
 from tests.rows.helpers import eventually
+
+T = TypeVar("T")
 
 pytestmark = pytest.mark.timeout(600)  # as in test_batch_read
 
@@ -37,33 +39,44 @@ def copying(spark: Any, bootstrap: str, source: str, target: str, checkpoint: Pa
     reader = spark.readStream.format("strandline").option("kafka.bootstrap.servers", bootstrap)
     for key, value in ({"subscribe": source, "startingOffsets": "earliest"} | options).items():
         reader = reader.option(key, str(value))
-    writer = reader.load().writeStream.format("strandline").option("kafka.bootstrap.servers", bootstrap)
+    writer = patiently(reader.load).writeStream.format("strandline").option("kafka.bootstrap.servers", bootstrap)
     return writer.option("topic", target).option("checkpointLocation", str(checkpoint))
 
 
-def run(query: Any) -> list[dict[str, Any]]:
-    """Run a query over what is there; its progress.
+def patiently(act: Callable[[], T]) -> T:
+    """Spark gives each of its Python workers ten seconds to come up, and no setting changes that: on a machine that is
+    busier than that an action ends with an error, and a query goes on from its checkpoint when it is started again."""
+    for _ in range(3):
+        try:
+            return act()
+        except Exception as error:
+            if "failed to connect back" not in str(error):
+                raise
+    return act()
 
-    Spark gives each of its Python workers ten seconds to come up, and no setting changes that: on a machine that is
-    busier than that the query ends, and goes on from its checkpoint when it is started again.
-    """
+
+def run(query: Any) -> list[dict[str, Any]]:
+    """Run a query over what is there; its progress."""
     progress: list[dict[str, Any]] = []
-    for attempt in range(4):
+
+    def once() -> None:
         running = query.trigger(availableNow=True).start()
         try:
             running.awaitTermination()
-        except Exception as error:
-            if "failed to connect back" not in str(error) or attempt == 3:
-                raise
-        progress += [json.loads(each.json) for each in running.recentProgress]
-        if running.exception() is None:
-            break
+        finally:
+            progress.extend(json.loads(each.json) for each in running.recentProgress)
+
+    patiently(once)
     return progress
 
 
 def keys(spark: Any, bootstrap: str, topic: str) -> Counter[bytes]:
-    frame = spark.read.format("strandline").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
-    return Counter(bytes(row.key) for row in frame.load().select("key").collect())
+    def read() -> list[Any]:
+        frame = spark.read.format("strandline").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
+        rows: list[Any] = frame.load().select("key").collect()
+        return rows
+
+    return Counter(bytes(row.key) for row in patiently(read))
 
 
 def expected(count: int) -> Counter[bytes]:
@@ -95,14 +108,14 @@ _DRIVER = """
 import sys
 from pathlib import Path
 from tests.spark.conftest import SETTINGS
-from tests.spark.test_streaming import copying
+from tests.spark.test_streaming import copying, patiently
 from pyspark.sql import SparkSession
 builder = SparkSession.builder.master("local[2]")
 for key, value in SETTINGS.items():
     builder = builder.config(key, value)
 bootstrap, checkpoint = sys.argv[1:]
 query = copying(builder.getOrCreate(), bootstrap, "kill-in", "kill-out", Path(checkpoint), maxOffsetsPerTrigger=300)
-query.start().awaitTermination()
+patiently(lambda: query.start().awaitTermination())
 """
 
 
@@ -113,9 +126,8 @@ def test_a_driver_and_then_a_leader_killed(spark: Any, tmp_path: Path) -> None:
         fill(own.bootstrap, "kill-in", range(3000))
         checkpoint = tmp_path / "checkpoint"
         driver_killed_in_mid_stream(own.bootstrap, checkpoint, tmp_path / "driver.log")
-        query = copying(spark, own.bootstrap, "kill-in", "kill-out", checkpoint).start()
+        query = patiently(lambda: begun(copying(spark, own.bootstrap, "kill-in", "kill-out", checkpoint)))
         try:
-            eventually(lambda: any(progress.numInputRows for progress in query.recentProgress), timeout_s=200)
             with Admin(own.bootstrap) as admin:
                 [described] = admin.describe_topics(["kill-in"])
             leader = described.partitions[0].leader
@@ -127,6 +139,15 @@ def test_a_driver_and_then_a_leader_killed(spark: Any, tmp_path: Path) -> None:
             assert keys(spark, own.responsive, "kill-out") == expected(4000)
         finally:
             query.stop()
+
+
+def begun(query: Any) -> Any:
+    """The query once it has read something. Raises what it ended with."""
+    running = query.start()
+    eventually(lambda: not running.isActive or any(each.numInputRows for each in running.recentProgress), 200)
+    if not running.isActive:
+        running.awaitTermination()
+    return running
 
 
 def driver_killed_in_mid_stream(bootstrap: str, checkpoint: Path, log_path: Path) -> None:
