@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -62,13 +63,23 @@ class World:
 
     def topic(self, partitions: int = 1, **configs: str) -> str:
         """A new topic, made by librdkafka, so that a client without an admin part can be tried too."""
-        from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+        from confluent_kafka import KafkaException, TopicPartition
+        from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
         name = self.name("topic")
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         named = {key.replace("_", "."): value for key, value in configs.items()}
         admin.create_topics([NewTopic(name, partitions, 3, config=named)])[name].result(30)
         eventually(lambda: len(admin.list_topics(name, timeout=10).topics[name].partitions) == partitions)
+        ends = {TopicPartition(name, number): OffsetSpec.latest() for number in range(partitions)}
+
+        def led() -> bool:
+            """The leaders themselves answer: what is sent with acks=0 before they lead is lost."""
+            with contextlib.suppress(KafkaException):
+                return all(end.result(10).offset == 0 for end in admin.list_offsets(ends).values())
+            return False
+
+        eventually(led)
         return name
 
     def topics(self) -> set[str]:
