@@ -267,6 +267,8 @@ def test_cut_segments_do_not_come_back(seed: int) -> None:
             log.append_as_leader(memoryview(batch), 0, 1000)
         log.sync_now()
         assert len(log.segments) == 6
+        log.snapshots.delete_above(-1)  # with one that goes too, the directory would be synced for that
+        ports.disk.sync_dir(log.directory)
         log.truncate_to(3)
         machine.disk.crash()
         assert sorted(name for name in machine.disk.files() if name.endswith(".log")) == [
