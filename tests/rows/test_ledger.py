@@ -6,6 +6,7 @@ import random
 import signal
 import sqlite3
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,9 @@ from tests.rows.recipes import load, start
 pytestmark = pytest.mark.timeout(380)
 
 KILLS = 100
-TRANSFERS_A_LIFE = 30
+TRANSFERS = 10_000
 PARTITIONS = 3
+BOOKING_S_MAX = 0.008
 
 
 def booked(path: Path) -> int:
@@ -39,37 +41,34 @@ def alive(process: subprocess.Popen[bytes]) -> bool:
 
 
 def test_every_transfer_counts_once(cluster: DevCluster, tmp_path: Path) -> None:
-    """SIGKILL in the midst of the work, a hundred times; in the end the balances are right to the cent."""
+    """SIGKILL in the midst of a backlog, a hundred times; in the end the balances are right to the cent."""
     module = load("ledger")
     make_topic(cluster, module.TOPIC, PARTITIONS)
     path = tmp_path / "ledger.db"
     rng = random.Random(67)
     expected: dict[str, int] = {}
-    sent = 0
-    with Producer(cluster.bootstrap, linger_ms=0) as producer:
-        for _ in range(KILLS):
-            for _ in range(TRANSFERS_A_LIFE):
-                account, cents = f"account {rng.randrange(9)}", rng.randint(-500, 500)
-                expected[account] = expected.get(account, 0) + cents
-                producer.send(module.TOPIC, b"%d" % cents, key=account.encode(), partition=sent % PARTITIONS)
-                sent += 1
-            producer.flush()
-            goal = booked(path) + rng.randint(1, TRANSFERS_A_LIFE - 5)
-            assert goal < sent
-            process = start("ledger", cluster.bootstrap, str(path))
-            try:
-                eventually(lambda: alive(process) and booked(path) >= goal, 30, 0.002)  # noqa: B023
-            finally:
-                process.send_signal(signal.SIGKILL)
-                process.communicate()
-    assert 0 < booked(path) < sent
+    with Producer(cluster.bootstrap, linger_ms=20) as producer:
+        for number in range(TRANSFERS):
+            account, cents = f"account {rng.randrange(9)}", rng.randint(-500, 500)
+            expected[account] = expected.get(account, 0) + cents
+            producer.send(module.TOPIC, b"%d" % cents, key=account.encode(), partition=number % PARTITIONS)
+    for _ in range(KILLS):
+        goal = booked(path) + rng.randint(1, 60)
+        process = start("ledger", cluster.bootstrap, str(path))
+        try:
+            eventually(lambda: alive(process) and booked(path) >= goal, 30, 0.001)  # noqa: B023
+            threading.Event().wait(rng.uniform(0, BOOKING_S_MAX))  # anywhere within the booking that is under way
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+        assert booked(path) < TRANSFERS, "it was killed with nothing left to do"
     process = start("ledger", cluster.bootstrap, str(path))
     try:
-        eventually(lambda: alive(process) and booked(path) >= sent, 60)
+        eventually(lambda: alive(process) and booked(path) >= TRANSFERS, 120)
     finally:
         process.kill()
         process.communicate()
     database = sqlite3.connect(path)
     assert dict(database.execute("select account, cents from balance")) == expected
-    assert booked(path) == sent
+    assert booked(path) == TRANSFERS
     database.close()

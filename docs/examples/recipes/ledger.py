@@ -18,6 +18,7 @@ class Ledger:
 
     def __init__(self, path: str) -> None:
         self._database = sqlite3.connect(path)
+        self._database.execute("pragma journal_mode = wal")  # whoever reads the balances keeps nobody waiting
         self._database.execute("create table if not exists balance (account text primary key, cents integer)")
         self._database.execute("create table if not exists position (part integer primary key, next integer)")
 
