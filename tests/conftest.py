@@ -24,6 +24,7 @@ LONG = {
     "hostile/test_mutated_requests.py",
     "hostile/test_slow_peers.py",
     "interop/test_sample.py",
+    "rows/test_backup_faults.py",
     "rows/test_consumer_protocol.py",
     "rows/test_kafka_tools.py",
     "rows/test_ledger.py",
