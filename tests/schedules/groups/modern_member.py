@@ -12,6 +12,8 @@ from tests.schedules.groups.site import GaveUp, Site, Wire, commit_of, fetch_off
 
 BEAT_MS = 500.0
 SESSION_MS = 6_000.0
+REBALANCE_MS = 60_000
+"""Longer than any failover: who is given up because it could not say that it gave back reads on until it hears so."""
 ELSEWHERE = (
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -97,7 +99,7 @@ class ModernMember:
             member_epoch=self.epoch,
             instance_id=self.instance_id,
             rack_id=None,
-            rebalance_timeout=int(SESSION_MS),
+            rebalance_timeout=REBALANCE_MS,
             subscribed_topic_names=("t",),
             subscribed_topic_regex=None,
             server_assignor=None,

@@ -109,8 +109,11 @@ def test_a_group_is_rolled_up_and_down_over_dying_coordinators(seed: int) -> Non
             await group.lose_the_coordinator()
             await group.everybody_reads()
         assert all(isinstance(member, Member) for member in group.alive)
-        generations = {member.generation for member in group.alive if isinstance(member, Member)}
-        assert len(generations) == 1, "they are a classic group, of one generation"
+
+        def agree() -> bool:
+            return len({member.generation for member in group.alive if isinstance(member, Member)}) == 1
+
+        await site.cluster.wait_for("they are a classic group, of one generation", WITHIN_MS, agree)
         for member in group.alive:
             site.world.kill(member.machine)
         group.check(await site.offsets("g", "t", PARTITIONS))
