@@ -10,7 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -187,45 +187,52 @@ def free_port() -> int:
 
 
 def kafka_jars() -> str:
-    """The class path of Apache Kafka, fetched by Maven once into the user's cache.
+    """The class path of Apache Kafka. Raises Unavailable."""
+    artifacts = (f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}", "org.slf4j:slf4j-nop:2.0.16")
+    return f"{maven_jars('Apache Kafka', KAFKA_VERSION, artifacts)}/*"
+
+
+def maven_jars(what: str, name: str, artifacts: Sequence[str], only: Sequence[str] = ()) -> Path:
+    """Artifacts (group:artifact:version) and all they need, fetched by Maven once into the user's cache; its folder.
+
+    Args:
+        name: the folder's name.
+        only: copy these alone (their names without group and version).
 
     Raises:
-        Unavailable: no Java, no Maven, or Maven Central is not reached.
+        Unavailable: no Java, no Maven, Maven Central is not reached, or has no such artifact.
     """
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
-            raise Unavailable(f"Apache Kafka needs {program}, which is not installed")
-    folder = cache() / KAFKA_VERSION
+            raise Unavailable(f"{what} needs {program}, which is not installed")
+    folder = cache() / name
     done = folder / "complete"
-    if not done.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "pom.xml").write_text(
-            '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
-            "<groupId>bench</groupId><artifactId>bench</artifactId><version>1</version><dependencies>"
-            f"<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>"
-            f"<version>{KAFKA_VERSION}</version></dependency>"
-            "<dependency><groupId>org.slf4j</groupId><artifactId>slf4j-nop</artifactId><version>2.0.16</version>"
-            "</dependency></dependencies></project>"
+    if done.exists():
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    dependencies = "".join(
+        "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>".format(
+            *artifact.split(":")
         )
-        fetched = subprocess.run(
-            [
-                "mvn",
-                "-q",
-                "-B",
-                "-f",
-                str(folder / "pom.xml"),
-                "dependency:copy-dependencies",
-                f"-DoutputDirectory={folder}",
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            check=False,
-            timeout=600,
-        )
-        if fetched.returncode:
-            raise Unavailable("Apache Kafka's artifacts could not be fetched from Maven Central")
-        done.touch()
-    return f"{folder}/*"
+        for artifact in artifacts
+    )
+    (folder / "pom.xml").write_text(
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion><groupId>bench</groupId>'
+        f"<artifactId>bench</artifactId><version>1</version><dependencies>{dependencies}</dependencies></project>"
+    )
+    command = ["mvn", "-q", "-B", "-f", str(folder / "pom.xml"), "dependency:copy-dependencies"]
+    chosen = [f"-DincludeArtifactIds={','.join(only)}"] if only else []
+    fetched = subprocess.run(
+        [*command, *chosen, f"-DoutputDirectory={folder}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+        timeout=600,
+    )
+    if fetched.returncode:
+        raise Unavailable(f"{what}: {artifacts[0]} could not be fetched from Maven Central")
+    done.touch()
+    return folder
 
 
 def rss_mb(pids: dict[int, int]) -> float:

@@ -2,10 +2,10 @@
 
     python -m bench --only spark --scale 0.3 --repeat 3
 
-Each source has a Spark of its own (local[2], the PySpark that is installed); Spark's own connector comes from Maven
-Central as `--packages` gets it, in PySpark's version if that is published, else in the newest before. Rows are read
-whole and thrown away (Spark's `noop` sink): as a batch, and as a stream with Trigger.AvailableNow, each from the start
-of the query to its end. A few reads warm the JVM and the Python workers up; of the others the median counts. What
+Each source has a Spark of its own (local[2]); Spark's own connector comes from Maven Central. Where there is none for
+the PySpark that is installed, it runs in the PySpark that it belongs to, which pip puts into the user's cache. Rows are
+read whole and thrown away (Spark's `noop` sink): as a batch, and as a stream with Trigger.AvailableNow, each from the
+start of the query to its end. A few reads warm the JVM and the Python workers up; of the others the median counts. What
 a query costs without rows stands beside it: the same reads of a nearly empty topic.
 """
 
@@ -20,10 +20,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.clusters import Cluster, Unavailable
+from bench.clusters import Cluster, Unavailable, cache, maven_jars
 from bench.measures import PARTITIONS, Results, create_topic, producer_settings
 
 SIZES = {100: 3_000_000, 1000: 500_000}
@@ -37,9 +38,11 @@ BUDGET_S = 120
 OURS, THEIRS = "strandline", "kafka"
 """Spark's names of the two sources."""
 
-CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
-NEWEST_CONNECTOR = "4.2.0"
-"""Used where there is none of PySpark's own version."""
+CONNECTOR = ("spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13", "kafka-clients", "commons-pool2")
+"""Spark's own source and what of its needs Spark does not bring along."""
+
+OTHER_SPARK = "4.0.0"
+"""Used where there is no connector of the installed PySpark's version."""
 
 _SMALL = 1000
 """Records of the nearly empty topic."""
@@ -57,16 +60,14 @@ def spark_reads(cluster: Cluster, results: Results, scale: float, say: Callable[
     for size, count in {0: _SMALL, **counts}.items():
         fill(cluster.bootstrap, topic_of(size), size, count)
     rates: dict[tuple[str, str, int], float] = {}
-    for source, packages in {
-        OURS: [""],
-        THEIRS: [f"{CONNECTOR}:{each}" for each in dict.fromkeys((version, NEWEST_CONNECTOR))],
-    }.items():
-        say(f"Spark {version} reads with format({source!r})")
+    for source in (OURS, THEIRS):
+        say(f"Spark reads with format({source!r})")
         try:
-            seconds = _with_one_of(packages, source, cluster.bootstrap, counts)
+            peer = Peer() if source == OURS else spark_with_connector(version, say)
         except Unavailable as reason:
             say(f"left out: {reason}")
             continue
+        seconds = _in_a_process(source, cluster.bootstrap, counts, peer)
         for how in READS:
             results.add(f"Spark {how} without rows, format {source}, s", statistics.median(seconds[f"{how} 0"]))
         for size, count in counts.items():
@@ -114,33 +115,69 @@ def _pyspark_version() -> str:
     return str(pyspark.__version__)
 
 
-def _with_one_of(packages: list[str], source: str, bootstrap: str, counts: dict[int, int]) -> dict[str, list[float]]:
-    """`read_all` in a process with a Spark of its own, with the first of the packages that can be had.
+@dataclass(frozen=True)
+class Peer:
+    """The Spark of one source."""
 
-    Raises:
-        Unavailable: none of them.
-    """
-    for package in packages:
-        told = {"source": source, "bootstrap": bootstrap, "package": package, "counts": [*counts.items()]}
-        done = subprocess.run(
-            [sys.executable, "-m", "bench.spark", json.dumps(told)],
-            check=False,
-            capture_output=True,
-            text=True,
-            cwd=Path(__file__).parents[1],
-            timeout=900,
-        )
-        if not done.returncode:
-            seconds: dict[str, list[float]] = json.loads(done.stdout.splitlines()[-1])
-            return seconds
-        if not package or "unresolved dependenc" not in (done.stdout + done.stderr).lower():
-            raise RuntimeError(f"reading with format({source!r}) failed:\n{done.stderr[-3000:]}")
-    raise Unavailable(f"Spark's own source, {packages[-1]}, cannot be had from Maven Central")
+    jars: str = ""
+    """As spark.jars wants them."""
+    pyspark: Path | None = None
+    """Where another PySpark lies than the installed one."""
 
 
-def read_all(source: str, bootstrap: str, package: str, counts: list[tuple[int, int]]) -> dict[str, list[float]]:
+def spark_with_connector(version: str, say: Callable[[str], None]) -> Peer:
+    """A Spark that has its own Kafka source. Raises Unavailable."""
+    try:
+        return Peer(connector_jars(version))
+    except Unavailable as reason:
+        say(str(reason))
+    jars = connector_jars(OTHER_SPARK)
+    say(f"Spark's own source runs in Spark {OTHER_SPARK}")
+    return Peer(jars, other_pyspark(OTHER_SPARK))
+
+
+def connector_jars(version: str) -> str:
+    """Spark's own Kafka source of this version. Raises Unavailable."""
+    artifact = f"org.apache.spark:{CONNECTOR[0]}:{version}"
+    folder = maven_jars("Spark's own source", f"spark-kafka-{version}", (artifact,), CONNECTOR)
+    return ",".join(str(path) for path in sorted(folder.glob("*.jar")))
+
+
+def other_pyspark(version: str) -> Path:
+    """Another PySpark than the installed one, put by pip into the user's cache once. Raises Unavailable."""
+    folder = cache() / f"pyspark-{version}"
+    if not folder.exists():
+        part = folder.with_suffix(".part")
+        shutil.rmtree(part, ignore_errors=True)
+        install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        fetched = subprocess.run([*install, "--target", str(part), f"pyspark=={version}"], check=False, timeout=900)
+        if fetched.returncode:
+            raise Unavailable(f"PySpark {version} could not be installed beside the present one")
+        part.rename(folder)
+    return folder
+
+
+def _in_a_process(source: str, bootstrap: str, counts: dict[int, int], peer: Peer) -> dict[str, list[float]]:
+    """`read_all` in a process with a Spark of its own."""
+    told = {"source": source, "bootstrap": bootstrap, "jars": peer.jars, "counts": [*counts.items()]}
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.spark", json.dumps(told)],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, **({"PYTHONPATH": str(peer.pyspark)} if peer.pyspark else {})},
+        timeout=900,
+    )
+    if done.returncode:
+        raise RuntimeError(f"reading with format({source!r}) failed:\n{done.stderr[-3000:]}")
+    seconds: dict[str, list[float]] = json.loads(done.stdout.splitlines()[-1])
+    return seconds
+
+
+def read_all(source: str, bootstrap: str, jars: str, counts: list[tuple[int, int]]) -> dict[str, list[float]]:
     """Seconds of each read, as "batch 100". Raises ValueError: a read did not see every row."""
-    spark = _session(package)
+    spark = _session(jars)
 
     def load(reader: Any, size: int) -> Any:
         named = reader.format(source).option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic_of(size))
@@ -180,7 +217,7 @@ def read_all(source: str, bootstrap: str, package: str, counts: list[tuple[int, 
     return seconds
 
 
-def _session(package: str) -> Any:
+def _session(jars: str) -> Any:
     from pyspark.sql import SparkSession
 
     from strandline.spark.pipelines.session import LOOPBACK, SETTINGS
@@ -188,7 +225,7 @@ def _session(package: str) -> Any:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = LOOPBACK
     builder = SparkSession.builder.master("local[2]").appName("strandline bench")
-    for key, value in (SETTINGS | ({"spark.jars.packages": package} if package else {})).items():
+    for key, value in {**SETTINGS, **({"spark.jars": jars} if jars else {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 
