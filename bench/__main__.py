@@ -25,8 +25,12 @@ from bench.measures import Results, cold_start, failover, latency, throughput
 from bench.nats import NatsCluster
 from bench.nats import name as nats_name
 from bench.rabbitmq import RabbitCluster
+from bench.spark import spark_reads
 
-GROUPS = ("start", "produce", "latency", "failover", "losses", "groups")
+GROUPS = ("start", "produce", "latency", "failover", "losses", "groups", "spark")
+ONLY_BY_NAME = {"spark"}
+"""Left out unless named: needs Java and takes minutes."""
+
 TARGETS = {
     "cold start to the first ack, s": ("<=", 2.5),
     "RSS a node at rest, MB": ("<=", 70),
@@ -40,6 +44,10 @@ TARGETS = {
     "kill -9 of a leader to the next ack, s": ("<=", 1),
     "consume 100 B in a group of 2, records/s": (">=", 250_000),
     "kill -9 of a group's coordinator until it reads and commits, s": ("<=", 3),
+    "Spark batch 100 B, strandline over kafka": (">=", 1),
+    "Spark stream 100 B, strandline over kafka": (">=", 1),
+    "Spark batch 1000 B, strandline over kafka": (">=", 1),
+    "Spark stream 1000 B, strandline over kafka": (">=", 1),
     "import strandline.client, ms": ("<=", 150),
 }
 """What this project promises on two cores; a figure that misses is shown as such."""
@@ -57,6 +65,8 @@ def measure(make: Callable[[], Cluster], groups: set[str], scale: float, say: Ca
         if "latency" in groups:
             say("ack latency")
             latency(cluster, results, 15 * scale)
+        if "spark" in groups:
+            spark_reads(cluster, results, scale, say)
         if "failover" in groups:
             say("kill -9 of a leader")
             failover(cluster, results)
@@ -115,7 +125,7 @@ def median(values: Iterable[float]) -> float:
 @click.option("--repeat", default=1, show_default=True, help="Runs of each cluster, in turn; the median is shown.")
 @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def main(peers: str, only: tuple[str, ...], scale: float, repeat: int, output: str) -> None:
-    groups = set(only or GROUPS)
+    groups = set(only) or set(GROUPS) - ONLY_BY_NAME
     console = Console(stderr=True)
     contenders = {StrandlineCluster.name: _speaks_kafka(StrandlineCluster)}
     for peer in () if peers == "none" else peers.split(","):
