@@ -71,7 +71,8 @@ class World:
         named = {key.replace("_", "."): value for key, value in configs.items()}
         admin.create_topics([NewTopic(name, partitions, 3, config=named)])[name].result(30)
         eventually(lambda: len(admin.list_topics(name, timeout=10).topics[name].partitions) == partitions)
-        ends = {TopicPartition(name, number): OffsetSpec.latest() for number in range(partitions)}
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        ends = {TopicPartition(name, number): latest for number in range(partitions)}
 
         def led() -> bool:
             """The leaders themselves answer: what is sent with acks=0 before they lead is lost."""
