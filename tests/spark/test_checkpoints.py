@@ -97,7 +97,7 @@ def test_a_truncated_checkpoint_is_an_error_and_its_repair_loses_nothing(
     remove(committed)
     for left in (len(whole) - 20, 0):
         put(cut, whole[:left])
-        with pytest.raises(StreamingQueryException, match="JSONDecodeError|Incomplete log file"):
+        with pytest.raises(StreamingQueryException, match=r"JSONDecodeError|Incomplete log file"):
             run(query)
         assert keys(spark, cluster.bootstrap, "cut-out") == expected(90)
     remove(cut)
