@@ -218,6 +218,7 @@ def _read(parent: Connection, bootstrap: str, group: str, topic: str, share: int
     while seen < wanted and time.perf_counter() < deadline + WAIT_S:
         seen += len(consumer.consume(min(10_000, wanted - seen), timeout=0.5))
     parent.send((seen, time.perf_counter()))
+    parent.recv()  # who leaves while others read makes them share out anew
     consumer.close()
 
 
@@ -245,6 +246,8 @@ def _consume(cluster: Cluster, results: Results, count: int) -> None:
             for parent in parents:
                 parent.send("go")
             ends = [_told(parent) for parent in parents]
+            for parent in parents:
+                parent.send("leave")
             if sum(seen for seen, _ in ends) < count:
                 raise TimeoutError(f"a group of {size} read {ends} of {count} records")
             took = max(end for _, end in ends) - began
