@@ -204,7 +204,12 @@ def _read(parent: Connection, bootstrap: str, group: str, topic: str, share: int
         consumer.pause(partitions)
         assigned[:] = partitions
 
-    settings = {"fetch_message_max_bytes": 1_048_576, "queued_max_messages_kbytes": 65_536}
+    # By default librdkafka stops asking for a second once 100,000 messages wait: small ones are soon so many.
+    settings = {
+        "fetch_message_max_bytes": 1_048_576,
+        "queued_max_messages_kbytes": 65_536,
+        "queued_min_messages": 1_000_000,
+    }
     consumer = Consumer(_settings(bootstrap, group, **settings))
     consumer.subscribe([topic], on_assign=given)
     deadline = time.perf_counter() + WAIT_S
