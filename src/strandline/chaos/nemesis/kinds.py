@@ -42,7 +42,7 @@ FAULTS = {
 _NODE_ALONE = ("stop", "stop_all", "rolling_restart", "full_disk", "fail_sync", "fail_write", "fail_read", "bit_rot")
 
 BY_NAME_ALONE = ("seesaw",)
-"""Not drawn by any seed: `--options '{"faults": {"kinds": ["seesaw"]}}'` asks for it."""
+"""Never among others: it needs its time and options of its own (`chaos/scenario.py`, `SEESAW`)."""
 
 NODE_KINDS = tuple(name for name in FAULTS if name not in BY_NAME_ALONE)
 """Those that a whole node is asked to survive."""
