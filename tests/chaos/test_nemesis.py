@@ -97,7 +97,7 @@ def test_every_kind_strikes_and_is_undone(kind: str) -> None:
 
 
 def test_kinds_are_known_by_one_name_each() -> None:
-    """What the quorum alone survives is part of what a node survives; what needs a seed of its own is drawn beside nothing."""
+    """What the quorum survives is part of what a node survives; what needs seeds of its own is drawn beside nothing."""
     assert set(KINDS) < set(NODE_KINDS) == set(FAULTS) - set(BY_NAME_ALONE)
     assert set(BY_NAME_ALONE) < set(FAULTS)
     assert set(DESTRUCTIVE) < set(NODE_KINDS)
