@@ -1,16 +1,22 @@
-"""Reading from the replica in one's own rack (KIP-392)."""
+"""Racks: where copies lie and what the death of one rack leaves (S49); reading from one's own rack (KIP-392)."""
 
 from __future__ import annotations
 
+import threading
 import urllib.request
+from collections.abc import Iterable
+from concurrent.futures import Future
+from functools import partial
 
 import confluent_kafka
 import pytest
 
-from strandline.client import Consumer
+from strandline.client import Ack, Admin, Consumer, Producer
 from strandline.cluster.config_identity import RACK_AWARE
 from strandline.cluster.dev import DevCluster
-from tests.rows.helpers import QUICK, down, eventually, leader_of, make_topic, send_all, wait_isr
+from tests.rows.helpers import QUICK, describe, down, eventually, leader_of, make_topic, read_all, send_all, wait_isr
+
+pytestmark = pytest.mark.timeout(240)
 
 RACKS = {1: "a", 2: "b", 3: "c"}
 BYTES = "kafka_server_brokertopicmetrics_bytesout_total"
@@ -78,3 +84,95 @@ def test_a_consumer_reads_in_its_rack_and_elsewhere_when_that_replica_dies(clien
             eventually(lambda: read.more() >= 500, timeout_s=30)
         assert read.values == values
         read.close()
+
+
+SIX = {1: "a", 2: "a", 3: "b", 4: "b", 5: "c", 6: "c"}
+PARTITIONS = 12
+
+
+class _Load(threading.Thread):
+    """Sends numbered records, partition after partition, with acks=all, until it is stopped."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        super().__init__(daemon=True)
+        self.sent = 0
+        self.acks: list[tuple[int, Future[Ack]]] = []
+        """Number and ack, as they came in."""
+        self._topic = topic
+        self._over = threading.Event()
+        self._producer = Producer(bootstrap, linger_ms=2, request_timeout_ms=3000, delivery_timeout_ms=60_000)
+
+    def run(self) -> None:
+        while not self._over.wait(0.002):
+            number, self.sent = self.sent, self.sent + 1
+            future = self._producer.send(self._topic, b"%d" % number, partition=number % PARTITIONS)
+            future.add_done_callback(partial(self._note, number))
+
+    def _note(self, number: int, future: Future[Ack]) -> None:
+        self.acks.append((number, future))
+
+    def acked_in(self, since: int) -> set[int]:
+        """The partitions of which a record from this number on was acknowledged."""
+        return {number % PARTITIONS for number, future in list(self.acks) if number >= since and not future.exception()}
+
+    def stop(self) -> None:
+        """Send no more, and wait for every ack."""
+        self._over.set()
+        self.join()
+        self._producer.flush(60)
+        self._producer.close()
+
+
+def _racks(replicas: Iterable[int]) -> list[str]:
+    return sorted(SIX[node] for node in replicas)
+
+
+def test_s49_a_rack_dies_under_load_and_everything_acked_is_read_in_order() -> None:
+    """S49: two nodes in each of the racks a, b, c, factor 3: no partition of any topic has two copies in one rack; the
+    leader's rack is killed, both nodes; the producer goes on, every ack stands in two racks, and everything acked is
+    read from the other two, in order and once; so it is when the rack is back."""
+    node_settings = {node: {"broker.rack": rack} for node, rack in SIX.items()}
+    with DevCluster(nodes=6, settings=QUICK, node_settings=node_settings) as cluster, Admin(cluster.bootstrap) as admin:
+        make_topic(cluster, "racks", partitions=PARTITIONS, replication=3, min_insync_replicas="2")
+        make_topic(cluster, "grown", replication=3)
+        admin.create_partitions({"grown": PARTITIONS})
+        for single in range(6):
+            make_topic(cluster, f"single-{single}", replication=3)
+        with Consumer(cluster.bootstrap, group_id="makes-the-offsets-topic") as consumer:
+            consumer.subscribe("grown")
+            eventually(lambda: consumer.poll(0.1) or consumer.assignment())
+        topics = admin.describe_topics(admin.list_topics(include_internal=True))
+        assert {"racks", "grown", "__consumer_offsets"} <= {topic.name for topic in topics}
+        for part in [part for topic in topics for part in topic.partitions]:
+            assert _racks(part.replicas) == ["a", "b", "c"], part
+        load = _Load(cluster.bootstrap, "racks")
+        load.start()
+        try:
+            eventually(lambda: load.acked_in(0) == set(range(PARTITIONS)), timeout_s=30)
+            lost = SIX[leader_of(cluster, "racks")]
+            dead = [node for node, rack in SIX.items() if rack == lost]
+            before = load.sent
+            for node in dead:
+                cluster.kill(node)
+            eventually(lambda: load.acked_in(before + PARTITIONS) == set(range(PARTITIONS)), timeout_s=60)
+        finally:
+            load.stop()
+        acks = {number: future.result() for number, future in load.acks}
+        assert sorted(acks) == list(range(load.sent))
+        for ack in acks.values():
+            assert ack.replicas is not None
+            assert len(set(_racks(ack.replicas))) >= 2, ack
+        _assert_read_in_order(cluster, acks)
+        for node in dead:
+            cluster.start_node(node)
+        for partition in range(PARTITIONS):
+            wait_isr(cluster, "racks", set(describe(cluster, "racks", partition).replicas), partition, timeout_s=40)
+        _assert_read_in_order(cluster, acks)
+
+
+def _assert_read_in_order(cluster: DevCluster, acks: dict[int, Ack]) -> None:
+    """Each partition holds its records as they were sent, each at the offset of its ack, and nothing else."""
+    for partition in range(PARTITIONS):
+        numbers = sorted(number for number in acks if number % PARTITIONS == partition)
+        assert [acks[number].offset for number in numbers] == list(range(len(numbers)))
+        assert read_all(cluster, "racks", partition) == [b"%d" % number for number in numbers]
