@@ -11,7 +11,13 @@ from strandline.client.accumulator import PartitionQueue
 from strandline.client.batches import ProducerBatch
 from strandline.client.config import ProducerConfig
 from strandline.client.futures import ThreadFutures
-from strandline.client.idempotence import EPOCH_MAX, REMEMBERED_BATCHES, Sequencer
+from strandline.client.idempotence import (
+    EPOCH_MAX,
+    REMEMBERED_BATCHES,
+    ContinuedSequencer,
+    Sequencer,
+    SequencesBefore,
+)
 from strandline.client.session import Session
 from strandline.log.batch import parse_header
 from strandline.log.compression import Codec
@@ -25,13 +31,18 @@ WHERE = TopicPartition("t", 0)
 class Harness:
     """A partition's queue with a sequencer that has producer id 7 and asks for another one by `asked`."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: SequencesBefore | None = None) -> None:
         config = ProducerConfig()
         session = Session("127.0.0.1:1", config, clock=SystemClock(), rng=random.Random(1))
         self.asked = 0
-        self.sequencer = Sequencer(config, session, lambda: None, lambda error: None)
+        self.sequencer = (
+            Sequencer(config, session, lambda: None, lambda error: None)
+            if before is None
+            else ContinuedSequencer(config, session, lambda: None, lambda error: None, before)
+        )
         self.sequencer._fetch_producer_id = self._ask  # type: ignore[method-assign]
-        self.sequencer.producer_id = 7
+        if before is None:
+            self.sequencer.producer_id = 7
         self.queue = PartitionQueue(WHERE)
         self.number = 0
 
@@ -204,3 +215,39 @@ def test_other_errors_are_not_of_sequences(known: Harness) -> None:
     known.add()
     batch: Any = known.send()
     assert not known.sequencer.refused(known.queue, batch, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+@pytest.mark.parametrize("start", [0, 500, 2**31 - 4])
+def test_sequences_of_a_producer_before_are_continued(start: int) -> None:
+    """Under its id and epoch, from where it stood; the first batch travels alone: its leader may know nothing of it."""
+    harness = Harness(SequencesBefore(9, 2, {WHERE: start} if start else {}))
+    harness.add(5)
+    harness.add(5)
+    first = harness.send()
+    assert numbers(first) == (9, 2, start)
+    assert not harness.sequencer.may_send(harness.queue)
+    harness.answer(first, written=True)
+    assert numbers(harness.send()) == (9, 2, (start + 5) % 2**31)
+    assert harness.asked == 0
+
+
+def test_continued_sequences_are_never_changed() -> None:
+    """A batch that comes before its turn is sent again as it was; one that is refused at its turn fails: the records may
+    be in the log already, sent by the producer before."""
+    harness = Harness(SequencesBefore(9, 2, {WHERE: 100}))
+    for _ in range(3):
+        harness.add()
+    harness.answer(harness.send(), written=True)
+    second, third = harness.send(), harness.send()
+    harness.refuse(third, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert numbers(third) == (9, 2, 120)
+    for code in (
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+    ):
+        assert not harness.sequencer.refused(harness.queue, second, code)
+    harness.answer(second, written=False)
+    assert numbers(harness.send()) == (9, 2, 120)
+    assert not harness.sequencer.refused(harness.queue, third, out_of_order)
+    assert harness.asked == 0

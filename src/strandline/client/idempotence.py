@@ -15,7 +15,8 @@ is still under way under the old one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from strandline.client.accumulator import PartitionQueue
 from strandline.client.batches import NO_SEQUENCE, ProducerBatch
@@ -24,6 +25,7 @@ from strandline.client.session import Session
 from strandline.client.wire.apis import Api
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
+from strandline.proto.ids import TopicPartition
 
 REMEMBERED_BATCHES = 5
 """How many batches of a producer a broker remembers per partition (Kafka's ProducerStateEntry)."""
@@ -170,3 +172,44 @@ class Sequencer:
                 await asyncio.sleep(session.backoff_ms(failures) / 1000)
         finally:
             self._fetching = None
+
+
+class SequencesBefore(NamedTuple):
+    """Where a producer of before stands, perhaps one of a process that was killed: its id and epoch, and the sequence
+    that comes next in each partition (0 in those that are not named)."""
+
+    producer_id: int
+    producer_epoch: int
+    next_sequence: Mapping[TopicPartition, int]
+
+
+class ContinuedSequencer(Sequencer):
+    """Goes on with the sequences of a producer of before, which may still have batches under way, or live.
+
+    Whoever sends the same records under the same numbers sends nothing twice: of two batches that begin at one sequence
+    a leader takes the first that comes. So, other than a producer's own, these numbers are never changed: a batch that
+    is refused at its turn fails, and who sent it has to look what is in the log.
+    """
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        session: Session,
+        wake: Callable[[], None],
+        on_fatal: Callable[[StrandlineError], None],
+        before: SequencesBefore,
+    ) -> None:
+        super().__init__(config, session, wake, on_fatal)
+        self.producer_id = before.producer_id
+        self._before = before
+
+    def may_send(self, queue: PartitionQueue) -> bool:
+        """Whether the batch at the head may go out now."""
+        if queue.producer_id < 0:
+            queue.producer_id, queue.producer_epoch = self._before.producer_id, self._before.producer_epoch
+            queue.next_sequence = self._before.next_sequence.get(queue.partition, 0)
+        return super().may_send(queue)
+
+    def refused(self, queue: PartitionQueue, batch: ProducerBatch, code: ErrorCode) -> bool:
+        """True when a batch came before its turn (leadership has moved) and is to be sent again."""
+        return code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and queue.numbered[:1] != [batch]

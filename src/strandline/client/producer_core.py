@@ -10,6 +10,7 @@ from strandline.client.accumulator import Accumulator
 from strandline.client.config import ProducerConfig
 from strandline.client.errors import BufferExhausted, ClientTimeout
 from strandline.client.futures import FutureKind
+from strandline.client.idempotence import SequencesBefore
 from strandline.client.metadata import TopicView
 from strandline.client.partitioner import StickyPartitioner, partition_of_key
 from strandline.client.sender import Sender
@@ -26,7 +27,15 @@ Headers = Sequence[Header] | Mapping[str, bytes | None]
 class ProducerCore:
     """Metadata, partitioning, accumulator and sender of one producer. Made on, and bound to, one event loop."""
 
-    def __init__(self, config: ProducerConfig, session: Session, kind: FutureKind, *, threaded: bool) -> None:
+    def __init__(
+        self,
+        config: ProducerConfig,
+        session: Session,
+        kind: FutureKind,
+        *,
+        threaded: bool,
+        before: SequencesBefore | None = None,
+    ) -> None:
         self.config = config
         self.clock = session.clock
         self.metadata = session.metadata
@@ -36,7 +45,7 @@ class ProducerCore:
         self._call_soon_from_append: Callable[..., Any] = loop.call_soon_threadsafe if threaded else loop.call_soon
         self._wake_pending = False
         self.accumulator = Accumulator(config, kind, self.clock, self._wake_from_append)
-        self.sender = Sender(config, session, self.accumulator, self._wake)
+        self.sender = Sender(config, session, self.accumulator, self._wake, before)
         self._session = session
         self._sticky: dict[str, StickyPartitioner] = {}
 

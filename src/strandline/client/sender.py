@@ -15,7 +15,7 @@ from strandline.client.accumulator import Accumulator, PartitionQueue
 from strandline.client.batches import ProducerBatch
 from strandline.client.config import ProducerConfig
 from strandline.client.errors import ClientTimeout, ClosedError, DeliveryTimeout, Disconnected
-from strandline.client.idempotence import Sequencer
+from strandline.client.idempotence import ContinuedSequencer, Sequencer, SequencesBefore
 from strandline.client.network import DATA
 from strandline.client.session import Session
 from strandline.client.types import NodeInfo
@@ -35,7 +35,12 @@ class Sender:
     """The producer's engine. Runs on one event loop."""
 
     def __init__(
-        self, config: ProducerConfig, session: Session, accumulator: Accumulator, wake: Callable[[], None]
+        self,
+        config: ProducerConfig,
+        session: Session,
+        accumulator: Accumulator,
+        wake: Callable[[], None],
+        before: SequencesBefore | None = None,
     ) -> None:
         self._config = config
         self._session = session
@@ -45,7 +50,11 @@ class Sender:
         self._accumulator = accumulator
         self._wake = wake
         self._acks = config.acks_number
-        self._sequencer = Sequencer(config, session, wake, self.fail_everything) if config.idempotent else None
+        self._sequencer: Sequencer | None = None
+        if before is not None:
+            self._sequencer = ContinuedSequencer(config, session, wake, self.fail_everything, before)
+        elif config.idempotent:
+            self._sequencer = Sequencer(config, session, wake, self.fail_everything)
         self._connecting: dict[int, asyncio.Task[None]] = {}
         self._reached: dict[int, None] = {}
         self._timer: asyncio.TimerHandle | None = None

@@ -2,5 +2,5 @@
 
 - `files`: the directory: segment files in Kafka's format, and a manifest that says what must be in them,
 - `taking`: cluster -> directory,
-- `restoring`: directory -> cluster, by way of `sending`, which sends whole batches as they are.
+- `restoring`: directory -> cluster, by way of `client.sending`, which sends whole batches as they are.
 """

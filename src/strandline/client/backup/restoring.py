@@ -16,9 +16,9 @@ from pathlib import Path
 
 from strandline.client.admin import Admin
 from strandline.client.backup.files import BackupRefused, Manifest, PartitionCopy, read_batches
-from strandline.client.backup.sending import BatchSender
 from strandline.client.errors import ClientError, UnknownTopic
 from strandline.client.fetching import RangeReader, RawBatch
+from strandline.client.sending import BatchSender
 from strandline.client.types import EARLIEST, LATEST, Ack, ConfigChange, ConfigResource, NewTopic
 from strandline.log.batch import BatchHeader, with_producer
 from strandline.log.compression import Codec

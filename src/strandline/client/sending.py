@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from strandline.client.batches import MadeRecords
 from strandline.client.config import ProducerConfig
 from strandline.client.futures import LoopFutures
+from strandline.client.idempotence import SequencesBefore
 from strandline.client.producer_core import ProducerCore
 from strandline.client.session import Session
 from strandline.client.types import Ack
@@ -23,14 +24,23 @@ class BatchSender:
     Args:
         largest_bytes: no batch is larger.
         settings: a producer's.
+        before: the sequences of an earlier sender, to go on with; None: a producer id of its own.
     """
 
-    def __init__(self, bootstrap: str, largest_bytes: int, settings: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        largest_bytes: int,
+        settings: Mapping[str, object],
+        before: SequencesBefore | None = None,
+    ) -> None:
         memory = max(BUFFER_BYTES, 2 * largest_bytes)
-        self._config = ProducerConfig.of({**settings, "acks": "all", "linger_ms": 0, "buffer_memory": memory})
+        self._config = ProducerConfig.of(
+            {**settings, "acks": "all", "enable_idempotence": True, "linger_ms": 0, "buffer_memory": memory}
+        )
         session = Session(bootstrap, self._config)
         self._clock = session.clock
-        self._core = ProducerCore(self._config, session, LoopFutures(), threaded=False)
+        self._core = ProducerCore(self._config, session, LoopFutures(), threaded=False, before=before)
 
     async def __aenter__(self) -> BatchSender:
         return self
@@ -41,6 +51,10 @@ class BatchSender:
     async def know(self, topic: str) -> None:
         """Return once the topic is known. Raises UnknownTopic, ClientTimeout (`max.block.ms`)."""
         await self._core.metadata.wait_for_topic(topic, self._config.max_block_ms)
+
+    async def producer_id(self) -> int:
+        """The id in the batches of this sender. Raises KafkaError, ClientTimeout (`max.block.ms`)."""
+        return await self._core.producer_id()
 
     async def send(self, partition: TopicPartition, batch: Buffer) -> asyncio.Future[Ack]:
         """Queue one batch; the future gives the ack of its first record.
