@@ -232,8 +232,8 @@ def test_sequences_of_a_producer_before_are_continued(start: int) -> None:
 
 
 def test_continued_sequences_are_never_changed() -> None:
-    """A batch that comes before its turn is sent again as it was; one that is refused at its turn fails: the records may
-    be in the log already, sent by the producer before."""
+    """A batch that comes before its turn is sent again as it was; one that is refused at its turn fails: its records
+    may be in the log already, sent by the producer before."""
     harness = Harness(SequencesBefore(9, 2, {WHERE: 100}))
     for _ in range(3):
         harness.add()
@@ -241,11 +241,8 @@ def test_continued_sequences_are_never_changed() -> None:
     second, third = harness.send(), harness.send()
     harness.refuse(third, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
     assert numbers(third) == (9, 2, 120)
-    for code in (
-        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        ErrorCode.UNKNOWN_PRODUCER_ID,
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-    ):
+    out_of_order = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    for code in (out_of_order, ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH):
         assert not harness.sequencer.refused(harness.queue, second, code)
     harness.answer(second, written=False)
     assert numbers(harness.send()) == (9, 2, 120)
