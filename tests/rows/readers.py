@@ -1,4 +1,4 @@
-"""Members of consumer groups for the live tests: confluent-kafka in threads, or in processes to kill."""
+"""Members of consumer groups for the live tests: confluent-kafka in threads or in processes to kill, and Java's."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
+
+from tests.rows.foreign import java_class_path
 
 SESSION_S = 6.0
 
@@ -123,6 +126,59 @@ class ReaderProcess:
         self._process.send_signal(number)
 
     def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+class JavaReader:
+    """Apache Kafka's own consumer (`Consume.java`): ends after `wanted` records, or when it is told to.
+
+    Attributes:
+        said: the lines it has printed so far.
+    """
+
+    def __init__(self, bootstrap: str, group: str, topic: str, protocol: str, wanted: int = 1_000_000) -> None:
+        jars = java_class_path()
+        program = str(Path(__file__).with_name("Consume.java"))
+        quick = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx200m")
+        self.said: list[str] = []
+        self._process = subprocess.Popen(
+            ["java", *quick, "-cp", jars, program, bootstrap, group, topic, protocol, str(wanted)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        self.said += (line.rstrip("\n") for line in self._process.stdout)
+
+    @property
+    def assigned(self) -> list[int]:
+        """Its partitions at this moment."""
+        owned = [line for line in list(self.said) if line.startswith("owns [")]
+        return json.loads(owned[-1].removeprefix("owns ")) if owned else []
+
+    @property
+    def read(self) -> set[bytes]:
+        """The values that it has read."""
+        return {line.removeprefix("read ").encode() for line in list(self.said) if line.startswith("read ")}
+
+    def wait(self, timeout_s: float) -> None:
+        """Until it has read what it wanted, and left the group."""
+        self._process.wait(timeout_s)
+        self._thread.join(timeout_s)
+        assert self.said[-1] == "closed", self.said[-5:]
+
+    def leave(self) -> None:
+        """SIGTERM: it leaves the group and ends."""
+        self._process.terminate()
+        self.wait(60)
+
+    def close(self) -> None:
+        """Whatever it does."""
         self._process.kill()
         self._process.wait()
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
@@ -16,9 +14,8 @@ from confluent_kafka.cimpl import NewPartitions
 
 from strandline.cluster.dev import DevCluster
 from strandline.proto.error_codes import ErrorCode
-from tests.rows.foreign import java_class_path
 from tests.rows.helpers import QUICK, eventually, make_topic
-from tests.rows.readers import Reader, ReaderProcess
+from tests.rows.readers import JavaReader, Reader, ReaderProcess
 
 SETTINGS = {
     **QUICK,
@@ -197,33 +194,58 @@ def group_type(admin: AdminClient, group: str) -> str:
     return str(found.type.name)
 
 
+def test_a_group_of_java_consumers_is_rolled_to_the_consumer_protocol_and_back(cluster: DevCluster) -> None:
+    """Java's consumers with their default assignors, under load: each new member speaks the other protocol, an old one
+    leaves; the group follows, no partition has two members, none is lost by its member, every record is read."""
+    make_topic(cluster, "java-rolled", 6)
+    admin = AdminClient({"bootstrap.servers": cluster.responsive})
+    with ExitStack() as stack:
+
+        def start(protocol: str) -> JavaReader:
+            reader = JavaReader(cluster.responsive, "java-rollers", "java-rolled", protocol)
+            stack.callback(reader.close)
+            return reader
+
+        def share(wanted: list[int]) -> bool:
+            owned = sorted(partition for reader in readers for partition in reader.assigned)
+            counts = sorted(len(reader.assigned) for reader in readers)
+            assert (counts, owned) == (wanted, list(range(6))), [reader.said[-4:] for reader in readers]
+            return True
+
+        readers = [start("classic"), start("classic")]
+        everybody = list(readers)
+        eventually(lambda: share([3, 3]), 150)
+        load = Load(cluster, "java-rolled", 6)
+        for protocol in ("consumer", "consumer", "classic", "classic"):
+            readers.append(start(protocol))
+            everybody.append(readers[-1])
+            eventually(lambda: share([2, 2, 2]), 150)
+            assert admin.describe_consumer_groups(["java-rollers"])["java-rollers"].result(15).type.name == "CONSUMER"
+            readers.pop(0).leave()
+            eventually(lambda: share([3, 3]), 60)
+        eventually(lambda: group_type(admin, "java-rollers") == "CLASSIC", 60)
+        values = load.stop()
+        eventually(lambda: set[bytes]().union(*(reader.read for reader in everybody)) == values, 60)
+        assert not [line for reader in everybody for line in reader.said if line.startswith("lost")]
+
+
 def test_java_and_librdkafka_in_one_group(cluster: DevCluster) -> None:
     """Java's consumer subscribes by a pattern that the coordinator resolves, beside librdkafka by name; both read."""
-    jars = java_class_path()
     make_topic(cluster, "both", 4)
     values = produce(cluster, "both", 4, 200)
-    program = str(Path(__file__).with_name("Consume.java"))
-    quick = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx200m")
-    java = subprocess.Popen(
-        ["java", *quick, "-cp", jars, program, cluster.responsive, "mixed", "^bot.", "consumer", "220"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+    java = JavaReader(cluster.responsive, "mixed", "^bot.", "consumer", wanted=220)
     try:
         eventually(lambda: offsets(cluster, "mixed", "both", 4) == [50] * 4, 150)
         reader = Reader(cluster.responsive, "mixed", "both", group_protocol="consumer")
         eventually(lambda: len(reader.assigned) == 2, 60)
         more = produce(cluster, "both", 4, 40, "more")
-        said, _ = java.communicate(timeout=150)
-        read = {line.removeprefix("read ").encode() for line in said.splitlines() if line.startswith("read ")}
-        eventually(lambda: read | handled([reader]) == values | more, 60)
-        assert not read & handled([reader])
-        assert said.endswith("closed\n")
+        java.wait(150)
+        eventually(lambda: java.read | handled([reader]) == values | more, 60)
+        assert not java.read & handled([reader])
         eventually(lambda: len(reader.assigned) == 4, 60)
         reader.close()
     finally:
-        java.kill()
+        java.close()
 
 
 def offsets(cluster: DevCluster, group: str, topic: str, partitions: int) -> list[int]:
