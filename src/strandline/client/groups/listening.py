@@ -32,19 +32,24 @@ class ConsumerState:
     """How a consumer stands.
 
     Attributes:
-        name: unassigned, assigned (by `assign`, no membership), joining, stable, rebalancing, lost, failed, closed.
-        generation, member_id: of the membership; -1 and empty without one.
+        name: unassigned, assigned (by `assign`, no membership), joining, stable, rebalancing, unmatched (the pattern
+            subscribed to matches no topic yet), lost, failed, closed.
+        generation, member_id: of the membership; -1 and empty without one. Who is unmatched is a member under the
+            classic protocol; under that of KIP-848 it joins when a topic matches.
         last_error: what went wrong last in the group, None if nothing ever did; it may be over.
+        waits_for: in words, what has to come before there is anything to read; empty where nothing has to.
     """
 
     name: str
     generation: int = -1
     member_id: str = ""
     last_error: StrandlineError | None = None
+    waits_for: str = ""
 
     def __str__(self) -> str:
         member = f" (generation {self.generation} as {self.member_id})" if self.generation >= 0 else ""
-        return self.name + member + ("" if self.last_error is None else f"; last error: {self.last_error}")
+        waits = f": {self.waits_for}" if self.waits_for else ""
+        return self.name + member + waits + ("" if self.last_error is None else f"; last error: {self.last_error}")
 
 
 @dataclass
@@ -75,6 +80,11 @@ class Subscribed:
         if not names or not all(isinstance(name, str) and name for name in names):
             raise ConfigError("topics", topics, "one or more names of topics, or a compiled pattern")
         return cls(names, None, *listeners)
+
+    @property
+    def unmatched(self) -> str | None:
+        """The pattern, while no topic is known that matches it; None otherwise, and of names."""
+        return self.pattern.pattern if self.pattern is not None and not self.topics else None
 
     async def refresh(self, metadata: Metadata, timeout_ms: float) -> bool:
         """Look which topics match the pattern now; true when others do than before.

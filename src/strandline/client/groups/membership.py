@@ -93,9 +93,9 @@ class Membership(ABC):
                 try:
                     partitions = await self._join_once(topics, owned)
                 except KafkaError as error:
-                    self.last_error = error
                     if error.code is ErrorCode.MEMBER_ID_REQUIRED or error.code is ErrorCode.REBALANCE_IN_PROGRESS:
-                        continue
+                        continue  # how joins go: nothing is wrong
+                    self.last_error = error
                     if not error.retriable:
                         raise
                 except (ProtocolError, ClosedError):

@@ -88,18 +88,22 @@ class GroupSession:
     @property
     def state(self) -> ConsumerState:
         """How it stands; see ConsumerState."""
-        member = self.member
+        member, wanted, waits_for = self.member, self.subscribed, ""
         if member.fatal is not None:
             name = "failed"
         elif member.lost is not None:
             name = "lost"
-        elif self.subscribed is None:
+        elif wanted is None:
             name = "assigned" if self._holder.assignment() else "unassigned"
-        elif self._joining is None and not member.needs_join:
-            name = "stable"
-        else:
+        elif self._joining is not None or member.needs_join:
             name = "joining" if member.generation < 0 else "rebalancing"
-        return ConsumerState(name, member.generation, member.member_id, member.last_error)
+        elif wanted.unmatched is not None:
+            name = "unmatched"
+            age_ms = self._config.metadata_max_age_ms
+            waits_for = f"no topic matches {wanted.unmatched!r}; looked for every {age_ms} ms (metadata.max.age.ms)"
+        else:
+            name = "stable"
+        return ConsumerState(name, member.generation, member.member_id, member.last_error, waits_for)
 
     @property
     def restless(self) -> bool:
@@ -174,7 +178,7 @@ class GroupSession:
     async def _join(
         self, wanted: Subscribed, owned: tuple[TopicPartition, ...]
     ) -> tuple[tuple[TopicPartition, ...], Offsets]:
-        if wanted.pattern is not None and not wanted.topics:
+        if wanted.unmatched is not None:
             await self.coordinator.retrying(self._refresh, self._config.default_api_timeout_ms)
         self._session.metadata.set_wanted(wanted.topics)
         given = await self.member.join(wanted.topics, owned)
