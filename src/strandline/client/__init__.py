@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from strandline.client.admin import Admin
     from strandline.client.consumer import Consumer
+    from strandline.client.copying.topic_copy import copy_topic
     from strandline.client.producer import Producer
     from strandline.client.types import (
         EARLIEST,
@@ -39,6 +40,7 @@ _HOMES = {
     "NewTopic": "strandline.client.types",
     "OffsetAndTimestamp": "strandline.client.types",
     "TopicPartition": "strandline.proto.ids",
+    "copy_topic": "strandline.client.copying.topic_copy",
 }
 
 __all__ = [
@@ -55,6 +57,7 @@ __all__ = [
     "OffsetAndTimestamp",
     "Producer",
     "TopicPartition",
+    "copy_topic",
 ]
 
 

@@ -1,4 +1,4 @@
-"""`strandline topic`: create, list, describe, alter, delete; elect, trim, backup, restore have files of their own."""
+"""`strandline topic`: create, list, describe, alter, delete; the other commands have files of their own."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from strandline.client.commands.common import (
     print_table,
     target_options,
 )
+from strandline.client.commands.copy import copy
 from strandline.client.commands.elections import elect
 from strandline.client.commands.trim import trim
 from strandline.client.types import (
@@ -41,7 +42,7 @@ from strandline.proto.errors import KafkaError
 
 @click.group()
 def topic() -> None:
-    """Create, list, describe, alter, trim, back up and delete topics; elect leaders."""
+    """Create, list, describe, alter, copy, trim, back up, delete topics; elect leaders."""
 
 
 @topic.command("create")
@@ -113,6 +114,7 @@ topic.add_command(elect)
 topic.add_command(trim)
 topic.add_command(backup)
 topic.add_command(restore)
+topic.add_command(copy)
 
 
 @topic.command("list")
