@@ -125,7 +125,7 @@ def test_a_driver_and_then_a_leader_killed(spark: Any, tmp_path: Path) -> None:
         make(own, "kill-in", "kill-out")
         fill(own.bootstrap, "kill-in", range(3000))
         checkpoint = tmp_path / "checkpoint"
-        driver_killed_in_mid_stream(own.bootstrap, checkpoint, tmp_path / "driver.log")
+        killed_in_mid_stream([_DRIVER, own.bootstrap, str(checkpoint)], checkpoint, tmp_path / "driver.log")
         query = patiently(lambda: begun(copying(spark, own.bootstrap, "kill-in", "kill-out", checkpoint)))
         try:
             with Admin(own.bootstrap) as admin:
@@ -150,9 +150,10 @@ def begun(query: Any) -> Any:
     return running
 
 
-def driver_killed_in_mid_stream(bootstrap: str, checkpoint: Path, log_path: Path) -> None:
-    """Run a query in a Spark of its own until its second micro-batch is committed; then kill it, workers and all."""
-    command = [sys.executable, "-c", _DRIVER, bootstrap, str(checkpoint)]
+def killed_in_mid_stream(program: Sequence[str], checkpoint: Path, log_path: Path) -> None:
+    """Run a query (a program of Python, then its arguments) in a Spark of its own until its second micro-batch is
+    committed; then kill it, workers and all."""
+    command = [sys.executable, "-c", *program]
     with log_path.open("wb") as log:
         driver = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:
