@@ -13,18 +13,17 @@ stranger abort the process) and raises KeyError for a tagged field that is newer
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import io
 import struct
-import sys
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from functools import cache, lru_cache
-from types import ModuleType, NoneType, UnionType
+from functools import cache
+from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 from uuid import UUID
 
 from strandline.cluster.kafka.elements import ELEMENTS_MAX, Elements, check_tags
+from strandline.proto import kio_schemas
 from strandline.proto.errors import ProtocolError
 from strandline.proto.varint import read_uvarint
 
@@ -38,26 +37,8 @@ _elements = Elements()
 """Of the message that is being read: `decode` is never entered twice, and runs in one thread."""
 
 
-def schema(api: str, version: int, kind: str) -> ModuleType:
-    """kio's module of one message: `schema("list_offsets", 6, "request").ListOffsetsRequest`.
-
-    Raises:
-        ModuleNotFoundError: kio has no such version.
-    """
-    _keep_test_library_out()
-    return importlib.import_module(f"kio.schema.{api}.v{version}.{kind}")
-
-
-@lru_cache(maxsize=1)
-def _keep_test_library_out() -> None:
-    """kio registers strategies with hypothesis where that is installed: 14 MB and 0.1 s that a node has no use for."""
-    absent = [name for name in ("hypothesis", "hypothesis.strategies") if name not in sys.modules]
-    sys.modules.update(dict.fromkeys(absent))  # type: ignore[arg-type]  # None: "not importable", see the import system
-    try:
-        importlib.import_module("kio.static.primitive")
-    finally:
-        for name in absent:
-            del sys.modules[name]
+schema = kio_schemas.schema
+"""kio's module of one message."""
 
 
 # ---------------------------------------------------------------- writing
