@@ -22,8 +22,8 @@ from strandline.cluster.dev import DevCluster
 from strandline.proto.errors import ConfigError, StrandlineError
 from strandline.proto.ids import TopicPartition
 from strandline.spark import lookup
-from strandline.spark.ledger import LEDGER_TOPIC
 from strandline.spark.planner import DataLossError, OffsetRange, TopicShape, select_partitions
+from strandline.spark.sink_options import LEDGER_TOPIC
 from tests.client.broker import BOOTSTRAP, ScriptedCluster, play
 from tests.spark.test_planning import options, planned
 from tests.spark.test_stream_planning import A0, A1, Log, planner, through_json, two

@@ -66,8 +66,9 @@ class Admin:
         """The names of all topics, sorted."""
         return self._wait(self._inner.list_topics(include_internal=include_internal))
 
-    def describe_topics(self, names: Iterable[str]) -> list[TopicDescription]:
-        """Leaders, replicas, ISR and eligible leader replicas of every partition, in the order of `names`."""
+    def describe_topics(self, names: Iterable[str] | None) -> list[TopicDescription]:
+        """Leaders, replicas, ISR and eligible leader replicas of every partition, in the order of `names`; None: of
+        every topic at one moment, without the eligible leader replicas."""
         return self._wait(self._inner.describe_topics(names))
 
     def describe_cluster(self) -> ClusterDescription:

@@ -27,9 +27,6 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
 
-LEDGER_TOPIC = "strandline-spark-ledger"
-"""One partition, entries of about 200 bytes, deleted after `LEDGER_RETENTION_MS`."""
-
 LEDGER_RETENTION_MS = 7 * 24 * 3600 * 1000
 """A task that is repeated later than this finds no trace of its first run."""
 

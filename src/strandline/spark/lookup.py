@@ -10,8 +10,10 @@ from typing import Self
 
 from strandline.client import Admin
 from strandline.client.config import CommonConfig
-from strandline.client.fetching import RangeReader
+from strandline.client.errors import OffsetOutOfRange, UnknownTopic
 from strandline.client.types import EARLIEST, LATEST
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.system import SystemClock
 from strandline.spark.planner import TopicShape
@@ -23,7 +25,10 @@ _SETTLE_MS = 5_000
 
 
 class ClusterOffsets:
-    """An `OffsetLookup` on Kafka's wire; close it, or use it in a `with`."""
+    """An `OffsetLookup` on Kafka's wire; close it, or use it in a `with`.
+
+    A partition whose topic was gone when its leader was asked is in no answer, even if another has its name by then.
+    """
 
     def __init__(self, bootstrap: str, settings: Mapping[str, str]) -> None:
         """`settings` are a consumer's; those that only a consumer has are left aside."""
@@ -47,11 +52,9 @@ class ClusterOffsets:
 
     def topics(self) -> Mapping[str, TopicShape]:
         """Every topic with its number of partitions and its id."""
-        names = self._admin.list_topics()
-        described = self._admin.describe_topics(names) if names else []
         return {
             topic.name: TopicShape(len(topic.partitions), None if topic.topic_id is None else str(topic.topic_id))
-            for topic in described
+            for topic in self._admin.describe_topics(None)
         }
 
     def earliest(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
@@ -67,32 +70,58 @@ class ClusterOffsets:
         found = self._offsets(timestamps_ms)
         return {partition: None if offset < 0 else offset for partition, offset in found.items()}
 
-    def settled_end(self, partition: TopicPartition, at_least: int) -> int:
-        """The end of a partition's log once it has reached `at_least`, or after some seconds in which it did not."""
+    def settled_end(self, partition: TopicPartition, at_least: int) -> int | None:
+        """The end of a partition's log once it has reached `at_least`, or after some seconds in which it did not; None
+        where it is gone."""
         clock, pause = SystemClock(), threading.Event()
         give_up_ms = clock.monotonic_ms() + _SETTLE_MS
-        while (end := self.latest([partition])[partition]) < at_least and clock.monotonic_ms() < give_up_ms:
+        while True:
+            end = self.latest([partition]).get(partition)
+            if end is None or end >= at_least or clock.monotonic_ms() >= give_up_ms:
+                return end
             pause.wait(_SETTLE_MS / 20 / 1000)
-        return end
 
     def bytes_per_offset(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Mapping[TopicPartition, float]:
-        """What an offset of each range takes in the log, in bytes, as the first batches of the range have it."""
+        """What an offset of each range takes in the log, in bytes, as the first batches of the range have it; 0 where
+        they are gone, which whoever reads the range is told."""
+        from strandline.client.fetching import RangeReader
+
         sample = {**self._settings, "max.partition.fetch.bytes": str(_SAMPLE_BYTES)}
         sizes: dict[TopicPartition, float] = {}
         with RangeReader(self._bootstrap, **sample) as reader:
             for partition, (start, end) in ranges.items():
                 read, position = 0, start
-                for batch in reader.read_batches(*partition, start, end):
-                    read += len(batch.data)
-                    position = batch.next_offset
-                    if read >= _SAMPLE_BYTES // 2:
-                        break
+                try:
+                    for batch in reader.read_batches(*partition, start, end):
+                        read += len(batch.data)
+                        position = batch.next_offset
+                        if read >= _SAMPLE_BYTES // 2:
+                            break
+                except (OffsetOutOfRange, UnknownTopic):
+                    pass
                 sizes[partition] = read / max(position - start, 1)
         return sizes
 
     def _offsets(self, questions: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
-        if not questions:
-            return {}
-        wanted: dict[TopicPartition | tuple[str, int], int] = dict(questions.items())
-        answers = self._admin.list_offsets(wanted, read_committed=self._read_committed)
-        return {partition: listed.offset for partition, listed in answers.items()}
+        left = dict(questions)
+        while left:
+            asked: dict[TopicPartition | tuple[str, int], int] = dict(left.items())
+            try:
+                answers = self._admin.list_offsets(asked, read_committed=self._read_committed)
+            except KafkaError as error:
+                if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise
+                shapes = self.topics()
+                gone = error.topic if isinstance(error, UnknownTopic) else None
+                there = {
+                    partition: question
+                    for partition, question in left.items()
+                    if partition.topic in shapes.keys() - {gone}
+                    and partition.partition < shapes[partition.topic].partitions
+                }
+                if len(there) == len(left):
+                    raise  # all are there: the answer contradicts itself
+                left = there
+            else:
+                return {partition: listed.offset for partition, listed in answers.items()}
+        return {}

@@ -2,19 +2,23 @@
 
 The end is fixed here, once, at the high watermark: a task reads committed data only, and two runs over one plan read
 the same records. A partition's start and end are half open, [start, end).
+
+The cluster is asked several times, and a topic may be deleted between two of the answers: that is a loss as any other,
+by failOnDataLoss an error or a warning. Offsets of a topic that was created anew in between are never read as those of
+the old one: each range carries the topic's id as the first answer had it, and its task holds the topic against it.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from strandline.proto.errors import ConfigError, StrandlineError
 from strandline.proto.ids import TopicPartition
-from strandline.spark.ledger import LEDGER_TOPIC
 from strandline.spark.offsets import (
     EARLIEST,
     LATEST,
@@ -26,20 +30,46 @@ from strandline.spark.offsets import (
     SpecificTimestamps,
 )
 from strandline.spark.options import SourceOptions
+from strandline.spark.sink_options import LEDGER_TOPIC
+
+_log = logging.getLogger("strandline.spark")
+"""Spark passes what its Python processes write to standard error on to its own: warnings go there unless configured."""
 
 
 class DataLossError(StrandlineError):
-    """Records that the read asked for no longer exist. `failOnDataLoss=false` reads what is left instead."""
+    """Records that the read asked for no longer exist. `failOnDataLoss=false` reads what is left instead.
+
+    `earliest` and `latest` are what the partition holds; both 0 where it is gone.
+    """
 
     def __init__(self, partition: TopicPartition, wanted: int, earliest: int, latest: int) -> None:
         self.partition = partition
         self.wanted = wanted
         self.earliest = earliest
         self.latest = latest
-        super().__init__(
-            f"{partition}: offset {wanted} was asked for, but the partition holds [{earliest}, {latest}). Records have "
-            f"been deleted, or the topic was deleted and created anew. Set failOnDataLoss=false to read what is left."
+        holds = f"the partition holds [{earliest}, {latest})" if latest else "the partition is empty, or gone"
+        self.loss = (
+            f"{partition}: offset {wanted} was asked for, but {holds}. Records have been deleted, or the topic was "
+            f"deleted or created anew."
         )
+        super().__init__(f"{self.loss} Set failOnDataLoss=false to read what is left.")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.partition, self.wanted, self.earliest, self.latest))
+
+
+def report_loss(
+    options: SourceOptions, partition: TopicPartition, wanted: int, earliest: int = 0, latest: int = 0
+) -> None:
+    """Say that records are gone: as an error, or where the options accept it as a warning.
+
+    Raises:
+        DataLossError: with failOnDataLoss.
+    """
+    loss = DataLossError(partition, wanted, earliest, latest)
+    if options.fail_on_data_loss:
+        raise loss
+    _log.warning("%s The read goes on with what is left: failOnDataLoss=false", loss.loss)
 
 
 @dataclass(frozen=True)
@@ -78,7 +108,7 @@ class Narrowing:
 
 
 class OffsetLookup(Protocol):
-    """What the planner asks the cluster."""
+    """What the planner asks the cluster. Answers leave out partitions that are gone by then."""
 
     def topics(self) -> Mapping[str, TopicShape]:
         """Every topic with its number of partitions and its id."""
@@ -92,11 +122,12 @@ class OffsetLookup(Protocol):
     def for_timestamps(self, timestamps_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
         """The first offset at or after the time; None where no record is as late."""
 
-    def settled_end(self, partition: TopicPartition, at_least: int) -> int:
-        """The end of a partition's log once it has reached `at_least`, or after some seconds in which it did not."""
+    def settled_end(self, partition: TopicPartition, at_least: int) -> int | None:
+        """The end of a partition's log once it has reached `at_least`, or after some seconds in which it did not; None
+        where it is gone."""
 
     def bytes_per_offset(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Mapping[TopicPartition, float]:
-        """What an offset of each range takes in the log, in bytes, as a sample has it."""
+        """What an offset of each range takes in the log, in bytes, as a sample has it; 0 where there is none."""
 
 
 def plan(options: SourceOptions, lookup: OffsetLookup, narrow: Narrowing | None = None) -> list[OffsetRange]:
@@ -108,28 +139,44 @@ def plan(options: SourceOptions, lookup: OffsetLookup, narrow: Narrowing | None 
     """
     topics = lookup.topics()
     partitions = select_partitions(options, topics)
+    check_named(options, partitions)
     # Earliest before latest: a partition that grows in between yields a longer range, never a start past its end.
     earliest = lookup.earliest(partitions)
     latest = lookup.latest(partitions)
-    starts = resolve_start(options, partitions, earliest, latest, lookup)
-    ends = _resolve_end(options.end, partitions, latest, lookup)
+    there = still_there(options, partitions, earliest, latest)
+    starts = resolve_start(options, there, earliest, latest, lookup)
+    ends = _resolve_end(options.end, there, latest, lookup)
     ranges = []
-    for partition in partitions:
+    for partition in still_there(options, there, starts, ends):
         start, end = starts[partition], ends[partition]
         for wanted in (start, end):
-            held = earliest[partition] <= wanted <= latest[partition]
-            if not held and options.fail_on_data_loss:
-                raise DataLossError(partition, wanted, earliest[partition], latest[partition])
+            if not earliest[partition] <= wanted <= latest[partition]:
+                report_loss(options, partition, wanted, earliest[partition], latest[partition])
         start = max(start, earliest[partition])
         end = min(end, latest[partition])
         if start < end:
             ranges.append(OffsetRange(partition, start, end, topics[partition.topic].topic_id))
     if narrow is not None:
-        ranges = _narrowed(ranges, narrow, lookup)
+        ranges = _narrowed(options, ranges, narrow, lookup)
     return split(ranges, options.min_partitions, options.max_records_per_partition)
 
 
-def _narrowed(ranges: Sequence[OffsetRange], narrow: Narrowing, lookup: OffsetLookup) -> list[OffsetRange]:
+def still_there(
+    options: SourceOptions, partitions: Sequence[TopicPartition], *answers: Mapping[TopicPartition, int]
+) -> list[TopicPartition]:
+    """The partitions that are in all of these answers; for the others, see `report_loss`."""
+    left = []
+    for partition in partitions:
+        if all(partition in told for told in answers):
+            left.append(partition)
+        else:
+            report_loss(options, partition, min((told[partition] for told in answers if partition in told), default=0))
+    return left
+
+
+def _narrowed(
+    options: SourceOptions, ranges: Sequence[OffsetRange], narrow: Narrowing, lookup: OffsetLookup
+) -> list[OffsetRange]:
     left = []
     for part in ranges:
         topic, number = part.partition
@@ -142,7 +189,8 @@ def _narrowed(ranges: Sequence[OffsetRange], narrow: Narrowing, lookup: OffsetLo
     if narrow.since_ms is not None and left:
         first = lookup.for_timestamps({part.partition: narrow.since_ms for part in left})
         since = {item: 2**63 - 1 if offset is None else offset for item, offset in first.items()}
-        left = [replace(part, start=max(part.start, since[part.partition])) for part in left]
+        still_there(options, [part.partition for part in left], since)
+        left = [replace(part, start=max(part.start, since[part.partition])) for part in left if part.partition in since]
     return [part for part in left if part.start < part.end]
 
 
@@ -206,33 +254,28 @@ def resolve_start(
     latest: Mapping[TopicPartition, int],
     lookup: OffsetLookup,
 ) -> Mapping[TopicPartition, int]:
-    """Where each partition starts, by the option of the highest rank that was given."""
+    """Where each partition starts, by the option of the highest rank that was given; see `check_named`."""
     bound = options.start
     if isinstance(bound, Earliest):
         return earliest
     if isinstance(bound, Latest):
         return latest
     if isinstance(bound, SpecificOffsets):
-        _check_same_partitions("startingOffsets", bound.offsets, partitions)
         words = {EARLIEST: earliest, LATEST: latest}
         return {
             partition: words[wanted][partition] if (wanted := bound.offsets[partition]) in words else wanted
             for partition in partitions
         }
-    found = _by_timestamp("startingOffsetsByTimestamp", bound, partitions, lookup)
     starts = {}
-    for partition in partitions:
-        offset = found[partition]
-        if offset is None:
-            if not options.late_start_is_latest:
-                raise ConfigError(
-                    "startingOffsetsByTimestamp",
-                    str(partition),
-                    "a time at or before the last record; startingOffsetsByTimestampStrategy=latest starts at the end",
-                )
-            offset = latest[partition]
+    for partition, offset in _by_timestamp(bound, partitions, lookup).items():
+        if offset is None and not options.late_start_is_latest:
+            raise ConfigError(
+                "startingOffsetsByTimestamp",
+                str(partition),
+                "a time at or before the last record; startingOffsetsByTimestampStrategy=latest starts at the end",
+            )
         # A record may be appended between the two look-ups; the range must not begin past its fixed end.
-        starts[partition] = min(offset, latest[partition])
+        starts[partition] = latest[partition] if offset is None else min(offset, latest[partition])
     return starts
 
 
@@ -245,31 +288,39 @@ def _resolve_end(
     if isinstance(bound, Latest):
         return latest
     if isinstance(bound, SpecificOffsets):
-        _check_same_partitions("endingOffsets", bound.offsets, partitions)
         return {
             partition: latest[partition] if bound.offsets[partition] == LATEST else bound.offsets[partition]
             for partition in partitions
         }
-    found = _by_timestamp("endingOffsetsByTimestamp", bound, partitions, lookup)
-    ends = {}
-    for partition in partitions:
-        offset = found[partition]
-        ends[partition] = latest[partition] if offset is None else min(offset, latest[partition])
-    return ends
+    return {
+        partition: latest[partition] if offset is None else min(offset, latest[partition])
+        for partition, offset in _by_timestamp(bound, partitions, lookup).items()
+    }
 
 
 def _by_timestamp(
-    key: str, bound: Bound, partitions: Sequence[TopicPartition], lookup: OffsetLookup
+    bound: Bound, partitions: Sequence[TopicPartition], lookup: OffsetLookup
 ) -> Mapping[TopicPartition, int | None]:
     if isinstance(bound, GlobalTimestamp):
         return lookup.for_timestamps(dict.fromkeys(partitions, bound.timestamp_ms))
     assert isinstance(bound, SpecificTimestamps), bound
-    _check_same_partitions(key, bound.timestamps_ms, partitions)
-    return lookup.for_timestamps(bound.timestamps_ms)
+    return lookup.for_timestamps({partition: bound.timestamps_ms[partition] for partition in partitions})
+
+
+def check_named(options: SourceOptions, partitions: Sequence[TopicPartition]) -> None:
+    """Spark's rule: JSON that says where to start or end names exactly the partitions that are read.
+
+    Raises:
+        ConfigError: says which are missing and which are too many.
+    """
+    for side, bound in (("starting", options.start), ("ending", options.end)):
+        if isinstance(bound, SpecificOffsets):
+            _check_same_partitions(f"{side}Offsets", bound.offsets, partitions)
+        elif isinstance(bound, SpecificTimestamps):
+            _check_same_partitions(f"{side}OffsetsByTimestamp", bound.timestamps_ms, partitions)
 
 
 def _check_same_partitions(key: str, given: Mapping[TopicPartition, int], partitions: Sequence[TopicPartition]) -> None:
-    """Spark's rule: the JSON names exactly the partitions that are read."""
     missing = sorted(set(partitions) - set(given))
     surplus = sorted(set(given) - set(partitions))
     if missing or surplus:

@@ -9,11 +9,10 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from strandline.client.errors import OffsetOutOfRange, UnknownTopic
-from strandline.client.fetching import RangeReader, TopicReplaced
 from strandline.proto.ids import TopicPartition
 from strandline.spark.arrow import to_arrow
 from strandline.spark.options import SourceOptions
-from strandline.spark.planner import DataLossError, OffsetRange
+from strandline.spark.planner import OffsetRange, report_loss
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,6 +49,8 @@ def read_range(options: SourceOptions, part: OffsetRange, schema: StructType) ->
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
+    from strandline.client.fetching import RangeReader, TopicReplaced
+
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
     with_headers = "headers" in arrow_schema.names
     position = part.start
@@ -71,12 +72,10 @@ def read_range(options: SourceOptions, part: OffsetRange, schema: StructType) ->
                     position = columns.last_offset + 1
                 return
             except OffsetOutOfRange as gone:
-                if options.fail_on_data_loss:
-                    raise DataLossError(part.partition, gone.requested, gone.log_start, gone.log_end) from gone
+                report_loss(options, part.partition, gone.requested, gone.log_start, gone.log_end)
                 if gone.log_start <= position:
                     return  # the log ends before the range does
                 position = gone.log_start
-            except (TopicReplaced, UnknownTopic) as gone:
-                if options.fail_on_data_loss:
-                    raise DataLossError(part.partition, position, 0, 0) from gone
+            except (TopicReplaced, UnknownTopic):
+                report_loss(options, part.partition, position)
                 return

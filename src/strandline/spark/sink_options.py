@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 from strandline.client.config import CommonConfig, ConsumerConfig, ProducerConfig
 from strandline.proto.errors import ConfigError
-from strandline.spark.ledger import LEDGER_TOPIC
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+LEDGER_TOPIC = "strandline-spark-ledger"
+"""One partition, entries of about 200 bytes, deleted after `strandline.spark.ledger.LEDGER_RETENTION_MS`."""
 
 SINK_OPTIONS: dict[str, str] = {
     "topic": "The topic of every row, whatever the column `topic` says.",

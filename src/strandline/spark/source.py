@@ -10,6 +10,9 @@ it does not look, `spark.dataSource.register(StrandlineDataSource)` does it.
 
 What pickles: the data source (its options) travels to the planning process, the reader and its ranges to the executors.
 Neither holds a connection; each task opens its own, straight to the leader.
+
+Spark starts a new Python for each streaming query and for many of its questions. So this module imports no client at
+its top: a process that checks options, plans, reads or writes pays for its own part alone.
 """
 
 from __future__ import annotations
@@ -17,20 +20,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from strandline.spark.arrow import read_schema
-from strandline.spark.filters import narrowing
-from strandline.spark.lookup import ClusterOffsets
 from strandline.spark.options import SourceOptions, parse_options
 from strandline.spark.planner import Narrowing, plan
 from strandline.spark.reading import RangePartition, read_range
-from strandline.spark.sink import BatchSink, StreamSink, batch_sink, stream_sink
 from strandline.spark.stream_source import StreamReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+
+    from strandline.spark.sink import BatchSink, StreamSink
 
 
 class StrandlineDataSource(DataSource):
@@ -56,10 +59,14 @@ class StrandlineDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:
         """The sink of a streaming query; output mode "complete" appends its rows, as Spark's own Kafka sink."""
+        from strandline.spark.sink import stream_sink
+
         return stream_sink(dict(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
         """The sink of a batch write."""
+        from strandline.spark.sink import batch_sink
+
         return batch_sink(dict(self.options), schema, overwrite)
 
 
@@ -77,6 +84,8 @@ class BatchReader(DataSourceReader):
         Raises:
             ConfigError, DataLossError: see `strandline.spark.planner.plan`.
         """
+        from strandline.spark.lookup import ClusterOffsets
+
         with ClusterOffsets(self._options.bootstrap, self._options.client_settings) as lookup:
             return [RangePartition(part) for part in plan(self._options, lookup, self._narrow)]
 
@@ -96,5 +105,7 @@ class FilteringReader(BatchReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Note what the filters say of offsets; Spark applies all of them again."""
+        from strandline.spark.filters import narrowing
+
         self._narrow = narrowing(filters)
         return filters

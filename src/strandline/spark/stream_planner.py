@@ -15,13 +15,15 @@ from strandline.proto.ids import TopicPartition
 from strandline.proto.ports import Clock
 from strandline.spark.options import SourceOptions
 from strandline.spark.planner import (
-    DataLossError,
     OffsetLookup,
     OffsetRange,
     TopicShape,
+    check_named,
+    report_loss,
     resolve_start,
     select_partitions,
     split,
+    still_there,
 )
 from strandline.spark.stream_offsets import StreamOffset
 
@@ -46,13 +48,15 @@ class StreamPlanner:
         """
         topics = self._lookup.topics()
         partitions = select_partitions(self._options, topics)
+        check_named(self._options, partitions)
         earliest = self._lookup.earliest(partitions)
         latest = self._lookup.latest(partitions)
-        starts = dict(resolve_start(self._options, partitions, earliest, latest, self._lookup))
+        there = still_there(self._options, partitions, earliest, latest)
+        found = resolve_start(self._options, there, earliest, latest, self._lookup)
+        starts = {partition: found[partition] for partition in still_there(self._options, there, found)}
         for partition, start in starts.items():
             if not earliest[partition] <= start <= latest[partition]:
-                if self._options.fail_on_data_loss:
-                    raise DataLossError(partition, start, earliest[partition], latest[partition])
+                self._lost(partition, start, earliest[partition], latest[partition])
                 starts[partition] = min(max(start, earliest[partition]), latest[partition])
         first = StreamOffset(starts, _ids(topics, starts))
         return replace(first, since=first)
@@ -106,14 +110,13 @@ class StreamPlanner:
         begin = end.since or start
         topics = self._lookup.topics()
         partitions = sorted(end.offsets)
-        there = [
-            partition
-            for partition in partitions
-            if self._still_there(partition, end, topics) or self._lost(partition, end.offsets[partition], 0, 0)
-        ]
-        earliest = self._lookup.earliest(there)
+        named = [partition for partition in partitions if self._named(partition, end, topics)]
+        earliest = self._lookup.earliest(named)
         ranges = []
-        for partition in there:
+        for partition in partitions:
+            if partition not in earliest:
+                self._lost(partition, end.offsets[partition])
+                continue
             first = begin.offsets.get(partition, 0) if self._same_topic(partition, begin, end) else 0
             last = end.offsets[partition]
             if first < earliest[partition] and first < last:
@@ -127,24 +130,29 @@ class StreamPlanner:
 
     def _ends(self) -> StreamOffset:
         topics = self._lookup.topics()
-        partitions = select_partitions(self._options, topics, missing_ok=True)
-        return StreamOffset(dict(self._lookup.latest(partitions)), _ids(topics, dict.fromkeys(partitions, 0)))
+        latest = self._lookup.latest(select_partitions(self._options, topics, missing_ok=True))
+        return StreamOffset(dict(latest), _ids(topics, latest))
 
     def _begins(self, start: StreamOffset, now: StreamOffset) -> dict[TopicPartition, int]:
-        """Where each partition's range begins; fails where that cannot be unless loss is accepted."""
-        begins = dict.fromkeys(now.offsets, 0)
-        ends = dict(now.offsets)
+        """Where each partition's range begins, which puts the ends in `now` right; fails where that cannot be unless
+        loss is accepted."""
+        ends = now.offsets
+        begins = dict.fromkeys(ends, 0)
         for partition, offset in start.offsets.items():
             if partition not in ends or not self._same_topic(partition, start, now):
                 self._lost(partition, offset, 0, ends.get(partition, 0))
                 continue
+            end: int | None = ends[partition]
             if ends[partition] < offset:
                 # A new leader learns its high watermark after its election; what was committed cannot be missing.
-                ends[partition] = self._lookup.settled_end(partition, offset)
-            if ends[partition] < offset:
-                self._lost(partition, offset, self._lookup.earliest([partition])[partition], ends[partition])
-            begins[partition] = min(offset, ends[partition])
-        now.offsets.update(ends)
+                end = self._lookup.settled_end(partition, offset)
+            if end is None:
+                self._lost(partition, offset)
+                del ends[partition], begins[partition]
+                continue
+            if end < offset:
+                self._lost(partition, offset, self._lookup.earliest([partition]).get(partition, 0), end)
+            begins[partition], ends[partition] = min(offset, end), end
         return begins
 
     def _same_topic(self, partition: TopicPartition, one: StreamOffset, other: StreamOffset) -> bool:
@@ -152,18 +160,16 @@ class StreamPlanner:
         first, second = one.ids.get(partition.topic), other.ids.get(partition.topic)
         return first is None or second is None or first == second
 
-    def _still_there(self, partition: TopicPartition, end: StreamOffset, topics: Mapping[str, TopicShape]) -> bool:
+    def _named(self, partition: TopicPartition, end: StreamOffset, topics: Mapping[str, TopicShape]) -> bool:
+        """Whether this is the partition that the plan knows."""
         shape = topics.get(partition.topic)
         planned = end.ids.get(partition.topic)
         if shape is None or partition.partition >= shape.partitions:
             return False
         return planned is None or shape.topic_id is None or shape.topic_id == planned
 
-    def _lost(self, partition: TopicPartition, wanted: int, earliest: int, latest: int) -> bool:
-        """Raise, or with failOnDataLoss=false leave it out."""
-        if self._options.fail_on_data_loss:
-            raise DataLossError(partition, wanted, earliest, latest)
-        return False
+    def _lost(self, partition: TopicPartition, wanted: int, earliest: int = 0, latest: int = 0) -> None:
+        report_loss(self._options, partition, wanted, earliest, latest)
 
     def _hold_back(self, available: int) -> bool:
         """Whether minOffsetsPerTrigger waits for more; never with Trigger.AvailableNow, which would wait for ever."""

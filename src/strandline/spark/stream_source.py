@@ -10,19 +10,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxRows,
+        ReadMinRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError as error:  # the newest part of Spark's Python data source API that is used here
+    raise ImportError(f"format strandline needs Spark 4.2 or later, and this is {pyspark.__version__}") from error
+
 from strandline.proto.system import SystemClock
-from strandline.spark.lookup import ClusterOffsets
 from strandline.spark.options import SourceOptions
 from strandline.spark.reading import RangePartition, read_range
 from strandline.spark.stream_offsets import StreamOffset
@@ -30,6 +34,8 @@ from strandline.spark.stream_planner import StreamPlanner
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from strandline.spark.lookup import ClusterOffsets
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -92,6 +98,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _plan(self) -> StreamPlanner:
         if self._planner is None:
+            from strandline.spark.lookup import ClusterOffsets
+
             self._lookup = ClusterOffsets(self._options.bootstrap, self._options.client_settings)
             self._planner = StreamPlanner(self._options, self._lookup, SystemClock())
         return self._planner

@@ -137,16 +137,20 @@ class TopicAdmin(AdminBase):
 
     async def list_topics(self, *, include_internal: bool = False) -> list[str]:
         """The names of all topics, sorted."""
-        answer = await self._retrying(lambda: self._metadata.ask(None, self._config.request_timeout_ms))
-        topics = [told for told in answer.topics if told.error_code is ErrorCode.NONE]
-        return sorted(told.name for told in topics if include_internal or not told.is_internal)
+        return sorted(told.name for told in await self._every_topic() if include_internal or not told.is_internal)
 
-    async def describe_topics(self, names: Iterable[str]) -> list[TopicDescription]:
+    async def describe_topics(self, names: Iterable[str] | None) -> list[TopicDescription]:
         """Leaders, replicas, ISR and eligible leader replicas of every partition, in the order of `names`.
+
+        None: every topic but internal ones, sorted, as one broker has them at one moment (which does not tell the
+        eligible leader replicas). No topic can be gone between its name and its description then.
 
         Raises:
             UnknownTopic, KafkaError.
         """
+        if names is None:
+            every = [topic_view(told) for told in await self._every_topic()]
+            return sorted((described(view) for view in every if not view.is_internal), key=lambda topic: topic.name)
         wanted = list(dict.fromkeys(names))
         if not wanted:
             return []
@@ -191,6 +195,10 @@ class TopicAdmin(AdminBase):
         """
         asked = {TopicPartition(*item): offset for item, offset in before.items()}
         return await self._leaders.delete_records(asked, self._config.default_api_timeout_ms)
+
+    async def _every_topic(self) -> list[Any]:
+        answer = await self._retrying(lambda: self._metadata.ask(None, self._config.request_timeout_ms))
+        return [told for told in answer.topics if told.error_code is ErrorCode.NONE]
 
     async def _describe_topics(self, names: list[str]) -> list[tuple[str, ErrorCode, TopicDescription | None]]:
         connection = await self._network.to_any(list(self._metadata.nodes.values()))
