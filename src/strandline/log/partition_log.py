@@ -352,7 +352,11 @@ class PartitionLog(LogState):
     async def delete_removed(self) -> None:
         """Delete from the disk what `delete_records_before` took out, slowly, once the log start is durable."""
         while self.removed:
-            await self.removed.pop(0).delete_slowly()
+            await self.delete_oldest_removed()
+
+    async def delete_oldest_removed(self) -> None:
+        """The oldest segment of `removed`; that its names are gone is not durable yet."""
+        await self.removed.pop(0).delete_slowly()
 
     # ------------------------------------------------------------------ the end
 

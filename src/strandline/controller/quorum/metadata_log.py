@@ -149,8 +149,15 @@ class MetadataLog:
         self.partition_log.delete_records_before(offset)
 
     async def delete_removed(self) -> None:
-        """Delete from the disk what `delete_before` took out, slowly."""
-        await self.partition_log.delete_removed()
+        """Delete from the disk what `delete_before` took out, slowly. Raises DiskError.
+
+        Oldest first, each segment gone durably before the next one goes. No checkpoint says where this log starts: an
+        older segment that came back after a power cut, without the next, would be a log with a gap.
+        """
+        log = self.partition_log
+        while log.removed:
+            await log.delete_oldest_removed()
+            await log.disk.sync([], [log.directory])
 
     def abandon(self) -> None:
         """Close the files as they are."""
