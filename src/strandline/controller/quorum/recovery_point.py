@@ -21,6 +21,7 @@ class RecoveryPoint:
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
+        self._directory = directory
         self._path = f"{directory}/{FILE_NAME}"
         self.offset = 0
 
@@ -56,6 +57,13 @@ class RecoveryPoint:
         self.offset = offset
 
     def lower_to(self, offset: int) -> None:
-        """The log is about to be cut at `offset`: the file must not say more. Raises DiskError."""
+        """The log is about to be cut at `offset`: the file must not say more. On a full disk it says nothing at all
+        from now on, for a name can be given up without room. Raises DiskError.
+        """
         if self.offset > offset:
-            self._write(offset)
+            try:
+                self._write(offset)
+            except DiskFull:
+                self._disk.unlink(self._path)
+                self._disk.sync_dir(self._directory)
+                self.offset = 0
