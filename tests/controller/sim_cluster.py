@@ -130,9 +130,10 @@ class SimCluster:
             and all(not node.session.fenced for node in self.nodes.values())
         )
 
-    def start(self, node: int) -> None:
+    def start(self, node: int, *, ready: bool = True) -> None:
         async def main(ports: Ports) -> None:
             self.nodes[node] = Node(self, node, ports)
+            self.nodes[node].ready = ready
             await self.nodes[node].run()
 
         self.world.spawn(f"n{node}", main)
@@ -203,6 +204,11 @@ class SimCluster:
             assert outcome.error == 0, outcome
 
         await self.on(info.leader, propose)
+
+    def registered(self, node: int) -> UUID | None:
+        """The incarnation that is on record for a broker, by the active controller's committed image."""
+        info = None if self.active is None else self.active.publisher.image.brokers.get(node)
+        return None if info is None else info.incarnation_id
 
     def epochs(self) -> dict[int, int]:
         """Broker epochs as the active controller's committed image has them."""

@@ -11,7 +11,7 @@ from strandline.controller import api, wire
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ports import RpcRejected
-from tests.controller.sim_cluster import SimCluster, endpoint
+from tests.controller.sim_cluster import CLUSTER, SimCluster, endpoint
 
 SEEDS = range(5)
 
@@ -299,6 +299,32 @@ def test_unregistered_broker_stops_with_a_sentence() -> None:
         assert other.node not in active.publisher.image.brokers
 
     SimCluster(12).play(scenario)
+
+
+def test_a_late_registration_of_an_earlier_life_costs_the_broker_nothing() -> None:
+    """The request of a process that died comes, or comes again, when the next one has registered and is still fenced:
+    that one registers once more instead of stopping (seed 5373)."""
+
+    async def scenario(cluster: SimCluster) -> None:
+        active, other = cluster.active_and_other()
+        victim = other.node
+        earlier = cluster.nodes[victim].incarnation
+        cluster.kill(victim)
+        cluster.start(victim, ready=False)
+        await cluster.until(lambda: cluster.registered(victim) not in (None, earlier))
+        node = cluster.nodes[victim]
+        assert cluster.registered(victim) == node.incarnation
+        late = api.RegisterBrokerRequest(CLUSTER, victim, earlier, {}, endpoint(victim))
+        displacing = await cluster.on(active.node, lambda one: one.channel.register_broker(late))
+        assert cluster.registered(victim) == earlier
+        await cluster.until(lambda: cluster.registered(victim) == node.incarnation)
+        assert cluster.epochs()[victim] > displacing.broker_epoch
+        node.ready = True
+        node.session.wake()
+        await cluster.until(lambda: not node.session.fenced)
+        assert not node.fatal
+
+    SimCluster(13).play(scenario)
 
 
 def test_channel_gives_up_at_its_deadline() -> None:

@@ -24,6 +24,7 @@ from strandline.controller.quorum.api import LeaderAndEpoch
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError, KafkaError, ProtocolError
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint, NodeId, Offset, TopicIdPartition
+from strandline.proto.marks import mark
 from strandline.proto.ports import Clock, Rpc, RpcError, Stream
 
 log = structlog.get_logger("strandline.broker")
@@ -65,8 +66,11 @@ class BrokerSession:
     logs and its listeners serve); call `wake()` when that changes.
 
     Callbacks: `collect_offsets()` gives the offsets of all hosted replicas, of which only the changed are sent;
-    `on_registered(epoch)` is called once; `on_fatal` when the broker must stop: a final refusal, or another process
-    registered under its node id.
+    `on_registered(epoch)` is called at each registration; `on_fatal` when the broker must stop: a final refusal, or
+    another process registered under its node id.
+
+    There is one registration in a life, but for one case: the request of an earlier life of this node that comes late
+    takes the place of a broker that is still fenced. As it has led and followed nothing yet, it registers once more.
     """
 
     def __init__(
@@ -97,6 +101,8 @@ class BrokerSession:
         self._want_shutdown = False
         self._may_stop = asyncio.Event()
         self._unfenced = asyncio.Event()
+        self._was_unfenced = False
+        self._displaced = False
         self._wake = asyncio.Event()
         self._report_at = -1
         self._sent_offset = -1
@@ -168,17 +174,21 @@ class BrokerSession:
 
     async def _run(self) -> None:
         try:
-            await self._register()
+            deadline_ms = self._clock.monotonic_ms() + self._config.registration_timeout_ms
+            await self._register(deadline_ms)
             pause_ms = RECONNECT_MS[0]
             while True:
                 held = await self._hold_session()
+                if self._displaced:
+                    self._displaced = False
+                    await self._register(deadline_ms)
+                    continue
                 pause_ms = RECONNECT_MS[0] if held else min(pause_ms * 2, RECONNECT_MS[1])
                 await self._channel.wait_for_news(pause_ms)
         except FatalError as error:
             self._on_fatal(error)
 
-    async def _register(self) -> None:
-        deadline_ms = self._clock.monotonic_ms() + self._config.registration_timeout_ms
+    async def _register(self, deadline_ms: float) -> None:
         while True:
             left_ms = deadline_ms - self._clock.monotonic_ms()
             try:
@@ -267,13 +277,20 @@ class BrokerSession:
                 reply = wire.decode_answer(HeartbeatReply, frame)
             except KafkaError as error:
                 if error.code is ErrorCode.STALE_BROKER_EPOCH:
-                    raise FatalError(
-                        f"Broker {self.node_id} of epoch {self._epoch} is not registered any more: {error.message}"
-                    ) from error
+                    self._lost_its_place(error)
                 return
             except ProtocolError:
                 return
             self._take(reply)
+
+    def _lost_its_place(self, error: KafkaError) -> None:
+        if self._was_unfenced:
+            raise FatalError(
+                f"Broker {self.node_id} of epoch {self._epoch} is not registered any more: {error.message}"
+            ) from error
+        mark("registration-displaced")
+        log.warning("registered by another life meanwhile: once more", broker=self.node_id, why=error.message)
+        self._displaced = True
 
     def _take(self, reply: HeartbeatReply) -> None:
         if reply.should_shut_down:
@@ -293,6 +310,7 @@ class BrokerSession:
             # Registered and caught up, or fenced though alive: a heartbeat says so.
             self._wake.set()
         else:
+            self._was_unfenced = True
             self._unfenced.set()
             if self._sent_offset < self._report_at <= image.offset:
                 self._wake.set()

@@ -29,6 +29,7 @@ MARKS: dict[str, str] = {
     "unclean-shutdown": "a broker registered again after an unclean shutdown and left every ISR and ELR",
     "disk-lost": "a broker registered again with another data directory: it has nothing of what it had",
     "duplicate-registration": "a registration was refused, because another process of that id has a live session",
+    "registration-displaced": "a late registration of an earlier life displaced a fenced broker, which registered anew",
     "controlled-shutdown": "a broker handed its leaderships over before it stopped",
     "broker-fenced": "a broker that was silent too long, or whose process was gone, was fenced",
     "alter-partition-fenced": "an ISR change of a leader of an older leader epoch was refused",
