@@ -16,20 +16,22 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from bench.clusters import Cluster, KafkaCluster, StrandlineCluster, Unavailable, end_as_asked
+from bench.clusters import Cluster, KafkaCluster, StrandlineCluster, end_as_asked
 from bench.codec import codec_rates
 from bench.driven import DrivenCluster, measure_driven
+from bench.fetched import Unavailable
 from bench.groups import group_figures
 from bench.losses import losses
 from bench.measures import Results, cold_start, failover, latency, throughput
 from bench.nats import NatsCluster
 from bench.nats import name as nats_name
+from bench.peaks import peak_figures
 from bench.rabbitmq import RabbitCluster
 from bench.spark import spark_reads
 
-GROUPS = ("start", "produce", "latency", "failover", "losses", "groups", "spark")
-ONLY_BY_NAME = {"spark"}
-"""Left out unless named: needs Java and takes minutes."""
+GROUPS = ("start", "produce", "latency", "failover", "losses", "groups", "peaks", "spark")
+ONLY_BY_NAME = {"peaks", "spark"}
+"""Left out unless named: they take minutes, and Spark needs Java."""
 
 TARGETS = {
     "cold start to the first ack, s": ("<=", 2.5),
@@ -44,6 +46,9 @@ TARGETS = {
     "kill -9 of a leader to the next ack, s": ("<=", 1),
     "consume 100 B in a group of 2, records/s": (">=", 250_000),
     "kill -9 of a group's coordinator until it reads and commits, s": ("<=", 3),
+    "10x peak, lost, records": ("<=", 0),
+    "10x peak, handled twice, records": ("<=", 0),
+    "produce 1 KB, group is stopped over group reads along": (">=", 0.9),
     "Spark batch 100 B, strandline over kafka": (">=", 1),
     "Spark stream 100 B, strandline over kafka": (">=", 1),
     "Spark batch 1000 B, strandline over kafka": (">=", 1),
@@ -77,6 +82,8 @@ def measure(make: Callable[[], Cluster], groups: set[str], scale: float, say: Ca
         losses(make, results)
     if "groups" in groups:
         group_figures(make, results, scale, say)
+    if "peaks" in groups:
+        peak_figures(make, results, scale, say)
     return results
 
 

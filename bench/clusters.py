@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import signal
 import socket
@@ -16,13 +15,11 @@ from typing import Protocol
 
 import psutil
 
+from bench.fetched import cache, need, run
+
 KAFKA_VERSION = "4.3.0"
 KAFKA_CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qk"
 KAFKA_HEAP = ("-Xms512m", "-Xmx512m")
-
-
-class Unavailable(Exception):
-    """This peer cannot be had on this machine; the message is the plain reason."""
 
 
 class Cluster(Protocol):
@@ -173,11 +170,6 @@ def end_as_asked() -> None:
     signal.signal(signal.SIGTERM, leave)
 
 
-def cache() -> Path:
-    """Where peers are kept once they were fetched."""
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "strandline-bench"
-
-
 def free_port() -> int:
     """A port that was free a moment ago."""
     with socket.socket() as probe:
@@ -202,9 +194,7 @@ def maven_jars(what: str, name: str, artifacts: Sequence[str], only: Sequence[st
     Raises:
         Unavailable: no Java, no Maven, Maven Central is not reached, or has no such artifact.
     """
-    for program in ("java", "mvn"):
-        if shutil.which(program) is None:
-            raise Unavailable(f"{what} needs {program}, which is not installed")
+    need("java", "mvn", what_for=what)
     folder = cache() / name
     done = folder / "complete"
     if done.exists():
@@ -222,15 +212,8 @@ def maven_jars(what: str, name: str, artifacts: Sequence[str], only: Sequence[st
     )
     command = ["mvn", "-q", "-B", "-f", str(folder / "pom.xml"), "dependency:copy-dependencies"]
     chosen = [f"-DincludeArtifactIds={','.join(only)}"] if only else []
-    fetched = subprocess.run(
-        [*command, *chosen, f"-DoutputDirectory={folder}"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-        timeout=600,
-    )
-    if fetched.returncode:
-        raise Unavailable(f"{what}: {artifacts[0]} could not be fetched from Maven Central")
+    command += [*chosen, f"-DoutputDirectory={folder}"]
+    run(command, folder, f"{what}: fetching {artifacts[0]} with Maven")
     done.touch()
     return folder
 

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from bench.clusters import Unavailable, cache, cpu_seconds, rss_mb
+from bench.clusters import cpu_seconds, rss_mb
+from bench.fetched import Unavailable, cache, need, run
 from bench.measures import Results
 
 SOURCES = Path(__file__).parent / "driver"
-BUILD_TIMEOUT_S = 900
 LOAD_S = 20.0
 FIRST_S = 90.0
 SPARE_S = 60.0
@@ -59,8 +57,7 @@ def driver() -> str:
     Raises:
         Unavailable: no Go, or its modules are not reached.
     """
-    if shutil.which("go") is None:
-        raise Unavailable("its load needs go, which is not installed")
+    need("go", what_for="its load")
     sources = sorted(SOURCES.glob("*.go")) + sorted(SOURCES.glob("go.*"))
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:12]
     built = cache() / f"driver-{digest}"
@@ -71,28 +68,8 @@ def driver() -> str:
 
 
 def go(arguments: list[str], where: Path, environment: dict[str, str] | None = None) -> None:
-    """Run the Go tool; Unavailable with the end of its output where it fails."""
-    run(["go", *arguments], where, environment)
-
-
-def run(command: list[str], where: Path, environment: dict[str, str] | None = None) -> None:
-    """One step of getting a peer."""
-    try:
-        done = subprocess.run(
-            command,
-            cwd=where,
-            env={**os.environ, **(environment or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=BUILD_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise Unavailable(f"{command[0]} {command[1]} did not end within {BUILD_TIMEOUT_S} s") from error
-    if done.returncode:
-        raise Unavailable(f"{command[0]} {command[1]} failed: {' '.join(done.stdout.split())[-160:]}")
+    """Run the Go tool. Raises Unavailable."""
+    run(["go", *arguments], where, f"go {arguments[0]}", environment)
 
 
 def operate(cluster: DrivenCluster, operation: str, name: str, limit_s: float, **settings: int) -> dict[str, float]:

@@ -8,8 +8,6 @@ it. Every figure is bounded in time; one that does not come in time is left out,
 from __future__ import annotations
 
 import itertools
-import logging
-import multiprocessing
 import resource
 import socket
 import statistics
@@ -27,20 +25,16 @@ from confluent_kafka.admin import AdminClient
 
 from bench.clusters import Cluster, wait_ready
 from bench.measures import PARTITIONS, Results, create_topic, produce_load, producer_settings
+from bench.members import READ_AHEAD, WAIT_S, consumer_settings, processes, tell, told, wait_until
 
 PROTOCOLS = ("classic", "consumer")
 JOINS = 5
 SHARED_PARTITIONS, MEMBERS = 100, 10
 RECORDS = 2_000_000
 CONNECTIONS = 2_000
-WAIT_S = 60.0
 
 METADATA = struct.pack(">ihhih1siB", 16, 3, 4, 7, 1, b"b", 0, 0)
 """Metadata v4 for no topic at all: the smallest question that a broker answers."""
-
-_QUIET = logging.getLogger("bench.librdkafka")
-_QUIET.addHandler(logging.NullHandler())
-_QUIET.propagate = False
 
 
 def group_figures(make: Callable[[], Cluster], results: Results, scale: float, say: Callable[[str], None]) -> None:
@@ -71,28 +65,6 @@ def _measure(cluster: Cluster, results: Results, scale: float, say: Callable[[st
     _coordinator_killed(cluster, results)
 
 
-def _settings(bootstrap: str, group: str, **settings: Any) -> dict[str, Any]:
-    return {
-        "bootstrap.servers": bootstrap,
-        "group.id": group,
-        "auto.offset.reset": "earliest",
-        "enable.auto.commit": False,
-        "logger": _QUIET,
-        "log_level": 0,
-        **{key.replace("_", "."): value for key, value in settings.items()},
-    }
-
-
-def _wait(holds: Callable[[], bool], what: str, since: float | None = None) -> float:
-    """Seconds until it holds (from `since`, or from now). Raises TimeoutError."""
-    began = time.perf_counter() if since is None else since
-    while not holds():
-        if time.perf_counter() > began + WAIT_S:
-            raise TimeoutError(f"{what}: not within {WAIT_S:g} s")
-        time.sleep(0.005)
-    return time.perf_counter() - began
-
-
 # ---------------------------------------------------------------- joining
 
 
@@ -104,11 +76,12 @@ def _join(cluster: Cluster, results: Results, protocol: str, times: int) -> None
     took = []
     for number in range(times + 1):
         began = time.perf_counter()
-        consumer = Consumer(_settings(cluster.bootstrap, f"{topic}-{number}", group_protocol=protocol))
+        consumer = Consumer(consumer_settings(cluster.bootstrap, f"{topic}-{number}", group_protocol=protocol))
         try:
             consumer.subscribe([topic])
             found: list[Any] = []
-            took.append(_wait(lambda: bool(found) or _polled(consumer, found), f"a first record ({protocol})", began))  # noqa: B023
+            what = f"a first record ({protocol})"
+            took.append(wait_until(lambda: bool(found) or _polled(consumer, found), what, began))  # noqa: B023
         finally:
             consumer.close()
     # The first one of all waits for the offsets topic to be made.
@@ -132,7 +105,7 @@ class _Member:
         self.partitions: frozenset[int] = frozenset()
         self._incremental = protocol == "consumer"
         self._stopped = threading.Event()
-        self._consumer = Consumer(_settings(bootstrap, group, group_protocol=protocol))
+        self._consumer = Consumer(consumer_settings(bootstrap, group, group_protocol=protocol))
         self._consumer.subscribe([topic], on_assign=self._given, on_revoke=self._taken, on_lost=self._taken)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -180,15 +153,15 @@ def _rebalance(cluster: Cluster, results: Results, protocol: str) -> None:
 
         began = time.perf_counter()
         members = [member() for _ in range(MEMBERS)]
-        took = _wait(lambda: _shared_out(members), f"{what} start ({protocol})", began)
+        took = wait_until(lambda: _shared_out(members), f"{what} start ({protocol})", began)
         results.add(f"{what} start ({protocol}), s", took)
         began = time.perf_counter()
         members.append(member())
-        took = _wait(lambda: _shared_out(members), f"an 11th member joins ({protocol})", began)
+        took = wait_until(lambda: _shared_out(members), f"an 11th member joins ({protocol})", began)
         results.add(f"{what}, an 11th joins ({protocol}), s", took)
         began = time.perf_counter()
         members.pop(0).close()
-        took = _wait(lambda: _shared_out(members), f"a member leaves ({protocol})", began)
+        took = wait_until(lambda: _shared_out(members), f"a member leaves ({protocol})", began)
         results.add(f"{what}, one of 11 leaves ({protocol}), s", took)
 
 
@@ -196,29 +169,26 @@ def _rebalance(cluster: Cluster, results: Results, protocol: str) -> None:
 
 
 def _read(parent: Connection, bootstrap: str, group: str, topic: str, share: int) -> None:
-    """One member in a process of its own: joins, waits for the word, reads its partitions to their ends."""
-    assigned: list[TopicPartition] = []
+    """One member in a process of its own: joins, waits for the word, reads its partitions to their ends.
+
+    Before the word it has taken none of them up, so that nothing is fetched: a paused partition would do, too, but
+    librdkafka looks once a second whether it is resumed.
+    """
+    shared_out: list[TopicPartition] = []
 
     def given(consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        consumer.assign(partitions)
-        consumer.pause(partitions)
-        assigned[:] = partitions
+        consumer.assign([])
+        shared_out[:] = [TopicPartition(one.topic, one.partition, 0) for one in partitions]
 
-    # By default librdkafka stops asking for a second once 100,000 messages wait: small ones are soon so many.
-    settings = {
-        "fetch_message_max_bytes": 1_048_576,
-        "queued_max_messages_kbytes": 65_536,
-        "queued_min_messages": 1_000_000,
-    }
-    consumer = Consumer(_settings(bootstrap, group, **settings))
+    consumer = Consumer(consumer_settings(bootstrap, group, **READ_AHEAD))
     consumer.subscribe([topic], on_assign=given)
     deadline = time.perf_counter() + WAIT_S
-    while len(assigned) != share and time.perf_counter() < deadline:
+    while len(shared_out) != share and time.perf_counter() < deadline:
         consumer.poll(0.1)
-    wanted = sum(consumer.get_watermark_offsets(one, timeout=10)[1] for one in assigned)
-    parent.send(len(assigned) == share)
+    wanted = sum(consumer.get_watermark_offsets(one, timeout=10)[1] for one in shared_out)
+    parent.send(len(shared_out) == share)
     parent.recv()
-    consumer.resume(assigned)
+    consumer.assign(shared_out)
     seen = 0
     while seen < wanted and time.perf_counter() < deadline + WAIT_S:
         seen += len(consumer.consume(min(10_000, wanted - seen), timeout=0.5))
@@ -228,41 +198,25 @@ def _read(parent: Connection, bootstrap: str, group: str, topic: str, share: int
 
 
 def _consume(cluster: Cluster, results: Results, count: int) -> None:
-    """100 B records, read by groups of one and of two processes; a group's rate is that of all its members."""
+    """100 B records, read by groups of one and of two processes that have joined before: all of the records over the
+    time from the moment when every member takes its partitions up to the last one's last record."""
     topic = "group-load"
     create_topic(cluster.bootstrap, topic, PARTITIONS)
     produce_load(cluster.bootstrap, topic, 100, count)
-    spawn = multiprocessing.get_context("spawn")
     for size in (1, 2):
-        with ExitStack() as stack:
-            parents = []
-            for _ in range(size):
-                parent, child = spawn.Pipe()
-                arguments = (child, cluster.bootstrap, f"{topic}-{size}", topic, PARTITIONS // size)
-                process = spawn.Process(target=_read, args=arguments, daemon=True)
-                process.start()
-                stack.callback(process.kill)
-                stack.callback(process.join, 10)
-                parents.append(parent)
-            shared = [_told(parent) for parent in parents]
-            if not all(shared):
+        arguments = (cluster.bootstrap, f"{topic}-{size}", topic, PARTITIONS // size)
+        with processes(_read, size, *arguments) as members:
+            joined = [told(member) for member in members]
+            if not all(joined):
                 raise TimeoutError(f"a group of {size} was not shared out")
             began = time.perf_counter()  # one clock for every process of the machine
-            for parent in parents:
-                parent.send("go")
-            ends = [_told(parent) for parent in parents]
-            for parent in parents:
-                parent.send("leave")
-            if sum(seen for seen, _ in ends) < count:
+            tell(members, "go")
+            ends = [told(member) for member in members]
+            tell(members, "leave")
+            if sum(seen for seen, _ in ends) != count:
                 raise TimeoutError(f"a group of {size} read {ends} of {count} records")
             took = max(end for _, end in ends) - began
             results.add(f"consume 100 B in a group of {size}, records/s", count / took)
-
-
-def _told(member: Connection) -> Any:
-    if not member.poll(3 * WAIT_S):
-        raise TimeoutError("a member of the group says nothing")
-    return member.recv()
 
 
 # ---------------------------------------------------------------- idle connections
@@ -306,19 +260,19 @@ def _coordinator_killed(cluster: Cluster, results: Results) -> None:
     create_topic(cluster.bootstrap, topic, PARTITIONS)
     stop = threading.Event()
     feeder = threading.Thread(target=_feed, args=(cluster.bootstrap, topic, stop), daemon=True)
-    consumer = Consumer(_settings(cluster.bootstrap, group))
+    consumer = Consumer(consumer_settings(cluster.bootstrap, group))
     try:
         consumer.subscribe([topic])
         feeder.start()
         committed: set[int] = set()
-        _wait(lambda: _commit_one(consumer, 0.0, committed) == PARTITIONS, "a group that reads")
+        wait_until(lambda: _commit_one(consumer, 0.0, committed) == PARTITIONS, "a group that reads")
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         node = int(admin.describe_consumer_groups([group])[group].result(30).coordinator.id)
         committed.clear()
         killed_ms = time.time() * 1000
         began = time.perf_counter()
         cluster.kill(node)
-        took = _wait(lambda: _commit_one(consumer, killed_ms, committed) == PARTITIONS, "a new coordinator", began)
+        took = wait_until(lambda: _commit_one(consumer, killed_ms, committed) == PARTITIONS, "a new coordinator", began)
         results.add("kill -9 of a group's coordinator until it reads and commits, s", took)
     finally:
         stop.set()

@@ -7,8 +7,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from bench.clusters import Unavailable, cache, end, free_port
+from bench.clusters import end, free_port
 from bench.driven import go
+from bench.fetched import cache, need
 
 NATS_VERSION = "2.15.2"
 
@@ -74,8 +75,7 @@ def nats_server() -> str:
     Raises:
         Unavailable: no Go, or the module is not reached.
     """
-    if shutil.which("go") is None:
-        raise Unavailable("NATS needs go, which is not installed")
+    need("go", what_for="NATS")
     folder = cache() / f"nats-{NATS_VERSION}"
     program = folder / "nats-server"
     if not program.exists():

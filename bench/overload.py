@@ -14,21 +14,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 import click
 import psutil
-from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient
 
-from bench.measures import create_topic, producer_settings
+from bench.measures import PARTITIONS, create_topic
+from bench.paced import PacedLoad, percentile_ms
 from strandline.cluster.dev import DevCluster
 
 SECONDS = 300.0
 OVERLOAD, AFTER = 1.2, 0.2
 VALUE_BYTES = 1000
-PARTITIONS = 6
-TICK_S = 0.005
 SAMPLE_EVERY = 20
 CLIENT_BUFFER_KB = 32 * 1024
 CAPACITY_S = 4.0
@@ -72,48 +70,31 @@ class Figures:
         )
 
 
-@dataclass
-class _Load:
-    """One producer and what became of its records; latencies are of a sample."""
+class _Load(PacedLoad):
+    """With a buffer as bounded as the rest."""
 
-    bootstrap: str
-    topic: str
-    offered: int = 0
-    dropped: int = 0
-    acks: list[tuple[float, float]] = field(default_factory=list)
-    """When acknowledged, and how long after it was due, seconds; every SAMPLE_EVERY-th record."""
-    errors: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        settings = {
-            "linger.ms": 5,
-            "batch.size": 262_144,
-            "queue.buffering.max.kbytes": CLIENT_BUFFER_KB,
-            "message.timeout.ms": 60_000,
-        }
-        self._producer = Producer(producer_settings(self.bootstrap, **settings))
-        self._producer.list_topics(self.topic, timeout=10)
-        self._payload = bytes(VALUE_BYTES)
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        super().__init__(
+            bootstrap,
+            topic,
+            VALUE_BYTES,
+            SAMPLE_EVERY,
+            **{
+                "batch.size": 262_144,
+                "queue.buffering.max.kbytes": CLIENT_BUFFER_KB,
+                "message.timeout.ms": 60_000,
+            },
+        )
+        self._bootstrap = bootstrap
 
     def run_on(self, topics: list[str], per_s: float, seconds: float) -> None:
         """As `run`, on one topic after the other; each is deleted once the one after the next begins."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        admin = AdminClient({"bootstrap.servers": self._bootstrap, "log_level": 0})
         for number, topic in enumerate(topics):
             if number > 1:
                 admin.delete_topics([topics[number - 2]], operation_timeout=0)
             self.topic = topic
             self.run(per_s, min(TOPIC_S, seconds - number * TOPIC_S))
-
-    def run(self, per_s: float, seconds: float) -> None:
-        """Offer so many records a second, for so long."""
-        began = time.perf_counter()
-        sent = 0
-        while (now := time.perf_counter() - began) < seconds:
-            due = int(now * per_s)
-            while sent < due:
-                self._offer(began + sent / per_s)
-                sent += 1
-            self._producer.poll(TICK_S)
 
     def saturate(self, seconds: float) -> float:
         """As many as go; how many a second were acknowledged."""
@@ -121,32 +102,10 @@ class _Load:
         before = self.offered - self.dropped
         while time.perf_counter() - began < seconds:
             for _ in range(500):
-                self._offer(time.perf_counter())
-            self._producer.poll(TICK_S)
-        self._producer.flush(60)
+                self.offer(time.perf_counter())
+            self.poll()
+        self.flush()
         return (self.offered - self.dropped - before) / (time.perf_counter() - began)
-
-    def flush(self) -> None:
-        """Until everything is acknowledged."""
-        self._producer.flush(60)
-
-    def _offer(self, due: float) -> None:
-        self.offered += 1
-        told = self._note(due) if self.offered % SAMPLE_EVERY == 0 else None
-        try:
-            self._producer.produce(self.topic, self._payload, partition=self.offered % PARTITIONS, on_delivery=told)
-        except BufferError:
-            self.dropped += 1
-            self._producer.poll(0)
-
-    def _note(self, due: float) -> Callable[[KafkaError | None, Message], None]:
-        def on_delivery(error: KafkaError | None, _message: Message) -> None:
-            now = time.perf_counter()
-            if error is not None:
-                self.errors.append(str(error))
-            self.acks.append((now, now - due))
-
-        return on_delivery
 
 
 class _Memory(threading.Thread):
@@ -185,7 +144,7 @@ def overload(seconds: float, say: Callable[[str], None]) -> Figures:
         load.acks.clear()
         load.run(figures.capacity_per_s * AFTER, 4.0)
         load.flush()
-        figures.p99_before_ms = _p99_ms([took for _, took in load.acks])
+        figures.p99_before_ms = percentile_ms([took for _, took in load.acks], 0.99)
         load.acks.clear()
         memory.before_mb = memory.peak_mb
         memory.start()
@@ -196,7 +155,7 @@ def overload(seconds: float, say: Callable[[str], None]) -> Figures:
         figures.offered_per_s = (load.offered - offered) / took
         figures.dropped = load.dropped - dropped
         figures.acked_per_s = len(load.acks) * SAMPLE_EVERY / took
-        figures.p99_overload_ms = _p99_ms([late for _, late in load.acks])
+        figures.p99_overload_ms = percentile_ms([late for _, late in load.acks], 0.99)
         figures.longest_silence_s = _longest_silence([began, *(at for at, _ in load.acks)])
         load.acks.clear()
         say("the load drops")
@@ -211,10 +170,6 @@ def overload(seconds: float, say: Callable[[str], None]) -> Figures:
     return figures
 
 
-def _p99_ms(seconds: list[float]) -> float:
-    return sorted(seconds)[int(0.99 * (len(seconds) - 1))] * 1000 if seconds else float("inf")
-
-
 def _longest_silence(moments: list[float]) -> float:
     moments.sort()
     return max((after - before for before, after in itertools.pairwise(moments)), default=float("inf"))
@@ -226,9 +181,9 @@ def _recovery(acks: list[tuple[float, float]], since: float, bound_ms: float) ->
     by_second: dict[int, list[float]] = {}
     for at, took in acks:
         by_second.setdefault(int(at - since), []).append(took)
-    last_bad = max((second for second, took in by_second.items() if _p99_ms(took) > bound_ms), default=-1)
+    last_bad = max((second for second, took in by_second.items() if percentile_ms(took, 0.99) > bound_ms), default=-1)
     rest = [took for second, all_took in by_second.items() if second > last_bad for took in all_took]
-    return float(last_bad + 1), _p99_ms(rest)
+    return float(last_bad + 1), percentile_ms(rest, 0.99)
 
 
 @click.command(help=__doc__)

@@ -12,8 +12,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from bench.clusters import Unavailable, cache, end, free_port
-from bench.driven import PeerFailed, run
+from bench.clusters import end, free_port
+from bench.driven import PeerFailed
+from bench.fetched import cache, need, run
 
 PACKAGES = (
     "rabbitmq-server",
@@ -145,16 +146,14 @@ def unpacked() -> Path:
     Raises:
         Unavailable: this is no Debian, or its archive is not reached.
     """
-    for program in ("apt-get", "dpkg"):
-        if shutil.which(program) is None:
-            raise Unavailable(f"RabbitMQ is taken from Debian's packages, and {program} is not installed")
+    need("apt-get", "dpkg", what_for="RabbitMQ, taken from Debian's packages,")
     folder = cache() / "rabbitmq"
     if not (folder / "complete").exists():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        run(["apt-get", "download", *PACKAGES], folder)
+        run(["apt-get", "download", *PACKAGES], folder, "apt-get download")
         for package in sorted(folder.glob("*.deb")):
-            run(["dpkg", "-x", package.name, "."], folder)
+            run(["dpkg", "-x", package.name, "."], folder, "dpkg -x")
             package.unlink()
         for script in folder.glob("usr/lib/erlang/**/bin/erl"):
             script.write_text(script.read_text().replace("=/usr/lib/erlang", f"={folder}/usr/lib/erlang"))

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.clusters import Cluster, Unavailable, cache, maven_jars
+from bench.clusters import Cluster, maven_jars
+from bench.fetched import Unavailable, cache, need, run
 from bench.measures import PARTITIONS, Results, create_topic, producer_settings
 
 SIZES = {100: 3_000_000, 1000: 500_000}
@@ -106,8 +107,7 @@ def fill(bootstrap: str, topic: str, size: int, count: int) -> None:
 
 def _pyspark_version() -> str:
     """PySpark's version. Raises Unavailable."""
-    if shutil.which("java") is None:
-        raise Unavailable("Spark needs Java, which is not installed")
+    need("java", what_for="Spark")
     try:
         import pyspark
     except ImportError:
@@ -150,9 +150,8 @@ def other_pyspark(version: str) -> Path:
         part = folder.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
         install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        fetched = subprocess.run([*install, "--target", str(part), f"pyspark=={version}"], check=False, timeout=900)
-        if fetched.returncode:
-            raise Unavailable(f"PySpark {version} could not be installed beside the present one")
+        cache().mkdir(parents=True, exist_ok=True)
+        run([*install, "--target", str(part), f"pyspark=={version}"], cache(), f"pip install pyspark=={version}")
         part.rename(folder)
     return folder
 

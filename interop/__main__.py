@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import click
 from bench.clusters import Cluster, KafkaCluster, StrandlineCluster, end_as_asked, wait_ready
-from bench.clusters import Unavailable as ClusterUnavailable
+from bench.fetched import Unavailable
 from rich.console import Console
 
 from interop.clients import CLIENTS, Client
@@ -91,7 +91,7 @@ def main(only: tuple[str, ...], words: tuple[str, ...], against: str, output: st
     for name in ("strandline", "kafka") if against == "both" else (against,):
         try:
             results += run_cluster(name, clients, wanted, console)
-        except ClusterUnavailable as reason:
+        except Unavailable as reason:
             console.print(f"{name}: skipped: {reason}")
     show(results, output)
     failed = any(each.outcome == FAILED for each in results if each.against == "strandline" or against == "kafka")

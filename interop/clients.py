@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bench.fetched import need
+
 from interop import install
 from interop.connect import ConnectWorker
 from interop.driver import Driver, ProcessDriver
@@ -33,7 +35,7 @@ class Client:
 
 
 def kcat() -> Starter:
-    install.need("kcat")
+    need("kcat", what_for="this client")
     return KcatDriver
 
 

@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from bench import fetched
 from bench.clusters import KAFKA_VERSION
+from bench.fetched import Unavailable, need
 
 DRIVERS = Path(__file__).parent / "drivers"
-INSTALL_TIMEOUT_S = 900
-
-
-class Unavailable(Exception):
-    """This client cannot be had on this machine; the message is the plain reason."""
 
 
 def cache() -> Path:
     """Where clients are kept."""
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "strandline-interop"
-
-
-def need(*programs: str) -> None:
-    """Raises Unavailable, naming the first that is not installed."""
-    for program in programs:
-        if shutil.which(program) is None:
-            raise Unavailable(f"{program} is not installed")
+    return fetched.cache("interop")
 
 
 def folder(name: str, recipe: Sequence[str], sources: Sequence[Path] = (), *, make: bool = True) -> tuple[Path, bool]:
@@ -50,24 +38,8 @@ def folder(name: str, recipe: Sequence[str], sources: Sequence[Path] = (), *, ma
 
 
 def run(command: Sequence[str], where: Path, what: str, environment: Mapping[str, str] | None = None) -> None:
-    """One step of an installation; Unavailable with the end of its output where it fails."""
-    try:
-        done = subprocess.run(
-            command,
-            cwd=where,
-            env={**os.environ, **(environment or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=INSTALL_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise Unavailable(f"{what}: not within {INSTALL_TIMEOUT_S} s") from error
-    if done.returncode:
-        (where / "install.log").write_bytes(done.stdout)
-        last = done.stdout.decode(errors="replace").strip().splitlines()[-1:]
-        raise Unavailable(f"{what} failed: {' '.join(last)[:160]} (install.log in {where.name} in the cache)")
+    """One step of an installation; its whole output stays in the client's folder where it fails. Raises Unavailable."""
+    fetched.run(command, where, what, environment, log=where / "install.log")
 
 
 def python(name: str, packages: Sequence[str]) -> list[str]:
@@ -84,7 +56,7 @@ def python(name: str, packages: Sequence[str]) -> list[str]:
 
 def go(name: str) -> list[str]:
     """The Go driver `name`, built."""
-    need("go")
+    need("go", what_for=name)
     sources = [DRIVERS / name / "main.go", DRIVERS / name / "go.mod", DRIVERS / "loop.go"]
     place, whole = folder(name, ["go"], sources)
     if not whole:
@@ -96,7 +68,7 @@ def go(name: str) -> list[str]:
 
 def node(name: str) -> list[str]:
     """The JavaScript driver."""
-    need("node", "npm")
+    need("node", "npm", what_for=name)
     place, whole = folder(name, ["npm"], [DRIVERS / name / "driver.mjs", DRIVERS / name / "package.json"])
     if not whole:
         run(["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts"], place, "npm install")
@@ -106,7 +78,7 @@ def node(name: str) -> list[str]:
 
 def rust(name: str) -> list[str]:
     """The Rust driver, built; what was compiled is kept, should the build be cut short."""
-    need("cargo")
+    need("cargo", what_for=name)
     place, whole = folder(name, ["cargo"], [DRIVERS / name / "main.rs", DRIVERS / name / "Cargo.toml"])
     if not whole:
         kept = cache() / "cargo-target"
@@ -125,7 +97,7 @@ def kafka_jars(*artifacts: str, fetch: bool = True) -> str:
 
     Raises Unavailable.
     """
-    need("java", *(["mvn"] if fetch else []))
+    need("java", *(["mvn"] if fetch else []), what_for="Apache Kafka")
     version = f"<version>{KAFKA_VERSION}</version>"
     wanted = "".join(
         f"<dependency><groupId>org.apache.kafka</groupId><artifactId>{artifact}</artifactId>{version}</dependency>"
@@ -157,7 +129,7 @@ def java(*, fetch: bool = True) -> list[str]:
 
     Raises Unavailable.
     """
-    need("javac")
+    need("javac", what_for="Java's driver")
     jars = kafka_jars(*TOOLS, fetch=fetch)
     sources = sorted((DRIVERS / "java").glob("*.java"))
     place, whole = folder("java", [KAFKA_VERSION], sources)

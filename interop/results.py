@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
+from bench.fetched import Unavailable
 from rich.table import Table
 
 from interop.clients import Client
 from interop.driver import NotSupported
 from interop.features import Feature
-from interop.install import Unavailable
 from interop.suite import World
 
 OK, FAILED, NOT_SUPPORTED, SKIPPED = "ok", "failed", "not supported", "skipped"

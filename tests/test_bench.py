@@ -10,8 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 from bench.__main__ import PEERS, main
-from bench.clusters import Unavailable, end
+from bench.clusters import end
 from bench.driven import driver
+from bench.fetched import Unavailable
 from bench.nats import nats_server
 from bench.rabbitmq import unpacked
 from click.testing import CliRunner

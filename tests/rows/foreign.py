@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from bench.fetched import Unavailable
 from click.testing import CliRunner, Result
 from interop.tools import KafkaTools
 
@@ -58,7 +59,7 @@ def kafka_tools(bootstrap: str) -> KafkaTools:
     """Kafka's command-line tools as `make interop` cached them; skips the test where they, or Java, are not here."""
     try:
         return KafkaTools(bootstrap, [*install.java(fetch=False), "Tools"])
-    except install.Unavailable as reason:
+    except Unavailable as reason:
         pytest.skip(f"{reason}; `make interop` fetches them")
 
 

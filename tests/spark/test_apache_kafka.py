@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from bench.clusters import KafkaCluster, Unavailable, wait_ready
+from bench.clusters import KafkaCluster, wait_ready
+from bench.fetched import Unavailable
 
 from strandline.client import Admin, NewTopic, Producer
 from tests.rows.helpers import eventually
