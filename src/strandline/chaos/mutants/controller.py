@@ -212,6 +212,15 @@ BROKERS: tuple[Mutant, ...] = (
         f"{_SCHEDULES}::test_b_a_broker_starts_fenced_under_the_offset_of_its_registration",
     ),
     one_change(
+        "a-displaced-broker-stops",
+        "B: a fenced broker whose place a late registration took registers again",
+        "controller.broker_session:BrokerSession._lost_its_place",
+        "if self._was_unfenced:",
+        "if True:",
+        "tests/controller/test_controller_in_the_simulator.py"
+        "::test_a_late_registration_of_an_earlier_life_costs_the_broker_nothing",
+    ),
+    one_change(
         "unfenced-before-it-knows-its-registration",
         "B: unfenced once its metadata reach its registration",
         _NEXT,

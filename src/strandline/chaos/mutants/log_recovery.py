@@ -5,6 +5,7 @@ from __future__ import annotations
 from strandline.chaos.mutants.mutant import Mutant, one_change
 
 _RECOVERY = "tests/log/test_recovery.py"
+_METADATA_LOG = "tests/controller/quorum/test_metadata_log_cut.py"
 _POWER_CUT = "tests/log/test_power_cut.py"
 _LOG_DIR = "tests/log/test_log_dir.py"
 
@@ -144,5 +145,21 @@ TABLE: tuple[Mutant, ...] = (
         "self._forget_checkpoints(tp)",
         "pass",
         f"{_LOG_DIR}::test_a_partition_made_anew",
+    ),
+    one_change(
+        "start-is-cut-in-any-order",
+        "E: the metadata log's start goes segment by segment, each durably",
+        "controller.quorum.metadata_log:MetadataLog.delete_removed",
+        "await log.disk.sync([], [log.directory])",
+        "pass",
+        f"{_METADATA_LOG}::test_a_start_that_is_cut_leaves_no_gap_whenever_the_power_fails",
+    ),
+    one_change(
+        "recovery-point-is-lowered-only-with-room",
+        "E: a full disk keeps nobody from promising less",
+        "controller.quorum.recovery_point:RecoveryPoint.lower_to",
+        "except DiskFull:",
+        "except DiskFull:\n                raise",
+        f"{_METADATA_LOG}::test_a_full_disk_lets_the_log_be_cut",
     ),
 )
