@@ -19,6 +19,7 @@ LONG = {
     "chaos/test_explain.py",
     "chaos/test_explain_shrink.py",
     "client/test_groups_both_protocols.py",
+    "client/test_copy_simulated.py",
     "client/test_groups_simulated.py",
     "client/test_real_groups.py",
     "client/test_worked_examples.py",

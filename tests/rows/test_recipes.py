@@ -1,4 +1,4 @@
-"""The recipes of docs/recipes.md: they stand there as they are run, and do what the page says (S70, S103, S119)."""
+"""The recipes of docs/recipes.md: they stand there as they are run, and do as the page says (S17, S70, S103, S119)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from strandline.client.errors import DeserializationFailed
 from strandline.cluster.dev import DevCluster
 from tests.rows.foreign import java_class_path
 from tests.rows.helpers import make_topic
-from tests.rows.recipes import DOCS, RECIPES, load
+from tests.rows.recipes import DOCS, RECIPES, load, start
+from tests.rows.topics import create, drain
 
 SHOWN = {".py": "python", ".proto": "proto", ".avsc": "json"}
 
@@ -147,6 +148,30 @@ def test_high_jobs_do_not_wait_for_low_ones(cluster: DevCluster) -> None:
     assert len(set(done)) == LOW_JOBS + HIGH_JOBS
     last = max(place for place, (topic, _) in enumerate(done) if topic == module.HIGH)
     assert last < LOW_JOBS / 2, f"the last urgent job was the {last}th"
+
+
+# ---------------------------------------------------------------- S17
+
+
+def test_paid_orders_without_cards(cluster: DevCluster) -> None:
+    """S17: a filter and a map over a topic, repartitioned; in under twenty lines."""
+    create(cluster.bootstrap, "sold", 3)
+    orders = [{"paid": number % 3 > 0, "customer": f"c{number % 5}", "card": 42, "n": number} for number in range(300)]
+    with Producer(cluster.bootstrap) as producer:
+        for order in orders:
+            producer.send("sold", json.dumps(order).encode(), key=str(order["customer"]).encode())
+    ran = start("paid_orders", cluster.bootstrap, "sold", "sold.paid")
+    _, told = ran.communicate(timeout=60)
+    assert ran.returncode == 0, told
+    expected = [{key: value for key, value in order.items() if key != "card"} for order in orders if order["paid"]]
+    found: dict[str, list[dict[str, Any]]] = {}
+    for record in drain(cluster.bootstrap, "sold.paid", 12):
+        found.setdefault(record.key.decode(), []).append(json.loads(record.value))
+    assert found == {
+        f"c{number}": [order for order in expected if order["customer"] == f"c{number}"] for number in range(5)
+    }
+    lines = (RECIPES / "paid_orders.py").read_text().partition("import json")[2].splitlines()
+    assert len(lines) < 20
 
 
 # ---------------------------------------------------------------- S103

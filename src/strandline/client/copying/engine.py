@@ -8,7 +8,14 @@ from contextlib import aclosing
 
 from strandline.client.aio.admin import Admin
 from strandline.client.config import CommonConfig, ProducerConfig
-from strandline.client.copying.errors import CopyChanged, CopyRefused, ForeignRecords, anew_words
+from strandline.client.copying.errors import (
+    CopyChanged,
+    CopyError,
+    CopyRefused,
+    CopyTakenOver,
+    ForeignRecords,
+    anew_words,
+)
 from strandline.client.copying.lease import Lease, LeaseLost
 from strandline.client.copying.plan import Round, from_notes, next_ranges, round_offsets, to_notes
 from strandline.client.copying.reading import Source, Tally, Transform
@@ -34,6 +41,10 @@ AGAIN_S = 0.3
 PATIENCE_S = 60.0
 """How long a copy that is refused looks again and again what is there, without getting further: a new leader may not
 know yet that records are committed which it has (replica.lag.time.max.ms, 30 s)."""
+
+SETTLE_S = 5.0
+"""Where the source has lost records of a half-done round: what a process that was killed had under way is there by
+then, or gone. Only there time counts: elsewhere whoever is late brings the very records that are there already."""
 
 LAG_GRACE_S = 45.0
 """How long records that were acknowledged may seem to be missing, for the same reason."""
@@ -115,7 +126,7 @@ class Engine:
         seen, since_ms = -1, 0.0
         while True:
             try:
-                await self._go_on()
+                await self._attempt()
                 return
             except (OutOfTurn, LeaseLost) as error:
                 if sum(self.ends) > seen:  # since the last refusal somebody has written
@@ -125,6 +136,16 @@ class Engine:
                 await asyncio.sleep(AGAIN_S)
                 if isinstance(error, LeaseLost):
                     await self._lease.take()
+
+    async def _attempt(self) -> None:
+        """What a copy finds wrong means nothing if another one had the place by then: it has seen that one's work."""
+        try:
+            await self._go_on()
+        except CopyTakenOver:
+            raise
+        except CopyError:
+            await self._lease.confirm()
+            raise
 
     async def _go_on(self) -> None:
         """The round that is noted, then the next ones."""
@@ -251,16 +272,18 @@ class Engine:
 
     async def _written(self, planned: Round) -> dict[int, Written]:
         """What earlier runs have written of a round; sets `ends` accordingly."""
-        count = len(planned.ends)
-        ends, starts = await self._target_bounds(LATEST, count), await self._target_bounds(EARLIEST, count)
-        # A new leader may not know yet how much is committed: what it has will be out of turn, and looked at.
-        self.ends = [max(pair) for pair in zip(ends, planned.ends, strict=True)]
         firsts = await self._source_bounds(EARLIEST)
         lost = False
         for number, (start, end) in planned.ranges.items():
             if start < min(firsts[number], end):
                 self._source.deleted(number, start, min(firsts[number], end))
                 lost = True
+        if lost:  # other records than the predecessor's will have its sequences: what it had under way must be there
+            await asyncio.sleep(SETTLE_S)
+        count = len(planned.ends)
+        ends, starts = await self._target_bounds(LATEST, count), await self._target_bounds(EARLIEST, count)
+        # A leader that is new may not know yet how much is committed: what it has will be out of turn, and looked at.
+        self.ends = [max(pair) for pair in zip(ends, planned.ends, strict=True)]
         return {
             number: Written(
                 self._reader, TopicPartition(self._target, number), self._group, planned,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from strandline.client.config import ConsumerConfig
 from strandline.client.copying.errors import CopyTakenOver
@@ -102,10 +102,25 @@ class Lease:
 
         self.check()
         who = self._member.identity  # and no other: one without a generation may commit whenever the group is empty
+        await self._as_member(lambda: self._coordinator.commit(who, notes))
 
-        async def attempt() -> None:
-            await self._coordinator.commit(who, notes)
+    async def confirm(self) -> None:
+        """Ask whether the place is still this copy's. Raises as `commit`."""
+        self.check()
+        who = self._member.identity
+        values = {
+            "group_id": self.group,
+            "generation_id": who.generation,
+            "member_id": who.member_id,
+            "group_instance_id": who.instance_id,
+        }
 
+        async def beat() -> None:
+            self._coordinator.check((await self._coordinator.call(Api.HEARTBEAT, values)).error_code)
+
+        await self._as_member(beat)
+
+    async def _as_member(self, attempt: Callable[[], Awaitable[None]]) -> None:
         try:
             await self._coordinator.retrying(attempt, self._timeout_ms)
         except KafkaError as error:
