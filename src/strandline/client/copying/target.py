@@ -25,6 +25,9 @@ _NEW_TOPIC_PAUSE_S = 0.1
 BATCH_BYTES = 256 << 10
 """A batch is closed at this size before compression, or at a quarter of the target's max.message.bytes."""
 
+OPEN_BYTES = 64 << 20
+"""What the open batches of all partitions may take together: with more than 256 partitions they are smaller."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wish:
@@ -72,7 +75,7 @@ async def prepare_target(admin: Admin, source: TopicDescription, name: str, wish
     entries = await _configs(admin, name)
     _compare(told, entries, wish)
     largest = int(entries[MAX_MESSAGE_BYTES].value or 0) if MAX_MESSAGE_BYTES in entries else 1 << 20
-    batch_bytes = min(BATCH_BYTES, max(largest // 4, 1))
+    batch_bytes = max(1, min(BATCH_BYTES, OPEN_BYTES // len(told.partitions), largest // 4))
     return Target(str(told.topic_id or ""), len(told.partitions), batch_bytes, largest + batch_bytes)
 
 
