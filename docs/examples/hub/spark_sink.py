@@ -26,6 +26,7 @@ SETTINGS: dict[str, bool | float | int | str | None] = {
     "spark.log.level": "ERROR",
     "spark.sql.shuffle.partitions": 2,  # each costs a task and a state file in every batch
     "spark.ui.enabled": False,
+    "spark.ui.showConsoleProgress": False,
 }
 
 
