@@ -36,7 +36,7 @@ def _pipeline(command: F) -> F:
         click.option(
             "--directory",
             type=click.Path(file_okay=False, path_type=Path),
-            help="Where all files of the run go, the nodes' too; kept: a second run goes on there.",
+            help="Where all files of the run go, the nodes' too; kept: the next run goes on there. One run at a time.",
         ),
         click.option(
             "--data",
@@ -134,6 +134,7 @@ def _run(
     keep: bool,
     output: str,
 ) -> None:
+    from strandline.spark.pipelines.claim import claimed
     from strandline.spark.pipelines.dataset import data_directory
     from strandline.spark.pipelines.jobs import Context
     from strandline.spark.pipelines.session import ensure_spark, local_session
@@ -143,6 +144,7 @@ def _run(
         ensure_spark()
         source = data_directory(data)
         root = directory or stack.enter_context(_temporary(keep))
+        stack.enter_context(claimed(root))
         view = stack.enter_context(TerminalView())
         view.step("starting Spark" if bootstrap else "starting three nodes and Spark")
         address = bootstrap or stack.enter_context(_own_cluster(root / "cluster"))

@@ -8,6 +8,7 @@ lake      (b) the log as a Parquet lake: exactly once by offset ranges, restarta
 weather   (c) flights enriched with the weather of their hour, a stream joined to a stream
 replay    (d) a bug fixed: a second run from the beginning beside the first, and the switch
 progress  what a query has done, batch by batch
+claim     a directory belongs to one command at a time
 pictures  a picture of each result
 jobs      the four as one job each, with what must hold afterwards
 
