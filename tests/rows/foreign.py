@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import struct
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,28 @@ def kafka_tools(bootstrap: str) -> KafkaTools:
         return KafkaTools(bootstrap, [*install.java(fetch=False), "Tools"])
     except Unavailable as reason:
         pytest.skip(f"{reason}; `make interop` fetches them")
+
+
+@contextmanager
+def apache_kafka() -> Iterator[str]:
+    """Three brokers of Apache Kafka, or those that STRANDLINE_KAFKA_BOOTSTRAP names (topics are made there: a Kafka to
+    be thrown away); skips the test where its jars, or Java, cannot be had."""
+    from bench.clusters import KafkaCluster, wait_ready
+
+    named = os.environ.get("STRANDLINE_KAFKA_BOOTSTRAP", "")
+    if named:
+        yield named
+        return
+    try:
+        cluster = KafkaCluster()
+    except Unavailable as reason:
+        pytest.skip(f"{reason}; or name a Kafka in STRANDLINE_KAFKA_BOOTSTRAP")
+    try:
+        cluster.start()
+        wait_ready(cluster.bootstrap)
+        yield cluster.bootstrap
+    finally:
+        cluster.stop()
 
 
 def java_class_path() -> str:

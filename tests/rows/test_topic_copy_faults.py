@@ -14,6 +14,7 @@ import pytest
 from strandline.client import LATEST, Admin
 from strandline.cluster.dev import DevCluster
 from tests.rows.copies import STRANDLINE, check, make_source
+from tests.rows.foreign import apache_kafka
 from tests.rows.helpers import eventually, leader_of
 
 RECORDS = 60_000
@@ -22,15 +23,15 @@ PARTITIONS = 6
 KILLS = 6
 
 
-def command(cluster: DevCluster, source: str, *more: str) -> list[str]:
+def command(bootstrap: str, source: str, *more: str) -> list[str]:
     return [sys.executable, "-m", STRANDLINE, "topic", "copy", source, f"{source}.copy",
-            "--partitions", str(PARTITIONS), "--bootstrap", cluster.bootstrap, "-o", "json", *more]  # fmt: skip
+            "--partitions", str(PARTITIONS), "--bootstrap", bootstrap, "-o", "json", *more]  # fmt: skip
 
 
 @contextmanager
-def copying(cluster: DevCluster, source: str) -> Iterator[subprocess.Popen[str]]:
+def copying(bootstrap: str, source: str) -> Iterator[subprocess.Popen[str]]:
     """The command in a process, at the latest killed in the end."""
-    process = subprocess.Popen(command(cluster, source), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command(bootstrap, source), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         yield process
     finally:
@@ -39,9 +40,9 @@ def copying(cluster: DevCluster, source: str) -> Iterator[subprocess.Popen[str]]
         process.communicate()
 
 
-def wait_written(cluster: DevCluster, topic: str, count: int, process: subprocess.Popen[str]) -> None:
+def wait_written(bootstrap: str, topic: str, count: int, process: subprocess.Popen[str]) -> None:
     """Return once so many records are in the target; the copy must be at work still."""
-    with Admin(cluster.responsive) as admin:
+    with Admin(bootstrap) as admin:
         eventually(lambda: topic in admin.list_topics() or process.poll() is not None, 60, pause_s=0.01)
 
         def written() -> bool:
@@ -59,30 +60,41 @@ def lasting() -> Iterator[DevCluster]:
         yield cluster
 
 
-def test_s17_a_copy_that_is_killed_again_and_again_is_equal(lasting: DevCluster) -> None:
-    """S17: SIGKILL at six points of the way; the last run finishes what the others began, and nothing is twice."""
-    make_source(lasting.bootstrap, "killed", RECORDS, size=SIZE)
+def kill_again_and_again(bootstrap: str) -> None:
+    """SIGKILL at six points of the way; the last run finishes what the others began, and nothing is twice."""
+    make_source(bootstrap, "killed", RECORDS, size=SIZE)
     for number in range(KILLS):
-        with copying(lasting, "killed") as process:
-            wait_written(lasting, "killed.copy", RECORDS * number // (KILLS + 1) + 1, process)
+        with copying(bootstrap, "killed") as process:
+            wait_written(bootstrap, "killed.copy", RECORDS * number // (KILLS + 1) + 1, process)
             process.kill()
             process.wait()
             assert process.returncode == -signal.SIGKILL
-    done = subprocess.run(command(lasting, "killed"), capture_output=True, check=False, text=True)
+    done = subprocess.run(command(bootstrap, "killed"), capture_output=True, check=False, text=True)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["already"] + told["written"] == told["records"]
-    check(lasting.bootstrap, "killed", "killed.copy", PARTITIONS)
+    check(bootstrap, "killed", "killed.copy", PARTITIONS)
+
+
+def test_s17_a_copy_that_is_killed_again_and_again_is_equal(lasting: DevCluster) -> None:
+    """S17, here."""
+    kill_again_and_again(lasting.bootstrap)
+
+
+def test_s17_a_copy_on_apache_kafka_is_equal_too() -> None:
+    """The two rules that keep a killed copy from doing harm are Apache Kafka's as well."""
+    with apache_kafka() as bootstrap:
+        kill_again_and_again(bootstrap)
 
 
 def test_s17_a_copy_that_wakes_up_does_no_harm(lasting: DevCluster) -> None:
     """One is stopped in the midst of a round, another one finishes, the first wakes up, its requests half sent: it ends
     with an error that names the other one, or with nothing left to do."""
     make_source(lasting.bootstrap, "paused", RECORDS, size=SIZE)
-    with copying(lasting, "paused") as process:
-        wait_written(lasting, "paused.copy", RECORDS // 3, process)
+    with copying(lasting.bootstrap, "paused") as process:
+        wait_written(lasting.responsive, "paused.copy", RECORDS // 3, process)
         process.send_signal(signal.SIGSTOP)
-        done = subprocess.run(command(lasting, "paused"), capture_output=True, check=False, text=True)
+        done = subprocess.run(command(lasting.bootstrap, "paused"), capture_output=True, check=False, text=True)
         assert done.returncode == 0, done.stderr
         process.send_signal(signal.SIGCONT)
         _, told = process.communicate(timeout=60)
@@ -94,8 +106,8 @@ def test_s17_a_copy_that_wakes_up_does_no_harm(lasting: DevCluster) -> None:
 def test_s17_a_copy_outlives_a_leader(lasting: DevCluster) -> None:
     """SIGKILL of a leader of the target, which leads a part of the source too, in the midst of it."""
     make_source(lasting.bootstrap, "lasting", RECORDS, size=SIZE)
-    with copying(lasting, "lasting") as process:
-        wait_written(lasting, "lasting.copy", RECORDS // 4, process)
+    with copying(lasting.bootstrap, "lasting") as process:
+        wait_written(lasting.responsive, "lasting.copy", RECORDS // 4, process)
         leader = leader_of(lasting, "lasting.copy")
         lasting.kill(leader)
         out, told = process.communicate(timeout=120)

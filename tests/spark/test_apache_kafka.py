@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from bench.clusters import KafkaCluster, wait_ready
-from bench.fetched import Unavailable
 
 from strandline.client import Admin, NewTopic, Producer
+from tests.rows.foreign import apache_kafka
 from tests.rows.helpers import eventually
 
 pa = pytest.importorskip("pyarrow")
@@ -30,25 +28,11 @@ from tests.spark.test_stream_reader import SCHEMA, values  # noqa: E402
 
 pytestmark = pytest.mark.timeout(400)
 
-NAMED = os.environ.get("STRANDLINE_KAFKA_BOOTSTRAP", "")
-"""One that runs already. Topics are made there: a Kafka to be thrown away."""
-
 
 @pytest.fixture(scope="module")
 def kafka() -> Iterator[str]:
-    if NAMED:
-        yield NAMED
-        return
-    try:
-        cluster = KafkaCluster()
-    except Unavailable as reason:
-        pytest.skip(f"{reason}; or name a Kafka in STRANDLINE_KAFKA_BOOTSTRAP")
-    try:
-        cluster.start()
-        wait_ready(cluster.bootstrap)
-        yield cluster.bootstrap
-    finally:
-        cluster.stop()
+    with apache_kafka() as bootstrap:
+        yield bootstrap
 
 
 def make(kafka: str, topic: str, partitions: int = 1) -> None:
