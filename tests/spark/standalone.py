@@ -9,6 +9,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -108,8 +109,8 @@ class Standalone:
                 found += [child for child in children if "CoarseGrainedExecutorBackend" in " ".join(command(child))]
         return found
 
-    def submit(self, job: Path, *arguments: str, packages: Path) -> Job:
-        """`spark-submit` of a job with the packages beside it."""
+    def submit(self, job: Path, *arguments: str, shipped: Sequence[str], cwd: Path | None = None) -> Job:
+        """`spark-submit` of a job, with the arguments that ship the package, in a directory."""
         settings = {
             "spark.driver.bindAddress": HOST,
             "spark.driver.host": HOST,
@@ -119,15 +120,15 @@ class Standalone:
             "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
             "spark.ui.enabled": "false",
         }
-        shipped = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
-        command = [str(self._home / "bin/spark-submit"), "--master", self.url, "--py-files", str(packages), *shipped]
+        told = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
+        command = [str(self._home / "bin/spark-submit"), "--master", self.url, *shipped, *told]
         self._submitted += 1
         log = self._root / f"job-{self._submitted}.log"
-        return Job(self._start([*command, str(job), *arguments], log), log)
+        return Job(self._start([*command, str(job), *arguments], log, cwd), log)
 
-    def _start(self, command: list[str], log: Path) -> subprocess.Popen[bytes]:
+    def _start(self, command: list[str], log: Path, cwd: Path | None = None) -> subprocess.Popen[bytes]:
         with log.open("wb") as output:
-            return subprocess.Popen(command, env=self.environment, cwd=self._root, stdout=output, stderr=output)
+            return subprocess.Popen(command, env=self.environment, cwd=cwd or self._root, stdout=output, stderr=output)
 
     def _spawn(self, name: str, *arguments: str) -> None:
         command = [str(self._home / "bin/spark-class"), *arguments]
@@ -139,8 +140,8 @@ class Standalone:
         try:
             with urllib.request.urlopen(f"http://{HOST}:{self._web}/json/", timeout=5) as answer:
                 workers = json.load(answer)["workers"]
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
-            return False
+        except (urllib.error.URLError, ConnectionError, TimeoutError, json.JSONDecodeError):
+            return False  # not there yet; for a moment the master answers everything with its first page
         return sum(worker["state"] == "ALIVE" for worker in workers) == self._workers
 
 

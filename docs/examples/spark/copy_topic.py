@@ -2,8 +2,8 @@
 
     spark-submit --master spark://HOST:7077 --py-files strandline.zip copy_topic.py BOOTSTRAP FROM TO
 
-With --stream CHECKPOINT it goes on where its last run ended. It prints which executors read how many rows, and where
-their `strandline` comes from.
+With --stream CHECKPOINT it goes on where its last run ended. It prints which executors read how many rows, where their
+`strandline` comes from, and whether they have its compiled record codec.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from strandline.spark.source import StrandlineDataSource
 
 
-def who(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs in a task: its executor's directory, its package, and how many rows it has."""
+def who(rows: Iterator[Any]) -> Iterator[tuple[str, str, str, int]]:
+    """Runs in a task: its executor's directory, its package and codec, and how many rows it has."""
     import strandline
+    from strandline.log.records import COMPILED
 
-    rows = sum(batch.num_rows for batch in batches)
-    yield pa.RecordBatch.from_pydict({"at": [os.getcwd()], "package": [str(strandline.__file__)], "rows": [rows]})
+    codec = "compiled" if COMPILED else "python"
+    yield os.getcwd(), str(strandline.__file__), codec, sum(1 for _ in rows)
 
 
 def read(reader: Any, options: argparse.Namespace) -> Any:
@@ -59,8 +59,8 @@ def main() -> None:
     else:
         frame = read(spark.read, options)
         write(frame.write, options).mode("append").save()
-        for task in frame.mapInArrow(who, "at STRING, package STRING, rows LONG").collect():
-            sys.stdout.write(f"task: {task.at} {task.package} {task.rows}\n")
+        for told in frame.select("offset").rdd.mapPartitions(who).collect():
+            sys.stdout.write(f"task: {' '.join(map(str, told))}\n")
     spark.stop()
 
 
