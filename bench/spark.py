@@ -3,10 +3,11 @@
     python -m bench --only spark --scale 0.3 --repeat 3
 
 Each source has a Spark of its own (local[2]); Spark's own connector comes from Maven Central. Where there is none for
-the PySpark that is installed, it runs in the PySpark that it belongs to, which pip puts into the user's cache. Rows are
-read whole and thrown away (Spark's `noop` sink): as a batch, and as a stream with Trigger.AvailableNow, each from the
-start of the query to its end. A few reads warm the JVM and the Python workers up; of the others the median counts. What
-a query costs without rows stands beside it: the same reads of a nearly empty topic.
+the PySpark that is installed, it runs in the PySpark that it belongs to, which pip puts into the user's cache, and ours
+runs in both: sources are compared in one version of Spark. Rows are read whole and thrown away (Spark's `noop` sink),
+as a batch, and as a stream with Trigger.AvailableNow, each from the start of the query to its end. A few reads warm the
+JVM and the Python workers up; of the others the median counts. What a query costs without rows stands beside it: the
+same reads of a nearly empty topic. Python finds its bytecode, as it does wherever packages were installed.
 """
 
 from __future__ import annotations
@@ -42,44 +43,53 @@ OURS, THEIRS = "strandline", "kafka"
 CONNECTOR = ("spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13", "kafka-clients", "commons-pool2")
 """Spark's own source and what of its needs Spark does not bring along."""
 
-OTHER_SPARK = "4.0.0"
-"""Used where there is no connector of the installed PySpark's version."""
+OTHER_SPARK = "4.2.0"
+"""Used where there is no connector of the installed PySpark's version: the oldest Spark that ours runs in."""
+
+NEEDS_OF = "4.0.0"
+"""Of OTHER_SPARK the connector alone was to be had, and not its token provider, which reads settings: that, and what
+else the connector needs, are of this version."""
 
 _SMALL = 1000
 """Records of the nearly empty topic."""
 
 
 def spark_reads(cluster: Cluster, results: Results, scale: float, say: Callable[[str], None]) -> None:
-    """Rows and MB a second of both sources, and ours over Spark's own.
+    """Rows and MB a second of both sources, and ours over Spark's own in the same Spark.
 
     Raises:
         Unavailable: there is no Spark here at all. Without its connector, only this project's source is measured.
     """
-    version = _pyspark_version()
+    installed = Peer(_pyspark_version())
     say("filling topics for Spark")
     counts = {size: int(count * scale) for size, count in SIZES.items()}
     for size, count in {0: _SMALL, **counts}.items():
         fill(cluster.bootstrap, topic_of(size), size, count)
-    rates: dict[tuple[str, str, int], float] = {}
-    for source in (OURS, THEIRS):
-        say(f"Spark reads with format({source!r})")
-        try:
-            peer = Peer() if source == OURS else spark_with_connector(version, say)
-        except Unavailable as reason:
-            say(f"left out: {reason}")
-            continue
+    runs = [(OURS, installed)]
+    try:
+        other = spark_with_connector(installed.version, say)
+    except Unavailable as reason:
+        say(f"left out: {reason}")
+    else:
+        runs += [(OURS, other)] if other.version != installed.version else []
+        runs.append((THEIRS, other))
+    rates: dict[tuple[str, str, str, int], float] = {}
+    for source, peer in runs:
+        spark = f"Spark {peer.version}"
+        say(f"{spark} reads with format({source!r})")
         seconds = _in_a_process(source, cluster.bootstrap, counts, peer)
         for how in READS:
-            results.add(f"Spark {how} without rows, format {source}, s", statistics.median(seconds[f"{how} 0"]))
+            results.add(f"{spark} {how} without rows, format {source}, s", statistics.median(seconds[f"{how} 0"]))
         for size, count in counts.items():
             for how in READS:
                 rate = count / statistics.median(seconds[f"{how} {size}"])
-                rates[source, how, size] = rate
-                results.add(f"Spark {how} {size} B, format {source}, rows/s", rate)
-                results.add(f"Spark {how} {size} B, format {source}, MB/s", rate * size / 1e6)
-    for (source, how, size), rate in rates.items():
-        if source == OURS and (THEIRS, how, size) in rates:
-            results.add(f"Spark {how} {size} B, {OURS} over {THEIRS}", rate / rates[THEIRS, how, size])
+                rates[peer.version, source, how, size] = rate
+                results.add(f"{spark} {how} {size} B, format {source}, rows/s", rate)
+                results.add(f"{spark} {how} {size} B, format {source}, MB/s", rate * size / 1e6)
+    for (version, source, how, size), rate in rates.items():
+        theirs = rates.get((version, THEIRS, how, size))
+        if source == OURS and theirs is not None:
+            results.add(f"Spark {how} {size} B, {OURS} over {THEIRS}", rate / theirs)
 
 
 def topic_of(size: int) -> str:
@@ -117,8 +127,9 @@ def _pyspark_version() -> str:
 
 @dataclass(frozen=True)
 class Peer:
-    """The Spark of one source."""
+    """A Spark to read with."""
 
+    version: str
     jars: str = ""
     """As spark.jars wants them."""
     pyspark: Path | None = None
@@ -128,19 +139,34 @@ class Peer:
 def spark_with_connector(version: str, say: Callable[[str], None]) -> Peer:
     """A Spark that has its own Kafka source. Raises Unavailable."""
     try:
-        return Peer(connector_jars(version))
+        return Peer(version, connector_jars(version))
     except Unavailable as reason:
         say(str(reason))
-    jars = connector_jars(OTHER_SPARK)
+    jars = connector_jars(OTHER_SPARK, NEEDS_OF)
     say(f"Spark's own source runs in Spark {OTHER_SPARK}")
-    return Peer(jars, other_pyspark(OTHER_SPARK))
+    return Peer(OTHER_SPARK, jars, other_pyspark(OTHER_SPARK))
 
 
-def connector_jars(version: str) -> str:
-    """Spark's own Kafka source of this version. Raises Unavailable."""
-    artifact = f"org.apache.spark:{CONNECTOR[0]}:{version}"
-    folder = maven_jars("Spark's own source", f"spark-kafka-{version}", (artifact,), CONNECTOR)
-    return ",".join(str(path) for path in sorted(folder.glob("*.jar")))
+def connector_jars(version: str, needs_of: str | None = None) -> str:
+    """Spark's own Kafka source of this version with its needs, or those of another version. Raises Unavailable."""
+    other = needs_of or version
+    artifact = f"org.apache.spark:{CONNECTOR[0]}:"
+    folder = maven_jars("Spark's own source", f"spark-kafka-{other}", (artifact + other,), CONNECTOR)
+    jars = sorted(folder.glob("*.jar"))
+    if needs_of is not None:
+        jar = cache() / f"{CONNECTOR[0]}-{version}.jar"
+        if not jar.exists():
+            copy = [
+                "mvn",
+                "-q",
+                "-B",
+                "dependency:copy",
+                f"-Dartifact={artifact}{version}",
+                f"-DoutputDirectory={cache()}",
+            ]
+            run(copy, cache(), f"Spark's own source: fetching {artifact}{version} with Maven")
+        jars = [jar, *(each for each in jars if not each.name.startswith(CONNECTOR[0]))]
+    return ",".join(map(str, jars))
 
 
 def other_pyspark(version: str) -> Path:
@@ -158,14 +184,19 @@ def other_pyspark(version: str) -> Path:
 
 def _in_a_process(source: str, bootstrap: str, counts: dict[int, int], peer: Peer) -> dict[str, list[float]]:
     """`read_all` in a process with a Spark of its own."""
-    told = {"source": source, "bootstrap": bootstrap, "jars": peer.jars, "counts": [*counts.items()]}
+    jars = peer.jars if source == THEIRS else ""
+    told = {"source": source, "bootstrap": bootstrap, "jars": jars, "counts": [*counts.items()]}
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(cache() / "bytecode")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    if peer.pyspark is not None:
+        environment["PYTHONPATH"] = str(peer.pyspark)
     done = subprocess.run(
         [sys.executable, "-m", "bench.spark", json.dumps(told)],
         check=False,
         capture_output=True,
         text=True,
         cwd=Path(__file__).parents[1],
-        env={**os.environ, **({"PYTHONPATH": str(peer.pyspark)} if peer.pyspark else {})},
+        env=environment,
         timeout=900,
     )
     if done.returncode:
