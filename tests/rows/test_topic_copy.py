@@ -91,14 +91,14 @@ def test_s17_a_copy_has_every_record_once_and_each_key_in_order(cluster: DevClus
 
 def test_times_that_the_broker_gave_become_the_records_own(cluster: DevCluster) -> None:
     """LogAppendTime in the source: the copy keeps those times; a target that would give new ones is refused."""
-    create(cluster.bootstrap, "stamped", 1, configs={"message.timestamp.type": "LogAppendTime"})
-    send_all(cluster, "stamped", [b"one", b"two"])
-    copy_topic(cluster.bootstrap, "stamped", "stamped.copy", partitions=2)
-    was, now = drain(cluster.bootstrap, "stamped", 1), drain(cluster.bootstrap, "stamped.copy", 2)
+    create(cluster.bootstrap, "stamped-by-brokers", 1, configs={"message.timestamp.type": "LogAppendTime"})
+    send_all(cluster, "stamped-by-brokers", [b"one", b"two"])
+    copy_topic(cluster.bootstrap, "stamped-by-brokers", "stamped-by-brokers.copy", partitions=2)
+    was, now = drain(cluster.bootstrap, "stamped-by-brokers", 1), drain(cluster.bootstrap, "stamped-by-brokers.copy", 2)
     assert sorted(map(essence, was)) == sorted(map(essence, now))
-    create(cluster.bootstrap, "stamped.wrong", 1, configs={"message.timestamp.type": "LogAppendTime"})
+    create(cluster.bootstrap, "stamped-by-brokers.wrong", 1, configs={"message.timestamp.type": "LogAppendTime"})
     with pytest.raises(CopyRefused, match=r"message\.timestamp\.type=LogAppendTime, not CreateTime"):
-        copy_topic(cluster.bootstrap, "stamped", "stamped.wrong")
+        copy_topic(cluster.bootstrap, "stamped-by-brokers", "stamped-by-brokers.wrong")
 
 
 def test_what_cannot_be_done_is_told(cluster: DevCluster) -> None:
@@ -259,6 +259,15 @@ def test_a_topic_that_was_made_anew_is_another_one(cluster: DevCluster) -> None:
             copy_topic(cluster.bootstrap, source, target)
 
 
+def interruptible(command: list[str]) -> subprocess.Popen[str]:
+    """A process that hears Ctrl-C, also where the tests themselves run in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_a_copy_relieves_the_one_that_runs(cluster: DevCluster) -> None:
     """Two that follow: the second goes on, the first ends with an error that says so; each record is there once. Ctrl-C
     is how following ends: with what was done."""
@@ -276,7 +285,7 @@ def test_a_copy_relieves_the_one_that_runs(cluster: DevCluster) -> None:
     thread.start()
     eventually(lambda: first.result().written == 1000)
     words = ["topic", "copy", "twice", "twice.copy", "--follow", "-o", "json", "--bootstrap", cluster.bootstrap]
-    second = subprocess.Popen([sys.executable, "-m", STRANDLINE, *words], stdout=subprocess.PIPE, text=True)
+    second = interruptible([sys.executable, "-m", STRANDLINE, *words])
     try:
         fill(cluster.bootstrap, "twice", 500, first=1000)
         thread.join(30)
