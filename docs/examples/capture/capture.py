@@ -43,7 +43,9 @@ class Source:
     """
 
     def __init__(self, path: str) -> None:
-        self._database = sqlite3.connect(Path(path).resolve(strict=True), isolation_level=None, timeout=60)
+        if not Path(path).is_file():
+            sys.exit(f"there is no database {path}")
+        self._database = sqlite3.connect(path, isolation_level=None, timeout=60)
 
     def install(self) -> None:
         """Triggers on every table, in one transaction; anew when they are there, as columns may have come.

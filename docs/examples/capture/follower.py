@@ -20,7 +20,9 @@ class Follower:
     """The copy, and in it the place: the offset to read next, and the number of the last change that it has."""
 
     def __init__(self, path: str) -> None:
-        self._database = sqlite3.connect(Path(path).resolve(strict=True), isolation_level=None, timeout=60)
+        if not Path(path).is_file():
+            sys.exit(f"there is no {path}: a copy begins as a snapshot, which snapshot.py makes")
+        self._database = sqlite3.connect(path, isolation_level=None, timeout=60)
         self._database.execute("pragma journal_mode = wal")  # whoever reads the copy keeps nobody waiting
         self.next, self.change = self._database.execute("select next, change from follower_place").fetchone()
 
