@@ -372,7 +372,8 @@ def test_the_data_path_needs_no_controller(faulty: FaultyCluster) -> None:
         assert producer.send("s34-alone", b"one", partition=0).result(20).offset == 0
     with Producer(faulty.bootstrap, enable_idempotence=False) as producer:
         assert producer.send("s34-alone", b"two", partition=1).result(20).offset == 0
-    assert {record.value for record in drain(faulty.bootstrap, "s34-alone", 2)} == {b"one", b"two"}
+    # acks=1 tells that the leader has it: it is committed, and drained, as soon as the followers have it too.
+    eventually(lambda: {record.value for record in drain(faulty.bootstrap, "s34-alone", 2)} == {b"one", b"two"})
 
 
 def test_an_unreachable_advertised_address_is_named(faulty: FaultyCluster) -> None:
