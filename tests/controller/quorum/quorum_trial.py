@@ -61,6 +61,8 @@ class Node:
         await asyncio.sleep(1e6)
 
     def handle_commit(self, batch: CommittedBatch) -> None:
+        if self.quorum is not None:
+            assert batch.last_offset < self.quorum.high_watermark, "handed over before it is committed here"
         self.values += batch.records
         self.end_offset, self.epoch = batch.last_offset + 1, batch.epoch
 

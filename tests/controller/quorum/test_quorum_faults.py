@@ -70,6 +70,38 @@ def test_a_full_disk_under_a_leader_costs_the_leadership_not_the_node() -> None:
     trial.run(test)
 
 
+def test_what_a_full_disk_did_not_take_is_not_handed_over_as_committed() -> None:
+    """A8: the high watermark is at most the own end. One fetch brings more than there is room for, and its high
+    watermark; the next leader, which cannot know one yet, brings the rest: it is committed here when that leader says."""
+    trial = Trial()
+
+    async def test() -> None:
+        trial.start()
+        leader = await trial.commit(b"a")
+        await trial.until(lambda: all(node.values == [b"a"] for node in trial.nodes.values()))
+        away = next(number for number in trial.nodes if number != leader.number)
+        trial.world.kill(f"n{away}")
+        for number in range(20):
+            await trial.commit(b"%02d" % number * 50_000)
+        disk = trial.world.machines[f"n{away}"].disk
+        disk.config.capacity_bytes = disk.used_bytes + 700_000
+        trial.start(away)
+        back = trial.nodes[away]
+        await trial.until(lambda: len(back.values) > 3)
+        await trial.world.sleep_ms(100)
+        assert len(back.values) < 20
+        trial.world.kill(f"n{leader.number}")
+        leader.leader = LeaderAndEpoch(None, 0)
+        disk.config.capacity_bytes = 1 << 34
+        await trial.until(lambda: back.fatal or trial.leading())
+        assert back.fatal == []
+        await trial.commit(b"b")
+        await trial.until(lambda: back.values[-1:] == [b"b"])
+        assert len(back.values) == 22
+
+    trial.run(test)
+
+
 def test_a_full_disk_under_a_vote_makes_a_node_silent_not_dead() -> None:
     """A1 on a full disk: a vote that cannot be remembered is not given; once there is room, it is."""
     trial = Trial()

@@ -241,6 +241,14 @@ FOLLOWERS: tuple[Mutant, ...] = (
         (f"{_SCHEDULES}/test_durability.py::test_32_a_failed_sync_retried_with_success",),
     ),
     one_change(
+        "what-was-not-written-is-handed-over",
+        "A8: the high watermark is at most the own end, also when a write found no room",
+        "controller.quorum.driver:Driver._carry_out",
+        "min(ready.high_watermark, self.core.high_watermark)",
+        "ready.high_watermark",
+        f"{_FAULTS}::test_what_a_full_disk_did_not_take_is_not_handed_over_as_committed",
+    ),
+    one_change(
         "leader-stays-after-a-failed-write",
         "A9: a leader whose own write failed steps down",
         "controller.raft.core:RaftCore.append_failed",

@@ -205,7 +205,8 @@ class Driver:
             else:
                 self._callers.reply(message)
         if ready.high_watermark is not None:
-            self._dispatcher.advance(ready.high_watermark)
+            # The core takes its own back to the log's end when not everything could be written.
+            self._dispatcher.advance(min(ready.high_watermark, self.core.high_watermark))
 
     def _change_log(self, action: LogAction) -> bool:
         """Carry out one order; False if it failed harmlessly and those after it cannot follow."""
