@@ -6,9 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from strandline.chaos.mutants import MUTANTS, without
 from strandline.cluster.dev import DevCluster
+
+settings.register_profile("strandline", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("strandline")
+"""No example fails for its time: a machine that is busy stops a process for longer than Hypothesis' 200 ms."""
 
 LONG = {
     # Minutes each on two cores: a JVM, a build, a cluster for every test, many seeds. `make test-long` runs them.
