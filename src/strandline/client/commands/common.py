@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +28,15 @@ if TYPE_CHECKING:
     from strandline.client.admin import Admin
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+PIPE_WIDTH = 200
+"""Columns of a table that no terminal shows."""
+
+FOLDED_CELL = 20
+"""Longer cells of a table are folded where the terminal is narrow; shorter ones never."""
+
+WIDE_GAP, NARROW_GAP = 3, 2
+"""Columns from one cell of a table to the next, where there is room and where there is none."""
 
 
 class CommandFailed(click.ClickException):
@@ -202,20 +212,57 @@ def print_json(document: Any) -> None:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None = None) -> None:
     """An aligned table: numbers to the right, problems marked by words, never by colour alone."""
+    click.echo(drawn_table(columns, rows, title=title, width=_screen_width(), colour=sys.stdout.isatty()), nl=False)
+
+
+def drawn_table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str | None, width: int, colour: bool
+) -> str:
+    """The table as text.
+
+    Where it is wider than `width` the gaps become narrower and headers take several lines. Then only cells longer than
+    `FOLDED_CELL` (ids, addresses) are folded: a table that is too wide even so keeps its cells, for words cut in two
+    are harder to read than lines that the terminal wraps.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(width=None if sys.stdout.isatty() else 200, highlight=False)
-    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
-    for place, column in enumerate(columns):
+    cells = [[str(cell) for cell in row] for row in rows]
+    needs = [max(len(cell) for cell in column) for column in zip(columns, *cells, strict=True)]
+    is_narrow = sum(needs) + WIDE_GAP * len(needs) > width
+    headers = [
+        name.replace(" ", "\n") if is_narrow and all(len(name) > len(cell) for cell in column) else name
+        for name, *column in zip(columns, *cells, strict=True)
+    ]
+    leasts = [
+        max(*(len(line) for line in header.split("\n")), *(min(len(cell), FOLDED_CELL) for cell in column), 0)
+        for header, *column in zip(headers, *cells, strict=True)
+    ]
+    least = sum(leasts) + (NARROW_GAP if is_narrow else WIDE_GAP) * len(leasts)
+    console = Console(width=max(width, least), highlight=False, force_terminal=colour, soft_wrap=False)
+    table = Table(
+        box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False,
+        collapse_padding=is_narrow,
+    )  # fmt: skip
+    for place, header in enumerate(headers):
         numeric = bool(rows) and all(isinstance(row[place], int) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", header_style="bold", overflow="fold")
-    for row in rows:
+        table.add_column(
+            header, justify="right" if numeric else "left", header_style="bold", overflow="fold",
+            no_wrap=needs[place] <= FOLDED_CELL,
+        )  # fmt: skip
+    for row in cells:
         # bright_yellow and blue stay apart for every kind of colour vision; red and green do not.
-        table.add_row(*(Text(str(cell), style="bright_yellow" if str(cell).startswith("! ") else "") for cell in row))
-    console.print(table)
+        table.add_row(*(Text(cell, style="bright_yellow" if cell.startswith("! ") else "") for cell in row))
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get()
+
+
+def _screen_width() -> int:
+    """Columns of the terminal; who reads a pipe wants whole lines."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPE_WIDTH
 
 
 def numbers(items: Sequence[int] | None) -> str:

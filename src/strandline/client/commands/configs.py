@@ -74,8 +74,8 @@ def alter(kind: str, name: str, pairs: tuple[str, ...], deleted: tuple[str, ...]
     """Change settings; they take effect at once and survive restarts. Others stay as they are.
 
     \b
-    strandline config alter topic orders --set retention.ms=3600000
-    strandline config alter topic orders --delete retention.ms --dry-run
+    strandline config alter topic orders --set max.message.bytes=5000000
+    strandline config alter topic orders --delete max.message.bytes --dry-run
     """
     changes = config_changes(parse_pairs(pairs, "--set"), deleted)
     if not changes:

@@ -37,7 +37,7 @@ PROGRESS_MS = 2_000
 @click.option("-r", "--replication", "--replication-factor", "replication", type=click.IntRange(1),
               help="Replicas of the target; left out: as many as the source has.")  # fmt: skip
 @click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE",
-              help="A setting of the target beside those of the source, as retention.ms=3600000.")  # fmt: skip
+              help="A setting of the target beside those of the source, as max.message.bytes=5000000.")  # fmt: skip
 @click.option("-g", "--group", help="Where the progress is noted; left out: strandline-copy.SOURCE.TARGET.")
 @click.option("--follow", is_flag=True, help="Go on with records that come later, until Ctrl-C.")
 @click.option("--append", is_flag=True, help="Write into a target that has had records, behind them.")

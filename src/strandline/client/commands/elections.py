@@ -112,5 +112,5 @@ def _print(elections: list[Election], output: str, dry_run: bool) -> None:
     rows = [
         [f"{one.topic}-{one.partition}", "ok" if one.held else f"! {one.error.name}", one.message] for one in elections
     ]
-    print_table(["PARTITION", "ELECTION", "WHAT IT MEANS"], rows)
+    print_table(("partition", "election", "what it means"), rows)
     click.echo(f"{plural(held, 'partition')} {verb} a leader")

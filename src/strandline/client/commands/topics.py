@@ -58,7 +58,12 @@ def topic() -> None:
     help="Without it: the broker's default (3, or as many as there are brokers).",
 )
 @click.option(
-    "-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="A topic setting, as retention.ms=3600000."
+    "-c",
+    "--config",
+    "configs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A topic setting, as max.message.bytes=5000000.",
 )
 @click.option("--if-not-exists", is_flag=True, help="Succeed when the topic is there already, whatever it looks like.")
 @dry_run_option
@@ -79,7 +84,7 @@ def create(
 
     \b
     strandline topic create orders --partitions 3
-    strandline topic create audit -p 6 -r 3 -c retention.ms=604800000 -c min.insync.replicas=2
+    strandline topic create audit -p 6 -r 3 -c max.message.bytes=5000000 -c min.insync.replicas=2
     strandline topic create orders --partitions 3 --dry-run
     """
     settings = parse_pairs(configs, "--config")
@@ -227,7 +232,7 @@ def alter(
 
     \b
     strandline topic alter orders --partitions 6
-    strandline topic alter orders -c retention.ms=3600000 --delete-config segment.bytes
+    strandline topic alter orders -c max.message.bytes=5000000 --delete-config segment.bytes
     """
     changes = config_changes(parse_pairs(configs, "--config"), deleted)
     if partitions is None and not changes:

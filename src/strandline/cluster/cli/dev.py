@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from strandline.client.commands.common import output_option, print_table
+from strandline.client.commands.common import output_option, plural, print_table
 from strandline.cluster.cli.options import settings_option, told_plainly
 from strandline.cluster.dev_layout import PORT_BASE, STATE_FILE
 
@@ -81,6 +81,9 @@ def dev(
         signal.signal(number, on_signal)
     with told_plainly():
         cluster = DevCluster(data_dir, nodes=nodes, controllers=controllers, port_base=port_base, settings=overrides)
+        if output == "table":
+            count = len({*cluster.broker_ids, *cluster.controller_ids})
+            click.echo(f"Starting {plural(count, 'node')}; Ctrl-C stops them.", err=True)
         try:
             cluster.start()
             _tell_ready(cluster, output, kept=data_dir is not None)

@@ -103,14 +103,15 @@ def _long(name: str, broker_name: str, default: int, low: int, doc: str) -> Conf
 
 
 _FOR_COMPACTION = " Takes effect with compaction, which is not served yet."
+_FOR_RETENTION = " Takes effect with retention, which is not served yet: nothing is deleted by itself."
 
 _TOPIC_KEYS = (
     ConfigKey(
         "cleanup.policy",
         ConfigType.LIST,
         "delete",
-        "delete: old segments go by retention.ms and retention.bytes; compact: every record is kept (compaction itself "
-        "is not served yet).",
+        "delete: old segments shall go by retention.ms and retention.bytes; compact: the last record of each key shall "
+        "stay. Neither is served yet: every record is kept.",
         _list_of("delete", "compact"),
         "log.cleanup.policy",
     ),
@@ -195,14 +196,15 @@ _TOPIC_KEYS = (
         "log.retention.bytes",
         -1,
         -1,
-        "The size beyond which old segments of a partition are deleted, in bytes; -1: no limit.",
+        "The size beyond which old segments of a partition are deleted, in bytes; -1: no limit." + _FOR_RETENTION,
     ),
     _long(
         "retention.ms",
         "log.retention.ms",
         604_800_000,
         -1,
-        "The age beyond which old segments are deleted, whether consumed or not, in milliseconds; -1: no limit.",
+        "The age beyond which old segments are deleted, whether consumed or not, in milliseconds; -1: no limit."
+        + _FOR_RETENTION,
     ),
     _int(
         "segment.bytes",
