@@ -12,9 +12,13 @@ pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'st
 OPTIONS = "{'kafka.bootstrap.servers': '127.0.0.1:1', 'subscribe': 'a'}"
 
 SCHEMA = f"""
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType, TimestampType
 from pyspark_strandline import DefaultSource
 source = DefaultSource({OPTIONS})
-source.streamReader(source.schema())
+schema = StructType().add("key", BinaryType()).add("value", BinaryType()).add("topic", StringType())
+schema = schema.add("partition", IntegerType()).add("offset", LongType()).add("timestamp", TimestampType())
+assert source.schema().startswith("key binary, ")
+source.streamReader(schema.add("timestampType", IntegerType()))
 """
 
 PLAN = """

@@ -127,6 +127,8 @@ def test_what_no_longer_exists_fails_unless_loss_is_accepted(side: str, offset: 
         ("subscribe", " , ", "at least one topic"),
         ("subscribe", "nosuch", "strandline topic create nosuch"),
         ("subscribePattern", "(", "regular expression"),
+        ("subscribePattern", " ", "every topic"),
+        ("kafka.value.deserializer", "org.example.Json", "columns of bytes"),
         ("assign", '{"a": [7]}', "it has 2"),
         ("assign", "{}", "at least one partition"),
         ("minPartitions", "0", "whole number from 1"),
@@ -138,6 +140,43 @@ def test_wrong_values_say_key_value_and_what_is_allowed(key: str, value: str, sa
     with pytest.raises(ConfigError, match=says.replace("(", r"\(")) as caught:
         planned(**{key: value})
     assert caught.value.key == key or caught.value.key == key.lower()
+
+
+@pytest.mark.parametrize(
+    "given_options",
+    [
+        {"minOffsetsPerTrigger": 11, "maxOffsetsPerTrigger": 10},
+        {"startingOffsets": '{"a": {"0": 50, "1": 0}}', "endingOffsets": '{"a": {"0": 49, "1": 1}}'},
+        {"startingTimestamp": 40, "endingTimestamp": 39},
+        {
+            "startingOffsetsByTimestamp": '{"a": {"0": 1, "1": 31}}',
+            "endingOffsetsByTimestamp": '{"a": {"0": 1, "1": 30}}',
+        },
+        # By what the words and times stand for: the log of a-0 is [10, 110), of a-1 [0, 50).
+        {"startingOffsets": '{"a": {"0": 110, "1": 0}}', "endingTimestamp": 60},
+        {"startingTimestamp": 40, "endingOffsets": '{"a": {"0": -1, "1": 39}}'},
+    ],
+)
+def test_a_start_behind_its_end_is_a_mistake_and_no_empty_read(given_options: dict[str, object]) -> None:
+    """As in Spark's own source since its 4.0; so are limits of a trigger that exclude one another."""
+    with pytest.raises(ConfigError, match="at most"):
+        planned(**given_options)
+
+
+def test_a_start_at_its_end_is_an_empty_read() -> None:
+    at = '{"a": {"0": 50, "1": 50}}'
+    assert planned(startingOffsets=at, endingOffsets=at) == []
+    assert planned(startingOffsets='{"a": {"0": 110, "1": -2}}', endingOffsets='{"a": {"0": -1, "1": 0}}') == []
+
+
+def test_a_table_of_the_catalog_is_refused_with_what_works() -> None:
+    """What Spark 4.3 gives the source for CREATE TABLE t USING strandline OPTIONS (subscribe 'a')."""
+    with pytest.raises(ConfigError, match="CREATE TEMPORARY VIEW"):
+        options(provider="strandline", owner="root", **{"option.subscribe": "a"})
+
+
+def test_a_pattern_has_blanks_trimmed() -> None:
+    assert [part.partition for part in planned(subscribePattern=" a ")] == [A0, A1]
 
 
 def test_bootstrap_and_one_strategy_are_required() -> None:
@@ -202,5 +241,7 @@ def test_filters_shorten_the_plan_and_never_too_much() -> None:
         OffsetRange(A1, 45, 50),
     ]
     assert left(spark.GreaterThan(("timestamp",), time(70))) == [OffsetRange(A0, 70, 110)]
+    # -1 and -2 are words of the protocol, for the end and the start of the log; every record is later than 1969.
+    assert narrowing([spark.GreaterThan(("timestamp",), time(-1)), spark.EqualTo(("partition",), 0)]).since_ms is None
     assert left(spark.LessThan(("timestamp",), time(20)), spark.EqualTo(("key",), b"x")) == everything
     assert left(spark.Not(spark.EqualTo(("partition",), 1))) == everything

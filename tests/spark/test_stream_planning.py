@@ -212,7 +212,7 @@ def test_a_log_that_ends_before_the_checkpoint_is_a_loss_but_a_new_leader_may_be
 
 def test_available_now_stops_at_what_was_there_at_its_start() -> None:
     log = two()
-    plan = planner(log, maxOffsetsPerTrigger=60, minOffsetsPerTrigger=1000)
+    plan = planner(log, maxOffsetsPerTrigger=60, minOffsetsPerTrigger=60)
     plan.stop_at_present()
     offset = plan.initial()
     read = 0
@@ -235,6 +235,20 @@ def test_limits_share_a_batch_out_by_lag() -> None:
     assert plan.next_end(plan.initial(), unlimited=False).offsets == {A0: 20, A1: 10}
     plan = planner(two(), maxBytesPerTrigger=1)
     assert plan.next_end(plan.initial(), unlimited=False).offsets == {A0: 1, A1: 1}
+
+
+def test_lag_is_what_no_planned_batch_holds() -> None:
+    log = two()
+    plan = planner(log, maxOffsetsPerTrigger=30)
+    first = plan.next_end(plan.initial(), unlimited=False)
+    assert (first.offsets, plan.lag) == ({A0: 20, A1: 10}, {A0: 80, A1: 40})
+    plan.next_end(first, unlimited=True)
+    assert plan.lag == {A0: 0, A1: 0}
+    waits = planner(log, minOffsetsPerTrigger=100)
+    all_of_it = waits.next_end(waits.initial(), unlimited=False)
+    log.bounds[A0] = (0, 107)
+    assert waits.next_end(all_of_it, unlimited=False) is all_of_it
+    assert waits.lag == {A0: 7, A1: 0}
 
 
 def test_min_offsets_wait_until_the_delay_is_over() -> None:

@@ -6,16 +6,41 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from strandline.proto.errors import ConfigError
+
 if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
     from strandline.log.columns import RecordColumns
 
-COLUMNS = "key BINARY, value BINARY, topic STRING, partition INT, offset LONG, timestamp TIMESTAMP, timestampType INT"
-HEADERS_COLUMN = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+COLUMNS = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+"""The columns of Spark's own Kafka source with their types, in its order; `headers` with includeHeaders alone."""
 
 
 def read_schema(include_headers: bool) -> str:
     """The DDL of a read: the columns, names and types of Spark's own Kafka source."""
-    return f"{COLUMNS}, {HEADERS_COLUMN}" if include_headers else COLUMNS
+    return ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items() if name != "headers" or include_headers)
+
+
+def check_schema(schema: StructType, include_headers: bool) -> None:
+    """Refuse a schema of one's own, as Spark's own source does: the columns that it left out would be missed later.
+
+    Raises:
+        ConfigError: says the columns that there are.
+    """
+    given = ", ".join(f"{item.name} {item.dataType.simpleString()}" for item in schema.fields)
+    fixed = read_schema(include_headers)
+    if given != fixed:
+        raise ConfigError("schema", given, f"none of one's own; select from the columns that there are: {fixed}")
 
 
 def to_arrow(

@@ -54,5 +54,6 @@ def _narrowed(found: Narrowing, item: spark.Filter, column: _Column) -> Narrowin
             found = replace(found, high=end if found.high is None else min(found.high, end))
     if column.name == "timestamp" and isinstance(value, datetime) and (equal or above):
         since_ms = int((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp() * 1000)
-        found = replace(found, since_ms=since_ms if found.since_ms is None else max(found.since_ms, since_ms))
+        if since_ms > 0:  # negative times are words of the protocol: -1 would ask for the end of the log
+            found = replace(found, since_ms=since_ms if found.since_ms is None else max(found.since_ms, since_ms))
     return found

@@ -41,7 +41,7 @@ class SpecificOffsets:
     offsets: Mapping[TopicPartition, int]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class GlobalTimestamp:
     """The first offset whose timestamp is at or after this one (milliseconds), in every partition."""
 
@@ -170,6 +170,26 @@ def parse_end(options: Mapping[str, str]) -> Bound:
         if number < LATEST:
             raise ConfigError("endingOffsets", number, f"an offset from 0, or -1 for latest ({partition})")
     return SpecificOffsets(numbers)
+
+
+def check_order(start: Bound, end: Bound) -> None:
+    """Refuse a start behind its end where both are plain numbers; the planner holds what it resolved against it.
+
+    Raises:
+        ConfigError: says the partition. Read as an empty range, it would be a mistake that nobody sees.
+    """
+    if isinstance(start, SpecificOffsets) and isinstance(end, SpecificOffsets):
+        _check_order("startingOffsets", start.offsets, end.offsets)
+    if isinstance(start, SpecificTimestamps) and isinstance(end, SpecificTimestamps):
+        _check_order("startingOffsetsByTimestamp", start.timestamps_ms, end.timestamps_ms)
+    if isinstance(start, GlobalTimestamp) and isinstance(end, GlobalTimestamp) and start > end:
+        raise ConfigError("startingTimestamp", start.timestamp_ms, f"at most endingTimestamp={end.timestamp_ms}")
+
+
+def _check_order(key: str, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> None:
+    for partition in starts.keys() & ends.keys():
+        if 0 <= ends[partition] < starts[partition]:
+            raise ConfigError(key, starts[partition], f"at most where {partition} ends: {ends[partition]}")
 
 
 def _timestamps(key: str, text: str) -> SpecificTimestamps:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from strandline.client.config import ConsumerConfig
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition
-from strandline.spark.offsets import INT64_MAX, Bound, parse_assignment, parse_end, parse_start
+from strandline.spark.offsets import INT64_MAX, Bound, check_order, parse_assignment, parse_end, parse_start
 
 OPTIONS: dict[str, str] = {
     "assign": 'The partitions to read, as JSON: {"orders": [0, 1]}.',
@@ -50,9 +50,15 @@ OPTIONS: dict[str, str] = {
 
 SOURCE_OWNED = {
     "auto.offset.reset": "nothing here: startingOffsets says where to start, failOnDataLoss what to do about a loss",
+    "key.deserializer": "nothing here: keys are columns of bytes; cast or decode them in the query",
+    "value.deserializer": "nothing here: values are columns of bytes; cast or decode them in the query",
     "enable.auto.commit": "nothing here: offsets are in the query's checkpoint, and no group is joined",
 }
 """Settings of the consumer that would set aside what a plan says; Spark's own source refuses them too."""
+
+OF_THE_CATALOG = "provider"
+"""What Spark adds to the options when CREATE TABLE ... USING asks for the columns. It hands none of a table's options
+to a source in Python when the table is read (4.3), so such a table could never be."""
 
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -92,6 +98,9 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Sou
             subscribePattern, assign, or no `kafka.bootstrap.servers`.
     """
     lower = {key.lower(): str(value) for key, value in options.items()}
+    if OF_THE_CATALOG in lower:
+        allowed = "CREATE TEMPORARY VIEW: Spark keeps no options of a table for a source in Python"
+        raise ConfigError("CREATE TABLE", lower[OF_THE_CATALOG], allowed)
     for key, value in lower.items():
         if not key.startswith("kafka.") and key not in _BY_LOWER_NAME:
             near = difflib.get_close_matches(key, list(_BY_LOWER_NAME), n=1)
@@ -105,14 +114,19 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Sou
         raise ConfigError("kafka.bootstrap.servers", bootstrap, "the address of a node, such as 127.0.0.1:9092")
     ConsumerConfig.of(client_settings)  # here, and not in a task of every executor
     topics, pattern, assignment = _parse_strategy(lower)
+    start, end = parse_start(lower, streaming=streaming), parse_end(lower)
+    check_order(start, end)
+    least, most = _positive(lower, "minOffsetsPerTrigger"), _positive(lower, "maxOffsetsPerTrigger")
+    if least is not None and most is not None and least > most:
+        raise ConfigError("minOffsetsPerTrigger", least, f"at most maxOffsetsPerTrigger={most}")
     if streaming:
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
             if name.lower() in lower:
                 raise ConfigError(name, lower[name.lower()], "no end: a stream has none; read a batch instead")
     return SourceOptions(
         bootstrap=bootstrap,
-        start=parse_start(lower, streaming=streaming),
-        end=parse_end(lower),
+        start=start,
+        end=end,
         topics=topics,
         pattern=pattern,
         assignment=assignment,
@@ -124,8 +138,8 @@ def parse_options(options: Mapping[str, str], *, streaming: bool = False) -> Sou
         fail_on_data_loss=_choice(lower, "failOnDataLoss", "true", ("true", "false")) == "true",
         push_filters=_choice(lower, "pushFilters", "false", ("true", "false")) == "true",
         client_settings=client_settings,
-        max_offsets_per_trigger=_positive(lower, "maxOffsetsPerTrigger"),
-        min_offsets_per_trigger=_positive(lower, "minOffsetsPerTrigger"),
+        max_offsets_per_trigger=most,
+        min_offsets_per_trigger=least,
         max_trigger_delay_ms=_duration_ms(lower, "maxTriggerDelay", "15m"),
         max_bytes_per_trigger=_positive(lower, "maxBytesPerTrigger"),
     )
@@ -144,11 +158,14 @@ def _parse_strategy(lower: Mapping[str, str]) -> tuple[tuple[str, ...], str | No
         if not topics:
             raise ConfigError("subscribe", text, "at least one topic")
         return topics, None, ()
+    pattern = text.strip()
     try:
-        re.compile(text)
+        re.compile(pattern)
     except re.error as error:
         raise ConfigError("subscribePattern", text, f"a regular expression ({error})") from None
-    return (), text, ()
+    if not pattern:  # it would be found in every name
+        raise ConfigError("subscribePattern", text, "a regular expression; .* matches every topic")
+    return (), pattern, ()
 
 
 def _client_settings(lower: Mapping[str, str]) -> dict[str, str]:

@@ -49,8 +49,8 @@ class DataLossError(StrandlineError):
         self.latest = latest
         holds = f"the partition holds [{earliest}, {latest})" if latest else "the partition is empty, or gone"
         self.loss = (
-            f"{partition}: offset {wanted} was asked for, but {holds}. Records have been deleted, or the topic was "
-            f"deleted or created anew."
+            f"{partition}: offset {wanted} was asked for, but {holds}. Records have been deleted, the topic was "
+            f"deleted or created anew, or the options name it no longer."
         )
         super().__init__(f"{self.loss} Set failOnDataLoss=false to read what is left.")
 
@@ -134,7 +134,8 @@ def plan(options: SourceOptions, lookup: OffsetLookup, narrow: Narrowing | None 
     """The ranges that the tasks of one batch read will read; none for a partition without records.
 
     Raises:
-        ConfigError: a topic or partition that does not exist, or offsets for other partitions than are read.
+        ConfigError: a topic or partition that does not exist, offsets for other partitions than are read, or a start
+            behind its end.
         DataLossError: with failOnDataLoss, a start or end that the partition does not hold.
     """
     topics = lookup.topics()
@@ -149,6 +150,10 @@ def plan(options: SourceOptions, lookup: OffsetLookup, narrow: Narrowing | None 
     ranges = []
     for partition in still_there(options, there, starts, ends):
         start, end = starts[partition], ends[partition]
+        if earliest[partition] <= end < start <= latest[partition]:
+            raise ConfigError(
+                "startingOffsets", start, f"at most where {partition} ends: {end}, by the options or by their times"
+            )
         for wanted in (start, end):
             if not earliest[partition] <= wanted <= latest[partition]:
                 report_loss(options, partition, wanted, earliest[partition], latest[partition])

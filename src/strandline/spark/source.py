@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from strandline.spark.arrow import read_schema
+from strandline.spark.arrow import check_schema, read_schema
 from strandline.spark.options import SourceOptions, parse_options
 from strandline.spark.planner import Narrowing, plan
 from strandline.spark.reading import RangePartition, read_range
@@ -49,13 +49,16 @@ class StrandlineDataSource(DataSource):
         return read_schema(parse_options(self.options).include_headers)
 
     def reader(self, schema: StructType) -> BatchReader:
-        """A batch read with its options checked."""
+        """A batch read with its options checked. Raises ConfigError."""
         options = parse_options(self.options)
+        check_schema(schema, options.include_headers)
         return FilteringReader(options, schema) if options.push_filters else BatchReader(options, schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:
-        """A streaming read with its options checked."""
-        return StreamReader(parse_options(self.options, streaming=True), schema)
+        """A streaming read with its options checked. Raises ConfigError."""
+        options = parse_options(self.options, streaming=True)
+        check_schema(schema, options.include_headers)
+        return StreamReader(options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:
         """The sink of a streaming query; output mode "complete" appends its rows, as Spark's own Kafka sink."""

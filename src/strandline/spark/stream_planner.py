@@ -39,6 +39,8 @@ class StreamPlanner:
         self._last_batch_ms: float | None = None
         self.newest: StreamOffset | None = None
         """The ends of the log at the last look, for the query's progress."""
+        self.lag: dict[TopicPartition, int] = {}
+        """Offsets of each partition that lay there at the last look and are in no batch that was planned."""
 
     def initial(self) -> StreamOffset:
         """Where a query without a checkpoint starts.
@@ -79,6 +81,7 @@ class StreamPlanner:
         now = self._ends()
         begins = self._begins(start, now)
         self.newest = StreamOffset(dict(now.offsets), now.ids)
+        self.lag = {partition: last - begins[partition] for partition, last in now.offsets.items()}
         ends = dict(now.offsets)
         if self._target is not None:
             goals = self._target.offsets
@@ -97,6 +100,7 @@ class StreamPlanner:
         if end.same_place(start):
             return start
         self._last_batch_ms = self._clock.monotonic_ms()
+        self.lag.update({partition: now.offsets[partition] - offset for partition, offset in ends.items()})
         return end
 
     def ranges(self, start: StreamOffset, end: StreamOffset) -> list[OffsetRange]:

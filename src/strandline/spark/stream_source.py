@@ -76,9 +76,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._plan().stop_at_present()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The ends of the log at the last trigger: `latestOffset` in the query's progress."""
-        newest = self._planner.newest if self._planner is not None else None
-        return None if newest is None else newest.to_json()
+        """The ends of the log at the last trigger: `latestOffset` in the query's progress. Beside the form of an offset
+        it says what each partition lags behind, which Spark's Python API has no place for else."""
+        if self._planner is None or self._planner.newest is None:
+            return None
+        lag: dict[str, dict[str, int]] = {}
+        for (topic, number), behind in sorted(self._planner.lag.items()):
+            lag.setdefault(topic, {})[str(number)] = behind
+        return {**self._planner.newest.to_json(), "lag": lag}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of one micro-batch. Raises as `StreamPlanner.ranges`."""
