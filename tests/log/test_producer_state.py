@@ -172,6 +172,18 @@ def test_snapshot_round_trip_keeps_all_five() -> None:
     assert loaded.encode_snapshot() == states.encode_snapshot()
 
 
+def test_a_snapshot_keeps_a_batch_over_the_wrap_of_sequences() -> None:
+    """Its first sequence is not in the row: it is counted back from the last one, over 0."""
+    states = ProducerStates()
+    states.update(header(SEQUENCE_MAX, 3), 10, 1)  # SEQUENCE_MAX, 0, 1
+    loaded = ProducerStates()
+    loaded.load_snapshot(states.encode_snapshot(), 777)
+    duplicate = loaded.check(header(SEQUENCE_MAX, 3))
+    assert duplicate is not None
+    assert duplicate.first_offset == 10
+    assert loaded.check(header(2)) is None
+
+
 def test_snapshot_is_kafkas_format() -> None:
     """ProducerSnapshot version 1: a loader that keeps one row a producer ends with its newest batch."""
     data = filled().encode_snapshot()

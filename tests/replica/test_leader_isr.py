@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.ids import PartitionEpoch
+from strandline.proto.ids import LeaderEpoch, PartitionEpoch
 from strandline.replica.core.leader import PROPOSAL_BACKOFF_MS
 from strandline.replica.states import BrokerState
 from tests.replica.leader_bench import (
@@ -151,11 +151,13 @@ def test_one_change_at_a_time() -> None:
     assert pending(core).item.partition_epoch == 51
 
 
-def test_an_ineligible_replica_rolls_the_change_back() -> None:
-    """D-12 (KAFKA-13916): back to the committed ISR, and no second try with the next acknowledgement."""
+@pytest.mark.parametrize("error", [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED])
+def test_an_ineligible_replica_rolls_the_change_back(error: ErrorCode) -> None:
+    """D-12 (KAFKA-13916): back to the committed ISR, and no second try with the next acknowledgement. So it is with
+    what the controller says that it has not even tried."""
     core = leader(state(isr=(1, 2)), end=10, high_watermark=10)
     fetched(core, THREE, 10)
-    core.answered(pending(core), refused(core, ErrorCode.INELIGIBLE_REPLICA), 0.0)
+    core.answered(pending(core), refused(core, error), 0.0)
     assert core.pending is None
     assert core.maximal_isr == (ONE, TWO)
     core.acked(core.followers[THREE], 10, 10, 1.0)
@@ -213,6 +215,19 @@ def test_an_answer_that_metadata_have_overtaken_is_ignored() -> None:
     assert core.pending is None
     core.answered(change, replace(answer, isr=(ONE,)), 0.0)
     assert core.isr == (ONE, TWO, THREE)
+
+
+def test_an_answer_of_other_epochs_is_ignored() -> None:
+    """Rule B: it tells of a partition that has another leader by now, or of what this leader knows to be past; what is
+    pending may have been committed all the same, and stays."""
+    for over in ({"leader_epoch": LeaderEpoch(9)}, {"partition_epoch": PartitionEpoch(49)}):
+        core = leader(state(isr=(1, 2)), end=10, high_watermark=10)
+        fetched(core, THREE, 10)
+        change = pending(core)
+        change.sent = True
+        core.answered(change, replace(committed(core), **over), 0.0)  # type: ignore[arg-type]
+        assert pending(core) is change
+        assert (core.isr, core.maximal_isr) == ((ONE, TWO), (ONE, TWO, THREE))
 
 
 def test_metadata_of_the_same_partition_epoch_leave_a_change_pending() -> None:

@@ -151,6 +151,22 @@ def test_broker_registers_again_before_it_was_fenced(machine_cluster: Any) -> No
     assert cluster.image.brokers[1].fenced
 
 
+def test_who_stopped_uncleanly_and_registers_before_it_was_fenced_leaves_the_isr(machine_cluster: Any) -> None:
+    """KAFKA-15586: it may lack what it has acknowledged, and is neither in sync nor eligible, even as the last one."""
+    cluster = machine_cluster(3)
+    cluster.create()
+    cluster.fence(1)
+    cluster.now_ms = 9_000.0
+    cluster.beat(3)
+    cluster.register(2)
+    info = cluster.partition()
+    assert (info.leader, info.isr, info.eligible_leader_replicas) == (3, (3,), ())
+    cluster.now_ms = 18_000.0
+    cluster.register(3)
+    info = cluster.partition()
+    assert (info.leader, info.isr, info.eligible_leader_replicas) == (NO_NODE, (), ())
+
+
 def test_all_killed_and_back_in_any_order_the_last_one_in_sync_leads(machine_cluster: Any) -> None:
     """SIGKILL of all: who was last in the ISR holds all that was acknowledged; it leads when it is back, uncleanly."""
     cluster = machine_cluster(3)

@@ -8,9 +8,12 @@ import pytest
 
 from strandline.controller import api
 from strandline.controller.machine import elections, producer_ids
+from strandline.controller.machine.result import Result
+from strandline.controller.machine.state import PRODUCER_ID_BLOCK
+from strandline.controller.metadata.records import ProducerIdsRecord
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
-from strandline.proto.ids import NO_NODE
+from strandline.proto.ids import NO_NODE, BrokerEpoch, NodeId, ProducerId
 
 PREFERRED, UNCLEAN = api.ElectionKind
 
@@ -112,6 +115,18 @@ def test_tracked_offsets_are_soft_and_have_an_age(machine_cluster: Any) -> None:
     assert reports() == [(1, -1, -1, -1), (2, -1, -1, -1)]
     with pytest.raises(KafkaError):
         elections.describe_replicas(cluster.state, api.DescribeReplicasRequest(("nope",)), 0)
+
+
+def test_producer_ids_do_not_begin_again_at_their_end(machine_cluster: Any) -> None:
+    """Rule C: the last block ends below 2^63, and after it there is none."""
+    cluster = machine_cluster(1)
+    last = 2**63 - 1 - PRODUCER_ID_BLOCK
+    epoch = BrokerEpoch(cluster.epoch(1))
+    cluster.run(Result(None, [ProducerIdsRecord(NodeId(1), epoch, ProducerId(last))]))
+    request = api.AllocateProducerIdsRequest(NodeId(1), epoch)
+    assert cluster.run(producer_ids.allocate_producer_ids(cluster.state, request)).first_producer_id == last
+    with pytest.raises(KafkaError, match="All producer ids"):
+        producer_ids.allocate_producer_ids(cluster.state, request)
 
 
 def test_producer_id_blocks_are_never_given_out_twice(machine_cluster: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raft_bench import Bench, key
+from raft_bench import Bench, batch, key
 
 from strandline.controller.raft.log_summary import LogSummary
 from strandline.controller.raft.messages import FetchResponse, LeaderChange, OffsetAndEpoch
@@ -74,6 +74,24 @@ def test_a6_nothing_of_an_older_epoch_is_committed_by_count() -> None:
     assert bench.core.leading.epoch_high_watermark == 6
 
 
+def test_a6_a_new_leader_tells_no_high_watermark_before_its_epoch_has_one() -> None:
+    """A6: what it knew as a follower may lag behind what its predecessor had committed, and is of another epoch."""
+    bench = Bench()
+    bench.follow(2)
+    bench.fetched(batch(0, 1, 5), high_watermark=4)
+    bench.flush()
+    bench.fetched(high_watermark=4)
+    bench.lead()
+    assert bench.core.high_watermark == 4
+    response = bench.fetch(3, 2)
+    assert isinstance(response, FetchResponse)
+    assert response.high_watermark == -1
+    bench.fetch(2, 6)
+    response = bench.fetch(3, 2)
+    assert isinstance(response, FetchResponse)
+    assert response.high_watermark == 6
+
+
 def test_a6_the_high_watermark_does_not_go_back() -> None:
     """A6: a follower that lost its tail fetches from further back."""
     bench = Bench()
@@ -98,6 +116,22 @@ def test_a7_only_a_valid_fetch_updates_replica_state() -> None:
     assert response.diverging == OffsetAndEpoch(2, 1)
     assert bench.core.leading.voters[NodeId(2)].end_offset == -1
     assert bench.core.leading.epoch_high_watermark is None
+
+
+def test_a7_divergence_and_snapshot_are_answered_at_once() -> None:
+    """A7: there is nothing to wait for; who waits a fetch's time for it stays behind."""
+    snapshot = OffsetAndEpoch(4, 2)
+    bench = Bench(
+        saved=ElectionState(3),
+        log=LogSummary(start=snapshot, snapshot=snapshot, end_offset=9, epochs=((2, 4), (3, 6))),
+    )
+    bench.lead()
+    diverging = bench.fetch(2, 8, last_epoch=2, max_wait_ms=500)
+    assert isinstance(diverging, FetchResponse)
+    assert diverging.diverging == OffsetAndEpoch(6, 2)
+    behind = bench.fetch(3, 1, last_epoch=1, max_wait_ms=500)
+    assert isinstance(behind, FetchResponse)
+    assert behind.snapshot == snapshot
 
 
 def test_a7_errors_of_fetch() -> None:

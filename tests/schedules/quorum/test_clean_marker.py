@@ -69,6 +69,23 @@ def test_b_a_clean_marker_vouches_for_every_log() -> None:
     assert marked > 0
 
 
+def test_b_a_clean_marker_is_there_once_the_stop_has_ended() -> None:
+    """B: forced to disk with its name: the power may fail right after the stop, and the next start need not recover."""
+    for seed in range(8):
+        machine = Machine(seed)
+
+        async def scenario(machine: Machine = machine) -> None:
+            process = machine.world.spawn("n1", machine.first_life)
+            assert process.main is not None
+            await process.main
+            machine.world.power_cut("n1")
+            await machine.live()
+
+        machine.world.run(scenario())
+        assert machine.opened is not None
+        assert machine.opened.clean_shutdown_broker_epoch == 7, seed
+
+
 def test_b_a_clean_marker_does_not_come_back() -> None:
     """B (KAFKA-10471): deleted durably at start, before any log is loaded: whenever the power fails after that, the
     next start is told of an unclean stop."""

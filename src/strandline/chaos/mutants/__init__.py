@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from strandline.chaos.mutants import (
+    clauses,
     controller,
     elections,
     groups,
@@ -45,6 +46,7 @@ MUTANTS: dict[str, Mutant] = {
         idempotence.TABLE,
         groups.TABLE,
         storage.TABLE,
+        clauses.TABLE,
     )
     for mutant in table
 }
