@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 from strandline.client import Admin
 from strandline.cluster.dev import DevCluster
@@ -55,6 +56,12 @@ class FaultyCluster:
         """The proxies' addresses."""
         return ",".join(proxy.address for proxy in self.proxies.values())
 
+    def address_of(self, *nodes: int) -> str:
+        """Where clients reach these brokers: the proxies, but for those that were added later and have none."""
+        return ",".join(
+            self.proxies[node].address if node in self.proxies else self.nodes.client(node) for node in nodes
+        )
+
     def produce_requests(self) -> int:
         """Produce requests that came through the proxies since `heal`."""
         return sum(proxy.requests[PRODUCE] for proxy in self.proxies.values())
@@ -69,8 +76,10 @@ class FaultyCluster:
         for node in dead:
             self.nodes.start_node(node, wait=False)
         self.nodes.wait_ready(dead)
-        with Admin(self.bootstrap) as admin:
-            eventually(lambda: _all_in_sync(admin), 30)
+        # Each for itself: one that stood still goes on telling for a moment what was before.
+        for proxy in self.proxies.values():
+            with Admin(proxy.address) as admin:
+                eventually(partial(_all_in_sync, admin))
 
 
 def _all_in_sync(admin: Admin) -> bool:

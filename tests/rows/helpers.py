@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 
 from strandline.client import Admin, Consumer, NewTopic, Producer
+from strandline.client.errors import UnknownTopic
 from strandline.client.types import PartitionDescription
 from strandline.cluster.dev import DevCluster
 
@@ -21,7 +23,7 @@ QUICK = {
 """Settings for tests that wait for a silent node to be noticed."""
 
 
-def eventually(check: Callable[[], T], timeout_s: float = 15.0, pause_s: float = 0.05) -> T:
+def eventually(check: Callable[[], T], timeout_s: float = 60.0, pause_s: float = 0.05) -> T:
     """Call `check` until it returns something true without an AssertionError; its last failure after the time.
 
     Raises:
@@ -42,17 +44,52 @@ def eventually(check: Callable[[], T], timeout_s: float = 15.0, pause_s: float =
 
 
 def make_topic(cluster: DevCluster, name: str, partitions: int = 1, replication: int = -1, **configs: str) -> None:
-    """Create a topic; keyword `min_insync_replicas="1"` means min.insync.replicas=1."""
+    """Create a topic, known to every broker that answers; keyword `min_insync_replicas="1"` means
+    min.insync.replicas=1."""
     named = {key.replace("_", "."): value for key, value in configs.items()}
     with Admin(cluster.responsive) as admin:
         admin.create_topics([NewTopic(name, partitions, replication, configs=named)])
+    wait_led(cluster.responsive, name)
+
+
+def wait_led(bootstrap: str, topic: str, where: Callable[[Sequence[PartitionDescription]], bool] = any) -> None:
+    """Return once each of these brokers knows a leader of every partition, and the partitions are as `where` says.
+
+    A creation is answered by the controller: a broker hears of it a moment later, on a busy machine a long one. The
+    same holds for elections.
+    """
+
+    def known(admin: Admin) -> bool:
+        if topic not in admin.list_topics(include_internal=True):
+            return False
+        [description] = admin.describe_topics([topic])
+        parts = description.partitions
+        assert all(part.leader is not None for part in parts), f"{topic}: {parts}"
+        assert where(parts), f"{topic}: {parts}"
+        return True
+
+    for address in bootstrap.split(","):
+        with Admin(address) as admin:
+            eventually(partial(known, admin))
+
+
+def wait_gone(bootstrap: str, topic: str) -> None:
+    """Return once none of these brokers knows the topic: who creates it anew must not write into the old one."""
+    for address in bootstrap.split(","):
+        with Admin(address) as admin:
+            eventually(lambda: topic not in admin.list_topics())
 
 
 def describe(
     cluster: DevCluster, topic: str, partition: int = 0, via: Sequence[int] | None = None
 ) -> PartitionDescription:
     """One partition as the brokers `via` (any that answers) see it."""
-    bootstrap = cluster.responsive if via is None else ",".join(cluster.client(node) for node in via)
+    return _describe(
+        cluster.responsive if via is None else ",".join(cluster.client(node) for node in via), topic, partition
+    )
+
+
+def _describe(bootstrap: str, topic: str, partition: int) -> PartitionDescription:
     with Admin(bootstrap) as admin:
         [description] = admin.describe_topics([topic])
     return description.partitions[partition]
@@ -69,15 +106,26 @@ def leader_of(cluster: DevCluster, topic: str, partition: int = 0) -> int:
     return found
 
 
-def wait_isr(cluster: DevCluster, topic: str, members: set[int], partition: int = 0, timeout_s: float = 20.0) -> None:
-    """Return once the ISR is exactly these."""
+def wait_isr(cluster: DevCluster, topic: str, members: set[int], partition: int = 0, timeout_s: float = 60.0) -> None:
+    """Return once the ISR is exactly these, in the eyes of every broker that answers: one that stood still, or was cut
+    off, goes on telling for a moment what was before."""
 
     def same() -> bool:
-        isr = set(describe(cluster, topic, partition).isr)
-        assert isr == members, f"the ISR is {isr}"
+        answering = cluster.responsive.split(",")
+        try:
+            seen = {address: set(_describe(address, topic, partition).isr) for address in answering}
+        except UnknownTopic:
+            return False  # it stood still when the topic was made
+        assert all(isr == members for isr in seen.values()), f"the ISR of {topic}-{partition} is {seen}, not {members}"
         return True
 
     eventually(same, timeout_s)
+
+
+def wait_leaderless(cluster: DevCluster, topic: str, nodes: Sequence[int], partition: int = 0) -> None:
+    """Return once each of these brokers has heard that the leader is gone; nobody may have taken its place."""
+    for node in nodes:
+        eventually(lambda: describe(cluster, topic, partition, via=[node]).leader is None)  # noqa: B023  called at once
 
 
 def send_all(
@@ -89,8 +137,9 @@ def send_all(
         return [future.result(60).offset for future in futures]
 
 
-def read_all(cluster: DevCluster, topic: str, partition: int = 0, timeout_s: float = 20.0) -> list[bytes | None]:
-    """Every committed value of a partition, from the beginning."""
+def read_all(cluster: DevCluster, topic: str, partition: int = 0, timeout_s: float = 60.0) -> list[bytes | None]:
+    """Every committed value of a partition, from the beginning: what was acknowledged under acks=all, and what the
+    followers have of the rest."""
     with Consumer(cluster.responsive) as consumer:
         consumer.assign([(topic, partition)])
         consumer.seek_to_beginning()

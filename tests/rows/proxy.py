@@ -81,6 +81,9 @@ class TcpProxy:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        if self._server is None:
+            writer.close()  # let in just before `shut`, which has not seen it
+            return
         self._tasks.add(task)
         try:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
@@ -163,10 +166,10 @@ class KafkaProxy(TcpProxy):
             frame = bytearray(await _frame(reader))
             api_key, _version, correlation = _HEADER.unpack_from(frame)
             asked[correlation] = api_key
-            self.requests[api_key] += 1
             if api_key == PRODUCE:
                 self.producing_connections.add(connection)
                 self.frames.append(bytes(frame))
+            self.requests[api_key] += 1  # last: tests in another thread wait for it, and look at the others then
             if self.damage_request is not None:
                 self.damage_request(api_key, frame)
             writer.write(_LENGTH.pack(len(frame)) + frame)

@@ -18,6 +18,7 @@ from tests.rows.helpers import (
     read_all,
     send_all,
     wait_isr,
+    wait_leaderless,
 )
 
 
@@ -51,7 +52,8 @@ def test_s43_an_unclean_election_says_what_it_loses_before_and_after() -> None:
         cluster.kill(leader)
         for node in stale:
             cluster.start_node(node)
-        assert describe(cluster, "s43", via=stale).leader is None
+        wait_leaderless(cluster, "s43", stale)
+        eventually(lambda: known(cluster).count("lacks 2 committed") == 2)  # both have told the controller of theirs
         with Admin(cluster.responsive) as admin:
             [entry] = [
                 one

@@ -26,7 +26,7 @@ from strandline.client.types import LATEST
 from strandline.cluster.cli.main import main
 from strandline.cluster.dev import DevCluster
 from tests.rows.copies import STRANDLINE, assert_copied, by_key, check, essence, fill, make_source
-from tests.rows.helpers import eventually, send_all
+from tests.rows.helpers import eventually, send_all, wait_gone
 from tests.rows.topics import create, drain
 
 SMALL_BATCHES = {"max.message.bytes": "8000"}
@@ -165,7 +165,7 @@ def test_records_of_others_while_it_follows(cluster: DevCluster) -> None:
         except BaseException as error:
             failures.append(error)
 
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=work, daemon=True)
     thread.start()
     try:
         eventually(lambda: copy.result().written == 100)
@@ -177,7 +177,7 @@ def test_records_of_others_while_it_follows(cluster: DevCluster) -> None:
             send_all(cluster, "followed.copy", [b"mine"], number)
         fill(cluster.bootstrap, "followed", 60, first=160)
     finally:
-        thread.join(30)
+        thread.join(60)
     assert not thread.is_alive()
     [error] = failures
     assert isinstance(error, ForeignRecords)
@@ -253,7 +253,7 @@ def test_a_topic_that_was_made_anew_is_another_one(cluster: DevCluster) -> None:
         name = source if wrong == "source" else target
         with Admin(cluster.bootstrap) as admin:
             admin.delete_topics([name])
-            eventually(lambda admin=admin, name=name: name not in admin.list_topics())  # type: ignore[misc]
+        wait_gone(cluster.bootstrap, name)
         create(cluster.bootstrap, name, 3)
         with pytest.raises(CopyRefused, match=r"(notes no round)|(is another one)"):
             copy_topic(cluster.bootstrap, source, target)
@@ -281,14 +281,14 @@ def test_a_copy_relieves_the_one_that_runs(cluster: DevCluster) -> None:
         except BaseException as error:
             failures.append(error)
 
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=work, daemon=True)
     thread.start()
     eventually(lambda: first.result().written == 1000)
     words = ["topic", "copy", "twice", "twice.copy", "--follow", "-o", "json", "--bootstrap", cluster.bootstrap]
     second = interruptible([sys.executable, "-m", STRANDLINE, *words])
     try:
         fill(cluster.bootstrap, "twice", 500, first=1000)
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
         [error] = failures
         assert isinstance(error, CopyTakenOver)

@@ -21,7 +21,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from tests.rows.faults import FaultyCluster
 from tests.rows.foreign import kcat, needs_kcat, segment_files, stored_batches, topic_cli
-from tests.rows.helpers import describe, eventually, read_all, send_all
+from tests.rows.helpers import describe, eventually, read_all, send_all, wait_led
 from tests.rows.topics import create
 
 EVERY_BROKER = ConfigResource("broker", "")
@@ -94,6 +94,8 @@ def test_topic_commands(cluster: DevCluster) -> None:
     assert (created["partitions"], created["replication_factor"]) == (3, 2)
     foreign = AdminClient({"bootstrap.servers": cluster.bootstrap})
     foreign.create_topics([ForeignTopic("s11-theirs", 3, 2, config={"retention.ms": "60000"})])["s11-theirs"].result(10)
+    for name in ("s11-ours", "s11-theirs"):
+        wait_led(cluster.bootstrap, name)
 
     def described(name: str) -> dict[str, Any]:
         [document] = json.loads(topic_cli(cluster.bootstrap, "describe", name, "-o", "json").stdout)
@@ -137,6 +139,7 @@ def test_default_replication_factor(cluster: DevCluster) -> None:
     made = topic_cli(cluster.bootstrap, "create", "s13")
     assert "3 replicas each" in made.stdout
     assert made.stderr == ""
+    wait_led(cluster.bootstrap, "s13")
     assert len(describe(cluster, "s13").replicas) == 3
     with DevCluster(nodes=1) as alone:
         made = topic_cli(alone.bootstrap, "create", "s13")
@@ -179,9 +182,14 @@ def test_topics_made_on_first_use(cluster: DevCluster) -> None:
         kcat("-b", cluster.bootstrap, "-P", "-t", "s15-kcat", stdin=b"x\n")
         with Producer(cluster.bootstrap) as producer:
             assert producer.send("s15-ours", b"x").result(20).offset == 0
-        kcat("-b", cluster.bootstrap, "-L", "-t", "s15-asked", "-X", "allow.auto.create.topics=true")
         made = ("s15-kcat", "s15-ours", "s15-asked")
-        eventually(lambda: set(made) <= set(admin.list_topics()))
+
+        def all_made() -> bool:
+            # It asks once, and perhaps a broker that has not heard of the setting yet.
+            kcat("-b", cluster.bootstrap, "-L", "-t", "s15-asked", "-X", "allow.auto.create.topics=true")
+            return set(made) <= set(admin.list_topics())
+
+        eventually(all_made)
         for topic in admin.describe_topics(made):
             assert [len(part.replicas) for part in topic.partitions] == [3]
             resource = ConfigResource("topic", topic.name)
@@ -252,7 +260,7 @@ def test_preferred_leaders_return(faulty: FaultyCluster) -> None:
             [topic] = admin.describe_topics(["s18-rolling"])
             return all(part.leader == part.replicas[0] and len(part.isr) == 3 for part in topic.partitions)
 
-        eventually(preferred, 30)
+        eventually(preferred)
         acks = [future.result(30) for future in sent]
         ends = admin.list_offsets({("s18-rolling", number): -1 for number in range(3)})
     assert len({(ack.partition, ack.offset) for ack in acks}) == 18

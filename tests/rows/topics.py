@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from strandline.client import EARLIEST, LATEST, Admin, Consumer, ConsumerRecord, NewTopic
-from tests.rows.helpers import eventually
+from tests.rows.helpers import eventually, wait_led
 
 
 def create(
@@ -25,20 +24,11 @@ def create(
         topic = NewTopic(name, partitions, replication, configs or {})
     with Admin(bootstrap) as admin:
         admin.create_topics([topic])
-    for address in bootstrap.split(","):
-        with Admin(address) as admin:
-            eventually(partial(_led, admin, name))
+    wait_led(bootstrap, name)
 
 
-def _led(admin: Admin, name: str) -> bool:
-    if name not in admin.list_topics():
-        return False
-    [topic] = admin.describe_topics([name])
-    return all(part.leader is not None for part in topic.partitions)
-
-
-def drain(bootstrap: str, topic: str, partitions: int, timeout_s: float = 30.0) -> list[ConsumerRecord]:
-    """Every committed record of a topic."""
+def drain(bootstrap: str, topic: str, partitions: int, timeout_s: float = 60.0) -> list[ConsumerRecord]:
+    """Every record of a topic that is committed at this moment: one of acks=0 or 1 may not be yet."""
     every = [(topic, number) for number in range(partitions)]
     with Admin(bootstrap) as admin:
         first = admin.list_offsets(dict.fromkeys(every, EARLIEST))
