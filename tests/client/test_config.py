@@ -54,6 +54,7 @@ def test_both_spellings_and_text_are_taken() -> None:
     ("settings", "says"),
     [
         ({"linger.m": 1}, "did you mean linger.ms"),
+        ({"transactional.id": "t"}, "transactions are not served yet"),
         ({"linger.ms": -1}, "at least 0"),
         ({"linger.ms": "soon"}, "a number"),
         ({"linger.ms": float("nan")}, "a number"),

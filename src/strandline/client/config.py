@@ -77,6 +77,8 @@ class CommonConfig:
             if item is None:
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"did you mean {kafka_name(near[0])}?" if near else f"see the settings of {cls.title}"
+                if name.startswith("transaction"):
+                    hint = "transactions are not served yet, and enable.idempotence stores each record once"
                 raise ConfigError(key, value, f"there is no such setting of {cls.title}; {hint}")
             if name in values:
                 raise ConfigError(key, value, "it is given twice, under Kafka's and under Python's name")
