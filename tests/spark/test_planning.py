@@ -175,6 +175,20 @@ def test_a_table_of_the_catalog_is_refused_with_what_works() -> None:
         options(provider="strandline", owner="root", **{"option.subscribe": "a"})
 
 
+def test_an_internal_topic_is_read_by_its_name_and_matched_by_no_pattern() -> None:
+    class WithInternal(FixedOffsets):
+        earliest_offsets = FixedOffsets.earliest_offsets | {TopicPartition("__offsets", 0): 0}
+        latest_offsets = FixedOffsets.latest_offsets | {TopicPartition("__offsets", 0): 3}
+
+        def topics(self) -> Mapping[str, TopicShape]:
+            return {**super().topics(), "__offsets": TopicShape(1, None, internal=True)}
+
+    own = [OffsetRange(TopicPartition("__offsets", 0), 0, 3)]
+    assert plan(options(subscribe="__offsets"), WithInternal()) == own
+    assert plan(options(assign='{"__offsets": [0]}'), WithInternal()) == own
+    assert plan(options(subscribePattern="off|b"), WithInternal()) == []
+
+
 def test_a_pattern_has_blanks_trimmed() -> None:
     assert [part.partition for part in planned(subscribePattern=" a ")] == [A0, A1]
 

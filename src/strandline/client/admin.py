@@ -66,10 +66,11 @@ class Admin:
         """The names of all topics, sorted."""
         return self._wait(self._inner.list_topics(include_internal=include_internal))
 
-    def describe_topics(self, names: Iterable[str] | None) -> list[TopicDescription]:
+    def describe_topics(self, names: Iterable[str] | None, *, include_internal: bool = False) -> list[TopicDescription]:
         """Leaders, replicas, ISR and eligible leader replicas of every partition, in the order of `names`; None: of
-        every topic at one moment, without the eligible leader replicas."""
-        return self._wait(self._inner.describe_topics(names))
+        every topic at one moment, without the eligible leader replicas, and of internal ones with `include_internal`
+        alone."""
+        return self._wait(self._inner.describe_topics(names, include_internal=include_internal))
 
     def describe_cluster(self) -> ClusterDescription:
         """The brokers, fenced ones included where the cluster tells them."""

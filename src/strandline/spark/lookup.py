@@ -53,8 +53,10 @@ class ClusterOffsets:
     def topics(self) -> Mapping[str, TopicShape]:
         """Every topic with its number of partitions and its id."""
         return {
-            topic.name: TopicShape(len(topic.partitions), None if topic.topic_id is None else str(topic.topic_id))
-            for topic in self._admin.describe_topics(None)
+            topic.name: TopicShape(
+                len(topic.partitions), None if topic.topic_id is None else str(topic.topic_id), topic.is_internal
+            )
+            for topic in self._admin.describe_topics(None, include_internal=True)
         }
 
     def earliest(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:

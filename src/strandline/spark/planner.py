@@ -93,6 +93,8 @@ class TopicShape(NamedTuple):
 
     partitions: int
     topic_id: str | None = None
+    internal: bool = False
+    """Read where it is named, but matched by no pattern, as in Spark's own source: `__consumer_offsets`."""
 
 
 @dataclass(frozen=True)
@@ -219,7 +221,9 @@ def select_partitions(
     if options.pattern is not None:
         pattern = re.compile(options.pattern)
         # Found anywhere in the name, as Spark's own source does it. A query that writes must not read its own ledger.
-        topics: Iterable[str] = sorted(name for name in counts if pattern.search(name) and name != LEDGER_TOPIC)
+        topics: Iterable[str] = sorted(
+            name for name in counts if pattern.search(name) and name != LEDGER_TOPIC and not shapes[name].internal
+        )
     else:
         missing = [topic for topic in options.topics if topic not in counts]
         if missing and not missing_ok:

@@ -7,6 +7,7 @@ out the rows that lie in the log already: see `strandline.spark.ledger`, and doc
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -33,7 +34,10 @@ _BATCH_ID = "streaming.sql.batchId"
 
 
 class SinkError(StrandlineError):
-    """A row cannot be written, or was not acknowledged. Records before it may lie in the log; see the ledger's rule."""
+    """A row cannot be written, or was not acknowledged. Records before it may lie in the log; see the ledger's rule.
+
+    The error of a task names query, epoch and task; its cause is the client's own error, where there is one.
+    """
 
 
 @dataclass
@@ -129,23 +133,33 @@ def write_rows(
         ledger_floor: the ledger's entries before this offset are of no concern.
 
     Raises:
-        SinkError: a row without a topic, or a record that was not acknowledged, with the cause.
-        UnknownTopic, KafkaError, ClientTimeout.
+        SinkError: a row that cannot be written (no topic, or one that does not exist, a partition that it has not, too
+            large), a record that was not acknowledged, or brokers that cannot be reached.
     """
     report = TaskReport(*key, sent=0, found=0)
     first = next((batch for batch in batches if batch.num_rows), None)
     if first is None:
         return report
+    try:
+        _write(options, report, itertools.chain([first], batches), ledger_floor)
+    except StrandlineError as error:
+        raise SinkError(
+            f"query {key.query}, epoch {key.epoch}, task {key.task}: {error}. The batch fails; started again, it "
+            f"writes what is missing."
+        ) from error
+    return report
+
+
+def _write(options: SinkOptions, report: TaskReport, batches: Iterator[pa.RecordBatch], ledger_floor: int) -> None:
+    key = TaskKey(report.query, report.epoch, report.task)
     with _Connections(options) as connections:
         connections.ledger.ensure()
         earlier = connections.ledger.earlier(key, ledger_floor)
         written = find_written(earlier, options.bootstrap, options.reader_settings, connections.admin)
         task = _Task(connections, key, written, report)
-        task.write(first)
         for batch in batches:
             task.write(batch)
         task.finish()
-    return report
 
 
 class _Task:
@@ -205,10 +219,7 @@ class _Task:
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
-            raise SinkError(
-                f"query {self._key.query}, epoch {self._key.epoch}, task {self._key.task}: a record was not "
-                f"acknowledged: {self._failure}. The batch fails; started again, it writes what is missing."
-            ) from self._failure
+            raise SinkError(f"a record was not acknowledged: {self._failure}") from self._failure
 
 
 def _bytes_of(column: Any, count: int) -> list[bytes | None]:
@@ -221,4 +232,8 @@ def _bytes_of(column: Any, count: int) -> list[bytes | None]:
 
 
 def _headers_of(told: list[dict[str, Any]] | None) -> tuple[tuple[str, bytes | None], ...]:
-    return () if not told else tuple((item["key"], item["value"]) for item in told)
+    if not told:
+        return ()
+    if any(item is None or item["key"] is None for item in told):
+        raise SinkError("a header has no name: an element of the column `headers`, or its `key`, is null")
+    return tuple((item["key"], item["value"]) for item in told)

@@ -20,6 +20,7 @@ SINK_OPTIONS: dict[str, str] = {
     "topic": "The topic of every row, whatever the column `topic` says.",
     "ledgerTopic": f"Where tasks note what they write (default {LEDGER_TOPIC}); created when it is missing.",
     "checkpointLocation": "Spark's own: where the streaming query keeps its progress.",
+    "includeHeaders": "Spark's own; no effect: a column `headers` is written wherever there is one.",
     "path": "Spark's own; no effect.",
 }
 """Every option with its sentence, but `kafka.*`: any setting of the producer, above all `kafka.bootstrap.servers`."""
@@ -80,7 +81,10 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         raise ConfigError("kafka.bootstrap.servers", bootstrap, "the address of a node, such as 127.0.0.1:9092")
     if not ProducerConfig.of(settings).idempotent:
         raise ConfigError("kafka.acks", settings.get("acks", ""), "acks=all with idempotence: rows are written once")
-    return SinkOptions(bootstrap, lower.get("topic"), lower.get("ledgertopic", LEDGER_TOPIC), settings)
+    topic = lower["topic"].strip() if "topic" in lower else None
+    if topic == "":
+        raise ConfigError("topic", lower["topic"], "the name of a topic")
+    return SinkOptions(bootstrap, topic, lower.get("ledgertopic", LEDGER_TOPIC), settings)
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:

@@ -139,18 +139,22 @@ class TopicAdmin(AdminBase):
         """The names of all topics, sorted."""
         return sorted(told.name for told in await self._every_topic() if include_internal or not told.is_internal)
 
-    async def describe_topics(self, names: Iterable[str] | None) -> list[TopicDescription]:
+    async def describe_topics(
+        self, names: Iterable[str] | None, *, include_internal: bool = False
+    ) -> list[TopicDescription]:
         """Leaders, replicas, ISR and eligible leader replicas of every partition, in the order of `names`.
 
-        None: every topic but internal ones, sorted, as one broker has them at one moment (which does not tell the
-        eligible leader replicas). No topic can be gone between its name and its description then.
+        None: every topic, sorted, as one broker has them at one moment (which does not tell the eligible leader
+        replicas). No topic can be gone between its name and its description then. Internal topics are among them with
+        `include_internal` alone.
 
         Raises:
             UnknownTopic, KafkaError.
         """
         if names is None:
             every = [topic_view(told) for told in await self._every_topic()]
-            return sorted((described(view) for view in every if not view.is_internal), key=lambda topic: topic.name)
+            wanted_views = (view for view in every if include_internal or not view.is_internal)
+            return sorted((described(view) for view in wanted_views), key=lambda topic: topic.name)
         wanted = list(dict.fromkeys(names))
         if not wanted:
             return []
