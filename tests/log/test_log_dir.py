@@ -243,6 +243,21 @@ def test_a_partition_made_anew(disk: FailingDisk, tmp_path: Path) -> None:
     asyncio.run(log_dir.delete(OTHER))
 
 
+def test_the_metadata_log_is_no_topics(disk: FailingDisk, tmp_path: Path) -> None:
+    """A topic named as the controllers' log would be created over it."""
+    path = formatted(disk, tmp_path)
+    metadata = Path(path) / "__cluster_metadata-0"
+    metadata.mkdir()
+    log_dir = opened(disk, path)
+    assert not log_dir.logs
+    with pytest.raises(KafkaError, match="the controllers' own log") as caught:
+        log_dir.create(TopicPartition("__cluster_metadata", 0), TOPIC_ID)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    asyncio.run(log_dir.delete(TopicPartition("__cluster_metadata", 0)))
+    assert metadata.exists()
+    assert not list(metadata.iterdir())
+
+
 def test_retention_deletes_after_the_checkpoint(disk: FailingDisk, tmp_path: Path) -> None:
     """D-16's other half: segments go from the disk only once the new log start is durable."""
     path = formatted(disk, tmp_path)

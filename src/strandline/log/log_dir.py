@@ -258,6 +258,8 @@ class LogDir:
         """
         if tp in self.offline:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{tp} is offline here: {self.offline[tp]}")
+        if str(tp) == METADATA_DIRECTORY:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{tp} is the controllers' own log, no topic's")
         if tp in self.logs:
             raise ValueError(f"there is a log of {tp} already")
         directory = f"{self.path}/{tp}"

@@ -11,6 +11,9 @@ from strandline.proto.errors import KafkaError
 MAX_NAME_LENGTH = 249
 """A file name may have 255 bytes; a partition's directory is the topic's name, a dash and the partition's number."""
 
+METADATA_TOPIC = "__cluster_metadata"
+"""The controllers' own log, which is no topic: one of that name would lie in the same directory (`log.log_dir`)."""
+
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -30,19 +33,36 @@ def check_topic_name(name: str) -> None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"The topic name {shown!r} cannot be: {broken}.")
 
 
-def check_collision(name: str, existing: Iterable[str]) -> None:
-    """Metric names turn '.' into '_', so that two topics may not differ in these alone.
+class TakenNames:
+    """Which names a new topic may not have because of others: metric names turn '.' into '_', so that two topics may
+    not differ in these alone. One lookup a name, however many topics there are: one request creates thousands."""
 
-    Raises:
-        KafkaError: INVALID_TOPIC_EXCEPTION, naming the topic it collides with.
-    """
-    unified = name.replace(".", "_")
-    if "_" not in unified:
-        return
-    for other in existing:
-        if other != name and other.replace(".", "_") == unified:
+    def __init__(self, existing: Iterable[str]) -> None:
+        self._existing = existing
+        self._by_metric: dict[str, str] | None = None
+
+    def check(self, name: str) -> None:
+        """Raises KafkaError INVALID_TOPIC_EXCEPTION, naming the topic that `name` collides with."""
+        metric = _metric_name(name)
+        if "_" not in metric:
+            return
+        other = self._names().get(metric, name)
+        if other != name:
             raise KafkaError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
                 f"The topic name {name!r} collides with the existing topic {other!r}: "
                 "they differ in '.' and '_' alone.",
             )
+
+    def add(self, name: str) -> None:
+        """A topic of this name is being created too."""
+        self._names()[_metric_name(name)] = name
+
+    def _names(self) -> dict[str, str]:
+        if self._by_metric is None:
+            self._by_metric = {_metric_name(other): other for other in self._existing}
+        return self._by_metric
+
+
+def _metric_name(name: str) -> str:
+    return name.replace(".", "_")

@@ -26,7 +26,7 @@ from strandline.controller.machine.state import (
     MAX_PARTITIONS_PER_REQUEST,
     MachineState,
 )
-from strandline.controller.machine.topic_names import check_collision, check_topic_name
+from strandline.controller.machine.topic_names import METADATA_TOPIC, TakenNames, check_topic_name
 from strandline.controller.metadata.image import MetadataImage, ResourceType, TopicInfo
 from strandline.controller.metadata.records import (
     ConfigRecord,
@@ -75,31 +75,33 @@ def create_topics(state: MachineState, request: CreateTopicsRequest) -> Result[C
     records: list[MetadataRecord] = []
     outcomes = []
     names = Counter(topic.name for topic in request.topics)
-    created: list[str] = []
+    taken = TakenNames(state.image.topics)
     for topic in request.topics:
         try:
             if names[topic.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"The request names topic {topic.name!r} twice.")
-            outcome, more = _create_topic(state, placement, topic, created)
+            outcome, more = _create_topic(state, placement, topic, taken)
         except KafkaError as error:
             outcome = CreatedTopic(topic.name, error.code, str(error.message))
         else:
             records += more
-            created.append(topic.name)
+            taken.add(topic.name)
         outcomes.append(outcome)
     return Result(CreateTopicsReply(tuple(outcomes)), [] if request.dry_run else records)
 
 
 def _create_topic(
-    state: MachineState, placement: _Placement, topic: CreatableTopic, created: list[str]
+    state: MachineState, placement: _Placement, topic: CreatableTopic, taken: TakenNames
 ) -> tuple[CreatedTopic, list[MetadataRecord]]:
     check_topic_name(topic.name)
+    if topic.name == METADATA_TOPIC:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
     existing = state.image.topics.get(topic.name)
     if existing is not None:
         if topic.topic_id == existing.topic_id:
             return _retried(existing), []
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic {topic.name!r} already exists.")
-    check_collision(topic.name, [*state.image.topics, *created])
+    taken.check(topic.name)
     configs = _checked_configs(topic)
     remark = ""
     if topic.assignments:
