@@ -15,7 +15,7 @@ from strandline.client import EARLIEST, LATEST, Admin, ConfigResource, Producer
 from strandline.cluster.cli.main import main
 from strandline.cluster.dev import DevCluster
 from strandline.proto.ids import TopicPartition
-from tests.rows.helpers import send_all
+from tests.rows.helpers import eventually, send_all
 from tests.rows.topics import create, drain
 
 TOPIC = "ledger"
@@ -136,7 +136,7 @@ def test_into_an_empty_topic_and_under_another_name(source: DevCluster, taken: P
     create(source.bootstrap, "ledger-3", 4)
     run(source, "topic", "restore", str(taken), "--to", "ledger-3")
     assert offsets(source, "ledger-3") == offsets(source, TOPIC)
-    assert own_configs(source, "ledger-3") == CONFIGS
+    eventually(lambda: own_configs(source, "ledger-3") == CONFIGS)  # a broker hears of settings a moment later
 
 
 def test_times_that_the_broker_gave_are_kept(source: DevCluster, empty: DevCluster, tmp_path: Path) -> None:

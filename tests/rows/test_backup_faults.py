@@ -40,7 +40,7 @@ def test_a_restore_outlives_a_leader(tmp_path: Path) -> None:
             leader = leader_of(cluster, "again")
             cluster.kill(leader)
             assert restore.poll() is None, "the restore was over before the leader died"
-            told, _ = restore.communicate(timeout=60)
+            told, _ = restore.communicate(timeout=150)
         finally:
             restore.kill()
             restore.wait()

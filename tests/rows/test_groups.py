@@ -18,6 +18,7 @@ from confluent_kafka import (
     ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
+    Message,
     Producer,
     TopicPartition,
 )
@@ -31,7 +32,10 @@ from tests.rows.readers import FENCED, SESSION_S, Reader, ReaderProcess, setting
 PROGRESS_S_MAX = 3.0
 """Issue 5: what a group may take beyond the session rules. Nothing is measured here, the machine is shared."""
 
-NOISE_S = 4.0
+NOISE_S = 20.0
+
+PATIENT = {"session_timeout_ms": 45_000}
+"""For members that nobody may take for dead, or whose going must be noticed otherwise, on a slow machine too."""
 
 
 @pytest.fixture(scope="module")
@@ -71,18 +75,18 @@ def test_partitions_are_shared_out(cluster: DevCluster) -> None:
     make_topic(cluster, "shared", 8)
     values = produce(cluster, "shared", 8, 400)
     with ExitStack() as stack:
-        readers = [Reader(cluster.bootstrap, "sharers", "shared") for _ in range(3)]
+        readers = [Reader(cluster.bootstrap, "sharers", "shared", **PATIENT) for _ in range(3)]
         for reader in readers:
             stack.callback(reader.close)
-        eventually(lambda: sizes(readers) == [3, 3, 2], 30)
-        fourth = Reader(cluster.bootstrap, "sharers", "shared")
-        eventually(lambda: sizes([*readers, fourth]) == [2, 2, 2, 2], 30)
+        eventually(lambda: sizes(readers) == [3, 3, 2])
+        fourth = Reader(cluster.bootstrap, "sharers", "shared", **PATIENT)
+        eventually(lambda: sizes([*readers, fourth]) == [2, 2, 2, 2])
         values |= produce(cluster, "shared", 8, 100, "more")
-        eventually(lambda: handled([*readers, fourth]) == values, 30)
+        eventually(lambda: handled([*readers, fourth]) == values)
         left = time.monotonic()
         fourth.close()
-        eventually(lambda: sizes(readers) == [3, 3, 2], 30)
-        assert time.monotonic() - left < SESSION_S, "who leaves is not waited for"
+        eventually(lambda: sizes(readers) == [3, 3, 2])
+        assert time.monotonic() - left < 40, "who leaves is not waited for"
 
 
 def test_a_killed_member_is_replaced(cluster: DevCluster) -> None:
@@ -107,8 +111,12 @@ def test_a_killed_member_is_replaced(cluster: DevCluster) -> None:
         for name in ("a", "b"):
             processes[name] = ReaderProcess(cluster.bootstrap, "idlers", "few", client_id=name)
             stack.callback(processes[name].close)
-        eventually(lambda: sorted(owners().values()) == [[], [0]], 30)
-        (owner,) = [name for name, partitions in owners().items() if partitions]
+
+        def shared_out() -> dict[str, list[int]] | None:
+            found = owners()
+            return found if sorted(found.values()) == [[], [0]] else None
+
+        (owner,) = [name for name, partitions in eventually(shared_out).items() if partitions]
         (idle,) = {"a", "b"} - {owner}
         struck = time.monotonic()
         processes[owner].signal(signal.SIGKILL)
@@ -123,12 +131,16 @@ def test_an_old_owner_is_fenced(cluster: DevCluster) -> None:
     slow = Consumer(settings_of(cluster.bootstrap, "fencers", max_poll_interval_ms=6000))
     slow.subscribe(["fencing"])
     try:
-        message = eventually(lambda: slow.poll(1), 30)
-        slow.commit(message, asynchronous=False)
+
+        def record() -> Message | None:
+            polled = slow.poll(1)
+            return polled if polled is not None and polled.error() is None else None
+
+        slow.commit(eventually(record), asynchronous=False)
         # librdkafka leaves by itself when it is not polled for max.poll.interval.ms.
         fresh = Reader(cluster.bootstrap, "fencers", "fencing")
         try:
-            eventually(lambda: fresh.assigned == {0}, 40)
+            eventually(lambda: fresh.assigned == {0})
             with pytest.raises(KafkaException) as refused:
                 slow.commit(offsets=[TopicPartition("fencing", 0, 1)], asynchronous=False)
             assert refused.value.args[0].code() in FENCED
@@ -141,14 +153,14 @@ def test_an_old_owner_is_fenced(cluster: DevCluster) -> None:
 def test_a_static_member_restarts_without_a_rebalance(cluster: DevCluster) -> None:
     """KIP-345: it returns within its session and has its partitions again; the others notice nothing."""
     make_topic(cluster, "static", 4)
-    first = Reader(cluster.bootstrap, "statics", "static", group_instance_id="one")
-    second = Reader(cluster.bootstrap, "statics", "static", group_instance_id="two")
+    first = Reader(cluster.bootstrap, "statics", "static", group_instance_id="one", **PATIENT)
+    second = Reader(cluster.bootstrap, "statics", "static", group_instance_id="two", **PATIENT)
     try:
-        eventually(lambda: sizes([first, second]) == [2, 2], 30)
+        eventually(lambda: sizes([first, second]) == [2, 2])
         before, seen = set(second.assigned), len(first.events)
         second.close()
-        second = Reader(cluster.bootstrap, "statics", "static", group_instance_id="two")
-        eventually(lambda: second.assigned == before, 30)
+        second = Reader(cluster.bootstrap, "statics", "static", group_instance_id="two", **PATIENT)
+        eventually(lambda: second.assigned == before)
         assert len(first.events) == seen, "no rebalance"
     finally:
         second.close()
@@ -163,12 +175,12 @@ def test_cooperative_members_keep_what_they_have(cluster: DevCluster) -> None:
     first = Reader(cluster.bootstrap, "stickers", "sticky", **settings)
     readers = [first]
     try:
-        eventually(lambda: sizes(readers) == [6], 30)
+        eventually(lambda: sizes(readers) == [6])
         readers.append(Reader(cluster.bootstrap, "stickers", "sticky", **settings))
-        eventually(lambda: sizes(readers) == [3, 3], 30)
+        eventually(lambda: sizes(readers) == [3, 3])
         taken = [partitions for kind, partitions in first.events if kind == "revoke" and partitions]
         assert [len(partitions) for partitions in taken] == [3], first.events
-        eventually(lambda: handled(readers) == values, 30)
+        eventually(lambda: handled(readers) == values)
     finally:
         for reader in readers:
             reader.close()
@@ -200,7 +212,7 @@ def test_commit_and_resume(cluster: DevCluster) -> None:
     assert asyncio.run(read(20)) == list(range(40, 60))
     reader = Reader(cluster.bootstrap, "resumers", "resumed")
     try:
-        eventually(lambda: len(reader.read) == 40, 30)
+        eventually(lambda: len(reader.read) == 40)
         assert [offset for _, _, offset, _ in reader.read] == list(range(60, 100))
     finally:
         reader.close()
@@ -213,7 +225,7 @@ def test_offsets_are_set_and_groups_deleted_by_an_administrator(cluster: DevClus
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     reader = Reader(cluster.bootstrap, "admins", "admined")
     try:
-        eventually(lambda: len(reader.read) == 20, 30)
+        eventually(lambda: len(reader.read) == 20)
         listed = {one.group_id: one.state.name for one in admin.list_consumer_groups().result(15).valid}
         assert listed["admins"] == "STABLE"
         wanted = [ConsumerGroupTopicPartitions("admins", [TopicPartition("admined", 0, 3)])]
@@ -254,7 +266,7 @@ def test_the_coordinator_is_killed(cluster: DevCluster) -> None:
     readers = [Reader(cluster.bootstrap, "group-of-survivors", "survivors") for _ in range(2)]
     victim = 0
     try:
-        eventually(lambda: len(handled(readers)) == 40 and sizes(readers) == [2, 2], 30)
+        eventually(lambda: len(handled(readers)) == 40 and sizes(readers) == [2, 2])
         victim = coordinator(cluster, "group-of-survivors")
         struck = time.monotonic()
         cluster.kill(victim)
@@ -269,7 +281,7 @@ def test_the_coordinator_is_killed(cluster: DevCluster) -> None:
             reader.close()
         if victim:
             cluster.start_node(victim)
-            eventually(lambda: len(describe(cluster, "survivors").isr) == 3, 30)
+            eventually(lambda: len(describe(cluster, "survivors").isr) == 3)
 
 
 def test_a_hundred_partitions_over_ten_members(cluster: DevCluster) -> None:
@@ -278,10 +290,10 @@ def test_a_hundred_partitions_over_ten_members(cluster: DevCluster) -> None:
     readers = [Reader(cluster.bootstrap, "tens", "hundred") for _ in range(10)]
     try:
         began = time.monotonic()
-        eventually(lambda: sizes(readers) == [10] * 10, 60)
+        eventually(lambda: sizes(readers) == [10] * 10)
         joined = time.monotonic()
         readers.pop().close()
-        eventually(lambda: sum(sizes(readers)) == 100, 60)
+        eventually(lambda: sum(sizes(readers)) == 100)
         print(f"joined in {joined - began:.1f} s, rebalanced in {time.monotonic() - joined:.1f} s")
     finally:
         for reader in readers:
@@ -294,7 +306,7 @@ def test_offsets_survive_the_whole_cluster(cluster: DevCluster) -> None:
     produce(cluster, "kept", 1, 30)
     reader = Reader(cluster.bootstrap, "keepers", "kept")
     try:
-        eventually(lambda: len(reader.read) == 30, 30)
+        eventually(lambda: len(reader.read) == 30)
     finally:
         reader.close()
     for node in cluster.node_ids:
