@@ -12,9 +12,11 @@ from kafka_node import KafkaNode
 from kafka_wire import KafkaClient
 
 from strandline.controller.metadata.image import topic_resource
+from strandline.controller.metadata.records import PartitionChangeRecord
 from strandline.log.batch import build_batch
 from strandline.log.records import Record
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import Endpoint, NodeId
 
 # Topics
 
@@ -277,6 +279,24 @@ def test_describe_producers(tmp_path: Path) -> None:
         assert (producer.producer_id, producer.producer_epoch, producer.last_sequence) == (7, 2, 0)
         assert producer.current_txn_start_offset == -1
         assert missing.error_code == unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    run(tmp_path, main)
+
+
+def test_a_follower_describes_its_producers(tmp_path: Path) -> None:
+    """As with Kafka: `kafka-transactions.sh find-hanging --broker-id` asks a broker for all of its replicas."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        node.create_topic("t")
+        await produce_one(client, "t", producer_id=7, producer_epoch=2, base_sequence=0)
+        topic_id = node.controller.image.topics["t"].topic_id
+        node.controller.start_broker(NodeId(2), Endpoint("elsewhere", 9092))
+        isr = (NodeId(1), NodeId(2))
+        node.controller.commit([PartitionChangeRecord(topic_id, 0, replicas=isr, isr=isr, leader=NodeId(2))])
+        answer = await client.ask("describe_producers", 0, topics=[{"name": "t", "partition_indexes": [0]}])
+        [[partition]] = (topic.partitions for topic in answer.topics)
+        assert partition.error_code == ErrorCode.NONE
+        assert [one.producer_id for one in partition.active_producers] == [7]
 
     run(tmp_path, main)
 

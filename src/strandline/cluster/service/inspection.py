@@ -12,6 +12,7 @@ from strandline.log.producer_state import ProducerEntry
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
+from strandline.replica.states import Role
 
 
 class ReplicaOnDisk(NamedTuple):
@@ -70,7 +71,11 @@ class Inspection(Base):
         return LogDirDescription(path, replicas, disk.total_bytes(path), disk.free_bytes(path))
 
     def describe_producers(self, context: RequestContext, wanted: Sequence[tuple[str, int]]) -> list[ProducersAnswer]:
-        """One answer a partition, in order: NOT_LEADER_OR_FOLLOWER from anyone but its leader."""
+        """One answer a partition, in order, from any of its replicas (`kafka-transactions.sh --broker-id` asks each).
+
+        Errors: TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER where there is no replica,
+        KAFKA_STORAGE_ERROR where it is offline.
+        """
         return [self._producers(context, name, partition) for name, partition in wanted]
 
     def _producers(self, context: RequestContext, name: str, number: int) -> ProducersAnswer:
@@ -79,6 +84,8 @@ class Inspection(Base):
         if self.image().partition(name, number) is None:
             return ProducersAnswer(name, number, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         partition = self.replicas.partition(TopicPartition(name, number))
-        if partition is None or partition.leader is None or partition.log is None:
+        if partition is None:
             return ProducersAnswer(name, number, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if partition.role is Role.OFFLINE or partition.log is None:
+            return ProducersAnswer(name, number, ErrorCode.KAFKA_STORAGE_ERROR)
         return ProducersAnswer(name, number, ErrorCode.NONE, "", partition.log.producers.entries())
