@@ -125,6 +125,10 @@ class KafkaProxy(TcpProxy):
 
     _serial = 0
 
+    def __init__(self) -> None:
+        self._may_reply = asyncio.Event()
+        super().__init__()
+
     def reset(self) -> None:
         """No faults, no counts, and clients are let in."""
         self.lose_reply: Callable[[int], bool] | None = None
@@ -133,8 +137,7 @@ class KafkaProxy(TcpProxy):
         self.lost = 0
         self.frames: list[bytes] = []
         self.producing_connections: set[int] = set()
-        self._may_reply = asyncio.Event()
-        self._may_reply.set()
+        self.release_replies()
         super().reset()
 
     def hold_replies(self) -> None:

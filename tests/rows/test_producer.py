@@ -22,7 +22,7 @@ from strandline.cluster.dev import DevCluster
 from strandline.proto.errors import ConfigError
 from tests.rows.faults import FaultyCluster
 from tests.rows.foreign import kcat, needs_kcat, stored_batches
-from tests.rows.helpers import eventually
+from tests.rows.helpers import eventually, wait_led
 from tests.rows.proxy import PRODUCE
 from tests.rows.topics import create, drain
 
@@ -69,8 +69,8 @@ def test_acks_0_is_fire_and_forget(faulty: FaultyCluster) -> None:
         assert (ack.offset, ack.replicas) == (-1, ())
         eventually(lambda: faulty.produce_requests() == before + 1)
         faulty.nodes.kill(1)
-        with Admin(faulty.bootstrap) as admin:
-            eventually(lambda: admin.describe_topics(["s22"])[0].partitions[0].leader in (2, 3))
+        # Both: who is sent a record with acks=0 and does not know yet that it leads can only drop it.
+        wait_led(faulty.address_of(2, 3), "s22", lambda parts: parts[0].leader in (2, 3))
         assert producer.send("s22", b"third").result(10).offset == -1
         eventually(lambda: len(drain(faulty.bootstrap, "s22", 1)) == 2)
         assert faulty.produce_requests() == before + 2
@@ -164,7 +164,7 @@ def test_batch_size_closes_a_batch(faulty: FaultyCluster) -> None:
     producer = Producer(faulty.bootstrap, linger_ms=20_000)
     producer.partitions_for("s26")
     futures = [producer.send("s26", bytes(90)) for _ in range(190)]
-    eventually(lambda: faulty.produce_requests() == 1, 10)
+    eventually(lambda: faulty.produce_requests() == 1)
     [frame] = faulty.proxies[1].frames
     assert 15_000 < len(frame) < 16_384 + 200
     assert futures[0].result(10).offset == 0
@@ -176,16 +176,16 @@ def test_batch_size_closes_a_batch(faulty: FaultyCluster) -> None:
 def test_linger_waits_for_company(faulty: FaultyCluster) -> None:
     """S27: 100 sends within the linger make one request; without linger a lone record does not wait.
 
-    Linger is 300 ms here, not 50, for machines that are busy with more than this test.
+    Linger is 1000 ms here, not 50, for machines that are busy with more than this test.
     """
     create(faulty.bootstrap, "s27", replicas=[[1, 2, 3]])
-    with Producer(faulty.bootstrap, linger_ms=300) as producer:
+    with Producer(faulty.bootstrap, linger_ms=1000) as producer:
         warm(producer, "s27")
         before = faulty.produce_requests()
         began = time.monotonic()
         futures = [producer.send("s27", b"%d" % number) for number in range(100)]
         assert futures[-1].result(10).offset == 100
-        assert time.monotonic() - began >= 0.3
+        assert time.monotonic() - began >= 1.0
         assert faulty.produce_requests() == before + 1
     with Producer(faulty.bootstrap, linger_ms=0) as producer:
         warm(producer, "s27")
@@ -194,7 +194,7 @@ def test_linger_waits_for_company(faulty: FaultyCluster) -> None:
             began = time.monotonic()
             producer.send("s27", b"alone").result(10)
             times.append(time.monotonic() - began)
-    assert sorted(times)[10] < 0.1, times
+    assert sorted(times)[10] < 0.5, times
 
 
 def test_one_command_prints_both_ends_of_linger(cluster: DevCluster) -> None:
@@ -216,7 +216,7 @@ def test_flush_waits_for_everything(faulty: FaultyCluster) -> None:
         futures = [producer.send("s28", b"%d" % number) for number in range(100)]
         began = time.monotonic()
         producer.flush()
-        assert time.monotonic() - began < 3  # 1 s is the claim on a machine of one's own
+        assert time.monotonic() - began < 5  # 1 s is the claim on a machine of one's own
         assert all(future.done() for future in futures)
     with Admin(faulty.bootstrap) as admin:
         [listed] = admin.list_offsets({("s28", 0): LATEST}).values()
@@ -305,7 +305,7 @@ def test_idempotence_keeps_each_record_once_and_in_order(faulty: FaultyCluster) 
             if victim is not None:
                 faulty.nodes.kill(victim)
                 faulty.nodes.start_node(victim)
-                eventually(lambda: all(len(one.isr) == 3 for one in admin.describe_topics(["s31"])[0].partitions), 30)
+                eventually(lambda: all(len(one.isr) == 3 for one in admin.describe_topics(["s31"])[0].partitions))
         acks = [future.result(60) for future in futures]
     assert sum(proxy.lost for proxy in faulty.proxies.values()) > 10
     by_partition: dict[int, list[bytes | None]] = defaultdict(list)
@@ -380,7 +380,7 @@ def test_an_unreachable_advertised_address_is_named(faulty: FaultyCluster) -> No
     """S34: the error names the address that a broker advertises and nobody answers at."""
     create(faulty.bootstrap, "s34-away", replicas=[[2, 3, 1]])
     faulty.proxies[2].shut()
-    patience = {"delivery_timeout_ms": 1500, "request_timeout_ms": 1000, "linger_ms": 0}
+    patience = {"delivery_timeout_ms": 4000, "request_timeout_ms": 1000, "linger_ms": 0}
     with Producer(faulty.proxies[1].address, **patience) as producer, pytest.raises(DeliveryTimeout) as told:
         producer.send("s34-away", b"x").result(20)
     assert f"cannot connect to {faulty.proxies[2].address}" in str(told.value)
@@ -398,7 +398,9 @@ def test_new_partitions_and_brokers_are_found_by_age(faulty: FaultyCluster) -> N
             admin.create_partitions({"s35": 9})
             began = time.monotonic()
             eventually(lambda: producer.partitions_for("s35") == 9)
-            assert time.monotonic() - began < 4  # 2 s is the claim on a machine of one's own
+            assert time.monotonic() - began < 10  # 2 s is the claim on a machine of one's own
+            # Those that lead the new ones must know it, or a request fails.
+            wait_led(faulty.address_of(1, 2, 3, new), "s35", lambda parts: len(parts) == 9)
             leaders = {part.partition: part.leader for part in admin.describe_topics(["s35"])[0].partitions}
         assert new in leaders.values()
         before = faulty.produce_requests()
