@@ -189,6 +189,25 @@ def test_an_internal_topic_is_read_by_its_name_and_matched_by_no_pattern() -> No
     assert plan(options(subscribePattern="off|b"), WithInternal()) == []
 
 
+def test_columns_hang_on_no_setting_of_sparks_and_no_schema_of_ones_own() -> None:
+    types = pytest.importorskip("pyspark.sql.types")
+    from strandline.spark.arrow import check_schema, read_schema
+
+    assert "timestamp timestamp_ltz," in read_schema(True)  # whatever spark.sql.timestampType makes of TIMESTAMP
+    schema = types.StructType()
+    for name, kind in zip(
+        ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"],
+        ["Binary", "Binary", "String", "Integer", "Long", "Timestamp", "Integer"],
+        strict=True,
+    ):
+        with pytest.raises(ConfigError, match="select from the columns"):
+            check_schema(schema, False)
+        schema = schema.add(name, getattr(types, f"{kind}Type")())
+    check_schema(schema, False)
+    with pytest.raises(ConfigError, match="headers array"):
+        check_schema(schema, True)
+
+
 def test_a_pattern_has_blanks_trimmed() -> None:
     assert [part.partition for part in planned(subscribePattern=" a ")] == [A0, A1]
 

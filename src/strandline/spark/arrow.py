@@ -27,7 +27,14 @@ COLUMNS = {
 
 
 def read_schema(include_headers: bool) -> str:
-    """The DDL of a read: the columns, names and types of Spark's own Kafka source."""
+    """The DDL of a read: the columns, names and types of Spark's own Kafka source.
+
+    TIMESTAMP alone would be what `spark.sql.timestampType` says, and a time without a zone is not when a record came.
+    """
+    return _columns(include_headers).replace(" timestamp,", " timestamp_ltz,")
+
+
+def _columns(include_headers: bool) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items() if name != "headers" or include_headers)
 
 
@@ -38,7 +45,7 @@ def check_schema(schema: StructType, include_headers: bool) -> None:
         ConfigError: says the columns that there are.
     """
     given = ", ".join(f"{item.name} {item.dataType.simpleString()}" for item in schema.fields)
-    fixed = read_schema(include_headers)
+    fixed = _columns(include_headers)
     if given != fixed:
         raise ConfigError("schema", given, f"none of one's own; select from the columns that there are: {fixed}")
 

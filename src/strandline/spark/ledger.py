@@ -14,25 +14,33 @@ import hashlib
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from strandline.client import Admin, NewTopic, Producer
 from strandline.client.decoding import consumer_records
-from strandline.client.errors import OffsetOutOfRange, UnknownTopic
+from strandline.client.errors import ClientTimeout, OffsetOutOfRange, UnknownTopic
 from strandline.client.fetching import RangeReader
+from strandline.client.idempotence import SEQUENCE_MASK
 from strandline.client.types import EARLIEST, LATEST
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.system import SystemClock
 
 LEDGER_RETENTION_MS = 7 * 24 * 3600 * 1000
 """A task that is repeated later than this finds no trace of its first run."""
 
 _WINDOW = 512
 _SETTLE_S = 1.0
-"""How long a repeated task waits before it looks: what a killed one had under way is committed or gone by then."""
+"""How long a repeated task waits before it looks: what a killed one had under way has reached its leader by then."""
+
+_COMMIT_MS = 45_000
+"""How long it waits for what lies in a leader's log to be committed: longer than replica.lag.time.max.ms (30 s), after
+which a leader goes on without a silent follower."""
+
+_LOOK_AGAIN_S = 0.2
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -80,7 +88,7 @@ class Ledger:
 
     def earlier(self, key: TaskKey, floor: int = 0) -> Earlier:
         """What is known of earlier runs of this task: read backwards to an entry of an earlier epoch, or to `floor`."""
-        found = Earlier()
+        found, mine = Earlier(), key.query.encode()
         [first] = self._admin.list_offsets({TopicPartition(self._topic, 0): EARLIEST}).values()
         low, high = max(first.offset, floor), self.end()
         window = _WINDOW
@@ -89,9 +97,9 @@ class Ledger:
                 start = max(low, high - window)
                 older = False
                 for record in reader.read_records(self._topic, 0, start, high):
+                    if record.key != mine:
+                        continue  # of another query: a first epoch comes past all of theirs
                     entry = json.loads(record.value or b"{}")
-                    if entry.get("query") != key.query:
-                        continue
                     older = older or entry["epoch"] < key.epoch
                     if entry["epoch"] == key.epoch and entry.get("task") == key.task:
                         _add(found, entry)
@@ -173,16 +181,61 @@ def _records_of(
     with RangeReader(bootstrap, **settings) as reader:
         for partition, start in starts.items():
             try:
-                [low] = (listed.offset for listed in admin.list_offsets({partition: EARLIEST}).values())
-                [high] = (listed.offset for listed in admin.list_offsets({partition: LATEST}).values())
-                for batch in reader.read_batches(*partition, max(start, low), max(start, low, high)):
-                    if batch.header.producer_id not in earlier.producers:
-                        continue
-                    for record in consumer_records(partition, batch.header, batch.data, start, check_crcs=False):
-                        digest = row_digest(partition.topic, record.key, record.value, record.headers)
-                        yield digest, partition.partition
+                yield from _partition_of(partition, start, earlier.producers, reader, admin)
             except (UnknownTopic, OffsetOutOfRange):
                 continue  # deleted since: not written
+
+
+def _partition_of(
+    partition: TopicPartition, start: int, producers: Collection[int], reader: RangeReader, admin: Admin
+) -> Iterator[tuple[bytes, int]]:
+    """The rows of these producers from `start` on, those that lie in the leader's log and are not committed among them.
+
+    A batch that waits for a silent follower is read by nobody yet, and will stand in the log all the same. The leader
+    knows each producer's last sequence from the moment of the append (KIP-664): while that one has not been read, there
+    is more to come, or its leader dies and the next one knows nothing of it.
+
+    Raises:
+        ClientTimeout: it was not committed for `_COMMIT_MS`.
+    """
+    clock, pause = SystemClock(), threading.Event()
+    give_up_ms = clock.monotonic_ms() + _COMMIT_MS
+    last: dict[int, tuple[int, int]] = {}
+    [low] = (listed.offset for listed in admin.list_offsets({partition: EARLIEST}).values())
+    position = max(start, low)
+    while True:
+        [high] = (listed.offset for listed in admin.list_offsets({partition: LATEST}).values())
+        for batch in reader.read_batches(*partition, position, max(position, high)):
+            header = batch.header
+            if header.producer_id not in producers:
+                continue
+            last_sequence = (header.base_sequence + header.last_offset_delta) & SEQUENCE_MASK
+            last[header.producer_id] = (header.producer_epoch, last_sequence)
+            for record in consumer_records(partition, header, batch.data, position, check_crcs=False):
+                yield row_digest(partition.topic, record.key, record.value, record.headers), partition.partition
+        position = max(position, high)
+        appended = _appended(partition, producers, admin)
+        # Of a producer without any record left, with records deleted since: they were committed once.
+        waiting = {told for told, end in appended.items() if last.get(told, end if low > start else None) != end}
+        if not waiting:
+            return
+        if clock.monotonic_ms() >= give_up_ms:
+            raise ClientTimeout(
+                f"{partition}: rows of an earlier run of this task lie in the leader's log and were not committed for "
+                f"{_COMMIT_MS / 1000:g} s; without them it is not known what is missing"
+            )
+        pause.wait(_LOOK_AGAIN_S)
+
+
+def _appended(partition: TopicPartition, producers: Collection[int], admin: Admin) -> dict[int, tuple[int, int]]:
+    """Epoch and last sequence of each of these producers in the leader's log; none where brokers cannot say (< 2.8)."""
+    try:
+        told = admin.describe_producers([partition])[partition]
+    except KafkaError as error:
+        if error.code is not ErrorCode.UNSUPPORTED_VERSION:
+            raise
+        return {}
+    return {one.producer_id: (one.producer_epoch, one.last_sequence) for one in told if one.producer_id in producers}
 
 
 def _add(found: Earlier, entry: Mapping[str, object]) -> None:

@@ -20,8 +20,8 @@ from strandline.spark.offsets import INT64_MAX, Bound, check_order, parse_assign
 OPTIONS: dict[str, str] = {
     "assign": 'The partitions to read, as JSON: {"orders": [0, 1]}.',
     "subscribe": "Topics to read, separated by commas.",
-    "subscribePattern": "A regular expression; every topic in whose name it is found is read (^orders$: that name "
-    "alone), but internal ones and the sink's ledger.",
+    "subscribePattern": "A regular expression of Python; every topic in whose name it is found is read (^orders$: that "
+    "name alone), but internal ones and the sink's ledger.",
     "startingOffsets": 'Where to start: "earliest" (default of a batch), "latest" (default of a stream), '
     "or JSON with an offset a partition (-2: earliest, -1: latest). A stream with a checkpoint goes on from there.",
     "startingTimestamp": "Start every partition at the first record of this time or later (ms since 1970).",
