@@ -183,7 +183,12 @@ def test_log_dump_shows_batches_and_finds_damage(tmp_path: Path) -> None:
     told = run("log", "dump", str(segment))
     assert told.exit_code == 1
     assert "the CRC does not hold" in told.output
+    assert "1 place where the bytes make no sense" in told.output
     assert run("log", "dump", __file__).exit_code == 2
+    (tmp_path / "orders-1").mkdir()  # a partition that never had a record
+    told = run("log", "dump", str(tmp_path / "orders-1"))
+    assert (told.exit_code, told.stdout) == (0, "")
+    assert "orders-1: no segments" in told.stderr
 
 
 def test_doctor_judges_files_and_exits_1_when_it_finds(tmp_path: Path) -> None:

@@ -129,5 +129,4 @@ def _resource(kind: str, name: str) -> ConfigResource:
 
 def _row(entry: ConfigEntry) -> tuple[str, ...]:
     value = "(secret)" if entry.sensitive else "-" if entry.value is None else entry.value
-    meaning = (entry.documentation or "").split(". ")[0][:80]
-    return entry.name, value, entry.source.lower().replace("_", " "), meaning
+    return entry.name, value, entry.source.lower().replace("_", " "), entry.documentation or ""

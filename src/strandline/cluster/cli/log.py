@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from strandline.client.commands.common import output_option
+from strandline.client.commands.common import output_option, plural
 from strandline.cluster.cli.options import told_plainly
 from strandline.log.disk import Disk
 from strandline.log.dump import DumpedBatch, IndexEntry, Line, Padding, Problem, TimeIndexEntry, dump_file
@@ -46,7 +46,7 @@ def dump(files: tuple[str, ...], records: bool, output: str) -> None:
                 problems += isinstance(item, Problem)
                 _show(path, item, output)
     if problems:
-        raise click.ClickException(f"{problems} places do not make sense")
+        raise click.ClickException(f"{plural(problems, 'place')} where the bytes make no sense")
 
 
 def _expand(files: tuple[str, ...]) -> Iterator[str]:
@@ -59,9 +59,10 @@ def _expand(files: tuple[str, ...]) -> Iterator[str]:
         if not path.is_dir():
             yield str(path)
             continue
-        for entry in sorted(path.iterdir()):
-            if entry.is_file() and _is_known(disk, str(entry)):
-                yield str(entry)
+        known = [str(entry) for entry in sorted(path.iterdir()) if entry.is_file() and _is_known(disk, str(entry))]
+        if not known:
+            click.echo(f"{path}: no segments, indexes, snapshots or checkpoints in it", err=True)
+        yield from known
 
 
 def _is_known(disk: Disk, path: str) -> bool:
