@@ -10,14 +10,39 @@ from contextlib import suppress
 import pytest
 
 from strandline.chaos.nemesis.kinds import BY_NAME_ALONE, DESTRUCTIVE, FAULTS, KINDS, NODE_KINDS
+from strandline.chaos.nemesis.minority import LASTING, cripple
 from strandline.chaos.nemesis.nemesis import Nemesis
 from strandline.chaos.nemesis.options import FaultOptions
+from strandline.chaos.sim.effects import EFFECTS
 from strandline.chaos.sim.network import Link
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.process import Ports, ProcessState
 from strandline.chaos.sim.world import World
 from strandline.log.disk import DiskError
 
 NAMES = ("n1", "n2", "n3")
+
+EFFECTS_OF = {
+    "stop": ("killed",),
+    "kill": ("killed",),
+    "kill_in_callback": ("killed", "killed-in-callback"),
+    "kill_leader": ("killed",),
+    "kill_controller": ("killed",),
+    "kill_all": ("killed",),
+    "rolling_restart": ("killed",),
+    "power_cut": ("power-lost", "sectors-lost", "name-lost"),
+    "power_cut_in_callback": ("power-lost", "killed-in-callback"),
+    "power_cut_all": ("power-lost",),
+    "power_cut_all_in_callback": ("power-lost", "killed-in-callback"),
+    "pause": ("paused",),
+    "wall_jump": ("wall-clock-jumped",),
+    "slow_disk": ("disk-slow",),
+    "fail_sync": ("sync-failed",),
+    "fail_write": ("write-failed", "write-torn"),
+    "fail_read": ("read-failed",),
+    "bit_rot": ("bit-flipped",),
+    "wipe": ("disk-replaced",),
+}
+"""What a fault does to machines that write a log each and never talk; `test_network` has what befalls those who do."""
 
 
 class Site:
@@ -83,6 +108,10 @@ def test_every_kind_strikes_and_is_undone(kind: str) -> None:
     site.world.run(story())
     lines.extend(what for _, what in site.nemesis.events)
     assert site.nemesis.injected > 10
+    assert 0 < site.nemesis.struck[kind] <= site.nemesis.injected
+    for effect in EFFECTS_OF.get(kind, ()):
+        assert site.world.loop.effects[effect] > 0, effect
+    assert set(site.world.loop.effects) <= set(EFFECTS)
     assert len(lines) > 3
     assert alive == [True] * 6
     for link in site.world.network.links.values():
@@ -198,3 +227,35 @@ def test_seeds_draw_few_and_many_kinds() -> None:
     numbers = {len(FaultOptions.draw(random.Random(seed), NODE_KINDS).kinds) for seed in range(60)}
     assert 2 in numbers
     assert len(NODE_KINDS) in numbers
+
+
+def test_a_minority_can_be_broken_in_every_way_and_mended() -> None:
+    """One machine of those named, until it is mended: the world is then as it was."""
+    how: dict[str, None] = {}
+    for seed in range(60):
+        site = Site(seed, ())
+        broken: list[bool] = []
+
+        async def story(site: Site = site, seed: int = seed, broken: list[bool] = broken) -> None:
+            for name in NAMES:
+                site.start(name)
+            await site.world.sleep_ms(50)
+            mend = cripple(site.nemesis, ["n2"], random.Random(seed))
+            await site.world.sleep_ms(50)
+            process = site.world.process("n2")
+            links = site.world.network.links.values()
+            broken.append(process is None or process.state is ProcessState.PAUSED)
+            broken.append(any(link.blocked and "n2" in (link.source, link.target) for link in links))
+            broken.append(site.world.machines["n2"].disk.config.slow_factor > 1)
+            mend()
+            await site.world.sleep_ms(50)
+            process = site.world.process("n2")
+            assert process is not None
+            assert process.state is ProcessState.RUNNING
+
+        site.world.run(story())
+        assert sum(broken) == 1, broken
+        how[site.nemesis.events[0][1].removeprefix("n2 is ").partition(" from now on")[0]] = None
+        assert not any(link.blocked for link in site.world.network.links.values())
+        assert site.world.machines["n2"].disk.config == site.world.config.disk
+    assert set(how) == set(LASTING)

@@ -225,7 +225,7 @@ def test_an_answer_of_other_epochs_is_ignored() -> None:
         fetched(core, THREE, 10)
         change = pending(core)
         change.sent = True
-        core.answered(change, replace(committed(core), **over), 0.0)  # type: ignore[arg-type]
+        core.answered(change, replace(committed(core), **over), 0.0)
         assert pending(core) is change
         assert (core.isr, core.maximal_isr) == ((ONE, TWO), (ONE, TWO, THREE))
 

@@ -69,7 +69,7 @@ def make_run(scenario: str, changes: Mapping[str, Any], trace_file: str | None, 
 @click.option("--explain/--no-explain", default=True, help="Run a failed seed once more, watched, and tell its story.")
 @click.option("--html", type=click.Path(dir_okay=False), help="Write the story of a single seed as a page.")
 @click.option("--history", type=click.Path(dir_okay=False), help="Write what clients saw, for `strandline check`.")
-@click.option("--marks", is_flag=True, help="Tell which rare branches the seeds reached, and how often.")
+@click.option("--marks", is_flag=True, help="Tell which rare branches the seeds reached, and what the faults did.")
 @click.option("--keep-going", is_flag=True, help="Go on after a failure.")
 @click.option("--output", type=click.Choice(("table", "json")), default="table", help="json: one object a seed.")
 def sim(
@@ -181,7 +181,7 @@ class _Report:
         self._seeds = 0
         self._cpu_s = 0.0
         self._sums: dict[str, float] = {}
-        self._marks: list[Mapping[str, int]] = []
+        self._figures: list[dict[str, Any]] = []
 
     def progress(self, outcomes: Iterator[Outcome], total: int | None) -> Iterator[Outcome]:
         """Pass the outcomes on, with a bar where somebody watches."""
@@ -209,7 +209,7 @@ class _Report:
         self._cpu_s += outcome.cpu_s
         if not outcome.ok:
             self.failed.append(outcome.seed)
-        self._marks.append(outcome.figures.get("marks", {}))
+        self._figures.append(outcome.figures)
         for name, value in outcome.figures.items():
             if isinstance(value, (int, float)):
                 self._sums[name] = self._sums.get(name, 0) + value
@@ -241,17 +241,18 @@ class _Report:
             click.echo(f"  {json.dumps(outcome.figures, default=str)}")
 
     def show_marks(self) -> None:
-        """The table of coverage marks."""
-        from strandline.chaos.mark_table import MarkTable
+        """The tables of coverage marks, of faults, and of what those did."""
+        from strandline.chaos.mark_table import tables
 
-        table = MarkTable()
-        for reached in self._marks:
-            table.add(reached)
+        counted = tables()
+        for figures in self._figures:
+            for key, table in counted.items():
+                table.add(figures.get(key, {}))
         if self._json:
-            click.echo(json.dumps({"marks": table.rows()}))
+            click.echo(json.dumps({key: table.rows() for key, table in counted.items()}))
         else:
-            for line in table.lines():
-                click.echo(line)
+            for table in counted.values():
+                click.echo("\n".join([*table.lines(), ""]))
 
     def close(self) -> None:
         """The summary."""

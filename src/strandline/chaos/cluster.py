@@ -7,10 +7,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
+from strandline.chaos.checkers.copies import CopyChecks
 from strandline.chaos.checkers.invariant import InvariantViolated
+from strandline.chaos.checkers.metadata_logs import MetadataLogMatching
 from strandline.chaos.checkers.partitions import PartitionChecks
-from strandline.chaos.checkers.quorum import QuorumChecks
-from strandline.chaos.quorum_scenario import view
+from strandline.chaos.checkers.quorum import QuorumChecks, QuorumView
+from strandline.chaos.quorum_scenario import compare_metadata_logs, view
 from strandline.chaos.sim.process import Ports, Process
 from strandline.chaos.sim.world import World
 from strandline.cluster.config import NodeConfig
@@ -70,8 +72,10 @@ class SimCluster:
         self.may_fall: Collection[str] = ()
         """Machines whose nodes have a reason to stop themselves."""
         self.self_stops = 0
-        self.quorum_checks = QuorumChecks()
+        self.quorum_checks = QuorumChecks(lambda node: world.machines[f"n{node}"].disk)
+        self.matching = MetadataLogMatching()
         self.partition_checks = PartitionChecks()
+        self.copies = CopyChecks()
         self._newest: MetadataImage | None = None
         """The newest image of the nodes that were replaced by others."""
         self._settings = dict(settings)
@@ -204,10 +208,8 @@ class SimCluster:
     def observe(self) -> None:
         """The cheap checks, often. Raises InvariantViolated."""
         image = self.newest_image()
+        self.quorum_checks.observe(self._views())
         for live in self.nodes():
-            seen = view(live.node.quorum, live.number, live.process)
-            if seen is not None:
-                self.quorum_checks.observe(seen)
             disk = live.process.machine.disk
             for partition in self.replicas(live):
                 self.partition_checks.observe(live.number, live.process.incarnation, disk, partition)
@@ -216,12 +218,45 @@ class SimCluster:
         if self.fallen:
             raise InvariantViolated("NoNodeFalls", self.fallen[0])
 
+    def _views(self) -> list[QuorumView]:
+        views = (view(live.node.quorum, live.number, live.process) for live in self.nodes())
+        return [seen for seen in views if seen is not None]
+
     def inspect(self) -> None:
         """The dear checks, now and then. Raises InvariantViolated."""
         self.observe()
+        compare_metadata_logs(self.matching, self._views(), self.world)
         for live in self.nodes():
             for partition in self.replicas(live):
                 self.partition_checks.scan(live.number, live.process.machine.disk, partition)
+        image = self.newest_image()
+        if image is not None:
+            self._inspect_copies(image)
+
+    def _inspect_copies(self, image: MetadataImage) -> None:
+        """Who may be elected has everything, and so has somebody's disk."""
+        living = {live.number: live for live in self.nodes()}
+        disks = {int(name[1:]): self.world.machines[name].disk for name in self.brokers}
+        for key, known in self.partition_checks.partitions.items():
+            topic = image.topic_by_id.get(key.topic_id)
+            state = None if topic is None else topic.partitions.get(key.partition)
+            if state is None:
+                continue
+            ends: dict[int, int] = {}
+            serving: dict[int, int] = {}
+            for node, live in living.items():
+                for partition in self.replicas(live):
+                    log = partition.log
+                    if partition.state.topic_id_partition != key or log is None:
+                        continue
+                    ends[node] = log.log_end_offset
+                    registered = image.brokers.get(NodeId(node))
+                    same = registered is not None and registered.incarnation_id == live.node.incarnation_id
+                    if same and log.directory not in live.process.machine.disk.rotten:
+                        serving[node] = log.log_end_offset
+            self.copies.check_candidates(known, (*state.isr, *state.eligible_leader_replicas), serving)
+            others = {node: disk for node, disk in disks.items() if node not in ends}
+            self.copies.check_somewhere(known, ends, others, f"{DATA}/{known.name}")
 
     def high_watermarks(self) -> dict[str, dict[str, int]]:
         """Partition -> node -> high watermark."""

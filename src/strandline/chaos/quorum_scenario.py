@@ -13,8 +13,10 @@ from typing import Any
 from uuid import UUID
 
 from strandline.chaos.checkers.invariant import InvariantViolated
+from strandline.chaos.checkers.metadata_logs import MetadataLogMatching
 from strandline.chaos.checkers.quorum import QuorumChecks, QuorumView
 from strandline.chaos.nemesis.kinds import KINDS
+from strandline.chaos.nemesis.minority import cripple
 from strandline.chaos.nemesis.nemesis import Nemesis
 from strandline.chaos.nemesis.options import FaultOptions
 from strandline.chaos.sim.disk import DiskConfig
@@ -190,7 +192,8 @@ class QuorumRun:
         self.seed = seed
         self.options = options or QuorumOptions.draw(seed)
         self.world = World(seed, self.options.world)
-        self.checks = QuorumChecks()
+        self.checks = QuorumChecks(lambda node: self.world.machines[f"n{node}"].disk)
+        self.matching = MetadataLogMatching()
         self.violations: list[str] = []
         self.acked: dict[int, list[bytes]] = {}
         self.members: dict[int, Member] = {}
@@ -208,7 +211,7 @@ class QuorumRun:
             self.options.faults,
             leader=self._leader,
             controller=self._leader,
-            on_fault=self._observe,
+            on_fault=self._inspect,
         )
         self.world.loop.observe = self._observe
         self.world.loop.observe_every = 1
@@ -227,21 +230,37 @@ class QuorumRun:
         leaders = [(member.leading.epoch, member.node) for member in self.members.values() if member.leads]
         return f"n{max(leaders)[1]}" if leaders else None
 
-    def _observe(self) -> None:
+    def _views(self) -> list[QuorumView]:
+        views = []
         for member in self.members.values():
             process = self.world.process(f"n{member.node}")
             if process is not None and process.incarnation == member.incarnation:
                 seen = view(member.quorum, member.node, process)
                 if seen is not None:
-                    self.checks.observe(seen)
+                    views.append(seen)
+        return views
+
+    def _observe(self) -> None:
+        self.checks.observe(self._views())
         if self.violations:
             raise InvariantViolated("NoNodeMisbehaves", self.violations[0])
+
+    def _inspect(self) -> None:
+        """The dear checks, after each fault and at the end."""
+        self._observe()
+        compare_metadata_logs(self.matching, self._views(), self.world)
 
     async def scenario(self) -> None:
         for name in self.nemesis.names:
             self._start(name)
         await self.nemesis.run(self.options.duration_ms)
         self.nemesis.heal()
+        # First a majority alone, whatever state the faults have left; of the voters that have a vote.
+        voters = list(self.nemesis.names)[:3]
+        voteless = [name for name in voters if self.world.machines[name].disk.wipes]
+        mend = cripple(self.nemesis, voteless or voters, split(self.seed, "minority"))
+        await self._progress()
+        mend()
         await self._progress()
         self.quiet = True
         await self._agree()
@@ -268,6 +287,7 @@ class QuorumRun:
                 if member.state.get(offset) != records
             }
             if not missing and len(self.members) == len(self.nemesis.names):
+                self._inspect()
                 return
             if self.world.now_ms > deadline_ms:
                 raise InvariantViolated("AckedRecordsSurvive", "acked records are missing", missing=missing)
@@ -294,6 +314,8 @@ class QuorumRun:
             "virtual_ms": round(self.world.now_ms),
             "acked": len(self.acked),
             "marks": {name: count for name, count in marks.counts().items() if count},
+            "struck": {name: count for name, count in sorted(self.nemesis.struck.items()) if count},
+            "effects": {name: count for name, count in sorted(self.world.loop.effects.items()) if count},
             "epochs": max(member.quorum.leader_and_epoch.epoch for member in self.members.values()),
         }
 
@@ -317,4 +339,18 @@ def view(quorum: Quorum, node: int, process: Process) -> QuorumView | None:
         high_watermark=core.high_watermark,
         log_end=core.log.end_offset,
         last_epoch=core.log.last_epoch,
+        voter=core.voters.contains_id(core.key.node_id) and not process.machine.disk.wipes,
+        voters=core.voters.keys,
+        durable_end=core.log.durable_offset,
+        log=core.log,
+        log_start=driver.log_start_offset,
+        reloads=driver.reloads,
     )
+
+
+def compare_metadata_logs(matching: MetadataLogMatching, views: Iterable[QuorumView], world: World) -> None:
+    """MetadataLogMatching over the disks of live nodes. Raises InvariantViolated."""
+    for seen in views:
+        assert seen.log is not None
+        bounds = (seen.log.start.offset, seen.high_watermark, seen.log_end)
+        matching.check(seen.node, seen.incarnation, world.machines[f"n{seen.node}"].disk, bounds)

@@ -7,16 +7,19 @@ and histories and replicas are judged.
 
 from __future__ import annotations
 
+import random
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from strandline.chaos.checkers.anomalies import judge, realtime_lag_ms
+from strandline.chaos.checkers.copies import ConsistentRead
 from strandline.chaos.checkers.history import History
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.replicas import compare_replicas
 from strandline.chaos.cluster import DATA, SimCluster
 from strandline.chaos.logs import LogCapture
 from strandline.chaos.nemesis.kinds import DESTRUCTIVE, NODE_KINDS
+from strandline.chaos.nemesis.minority import cripple
 from strandline.chaos.nemesis.nemesis import Nemesis
 from strandline.chaos.nemesis.options import FaultOptions
 from strandline.chaos.options import override
@@ -35,6 +38,12 @@ FURIOUS_MS = 8_000
 """Longest storm of faults every few milliseconds: a hundred restarts teach no more than fifty."""
 PROGRESS_MS = 60_000
 """After healing, so much virtual time for: every node unfenced, acks again, every replica in sync, everything read."""
+
+_ACKS = 10
+"""Under acks=all: so many, and one in every partition, show that writing works."""
+
+LASTING_SHARE = 0.25
+"""Of the seeds: once all is whole, one machine is broken and stays so, and the others must acknowledge without it."""
 
 SEESAW_SHARE = 0.02
 """Of the seeds: two brokers lead in turn and never hear each other (`SEESAW`). No other fault is injected there."""
@@ -152,6 +161,7 @@ class ScenarioRun:
             on_fault=self.cluster.inspect,
         )
         self.cluster.may_fall = self.nemesis.excused
+        self._reads = ConsistentRead()
         self._logs = LogCapture(lambda: self.world.now_ms)
         self._turns = 0
         self.world.loop.observe = self._observe
@@ -159,6 +169,7 @@ class ScenarioRun:
 
     def _observe(self) -> None:
         self.cluster.observe()
+        self._reads.check(self.history.polls)
         self._turns += 1
         if self._turns % 200 == 0:
             self.cluster.inspect()
@@ -207,11 +218,38 @@ class ScenarioRun:
         """Liveness: with everything healed the cluster gets whole again, and acknowledges."""
         await self.cluster.wait_ready(PROGRESS_MS)
         self.nemesis.note("every node is unfenced")
-        acked = self.workload.acked
-        await self.cluster.wait_for("acks come again", PROGRESS_MS, lambda: self.workload.acked >= acked + 10)
-        self.nemesis.note("acks come again")
+        await self._acks_again()
         await self.cluster.wait_in_sync(PROGRESS_MS)
         self.nemesis.note("every replica is in sync")
+        rng = split(self.seed, "minority")
+        if rng.random() < LASTING_SHARE:
+            await self._do_without_one(rng)
+
+    async def _acks_again(self) -> None:
+        """In every partition under acks=all: what is answered by one broker, or by none, proves nothing."""
+        workload = self.workload
+        before = workload.acked.copy()
+
+        def came() -> bool:
+            more = workload.acked - before
+            return more.total() >= _ACKS and all(where in more for where in workload.partitions)
+
+        await self.cluster.wait_for("acks come again in every partition", PROGRESS_MS, came)
+        self.nemesis.note("acks come again")
+
+    async def _do_without_one(self, rng: random.Random) -> None:
+        """A minority stays broken. A controller with a new disk has no vote: then it is the one to do without."""
+        names = self.cluster.names
+        voteless = [name for name in self.cluster.controllers if self.world.machines[name].disk.wipes]
+        if voteless:
+            names = [name for name in names if name in voteless or name not in self.cluster.controllers]
+        mend = cripple(self.nemesis, names, rng)
+        await self.world.sleep_ms(1_000)
+        await self._acks_again()
+        mend()
+        await self.cluster.wait_ready(PROGRESS_MS)
+        await self.cluster.wait_in_sync(PROGRESS_MS)
+        self.nemesis.note("every replica is in sync again")
 
     async def _finish(self) -> None:
         self.workload.sending = False
@@ -254,6 +292,8 @@ class ScenarioRun:
             "faults": len(self.nemesis.events),
             **self.cluster.counted(),
             "marks": {name: count for name, count in marks.counts().items() if count},
+            "struck": {name: count for name, count in sorted(self.nemesis.struck.items()) if count},
+            "effects": {name: count for name, count in sorted(self.world.loop.effects.items()) if count},
             "realtime_lag_ms": round(realtime_lag_ms(history)),
             "errors": self.workload.errors,
         }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -124,8 +125,8 @@ class Workload:
     """What this process's values begin with, where several processes write into one history."""
     topics_exist: bool = False
     sending: bool = True
-    acked: int = 0
-    """Sends acknowledged so far, any lane."""
+    acked: Counter[Partition] = field(default_factory=Counter)
+    """Sends acknowledged under acks=all so far, by partition."""
     errors: dict[str, int] = field(default_factory=dict)
     """What went wrong in clients' eyes, counted: for the figures of a run."""
     idle: int = 0
@@ -148,7 +149,9 @@ class Workload:
         what = error.code.name if isinstance(error, KafkaError) else type(error).__name__
         self.errors[what] = self.errors.get(what, 0) + 1
 
-    def _partitions(self) -> list[Partition]:
+    @property
+    def partitions(self) -> list[Partition]:
+        """All that the clients write to."""
         return [Partition(topic, number) for topic, count in self.options.topics.items() for number in range(count)]
 
     # --- topics ---
@@ -176,7 +179,7 @@ class Workload:
     async def _produce(self, ports: Ports, lane: Lane, name: str) -> None:
         settings = self.options.producer | lane.settings
         producer = Producer(self.bootstrap, clock=ports.clock, rng=ports.rng, **settings)
-        partitions = self._partitions()
+        partitions = self.partitions
         while self.sending:
             options = self.options
             many = self._values >= options.many
@@ -212,7 +215,8 @@ class Workload:
             send.status = Status.OK
             offset = future.result().offset
             send.offset = offset if offset >= 0 else None
-            self.acked += 1
+            if lane.acks == -1:
+                self.acked[send.partition] += 1
             return
         self._failed(error)
         certain = lane.single_attempt and isinstance(error, KafkaError) and error.code in _NOTHING_WRITTEN
@@ -224,7 +228,7 @@ class Workload:
         """Reads everything from the beginning; sometimes seeks back, and goes on."""
         settings = self.options.consumer | {"auto_offset_reset": "earliest"}
         consumer = Consumer(self.bootstrap, clock=ports.clock, rng=ports.rng, **settings)
-        consumer.assign([(where.topic, where.number) for where in self._partitions()])
+        consumer.assign([(where.topic, where.number) for where in self.partitions])
         generation = 0
         while True:
             if generation < self.options.rewinds_max and ports.rng.random() < 0.003:
@@ -254,7 +258,7 @@ class Workload:
         """The last phase: a fresh client from the beginning past the highest offsets there are."""
         settings = self.options.consumer | {"auto_offset_reset": "earliest"}
         consumer = Consumer(self.bootstrap, clock=ports.clock, rng=ports.rng, **settings)
-        partitions = [(where.topic, where.number) for where in self._partitions()]
+        partitions = [(where.topic, where.number) for where in self.partitions]
         consumer.assign(partitions)
         ends = await consumer.end_offsets(partitions)
         while True:

@@ -1,15 +1,20 @@
 """Invariants of the metadata quorum (correctness A; Kafka's RaftEventSimulationTest), checked as events run.
 
 Each is a class with one `check`; `QuorumChecks` feeds all of them from what it can see of the live nodes, so that
-production code knows of none of this.
+production code knows of none of this. Those that need the disks stand in `metadata_logs`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from strandline.chaos.checkers.invariant import InvariantViolated
+from strandline.chaos.checkers.metadata_logs import MajorityReachedHighWatermark, SnapshotAtLogStart
+from strandline.chaos.sim.disk import SimDisk
 from strandline.controller.quorum.api import CommittedBatch
+from strandline.controller.raft.log_summary import LogSummary
+from strandline.controller.raft.messages import ReplicaKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,18 @@ class QuorumView:
     """Epoch of the last record of its log."""
     wipes: int = 0
     """How often its disk was replaced: each makes it another replica under the same id."""
+    voter: bool = True
+    """It has a vote: in the voter set, on the disk that it was formatted with."""
+    voters: tuple[ReplicaKey, ...] = ()
+    """Its voter set."""
+    durable_end: int = 0
+    """Up to where its log is synced."""
+    log: LogSummary | None = None
+    """The shape of its log, alive: to be read at once."""
+    log_start: int = 0
+    """Where the log on the disk begins."""
+    reloads: int = 0
+    """Fetched snapshots that replaced its log since its process began."""
 
 
 class MonotonicEpoch:
@@ -91,8 +108,54 @@ class MonotonicHighWatermark:
         self._watermarks[key] = view.high_watermark
 
 
+class LeaderNeverLoadSnapshot:
+    """While it leads an epoch, nobody's snapshot replaces a node's log (A10)."""
+
+    def __init__(self) -> None:
+        self._leading: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def check(self, view: QuorumView) -> None:
+        key = (view.node, view.incarnation)
+        if not view.leading:
+            self._leading.pop(key, None)
+            return
+        epoch, reloads = self._leading.setdefault(key, (view.epoch, view.reloads))
+        if epoch == view.epoch and reloads != view.reloads:
+            facts = {"node": view.node, "epoch": view.epoch}
+            raise InvariantViolated("LeaderNeverLoadSnapshot", "a leader loaded a snapshot", **facts)
+        self._leading[key] = (view.epoch, view.reloads)
+
+
+class NoLogDivergence:
+    """Logs that have an epoch in common agree where it begins and which came before: whoever appends in an epoch
+    follows on what its leader had, and a leader never begins its epoch twice (VAN `kraft_kip_853_properties`)."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[int, int]] = {}
+        """epoch -> (its first offset, the epoch of the record before)."""
+        self._looked: dict[tuple[int, int], tuple[int, int, int]] = {}
+
+    def check(self, view: QuorumView) -> None:
+        log = view.log
+        if log is None:
+            return
+        shape = (log.start.offset, log.end_offset, log.last_epoch)
+        if self._looked.get((view.node, view.incarnation)) == shape:
+            return
+        self._looked[view.node, view.incarnation] = shape
+        before = log.start.epoch
+        for epoch, offset in log.epochs:
+            # An epoch that was cut at the log's start begins somewhere before it.
+            if offset > log.start.offset or offset == 0:
+                known = self._known.setdefault(epoch, (offset, before))
+                if known != (offset, before):
+                    facts = {"node": view.node, "epoch": epoch, "here": (offset, before), "elsewhere": known}
+                    raise InvariantViolated("NoLogDivergence", "one epoch begins in two ways", **facts)
+            before = epoch
+
+
 class CommittedLog:
-    """Everything that any node ever handed out as committed: same offset, same epoch, same records, on every node.
+    """Everything that any node ever counted or handed out as committed: same offset, same epoch, same records.
 
     Invariants checked: ConsistentCommittedData, and LeaderHasAllCommittedValues when a node is seen leading.
     """
@@ -115,6 +178,12 @@ class CommittedLog:
             facts = {"node": node, "offset": batch.base_offset, "epochs": [known.epoch, batch.epoch]}
             raise InvariantViolated("ConsistentCommittedData", "two nodes committed different data", **facts)
 
+    def note(self, view: QuorumView) -> None:
+        """What lies below a node's high watermark is committed, whoever has been handed it."""
+        if view.log is not None and self.end < view.high_watermark <= view.log.end_offset:
+            self.end = view.high_watermark
+            self.last_epoch = view.log.epoch_before(view.high_watermark)
+
     def check(self, view: QuorumView) -> None:
         """A leader holds all that was ever committed, from its first instant (raft's Leader Completeness)."""
         key = (view.node, view.epoch)
@@ -127,13 +196,34 @@ class CommittedLog:
 
 
 class QuorumChecks:
-    """All of the above over views of the nodes."""
+    """All of the above over views of the nodes. `disk_of` is a node's disk, whether it lives or not."""
 
-    def __init__(self) -> None:
+    def __init__(self, disk_of: Callable[[int], SimDisk]) -> None:
         self.log = CommittedLog()
-        self._checks = (MonotonicEpoch(), SingleLeader(), VotedOnce(), MonotonicHighWatermark(), self.log)
+        self._checks = (
+            MonotonicEpoch(),
+            SingleLeader(),
+            VotedOnce(),
+            MonotonicHighWatermark(),
+            LeaderNeverLoadSnapshot(),
+            NoLogDivergence(),
+            self.log,
+        )
+        self._snapshots = SnapshotAtLogStart(disk_of)
+        self._majority = MajorityReachedHighWatermark(disk_of)
 
-    def observe(self, view: QuorumView) -> None:
-        """Raises InvariantViolated."""
+    def observe(self, views: Sequence[QuorumView]) -> None:
+        """All live nodes at one instant. Raises InvariantViolated."""
+        for view in views:
+            self.log.note(view)
         for check in self._checks:
-            check.check(view)
+            for view in views:
+                check.check(view)
+        for view in views:
+            if view.log is not None:
+                self._snapshots.check(view.node, view.incarnation, view.log.start, view.log_start)
+        for leader in views:
+            if leader.leading and leader.high_watermark > self._majority.reached:
+                durable = {view.node: view.durable_end for view in views if view.voter}
+                voters = [int(key.node_id) for key in leader.voters]
+                self._majority.check(voters, durable, leader.high_watermark)

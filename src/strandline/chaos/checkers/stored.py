@@ -17,6 +17,12 @@ class Place(NamedTuple):
     position: int
 
 
+def names_in(disk: SimDisk, directory: str) -> list[str]:
+    """The names in a directory as written; none where there is no such directory."""
+    node = disk.names.find(directory)
+    return sorted(node.entries) if isinstance(node, DirNode) else []
+
+
 def stored_headers(
     disk: SimDisk, directory: str, *, start: int = 0, place: Place | None = None
 ) -> Iterator[tuple[BatchHeader, Place]]:

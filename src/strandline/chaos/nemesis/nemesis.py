@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,6 +48,8 @@ class Nemesis:
     """Every node does its work, and every replica is in sync."""
     victim: str = ""
     injected: int = 0
+    struck: Counter[str] = field(default_factory=Counter)
+    """Kind -> how many of them did something: one that finds nothing to strike, or may not, does nothing."""
     _convalescent: bool = False
     _undo: dict[int, Callable[[], None]] = field(default_factory=dict)
     _next_undo: int = 0
@@ -74,7 +77,9 @@ class Nemesis:
             self.rng = random.Random(schedule.getrandbits(64))
             if number < self.options.first and number not in self.options.without:
                 self.injected += 1
+                before = len(self.events)
                 FAULTS[kind](self)
+                self.struck[kind] += len(self.events) > before
                 self.on_fault()
 
     def heal(self) -> None:

@@ -138,6 +138,7 @@ def pause(nemesis: Nemesis) -> None:
     process = nemesis.world.process(name)
     if process is not None:
         process.pause()
+        nemesis.world.loop.effects["paused"] += 1
         nemesis.note(f"pause {name} for {nemesis.later(process.resume)} ms")
 
 
@@ -146,4 +147,5 @@ def wall_jump(nemesis: Nemesis) -> None:
     name = nemesis.pick()
     by_ms = nemesis.rng.choice((-3_600_000, -500, 500, 3_600_000))
     nemesis.world.machines[name].clock.jump_wall(by_ms)
+    nemesis.world.loop.effects["wall-clock-jumped"] += 1
     nemesis.note(f"wall clock of {name} jumps by {by_ms} ms")

@@ -71,9 +71,13 @@ class SimDisk:
         """The power fails: unsynced sectors and names are lost, or not, as chance has it."""
         self.power_cuts += 1
         self._strike = None
-        self.names.crash(self._rng)
+        effects = self.loop.effects
+        for lost in self.names.crash(self._rng):
+            effects["rename-lost" if len(lost.steps) > 1 else "name-lost"] += 1
         for _, node in self.names.files():
-            node.crash(self._rng, self.config.sector_bytes)
+            gone, unsynced = node.crash(self._rng, self.config.sector_bytes)
+            effects["sectors-lost"] += gone
+            effects["file-torn"] += 0 < gone < unsynced
         self._count()
 
     def strike_after(self, operations: int, strike: Callable[[], None] | None) -> None:
@@ -97,6 +101,7 @@ class SimDisk:
         if not isinstance(node, FileNode):
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
         node.pages[position // PAGE_BYTES][position % PAGE_BYTES] ^= 1 << bit
+        self.loop.effects["bit-flipped"] += 1
 
     def rot(self, path: str, position: int, bit: int) -> None:
         """`flip_bit`, remembered in `rotten`."""
@@ -116,6 +121,7 @@ class SimDisk:
         """A new, empty disk."""
         self.names = Names()
         self.wipes += 1
+        self.loop.effects["disk-replaced"] += 1
         self.rotten.clear()
         self._count()
 
@@ -137,6 +143,7 @@ class SimDisk:
             if self._strike_in <= 0:
                 strike, self._strike = self._strike, None
                 strike()
+                self.loop.effects["killed-in-callback"] += not process.alive
                 process.require_alive()
 
     def struck(self, kind: str, path: str) -> bool:
@@ -145,6 +152,7 @@ class SimDisk:
         if left <= 0 or self.faults.where not in path:
             return False
         setattr(self.faults, kind, left - 1)
+        self.loop.effects[f"{kind[:-1]}-failed"] += 1
         return True
 
     def reserve(self, before: int, after: int) -> None:
@@ -155,20 +163,25 @@ class SimDisk:
         """
         growth = _occupied(after) - _occupied(before)
         if growth > 0 and self.used_bytes + growth > self.config.capacity_bytes:
+            self.loop.effects["no-space"] += 1
             raise DiskFull(errno.ENOSPC, "No space left on device")
         self.used_bytes += growth
 
     def done_before_failing(self, size: int) -> int:
         """How many of a failing write's bytes are written all the same."""
-        return self._rng.randint(0, size) if self._rng.random() < 0.5 else 0
+        done = self._rng.randint(0, size) if self._rng.random() < 0.5 else 0
+        self.loop.effects["write-torn"] += 0 < done < size
+        return done
 
     def sync_us(self, files: int) -> int:
         config = self.config
         base = config.sync_min_us + self._rng.random() * (config.sync_max_us - config.sync_min_us)
+        self.loop.effects["disk-slow"] += config.slow_factor > 1
         return int(base * config.slow_factor) + 20 * files
 
     def read_us(self) -> int:
         config = self.config
+        self.loop.effects["disk-slow"] += config.slow_factor > 1
         return int(
             (config.read_min_us + self._rng.random() * (config.read_max_us - config.read_min_us)) * config.slow_factor
         )

@@ -124,15 +124,19 @@ class FileNode:
 
     # --- power cut ---
 
-    def crash(self, rng: random.Random, sector_bytes: int) -> None:
-        """Become what a power cut leaves: durable content, and of later writes a random subset of sectors."""
+    def crash(self, rng: random.Random, sector_bytes: int) -> tuple[int, int]:
+        """Become what a power cut leaves: durable content, and of later writes a random subset of sectors. Returns how
+        many sectors went back, and how many might have."""
         if not self.dirty and not self.lost and self.lost_size is None:
-            return
+            return 0, 0
         self._settle_cuts(rng)
         durable_size = self.layers[0].size if self.lost_size is None else self.lost_size
         fate = rng.choice(("nothing", "everything", "some", "some"))
+        gone = unsynced = 0
         for index in sorted({index for layer in self.layers for index in layer.pages} | set(self.lost)):
-            self._crash_page(index, fate, rng, sector_bytes)
+            went_back, might_have = self._crash_page(index, fate, rng, sector_bytes)
+            gone += went_back
+            unsynced += might_have
         low, high = sorted((durable_size, self.size))
         size = {"nothing": durable_size, "everything": self.size}.get(
             fate, rng.choice((low, high, rng.randint(low, high)))
@@ -143,6 +147,7 @@ class FileNode:
         self.size = max(size, PAGE_BYTES * (1 + max(self.pages, default=0)))
         self.resize(size)
         self.layers = [Layer(0, size)]
+        return gone, unsynced
 
     def _settle_cuts(self, rng: random.Random) -> None:
         """Truncations persist in order: undo the last of them whole, let no older data shine through the others."""
@@ -165,7 +170,8 @@ class FileNode:
             if self.lost_size is not None:
                 self.lost_size = min(self.lost_size, cut_to)
 
-    def _crash_page(self, index: int, fate: str, rng: random.Random, sector_bytes: int) -> None:
+    def _crash_page(self, index: int, fate: str, rng: random.Random, sector_bytes: int) -> tuple[int, int]:
+        """Returns how many of the page's sectors went back, and how many might have."""
         versions = [layer.pages[index] for layer in self.layers if index in layer.pages]
         page = self.pages.get(index)
         now = None if page is None else bytes(page)
@@ -183,6 +189,12 @@ class FileNode:
                 content = rng.choice(versions)
                 sectors.append((content or _ZEROS)[start : start + sector_bytes])
             self._put(index, b"".join(sectors))
+        page = self.pages.get(index)
+        left, old = page or _ZEROS, versions[0] or _ZEROS
+        new = now or _ZEROS
+        starts = range(0, PAGE_BYTES, sector_bytes)
+        went_back = sum(left[at : at + sector_bytes] != new[at : at + sector_bytes] for at in starts)
+        return went_back, sum(old[at : at + sector_bytes] != new[at : at + sector_bytes] for at in starts)
 
     def _put(self, index: int, content: bytes | None) -> None:
         if content is None:
@@ -275,11 +287,12 @@ class Names:
         """The second instant: they are durable."""
         self.unsynced = [change for change in self.unsynced if not any(change is done for done in covered)]
 
-    def crash(self, rng: random.Random) -> None:
-        """Lose unsynced changes: all after some point of the journal, or, on a looser file system, any of them."""
+    def crash(self, rng: random.Random) -> list[NameChange]:
+        """Lose unsynced changes: all after some point of the journal, or, on a looser file system, any of them. Returns
+        those."""
         changes, self.unsynced = self.unsynced, []
         if not changes:
-            return
+            return []
         if rng.random() < 0.5:
             lost = changes[rng.randint(0, len(changes)) :]
         else:
@@ -292,6 +305,7 @@ class Names:
                     spoilt.extend(names)
         for change in reversed(lost):
             change.revert()
+        return lost
 
     def files(self) -> list[tuple[str, FileNode]]:
         """Every file with its path, in the order of paths."""

@@ -14,6 +14,7 @@ import heapq
 import itertools
 import random
 import socket
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -54,6 +55,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self.trace_sink: Callable[[str], None] | None = None
         self.network: Network | None = None
         self.unhandled: list[dict[str, Any]] = []
+        self.effects: Counter[str] = Counter()
+        """What faults did, by the names of `sim.effects`."""
         self.observe: Callable[[], None] | None = None
         self.observe_every = 64
         self._observed = 0

@@ -186,17 +186,23 @@ class Network:
 
     def _latency(self, link: Link) -> int:
         config = self.config
+        if link.extra_latency_us:
+            self.loop.effects["link-slow"] += 1
         spread = config.latency_max_us - config.latency_min_us
         return config.latency_min_us + int(self.rng.random() * spread) + link.extra_latency_us
 
     def _lost(self, link: Link) -> bool:
         probability = max(self.config.loss_probability, link.loss_probability)
-        return probability > 0 and self.rng.random() < probability
+        lost = probability > 0 and self.rng.random() < probability
+        if lost:
+            self.loop.effects["packet-lost"] += 1
+        return lost
 
     def lateness(self, source: str, target: str) -> int:
         """How much later than it arrives a call is carried out, in microseconds."""
         probability = max(self.config.late_probability, self.link(source, target).late_probability)
         if probability > 0 and self.rng.random() < probability:
+            self.loop.effects["call-late"] += 1
             return self.rng.randint(1, self.config.late_max_us)
         return 0
 
@@ -204,6 +210,7 @@ class Network:
         """How long after its arrival a call arrives again, in microseconds; 0: it does not."""
         probability = max(self.config.repeat_probability, self.link(source, target).repeat_probability)
         if probability > 0 and self.rng.random() < probability:
+            self.loop.effects["call-twice"] += 1
             return self.rng.randint(1, self.config.repeat_max_us)
         return 0
 
@@ -225,12 +232,14 @@ class Network:
             self.loop.call_at_us(self.loop.now_us + self.config.give_up_us, self._give_up, sender, context=_WORLD)
             self.holding[sender] = None
         sender.held.append((item, size))
+        self.loop.effects["link-blocked"] += 1
 
     def _give_up(self, sender: Socket) -> None:
         if not sender.held:
             return
         sender.held.clear()
         self.holding.pop(sender, None)
+        self.loop.effects["given-up"] += 1
         if sender.peer is not None:
             sender.peer.orphaned = True
         self._break(sender, TimeoutError(110, "Connection timed out"))
@@ -320,6 +329,7 @@ class Network:
                 if socket.peer is not None:
                     self._break(socket.peer, ConnectionResetError(104, "Connection reset by peer"))
                 broken += 1
+                self.loop.effects["connection-reset"] += 1
         return broken
 
     def process_died(self, process: Process, *, silent: bool) -> None:

@@ -81,6 +81,8 @@ class World:
         own_disk = SimDisk(self.loop, split(self.seed, "disk", name), replace(disk or self.config.disk))
         machine = Machine(name, own_disk, clock)
         self.machines[name] = machine
+        if clock.rate != 1.0:
+            self.loop.effects["clocks-apart"] += 1
         return machine
 
     def spawn(self, name: str, main: Callable[[Ports], Coroutine[Any, Any, Any]]) -> Process:
@@ -121,6 +123,7 @@ class World:
         """kill -9: nothing of the process runs again; what it wrote stays written; its peers are told by the kernel."""
         process = self.process(name)
         if process is not None:
+            self.loop.effects["killed"] += 1
             process.die()
             self.network.process_died(process, silent=False)
 
@@ -130,6 +133,7 @@ class World:
         process = self.process(name)
         machine.powered = False
         if process is not None:
+            self.loop.effects["power-lost"] += 1
             process.die()
             self.network.process_died(process, silent=True)
         machine.disk.crash()

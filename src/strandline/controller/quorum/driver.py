@@ -94,12 +94,19 @@ class Driver:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._snapshotting = False
         self._held_back: Ready | None = None
+        self.reloads = 0
+        """Fetched snapshots that replaced the log so far."""
         self._recovery_point_due_ms = self.now_ms() + _RECOVERY_POINT_INTERVAL_MS
 
     @property
     def stopped(self) -> bool:
         """Nothing is done any more."""
         return self._stopped
+
+    @property
+    def log_start_offset(self) -> int:
+        """Where the log on the disk begins."""
+        return self._log.start_offset
 
     # --- inputs ------------------------------------------------------------------------------------------------------
 
@@ -239,6 +246,7 @@ class Driver:
         self._log.reset_to(snapshot)
         self._durable.snapshots.drop_before(snapshot)
         self.core.snapshot_installed(snapshot, self.now_ms())
+        self.reloads += 1
         self._dispatcher.reload(snapshot.offset, snapshot.epoch, records)
 
     def _dispatch(self) -> None:

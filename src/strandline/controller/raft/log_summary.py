@@ -49,6 +49,11 @@ class LogSummary:
         """End offset and last epoch, by which logs are compared."""
         return OffsetAndEpoch(self.end_offset, self.last_epoch)
 
+    @property
+    def epochs(self) -> tuple[tuple[int, int], ...]:
+        """(epoch, first offset) of every epoch that has records here, oldest first."""
+        return tuple(zip(self._epochs, self._starts, strict=True))
+
     def append(self, batch: Batch) -> None:
         """Extend the log by one batch, which must fit."""
         assert batch.base_offset == self.end_offset < batch.next_offset, f"a gap: {batch} at {self.end_offset}"

@@ -1,0 +1,65 @@
+"""Invariants of where the committed records are (VAN kip_966_properties), and of what readers are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from strandline.chaos.checkers.history import Partition, Poll, Value
+from strandline.chaos.checkers.invariant import InvariantViolated
+from strandline.chaos.checkers.partitions import Known
+from strandline.chaos.checkers.stored import stored_headers
+from strandline.chaos.sim.disk import SimDisk
+from strandline.proto.errors import StrandlineError
+
+
+class CopyChecks:
+    """Where committed records are.
+
+    - LeaderCandidateCompleteness: every member of the committed ISR and ELR that the controller could elect now has
+      everything that was ever committed, elected or not.
+    - NoCommittedRecordLostGlobally: some disk has it, whether its node lives or not.
+    """
+
+    def check_candidates(self, known: Known, candidates: Iterable[int], log_ends: Mapping[int, int]) -> None:
+        """`log_ends`: of the nodes whose process is the one that is registered."""
+        for node in candidates:
+            end = log_ends.get(int(node), known.committed_end)
+            if end < known.committed_end:
+                facts = {"partition": known.name, "node": int(node), "log_end": end, "committed": known.committed_end}
+                raise InvariantViolated("LeaderCandidateCompleteness", "a member of ISR or ELR lacks records", **facts)
+
+    def check_somewhere(
+        self, known: Known, log_ends: Mapping[int, int], others: Mapping[int, SimDisk], directory: str
+    ) -> None:
+        """`log_ends` of those who have opened their logs; the disks of the `others`, dead or about to."""
+        if max(log_ends.values(), default=0) >= known.committed_end:
+            return
+        if any(_has(disk, directory, known.committed_end) for disk in others.values()):
+            return
+        facts = {"partition": known.name, "committed": known.committed_end, "log_ends": dict(log_ends)}
+        raise InvariantViolated("NoCommittedRecordLostGlobally", "no disk has all committed records", **facts)
+
+
+def _has(disk: SimDisk, directory: str, end: int) -> bool:
+    try:
+        return any(header.next_offset >= end for header, _ in stored_headers(disk, directory, start=end - 1))
+    except StrandlineError:
+        return False  # a torn end, before which it is not
+
+
+class ConsistentRead:
+    """What was shown once at an offset is shown there ever after, to everybody (VAN kip_966_properties)."""
+
+    def __init__(self) -> None:
+        self._shown: dict[tuple[Partition, int], Value] = {}
+        self._looked = 0
+
+    def check(self, polls: Sequence[Poll]) -> None:
+        """All polls so far: looks at those that came since."""
+        for poll in polls[self._looked :]:
+            for partition, offset, value in poll.records:
+                shown = self._shown.setdefault((partition, offset), value)
+                if shown != value:
+                    facts = {"partition": str(partition), "offset": offset, "values": [shown, value]}
+                    raise InvariantViolated("ConsistentRead", f"{poll.process} is shown another record", **facts)
+        self._looked = len(polls)

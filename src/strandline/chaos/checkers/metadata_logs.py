@@ -1,0 +1,122 @@
+"""Invariants of the metadata logs as they lie on the simulated disks: whether their nodes live does not matter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from strandline.chaos.checkers.invariant import InvariantViolated
+from strandline.chaos.checkers.stored import Place, names_in, stored_headers
+from strandline.chaos.sim.disk import SimDisk
+from strandline.controller.raft.messages import OffsetAndEpoch
+from strandline.proto.errors import StrandlineError
+
+DIRECTORY = "/data/__cluster_metadata-0"
+"""Where every simulated node has its metadata log."""
+
+_SNAPSHOT = ".checkpoint"
+
+
+def stored_end(disk: SimDisk, directory: str = DIRECTORY) -> int:
+    """Where a metadata log ends on a disk: after its last batch, or at its newest snapshot where that is further."""
+    end = max((int(name[:20]) for name in names_in(disk, directory) if name.endswith(_SNAPSHOT)), default=0)
+    try:
+        for header, _ in stored_headers(disk, directory, start=end):
+            end = max(end, header.next_offset)
+    except StrandlineError:
+        pass  # a torn end: what lies before it counts
+    return end
+
+
+class MajorityReachedHighWatermark:
+    """When a leader's high watermark rises, a majority of the voters has everything below it on its disk (A6, A8, A9):
+    synced, where the node lives; of the dead, what lies there."""
+
+    def __init__(self, disk_of: Callable[[int], SimDisk]) -> None:
+        self._disk_of = disk_of
+        self.reached = 0
+        """The highest that any leader had."""
+        self._wiped: dict[int, None] = {}
+
+    def check(self, voters: Sequence[int], durable: Mapping[int, int], high_watermark: int) -> None:
+        """`durable`: of the voters that live, up to where their logs are synced."""
+        if high_watermark <= self.reached:
+            return
+        self.reached = high_watermark
+        majority = len(voters) // 2 + 1
+        holding = [node for node in voters if durable.get(node, -1) >= high_watermark]
+        if len(holding) < majority:
+            holding += [node for node in voters if node not in durable and self._on_disk(node) >= high_watermark]
+        if len(holding) < majority:
+            facts = {"high_watermark": high_watermark, "synced": dict(durable), "holding": holding}
+            raise InvariantViolated("MajorityReachedHighWatermark", "a minority holds what is committed", **facts)
+
+    def _on_disk(self, node: int) -> float:
+        disk = self._disk_of(node)
+        if not disk.wipes:
+            return stored_end(disk)
+        if node in self._wiped:
+            return -1
+        # The first look since it got a new disk: perhaps it had acknowledged this on the old one.
+        self._wiped[node] = None
+        return float("inf")
+
+
+class SnapshotAtLogStart:
+    """A log that does not begin at 0 reaches back to where a snapshot ends that is on the disk (A10, KAFKA-14238)."""
+
+    def __init__(self, disk_of: Callable[[int], SimDisk]) -> None:
+        self._disk_of = disk_of
+        self._looked: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def check(self, node: int, incarnation: int, start: OffsetAndEpoch, log_start: int) -> None:
+        """`start`: from where on the node counts on its log; `log_start`: where that really begins."""
+        if self._looked.get((node, incarnation), (0, 0)) == (start.offset, log_start):
+            return
+        self._looked[node, incarnation] = (start.offset, log_start)
+        name = f"{start.offset:020d}-{start.epoch:010d}{_SNAPSHOT}"
+        missing = start.offset and name not in names_in(self._disk_of(node), DIRECTORY)
+        if missing or log_start > start.offset:
+            facts = {"node": node, "snapshot": tuple(start), "log_start": log_start}
+            raise InvariantViolated("SnapshotAtLogStart", "no snapshot ends where the log begins", **facts)
+
+
+@dataclass
+class _Scanned:
+    """How far a node's log was compared: everything below was committed, and stays as it is."""
+
+    end: int = 0
+    place: Place | None = None
+
+
+class MetadataLogMatching:
+    """Metadata logs are one log: an (offset, epoch) names one batch wherever it is, and below their high watermarks all
+    nodes have the same batches (VAN `kip_966_properties`; raft's Log Matching), byte for byte by their CRCs."""
+
+    def __init__(self) -> None:
+        self._written: dict[tuple[int, int], int] = {}
+        self._committed: dict[int, tuple[int, int]] = {}
+        self._scanned: dict[tuple[int, int], _Scanned] = {}
+        """(node, incarnation): a new process may have found another log."""
+
+    def check(self, node: int, incarnation: int, disk: SimDisk, bounds: tuple[int, int, int]) -> None:
+        """Compare one log with all that was seen of others. `bounds`: its start, high watermark and end."""
+        start, high_watermark, log_end = bounds
+        scanned = self._scanned.setdefault((node, incarnation), _Scanned())
+        begin = max(scanned.end, start)
+        try:
+            for header, place in stored_headers(disk, DIRECTORY, start=begin, place=scanned.place):
+                if header.next_offset > log_end:
+                    break
+                offset, epoch = header.base_offset, header.leader_epoch
+                facts = {"node": node, "offset": offset, "epoch": epoch}
+                if self._written.setdefault((offset, epoch), header.crc) != header.crc:
+                    raise InvariantViolated("MetadataLogMatching", "one offset and epoch, two batches", **facts)
+                if header.next_offset <= high_watermark:
+                    known = self._committed.setdefault(offset, (epoch, header.crc))
+                    if known != (epoch, header.crc):
+                        raise InvariantViolated("MetadataLogMatching", "committed batches differ", **facts)
+                    scanned.end, scanned.place = header.next_offset, place
+        except StrandlineError as error:
+            message = f"the log does not parse: {error}"
+            raise InvariantViolated("MetadataLogMatching", message, node=node) from error

@@ -1,0 +1,35 @@
+"""What a run's faults really did to it, counted where it happens: a fault that was drawn may have met nothing.
+
+Counting draws no chance and changes nothing: a run is the same run, looked at or not.
+"""
+
+from __future__ import annotations
+
+EFFECTS: dict[str, str] = {
+    "link-slow": "something travelled over a link that was made slow",
+    "packet-lost": "a packet was lost and sent again",
+    "link-blocked": "something was held by a link that was cut, one way or both",
+    "given-up": "a sender gave a connection up, its peer knowing nothing",
+    "connection-reset": "a connection was reset under its users",
+    "call-late": "a call was carried out behind younger ones, or after its caller gave up",
+    "call-twice": "a call was carried out twice",
+    "killed": "a process died and nothing of it ran again",
+    "killed-in-callback": "a process died between two calls of its disk, in mid-callback",
+    "power-lost": "a machine lost power while something ran on it",
+    "paused": "a process was stopped and went on later",
+    "wall-clock-jumped": "a wall clock was set",
+    "clocks-apart": "the monotonic clocks of the machines ran at different rates",
+    "sectors-lost": "a power cut took sectors that were written and not synced",
+    "file-torn": "a power cut left a part of what was last written to a file, and took the rest",
+    "name-lost": "a power cut took a file's creation or deletion that was not synced",
+    "rename-lost": "a power cut took a rename that was not synced",
+    "sync-failed": "a sync failed, and what it covered was not on the disk",
+    "write-failed": "a write failed with EIO",
+    "write-torn": "a write failed with EIO after a part of it was done",
+    "read-failed": "a read failed with EIO",
+    "no-space": "a write met the end of the disk: ENOSPC",
+    "disk-slow": "a sync or a read took many times longer",
+    "bit-flipped": "a bit on a disk turned over",
+    "disk-replaced": "a machine got a new, empty disk",
+}
+"""name -> what it says that happened."""

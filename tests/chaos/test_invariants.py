@@ -1,0 +1,266 @@
+"""Each invariant of the quorum and of the copies flags what breaks it, and lets its legal sibling pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from strandline.chaos.checkers.copies import ConsistentRead, CopyChecks
+from strandline.chaos.checkers.history import Partition, Poll
+from strandline.chaos.checkers.invariant import InvariantViolated
+from strandline.chaos.checkers.metadata_logs import (
+    DIRECTORY,
+    MajorityReachedHighWatermark,
+    MetadataLogMatching,
+    SnapshotAtLogStart,
+    stored_end,
+)
+from strandline.chaos.checkers.partitions import Known
+from strandline.chaos.checkers.quorum import (
+    CommittedLog,
+    LeaderNeverLoadSnapshot,
+    MonotonicEpoch,
+    MonotonicHighWatermark,
+    NoLogDivergence,
+    QuorumChecks,
+    QuorumView,
+    SingleLeader,
+    VotedOnce,
+)
+from strandline.chaos.sim.disk import SimDisk
+from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.world import World
+from strandline.controller.quorum.api import CommittedBatch
+from strandline.controller.raft.log_summary import LogSummary
+from strandline.controller.raft.messages import OffsetAndEpoch, ReplicaKey
+from strandline.log.batch import build_batch
+from strandline.log.records import Record
+from strandline.proto.ids import NodeId
+
+VIEW = QuorumView(
+    node=1,
+    incarnation=1,
+    epoch=3,
+    leader=None,
+    leading=False,
+    voted_for=None,
+    high_watermark=5,
+    log_end=8,
+    last_epoch=3,
+    durable_end=8,
+    voters=tuple(ReplicaKey(NodeId(node), None) for node in (1, 2, 3)),
+)
+
+
+def view(**changes: Any) -> QuorumView:
+    return replace(VIEW, **changes)
+
+
+def log(*epochs: tuple[int, int], end: int, start: OffsetAndEpoch | None = None) -> LogSummary:
+    begin = start or OffsetAndEpoch(0, 0)
+    return LogSummary(start=begin, end_offset=end, epochs=epochs, snapshot=start)
+
+
+def flags(check: Callable[[QuorumView], None], *views: QuorumView) -> str:
+    """The invariant that the last of these views breaks; none of those before does."""
+    for one in views[:-1]:
+        check(one)
+    try:
+        check(views[-1])
+    except InvariantViolated as error:
+        return error.name
+    return ""
+
+
+def test_monotonic_epoch() -> None:
+    """Over restarts too; a node with a new disk is another."""
+    assert flags(MonotonicEpoch().check, view(), view(epoch=2, incarnation=2)) == "MonotonicEpoch"
+    assert flags(MonotonicEpoch().check, view(), view(epoch=3, incarnation=2)) == ""
+    assert flags(MonotonicEpoch().check, view(), view(epoch=1, wipes=1)) == ""
+
+
+def test_single_leader() -> None:
+    """By what the leader says of itself, and by what others say of it."""
+    leads = view(leading=True)
+    assert flags(SingleLeader().check, leads, view(node=2, leading=True)) == "SingleLeader"
+    assert flags(SingleLeader().check, leads, view(node=2, leader=3)) == "SingleLeader"
+    assert flags(SingleLeader().check, leads, view(node=2, leader=1)) == ""
+    assert flags(SingleLeader().check, leads, view(node=2, leading=True, epoch=4)) == ""
+
+
+def test_voted_once() -> None:
+    """In an epoch, over restarts too."""
+    assert flags(VotedOnce().check, view(voted_for=1), view(voted_for=2, incarnation=2)) == "VotedOnce"
+    assert flags(VotedOnce().check, view(voted_for=1), view(voted_for=2, epoch=4)) == ""
+    assert flags(VotedOnce().check, view(voted_for=1), view(), view(voted_for=1)) == ""
+
+
+def test_monotonic_high_watermark() -> None:
+    """While a process lives; and never beyond the log."""
+    check = MonotonicHighWatermark
+    assert flags(check().check, view(), view(high_watermark=4)) == "MonotonicHighWatermark"
+    assert flags(check().check, view(high_watermark=9)) == "MonotonicHighWatermark"
+    assert flags(check().check, view(), view(high_watermark=0, incarnation=2)) == ""
+
+
+def test_leader_never_load_snapshot() -> None:
+    """A follower may, and may lead afterwards."""
+    leads = view(leading=True)
+    check = LeaderNeverLoadSnapshot
+    assert flags(check().check, leads, view(leading=True, reloads=1)) == "LeaderNeverLoadSnapshot"
+    assert flags(check().check, leads, view(reloads=1), view(leading=True, reloads=1, epoch=5)) == ""
+    assert flags(check().check, view(), view(reloads=1), view(leading=True, reloads=1)) == ""
+
+
+def test_no_log_divergence() -> None:
+    """An epoch begins at one offset, after one epoch, in every log; a log that was cut does not tell where."""
+    ours = view(log=log((1, 0), (3, 5), end=8))
+    elsewhere = view(node=2, log=log((1, 0), (3, 6), end=8))
+    other_before = view(node=2, log=log((1, 0), (2, 4), (3, 5), end=8))
+    cut = view(node=2, log=log((3, 6), end=8, start=OffsetAndEpoch(6, 3)))
+    behind = view(node=2, log=log((1, 0), end=3))
+    own_tail = view(node=2, log=log((1, 0), (2, 5), end=6))
+    assert flags(NoLogDivergence().check, ours, elsewhere) == "NoLogDivergence"
+    assert flags(NoLogDivergence().check, ours, other_before) == "NoLogDivergence"
+    assert flags(NoLogDivergence().check, ours, cut, behind, own_tail) == ""
+
+
+def test_consistent_committed_data_and_a_leader_that_has_it() -> None:
+    """By what nodes were handed, and by their high watermarks."""
+    batch = CommittedBatch(0, 4, 1, 0, [b"a"])
+    known = CommittedLog()
+    known.committed(1, batch)
+    known.committed(2, batch)
+    with pytest.raises(InvariantViolated, match="ConsistentCommittedData"):
+        known.committed(2, replace(batch, records=[b"b"]))
+    lacks = view(node=2, leading=True, log_end=4)
+    assert flags(known.check, lacks) == "LeaderHasAllCommittedValues"
+    assert flags(known.check, view(node=2, leading=True, epoch=4)) == ""
+    seen = CommittedLog()
+    seen.note(view(log=log((1, 0), (3, 4), end=8)))
+    assert (seen.end, seen.last_epoch) == (5, 3)
+    assert flags(seen.check, lacks) == "LeaderHasAllCommittedValues"
+    assert flags(seen.check, view(node=3, leading=True, log_end=9, last_epoch=2)) == "LeaderHasAllCommittedValues"
+    assert flags(seen.check, view(node=2, leading=True, log_end=5, epoch=9)) == ""
+
+
+@pytest.fixture
+def disks() -> dict[int, SimDisk]:
+    """Node 3 has offsets 0 to 6 of the metadata log, a snapshot that ends at 4, and no process; the others nothing."""
+    world = World(1)
+    for number in (1, 2, 3):
+        world.add_machine(f"n{number}")
+
+    async def main(ports: Ports) -> None:
+        ports.disk.mkdir(DIRECTORY)
+        ports.disk.open(f"{DIRECTORY}/{4:020d}-{2:010d}.checkpoint", create=True)
+        file = ports.disk.open(f"{DIRECTORY}/{0:020d}.log", create=True)
+        position = 0
+        for offset in range(7):
+            data = bytes(build_batch([Record(0, 1, None, b"x", ())], base_offset=offset, leader_epoch=2))
+            file.pwrite(data, position)
+            position += len(data)
+
+    found = {number: world.machines[f"n{number}"].disk for number in (1, 2, 3)}
+
+    async def story() -> None:
+        world.spawn("n3", main)
+        await world.sleep_ms(1)
+
+    world.loop.run_until_complete(story())  # not `World.run`, which takes the disks away
+    return found
+
+
+def test_what_lies_on_a_disk(disks: dict[int, SimDisk]) -> None:
+    """The end of the log, whoever wrote it."""
+    assert {node: stored_end(disk) for node, disk in disks.items()} == {1: 0, 2: 0, 3: 7}
+
+
+def test_majority_reached_high_watermark(disks: dict[int, SimDisk]) -> None:
+    """Of the living what is synced counts, of the dead what their disks hold; a new disk is looked past once."""
+    voters = (1, 2, 3)
+
+    def check(durable: dict[int, int], high_watermark: int) -> None:
+        MajorityReachedHighWatermark(disks.__getitem__).check(voters, durable, high_watermark)
+
+    check({1: 8, 2: 8, 3: 5}, 8)
+    check({1: 8, 2: 5}, 7)
+    with pytest.raises(InvariantViolated, match="MajorityReachedHighWatermark"):
+        check({1: 8, 2: 5}, 8)
+    with pytest.raises(InvariantViolated, match="MajorityReachedHighWatermark"):
+        check({1: 8, 2: 7, 3: 7}, 8)
+    again = MajorityReachedHighWatermark(disks.__getitem__)
+    disks[3].wipes = 1
+    again.check(voters, {1: 8, 2: 5}, 8)
+    with pytest.raises(InvariantViolated, match="MajorityReachedHighWatermark"):
+        again.check(voters, {1: 9, 2: 5}, 9)
+
+
+def test_snapshot_at_log_start(disks: dict[int, SimDisk]) -> None:
+    """Of that offset and that epoch."""
+    check = SnapshotAtLogStart(disks.__getitem__)
+    check.check(3, 1, OffsetAndEpoch(0, 0), 0)
+    check.check(3, 1, OffsetAndEpoch(4, 2), 3)
+    for start, log_start in ((OffsetAndEpoch(5, 2), 5), (OffsetAndEpoch(4, 1), 4), (OffsetAndEpoch(4, 2), 5)):
+        with pytest.raises(InvariantViolated, match="SnapshotAtLogStart"):
+            SnapshotAtLogStart(disks.__getitem__).check(3, 1, start, log_start)
+
+
+def test_metadata_log_matching(disks: dict[int, SimDisk]) -> None:
+    """An (offset, epoch) is one batch; a committed offset is one, of one epoch. A tail of another epoch may differ."""
+    matching = MetadataLogMatching()
+    matching.check(3, 1, disks[3], (0, 5, 7))
+    matching.check(3, 1, disks[3], (0, 7, 7))
+    disk = disks[3]
+    matching._written[6, 2] += 1
+    with pytest.raises(InvariantViolated, match="MetadataLogMatching"):
+        matching.check(3, 2, disk, (0, 5, 7))
+    matching.check(3, 3, disk, (0, 5, 6))
+    matching._written[6, 2] -= 1
+    matching._committed[6] = (1, 0)
+    matching.check(3, 4, disk, (0, 6, 7))
+    with pytest.raises(InvariantViolated, match="MetadataLogMatching"):
+        matching.check(3, 5, disk, (0, 7, 7))
+
+
+def test_the_whole_of_the_quorums_checks(disks: dict[int, SimDisk]) -> None:
+    """All look at all views; a high watermark that no leader had before wants its majority."""
+    checks = QuorumChecks(disks.__getitem__)
+    shape = log((1, 0), (3, 5), end=8)
+    checks.observe([view(leading=True, log=shape), view(node=2, leader=1, log=shape)])
+    with pytest.raises(InvariantViolated, match="MajorityReachedHighWatermark"):
+        checks.observe([view(leading=True, log=shape, high_watermark=8), view(node=2, durable_end=7, log=shape)])
+
+
+def test_leader_candidate_completeness() -> None:
+    """Members of ISR and ELR that could be elected have all; one whose process is not the registered one cannot be."""
+    known = Known("t-0", committed_end=10)
+    CopyChecks().check_candidates(known, (1, 2, 3), {1: 10, 2: 12})
+    CopyChecks().check_candidates(known, (1, 2), {1: 10, 3: 4})
+    with pytest.raises(InvariantViolated, match="LeaderCandidateCompleteness"):
+        CopyChecks().check_candidates(known, (1, 2, 3), {1: 10, 2: 9})
+
+
+def test_no_committed_record_lost_globally(disks: dict[int, SimDisk]) -> None:
+    """On some disk, whether its node lives or not."""
+    checks = CopyChecks()
+    checks.check_somewhere(Known("t-0", committed_end=7), {1: 7, 2: 3}, {}, DIRECTORY)
+    checks.check_somewhere(Known("t-0", committed_end=7), {1: 6}, {3: disks[3]}, DIRECTORY)
+    with pytest.raises(InvariantViolated, match="NoCommittedRecordLostGlobally"):
+        checks.check_somewhere(Known("t-0", committed_end=8), {1: 6}, {2: disks[2], 3: disks[3]}, DIRECTORY)
+
+
+def test_consistent_read() -> None:
+    """One offset, one record, for all readers and for ever."""
+    where = Partition("t", 0)
+    polls = [Poll("c1", [(where, 0, "a"), (where, 1, "b")])]
+    reads = ConsistentRead()
+    reads.check(polls)
+    polls.append(Poll("c2", [(where, 0, "a"), (Partition("t", 1), 1, "x")]))
+    reads.check(polls)
+    polls.append(Poll("c2", [(where, 1, "other")]))
+    with pytest.raises(InvariantViolated, match="ConsistentRead"):
+        reads.check(polls)
