@@ -15,7 +15,17 @@ from strandline.chaos.live.cluster import LiveCluster
 from strandline.client import Ack, Admin, Consumer, NewTopic, Producer
 from strandline.cluster.dev import DevCluster
 from strandline.proto.errors import KafkaError, StrandlineError
-from tests.rows.helpers import QUICK, describe, eventually, leader_of, make_topic, read_all, send_all, wait_isr
+from tests.rows.helpers import (
+    QUICK,
+    describe,
+    eventually,
+    leader_of,
+    make_topic,
+    read_all,
+    send_all,
+    wait_isr,
+    wait_led,
+)
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -48,7 +58,7 @@ def test_s45_five_controllers_survive_two() -> None:
     with DevCluster(nodes=1, controllers=5, settings=QUICK) as cluster:
         for node in cluster.controller_ids[:2]:
             cluster.kill(node)
-        eventually(lambda: make_topic(cluster, "two-down", replication=1) is None, timeout_s=20)
+        eventually(lambda: make_topic(cluster, "two-down", replication=1) is None)
         assert send_all(cluster, "two-down", [b"x"]) == [0]
         cluster.kill(cluster.controller_ids[2])
         with (
@@ -57,7 +67,7 @@ def test_s45_five_controllers_survive_two() -> None:
         ):
             admin.create_topics([NewTopic("three-down", 1, 1)])
         cluster.start_node(cluster.controller_ids[2])
-        eventually(lambda: make_topic(cluster, "back", replication=1) is None, timeout_s=20)
+        eventually(lambda: make_topic(cluster, "back", replication=1) is None)
         with Admin(cluster.bootstrap) as admin:
             assert {"two-down", "back"} <= set(admin.list_topics())
             # What was refused may have been carried out later, but never by half.
@@ -80,7 +90,7 @@ def test_s46_lost_leaders_are_replaced_by_those_who_have_everything(split: LiveC
         assert controller is not None
         split.kill(leader)
         split.kill(controller)
-        successor = eventually(lambda was=leader: _leader_but(split, "s46", was), timeout_s=20)
+        successor = eventually(lambda was=leader: _leader_but(split, "s46", was))
         assert successor in before.isr
         assert read_all(split, "s46") == sent
         make_topic(split, f"s46-{number}", replication=2)
@@ -158,7 +168,7 @@ def test_s48_available_a_minority_writes_and_may_lose(split: LiveCluster) -> Non
     assert send_all(split, "s48-available", [b"acknowledged, and here alone"]) == [1]
     split.kill(leader)
     split.start_node(stale[0])
-    assert eventually(lambda: describe(split, "s48-available").leader, timeout_s=20) == stale[0]
+    wait_led(split.client(stale[0]), "s48-available", lambda parts: parts[0].leader == stale[0])
     assert send_all(split, "s48-available", [b"still writable"], request_timeout_ms=2000) == [1]
     split.revive()
     wait_whole(split, "s48-available")
@@ -185,17 +195,20 @@ def test_s50_a_minority_side_takes_no_writes(split: LiveCluster) -> None:
 
     minority = leader_of(split, "s50")
     majority = others(split, minority)
-    with Producer(split.client(minority), **ONE_TRY) as alone:
-        assert send(alone)
-        split.isolate(minority)
-        assert not send(alone)
-        with Producer(split.client(minority), **ONE_TRY | {"acks": "1"}) as careless:
-            assert send(careless, acks=1)
-        eventually(lambda: describe(split, "s50", via=majority).leader in majority, timeout_s=20)
-        bootstrap = ",".join(split.client(node) for node in majority)
-        with Producer(bootstrap, request_timeout_ms=2000) as together:
-            assert all(send(together) for _ in range(20))
-        assert not send(alone)
+
+    def send_alone(acks: str = "all") -> bool:
+        """By a new producer each time: one that has met silence asks the others who leads."""
+        with Producer(split.client(minority), **ONE_TRY | {"acks": acks}) as producer:
+            return send(producer, acks=1 if acks == "1" else -1)
+
+    assert send_alone()
+    split.isolate(minority)
+    assert not send_alone()
+    assert send_alone("1")
+    wait_led(",".join(map(split.client, majority)), "s50", lambda parts: parts[0].leader in majority)
+    with Producer(",".join(map(split.client, majority)), request_timeout_ms=2000) as together:
+        assert all(send(together) for _ in range(20))
+    assert not send_alone()
     split.heal()
     wait_whole(split, "s50")
     with Consumer(split.bootstrap) as consumer:
