@@ -61,6 +61,26 @@ def test_only_what_is_done_is_committed() -> None:
     simulate(main)
 
 
+def test_a_run_is_not_idle_before_it_has_joined() -> None:
+    """`idle_s` is over long before the group can be joined, for no broker runs: every record is handled in the end."""
+
+    async def main(env: Env) -> None:
+        await env.create_topic("t")
+        await fill(env, "t", 10, 1)
+        for node in (1, 2, 3):
+            env.faults.kill(node)
+        consumer, handled = member(env), list[ConsumerRecord]()
+        consumer.subscribe("t")
+        running = asyncio.ensure_future(consumer.run(handled.append, dead_letters=False, idle_s=1.0))
+        await asyncio.sleep(5)
+        for node in (1, 2, 3):
+            env.faults.start(node)
+        assert (await running).handled == len(handled) == 10
+        await consumer.close()
+
+    simulate(main)
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_no_record_is_skipped_while_brokers_and_members_die(seed: int) -> None:
     """S59, S60, S66: brokers and members are killed; every acknowledged record is handled, each partition's offsets of

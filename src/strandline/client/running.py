@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 _LOOK_S = 0.5
 """How often a run without records looks whether it was told to stop."""
 
+_JOINING = ("joining", "rebalancing", "lost")
+"""States of a consumer that has no partitions for now, and gets some: that no record comes then tells nothing."""
+
 
 @dataclass(slots=True)
 class RunReport:
@@ -107,8 +110,10 @@ class Failures:
         return min([_LOOK_S, *(max(at - self.now_ms, 0.0) / 1000 for at in rests)])
 
 
-def _expired(failures: Failures, since_ms: float, idle_s: float | None) -> bool:
-    return idle_s is not None and not failures.waiting and failures.now_ms - since_ms >= idle_s * 1000
+def _expired(failures: Failures, since_ms: float | None, idle_s: float | None) -> bool:
+    if idle_s is None or since_ms is None or failures.waiting:
+        return False
+    return failures.now_ms - since_ms >= idle_s * 1000
 
 
 async def run_async(
@@ -125,7 +130,7 @@ async def run_async(
         consumer.resume(*failures.due(consumer.assignment()))
         record = await consumer.next_record(failures.wait_s(), raw=True)
         if record is None:
-            idle_ms = idle_ms or failures.now_ms
+            idle_ms = None if consumer.state.name in _JOINING else idle_ms or failures.now_ms
             if _expired(failures, idle_ms, idle_s):
                 break
             continue
@@ -169,7 +174,7 @@ def run_blocking(
             consumer.resume(*due)
         record = consumer.next_record(failures.wait_s() if failures.waiting else _LOOK_S, raw=True)
         if record is None:
-            idle_ms = idle_ms or failures.now_ms
+            idle_ms = None if consumer.state.name in _JOINING else idle_ms or failures.now_ms
             if _expired(failures, idle_ms, idle_s):
                 break
             continue

@@ -264,7 +264,8 @@ class Consumer(Reader):
             attempts: how often a record is tried, at least once.
             backoff_ms, backoff_max_ms: the first pause, and the longest; each is twice the one before.
             dead_letters: False: the last error is raised instead, and the record is not done.
-            idle_s: return when no record came for so long; None: never.
+            idle_s: return when no record came for so long; None: never. Time in which the group shares out its partitions
+                does not count.
 
         Raises:
             Exception: of the handler, without dead letters; of poll; of sending the dead letter.
