@@ -73,8 +73,8 @@ class Inspection(Base):
     def describe_producers(self, context: RequestContext, wanted: Sequence[tuple[str, int]]) -> list[ProducersAnswer]:
         """One answer a partition, in order, from any of its replicas (`kafka-transactions.sh --broker-id` asks each).
 
-        Errors: TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER where there is no replica,
-        KAFKA_STORAGE_ERROR where it is offline.
+        Errors: TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER where no replica
+        is, KAFKA_STORAGE_ERROR where it is offline.
         """
         return [self._producers(context, name, partition) for name, partition in wanted]
 
