@@ -130,7 +130,7 @@ def test_a_copy_ends_equal_whatever_is_killed(tmp_path: Path) -> None:
                     killed.start()
                 close()
             last = ask(shop_db, LAST)
-            eventually(lambda: followed(copy_db, last, capture, follower), 60)
+            eventually(lambda: followed(copy_db, last, capture, follower))
             assert content(copy_db) == content(shop_db)
             eventually(lambda: ask(shop_db, SENT) == last)
 
@@ -138,7 +138,7 @@ def test_a_copy_ends_equal_whatever_is_killed(tmp_path: Path) -> None:
             with Admin(own.bootstrap) as admin:
                 admin.delete_records({TopicPartition(TOPIC, 0): offset})
             late.start()
-            eventually(lambda: followed(late_db, last, capture, late), 60)
+            eventually(lambda: followed(late_db, last, capture, late))
             assert content(late_db) == content(shop_db)
         finally:
             for program in (capture, second, follower, late):
@@ -200,7 +200,7 @@ def test_a_change_that_is_due_is_waited_for(cluster: DevCluster, shop_db: Path, 
             follower.start()
             assert follower.said().startswith("change 2 at offset 0, where 1 is due")
             load("capture").send_new(source, producer, topic)
-        eventually(lambda: followed(copy_db, source.last(), follower), 60)
+        eventually(lambda: followed(copy_db, source.last(), follower))
         assert content(copy_db) == content(shop_db)
     finally:
         source.close()

@@ -59,32 +59,32 @@ def test_members_share_move_and_survive_their_coordinator(cluster: DevCluster) -
         for _ in range(3):
             readers.append(Reader(cluster.responsive, "moderns", "modern", group_protocol="consumer"))
             stack.callback(readers[-1].close)
-        eventually(lambda: sizes(readers) == [2, 2, 2], 60)
+        eventually(lambda: sizes(readers) == [2, 2, 2])
         admin = AdminClient({"bootstrap.servers": cluster.responsive})
         found = admin.describe_consumer_groups(["moderns"])["moderns"].result(15)
         assert (found.type.name, found.partition_assignor) == ("CONSUMER", "uniform")
         assert sorted(len(one.target_assignment.topic_partitions) for one in found.members) == [2, 2, 2]
         fourth = Reader(cluster.responsive, "moderns", "modern", group_protocol="consumer")
-        eventually(lambda: sizes([*readers, fourth]) == [2, 2, 1, 1], 60)
+        eventually(lambda: sizes([*readers, fourth]) == [2, 2, 1, 1])
         values |= produce(cluster, "modern", 6, 100, "more")
-        eventually(lambda: handled([*readers, fourth]) == values, 60)
+        eventually(lambda: handled([*readers, fourth]) == values)
         fourth.close()
-        eventually(lambda: sizes(readers) == [2, 2, 2], 60)
+        eventually(lambda: sizes(readers) == [2, 2, 2])
         admin.create_partitions([NewPartitions("modern", 9)])["modern"].result(15)
-        eventually(lambda: sizes(readers) == [3, 3, 3], 60)
+        eventually(lambda: sizes(readers) == [3, 3, 3])
         before = [set(reader.assigned) for reader in readers]
         cluster.kill(found.coordinator.id)
         values |= produce(cluster, "modern", 9, 100, "last")
-        eventually(lambda: handled([*readers, fourth]) == values, 60)
+        eventually(lambda: handled([*readers, fourth]) == values)
         assert [reader.assigned for reader in readers] == before
         # A commit that is under way while its member comes to a new epoch is refused, in Kafka too.
         assert {error for reader in readers for error in reader.errors} <= {ErrorCode.STALE_MEMBER_EPOCH}
         cluster.start_node(found.coordinator.id)
-    eventually(lambda: group_state(cluster, "moderns") is ConsumerGroupState.EMPTY, 60)
+    eventually(lambda: group_state(cluster, "moderns") is ConsumerGroupState.EMPTY)
     classic = Reader(cluster.responsive, "moderns", "modern")
-    eventually(lambda: len(classic.assigned) == 9, 60)
+    eventually(lambda: len(classic.assigned) == 9)
     again = produce(cluster, "modern", 9, 18, "again")
-    eventually(lambda: handled([classic]) == again, 60)
+    eventually(lambda: handled([classic]) == again)
     classic.close()
 
 
@@ -110,11 +110,11 @@ def test_a_killed_member_and_what_operators_do(cluster: DevCluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.responsive})
     process = ReaderProcess(cluster.responsive, "orphans", "orphaned", group_protocol="consumer")
     try:
-        eventually(lambda: group_state(cluster, "orphans") is ConsumerGroupState.STABLE, 60)
+        eventually(lambda: group_state(cluster, "orphans") is ConsumerGroupState.STABLE)
         reader = Reader(cluster.responsive, "orphans", "orphaned", group_protocol="consumer")
-        eventually(lambda: shares(cluster, "orphans", reader) == (2, [2, 2]), 60)
+        eventually(lambda: shares(cluster, "orphans", reader) == (2, [2, 2]))
         process.signal(signal.SIGKILL)
-        eventually(lambda: len(reader.assigned) == 4, 60)
+        eventually(lambda: len(reader.assigned) == 4)
         with pytest.raises(KafkaException):
             admin.delete_consumer_groups(["orphans"])["orphans"].result(15)
         reader.close()
@@ -123,7 +123,7 @@ def test_a_killed_member_and_what_operators_do(cluster: DevCluster) -> None:
     back = ConsumerGroupTopicPartitions("orphans", [TopicPartition("orphaned", number, 0) for number in range(4)])
     admin.alter_consumer_group_offsets([back])["orphans"].result(15)
     reader = Reader(cluster.responsive, "orphans", "orphaned", group_protocol="consumer")
-    eventually(lambda: handled([reader]) == values, 60)
+    eventually(lambda: handled([reader]) == values)
     reader.close()
     admin.delete_consumer_groups(["orphans"])["orphans"].result(15)
     assert "orphans" not in [one.group_id for one in admin.list_consumer_groups().result(15).valid]
@@ -173,17 +173,17 @@ def test_a_group_is_rolled_to_the_consumer_protocol_and_back(cluster: DevCluster
 
         readers = [start(0), start(0)]
         everybody = list(readers)
-        eventually(lambda: sizes(readers) == [3, 3], 60)
+        eventually(lambda: sizes(readers) == [3, 3])
         for kind in (1, 1, 0, 0):
             readers.append(start(kind))
             everybody.append(readers[-1])
-            eventually(lambda: sizes(readers) == [2, 2, 2], 60)
+            eventually(lambda: sizes(readers) == [2, 2, 2])
             assert admin.describe_consumer_groups([group])[group].result(15).type.name == "CONSUMER"
             readers.pop(0).close()
-            eventually(lambda: sizes(readers) == [3, 3], 60)
-        eventually(lambda: group_type(admin, group) == "CLASSIC", 60)
+            eventually(lambda: sizes(readers) == [3, 3])
+        eventually(lambda: group_type(admin, group) == "CLASSIC")
         values = load.stop()
-        eventually(lambda: handled(everybody) == values, 60)
+        eventually(lambda: handled(everybody) == values)
         assert len(values) > 500
         assert not [event for reader in everybody for event in reader.events if event[0] == "lost"]
 
@@ -222,10 +222,10 @@ def test_a_group_of_java_consumers_is_rolled_to_the_consumer_protocol_and_back(c
             eventually(lambda: share([2, 2, 2]), 150)
             assert admin.describe_consumer_groups(["java-rollers"])["java-rollers"].result(15).type.name == "CONSUMER"
             readers.pop(0).leave()
-            eventually(lambda: share([3, 3]), 60)
-        eventually(lambda: group_type(admin, "java-rollers") == "CLASSIC", 60)
+            eventually(lambda: share([3, 3]))
+        eventually(lambda: group_type(admin, "java-rollers") == "CLASSIC")
         values = load.stop()
-        eventually(lambda: set[bytes]().union(*(reader.read for reader in everybody)) == values, 60)
+        eventually(lambda: set[bytes]().union(*(reader.read for reader in everybody)) == values)
         assert not [line for reader in everybody for line in reader.said if line.startswith("lost")]
 
 
@@ -237,12 +237,12 @@ def test_java_and_librdkafka_in_one_group(cluster: DevCluster) -> None:
     try:
         eventually(lambda: offsets(cluster, "mixed", "both", 4) == [50] * 4, 150)
         reader = Reader(cluster.responsive, "mixed", "both", group_protocol="consumer")
-        eventually(lambda: len(reader.assigned) == 2, 60)
+        eventually(lambda: len(reader.assigned) == 2)
         more = produce(cluster, "both", 4, 40, "more")
         java.wait(150)
-        eventually(lambda: java.read | handled([reader]) == values | more, 60)
+        eventually(lambda: java.read | handled([reader]) == values | more)
         assert not java.read & handled([reader])
-        eventually(lambda: len(reader.assigned) == 4, 60)
+        eventually(lambda: len(reader.assigned) == 4)
         reader.close()
     finally:
         java.close()

@@ -39,11 +39,11 @@ def test_partitions_added_by_kafka_topics(cluster: DevCluster, tools: KafkaTools
     send(cluster, "tool-grown", 30, partitions=3)
     reader = Reader(cluster.bootstrap, "tool-growers", "tool-grown")
     try:
-        eventually(lambda: len(reader.read) == 30, 30)
+        eventually(lambda: len(reader.read) == 30)
         tools.run("kafka-topics", "--alter", "--topic", "tool-grown", "--partitions", "6")
-        eventually(lambda: len(reader.assigned) == 6, 30)
+        eventually(lambda: len(reader.assigned) == 6)
         send(cluster, "tool-grown", 30, partitions=6)
-        eventually(lambda: len(reader.read) == 60, 30)
+        eventually(lambda: len(reader.read) == 60)
         places = {(partition, offset) for _, partition, offset, _ in reader.read}
         assert places == {(p, o) for p in range(3) for o in range(15)} | {(p, o) for p in range(3, 6) for o in range(5)}
     finally:
@@ -78,7 +78,7 @@ def test_lag_state_and_resets_by_kafka_consumer_groups(cluster: DevCluster, tool
     send(cluster, "tool-lag", 10, timestamp=hour_ago)
     send(cluster, "tool-lag", 10, timestamp=hour_ago + 1_800_000)
     reader = Reader(cluster.bootstrap, "tool-laggards", "tool-lag")
-    eventually(lambda: len(reader.read) == 20, 30)
+    eventually(lambda: len(reader.read) == 20)
     state = tools.run("kafka-consumer-groups", "--describe", "--group", "tool-laggards", "--state")
     assert re.search(r"tool-laggards\s+127\.0\.0\.1:\d+\s+\(\d\)\s+range\s+Stable\s+1", state), state
     reader.close()

@@ -119,7 +119,7 @@ def test_s114_a_peak_waits_for_a_group_that_is_stopped(cluster: DevCluster) -> N
         source.send(STEADY)
         handled = _Handled(pause_s=0.0)
         with _group(cluster, handled):
-            eventually(lambda: handled.count == source.sent, 60)
+            eventually(lambda: handled.count == source.sent)
         assert _lag(cluster) == ("Empty", 0)
         for step in range(1, 5):
             source.send(BURST // 4)
@@ -127,9 +127,9 @@ def test_s114_a_peak_waits_for_a_group_that_is_stopped(cluster: DevCluster) -> N
         slow = _Handled(pause_s=0.001)
         slow.numbers = handled.numbers
         with _group(cluster, slow):
-            eventually(lambda: slow.count > STEADY, 60)
+            eventually(lambda: slow.count > STEADY)
             source.send(STEADY)
-            eventually(lambda: 0 < _lag(cluster)[1] < BURST // 2, 60)
+            eventually(lambda: 0 < _lag(cluster)[1] < BURST // 2)
             eventually(lambda: _lag(cluster)[1] == 0, 90)
         assert _lag(cluster) == ("Empty", 0)
     assert source.sent == 2 * STEADY + BURST

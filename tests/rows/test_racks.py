@@ -75,13 +75,13 @@ def test_a_consumer_reads_in_its_rack_and_elsewhere_when_that_replica_dies(clien
         near = next(node for node in RACKS if node != leader)
         before = fetched_from(cluster)
         read = _Reader(client, cluster.bootstrap, RACKS[near])
-        eventually(lambda: read.more() >= 400, timeout_s=20)
+        eventually(lambda: read.more() >= 400)
         after = fetched_from(cluster)
         assert after[near] - before[near] >= 400 * 600
         assert after[leader] - before[leader] < 100 * 600
         with down(cluster, near):
             send_all(cluster, "near", values[400:])
-            eventually(lambda: read.more() >= 500, timeout_s=30)
+            eventually(lambda: read.more() >= 500)
         assert read.values == values
         read.close()
 
@@ -148,13 +148,13 @@ def test_s49_a_rack_dies_under_load_and_everything_acked_is_read_in_order() -> N
         load = _Load(cluster.bootstrap, "racks")
         load.start()
         try:
-            eventually(lambda: load.acked_in(0) == set(range(PARTITIONS)), timeout_s=30)
+            eventually(lambda: load.acked_in(0) == set(range(PARTITIONS)))
             lost = SIX[leader_of(cluster, "racks")]
             dead = [node for node, rack in SIX.items() if rack == lost]
             before = load.sent
             for node in dead:
                 cluster.kill(node)
-            eventually(lambda: load.acked_in(before + PARTITIONS) == set(range(PARTITIONS)), timeout_s=60)
+            eventually(lambda: load.acked_in(before + PARTITIONS) == set(range(PARTITIONS)))
         finally:
             load.stop()
         acks = {number: future.result() for number, future in load.acks}

@@ -95,9 +95,9 @@ def test_one_group_shares_the_work(cluster: DevCluster) -> None:
     make_topic(cluster, "queue", 6)
     with ExitStack() as stack:
         group = members(stack, cluster, "queuers", "queue", 3)
-        eventually(lambda: shared_out(group, 2), 30)
+        eventually(lambda: shared_out(group, 2))
         sent = fill(cluster, "queue", 6)
-        eventually(lambda: values(group).total() >= RECORDS, 30)
+        eventually(lambda: values(group).total() >= RECORDS)
         assert values(group) == sent
         assert [len(member.read) for member in group] == [RECORDS // 3] * 3
 
@@ -110,10 +110,10 @@ def test_a_group_for_each_reads_everything(cluster: DevCluster) -> None:
         groups = [Member(cluster, f"reader-{number}", "published", number * 0.01) for number in range(5)]
         for member in groups:
             stack.callback(member.close)
-        eventually(lambda: all(len(member.read) >= RECORDS for member in groups), 40)
+        eventually(lambda: all(len(member.read) >= RECORDS for member in groups))
         late = Member(cluster, "reader-late", "published")
         stack.callback(late.close)
-        eventually(lambda: len(late.read) >= RECORDS, 30)
+        eventually(lambda: len(late.read) >= RECORDS)
         for member in [*groups, late]:
             assert values([member]) == sent
             assert ascending(member.read)
@@ -140,11 +140,11 @@ def test_order_is_kept_within_a_partition_and_not_between(cluster: DevCluster) -
     for count, since in ((6, 500), (3, 1_000)):
         with ExitStack() as stack:
             group = members(stack, cluster, f"members-{count}", "ordered", count)
-            eventually(partial(shared_out, group, 6 // count), 30)
+            eventually(partial(shared_out, group, 6 // count))
             fill(cluster, "ordered", 6, 3_000)
             wanted, each = list(range(since, since + 500)), 6 // count
             for member in group:
-                eventually(partial(has_read, member, since, 500 * each), 30)
+                eventually(partial(has_read, member, since, 500 * each))
                 assert list(newest(member, since).values()) == [wanted] * each
     for member in group:
         sent = [int(record.value) for record in member.read if record.offset >= since]
