@@ -14,7 +14,7 @@ import click
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @click.option("--lag-max-ms", type=float, default=None, help="A longer realtime lag is an anomaly too.")
 @click.option("--show", type=click.IntRange(0), default=20, help="How many findings to print.")
-@click.option("--output", type=click.Choice(("table", "json")), default="table", help="json: one object.")
+@click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", help="json: one object.")
 def check(*, file: str, lag_max_ms: float | None, show: int, output: str) -> None:
     """Judge a history: was anything lost, doubled, reordered, or shown that must not be?
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 import click
+
+from strandline.client.commands.common import output_option, print_json
+from strandline.cluster.cli.outcome import outcome_document, show_outcome
 
 
 class RichProgress:
@@ -53,12 +55,13 @@ class RichProgress:
 @click.command()
 @click.option("--limit", type=click.IntRange(min=100), help="Send the first rows only, for a quick try.")
 @click.option("--spark/--no-spark", default=True, help="Whether Spark counts the rows too.")
-@click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@output_option
 def demo(limit: int | None, spark: bool, output: str) -> None:
     """Send the 336,776 flights of 2013 through a cluster whose busiest leader is killed, and check what is left.
 
     Starts three nodes of its own on free ports. Exits 0 only if every acknowledged record was read back once, in
-    order and unchanged, the killed node caught up, the replicas are byte-identical, and Spark counts the same.
+    order and unchanged, the killed node caught up, the replicas are byte-identical, and Spark counts the same. Without
+    PySpark or Java that last one is not judged, and says what to install; root on Debian gets Java by apt-get.
     """
     from strandline.chaos.demo.dataset import DatasetMissing
     from strandline.chaos.demo.job import run_job
@@ -69,32 +72,9 @@ def demo(limit: int | None, spark: bool, output: str) -> None:
     except DatasetMissing as missing:
         raise click.ClickException(str(missing)) from missing
     if output == "json":
-        checks = {name: {"held": held, "says": says} for name, (held, says) in outcome.checks.items()}
-        click.echo(json.dumps({"held": outcome.held, "figures": outcome.figures, "checks": checks}, indent=2))
+        print_json(outcome_document(outcome.figures, outcome.checks, held=outcome.held))
     else:
-        show(outcome.figures, outcome.checks, outcome.held)
+        show_outcome(outcome.figures, outcome.checks)
+        click.secho("Nothing acknowledged was lost." if outcome.held else "The job did not hold.", bold=True)
     if not outcome.held:
         raise SystemExit(1)
-
-
-def show(figures: dict[str, str], checks: dict[str, tuple[bool | None, str]], held: bool) -> None:
-    """The two tables at the end. Words carry the verdict, colour only repeats it."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    table = Table(title="What was measured", title_justify="left", show_header=False)
-    table.add_column(style="bold")
-    table.add_column(justify="right")
-    for name, value in figures.items():
-        table.add_row(name, value)
-    console.print(table)
-    words = {True: "[blue]held[/]", False: "[bold yellow]FAILED[/]", None: "not judged"}
-    table = Table(title="What was checked", title_justify="left", show_header=False)
-    table.add_column(style="bold")
-    table.add_column()
-    table.add_column(overflow="fold")
-    for name, (verdict, says) in checks.items():
-        table.add_row(name, words[verdict], says)
-    console.print(table)
-    console.print("Nothing acknowledged was lost." if held else "The job did not hold.", style="bold")

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 @click.option("--list", "list_only", is_flag=True, help="Only say what there is.")
 @click.option("--jobs", type=click.IntRange(1), default=2, help="Mutants at a time, each in a process of its own.")
 @click.option("--timeout-s", type=click.FloatRange(1.0), default=300.0, help="For one mutant.")
-@click.option("--output", type=click.Choice(("table", "json")), default="table", help="json: one object a mutant.")
+@click.option(
+    "-o", "--output", type=click.Choice(("table", "json")), default="table", help="json: one object a mutant."
+)
 def mutants(
     *, names: tuple[str, ...], rule: str | None, list_only: bool, jobs: int, timeout_s: float, output: str
 ) -> None:

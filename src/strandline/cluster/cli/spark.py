@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,7 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from strandline.client.commands.common import output_option, print_json
 from strandline.cluster.cli.options import told_plainly
+from strandline.cluster.cli.outcome import outcome_document, show_outcome
 
 if TYPE_CHECKING:
     from strandline.spark.pipelines.jobs import Context, Outcome
@@ -61,7 +62,7 @@ def _pipeline(command: F) -> F:
         click.option(
             "--keep", is_flag=True, help="Keep the temporary directory, and the topics created on --bootstrap."
         ),
-        click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True),
+        output_option,
     )
     for option in reversed(options):
         command = option(command)
@@ -140,6 +141,7 @@ def _run(
     from strandline.spark.pipelines.session import ensure_spark, local_session
     from strandline.spark.pipelines.view import TerminalView
 
+    kept = keep or directory is not None
     with told_plainly(), ExitStack() as stack:
         ensure_spark()
         source = data_directory(data)
@@ -151,14 +153,15 @@ def _run(
         session = local_session()
         stack.callback(session.stop)
         context = Context(session, address, root, source, fraction, records_per_batch=records_per_batch, view=view)
-        if bootstrap and not keep and directory is None:
+        if bootstrap and not kept:
             stack.callback(_delete_topics, context)
         outcome = job(context)
     if output == "json":
-        click.echo(json.dumps(_document(outcome, root, kept=keep or directory is not None), indent=2))
+        places = {"picture": str(outcome.picture), "directory": str(root)} if kept else {}
+        print_json({**outcome_document(outcome.figures, outcome.checks, held=outcome.held), **places})
     else:
-        _show(outcome)
-        if keep or directory is not None:
+        show_outcome(outcome.figures, outcome.checks)
+        if kept:
             click.echo(f"picture: {outcome.picture}\neverything else: {root}")
     if not outcome.held:
         raise SystemExit(1)
@@ -188,30 +191,3 @@ def _delete_topics(context: Context) -> None:
     if context.created:
         with Admin(context.bootstrap) as admin:
             admin.delete_topics(context.created)
-
-
-def _document(outcome: Outcome, root: Path, kept: bool) -> dict[str, Any]:
-    checks = {name: {"held": held, "says": says} for name, (held, says) in outcome.checks.items()}
-    places = {"picture": str(outcome.picture), "directory": str(root)} if kept else {}
-    return {"held": outcome.held, "figures": outcome.figures, "checks": checks, **places}
-
-
-def _show(outcome: Outcome) -> None:
-    """The two tables at the end. Words carry the verdict, colour only repeats it."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    table = Table(title="What was measured", title_justify="left", show_header=False)
-    table.add_column(style="bold")
-    table.add_column()
-    for name, value in outcome.figures.items():
-        table.add_row(name, value)
-    console.print(table)
-    words = {True: "[blue]held[/]", False: "[bold yellow]FAILED[/]", None: "not judged"}
-    table = Table(title="What was checked", title_justify="left", show_header=False)
-    for style in ("bold", None, None):
-        table.add_column(style=style, overflow="fold")
-    for name, (verdict, says) in outcome.checks.items():
-        table.add_row(name, words[verdict], says)
-    console.print(table)
