@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LEDGER_TOPIC = "strandline-spark-ledger"
-"""One partition, entries of about 200 bytes, deleted after `strandline.spark.ledger.LEDGER_RETENTION_MS`."""
+"""One partition; an entry for each task and topic, of 150 bytes and about 10 more for each partition of the topic,
+deleted after `strandline.spark.ledger.LEDGER_RETENTION_MS`."""
 
 SINK_OPTIONS: dict[str, str] = {
     "topic": "The topic of every row, whatever the column `topic` says.",
