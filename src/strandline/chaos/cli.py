@@ -71,7 +71,7 @@ def make_run(scenario: str, changes: Mapping[str, Any], trace_file: str | None, 
 @click.option("--history", type=click.Path(dir_okay=False), help="Write what clients saw, for `strandline check`.")
 @click.option("--marks", is_flag=True, help="Tell which rare branches the seeds reached, and what the faults did.")
 @click.option("--keep-going", is_flag=True, help="Go on after a failure.")
-@click.option("--output", type=click.Choice(("table", "json")), default="table", help="json: one object a seed.")
+@click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", help="json: one object a seed.")
 def sim(
     *,
     seeds: int | None,
