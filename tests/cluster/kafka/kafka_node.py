@@ -179,6 +179,13 @@ class MachineController:
         return self.run(producer_ids.allocate_producer_ids(self.state, request))
 
 
+async def until(holds: Callable[[], object]) -> None:
+    """Return once it holds: what the node does about a socket it does some turns of the loop later."""
+    async with asyncio.timeout(20):
+        while not holds():
+            await asyncio.sleep(0.002)
+
+
 async def no_isr_changes(items: list[AlterPartitionItem]) -> list[AlterPartitionOutcome]:
     raise AssertionError(f"a single replica proposes no ISR: {items}")
 

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from kafka_node import KafkaNode, kafka_node
+from kafka_node import KafkaNode, kafka_node, until
 from kafka_wire import KafkaClient, connect
 from structlog.testing import capture_logs
 from test_kafka_produce import batch, lonely_topic
@@ -40,6 +40,11 @@ async def committed(node: KafkaNode, topic: str, partition: int, offset: int) ->
             if reached.error == 0 and reached.offset >= offset:
                 return
             await asyncio.sleep(0.002)
+
+
+def parked(node: KafkaNode) -> bool:
+    """A request has come, and waits for its answer."""
+    return any(connection._exchanges for connection in node.listener.connections)
 
 
 def fetch(
@@ -139,11 +144,11 @@ def test_a_long_poll_is_answered_when_a_record_is_committed(tmp_path: Path) -> N
             async with connect(node.listener.endpoint) as client:
                 loop = asyncio.get_running_loop()
                 sent = fetch(client, 11, "t", {0: 0, 1: 0, 2: 0}, max_wait_ms=20_000)
-                await asyncio.sleep(0.05)
+                await until(lambda: parked(node))
                 started = loop.time()
                 append(node, "t", 1, batch(b"news"))
                 answer = await client.receive(sent)
-                assert loop.time() - started < 1
+                assert loop.time() - started < 10
                 results = {one.partition_index: one for one in answer.responses[0].partitions}
                 assert sizes(results[1].records) == [(0, 1)]
                 assert results[1].high_watermark == 1
@@ -161,7 +166,7 @@ def test_a_long_poll_ends_empty_after_its_wait(tmp_path: Path) -> None:
             async with connect(node.listener.endpoint) as client:
                 started = asyncio.get_running_loop().time()
                 (result,) = await fetched(client, 11, "t", {0: 0}, max_wait_ms=120)
-                assert 0.12 <= asyncio.get_running_loop().time() - started < 2
+                assert 0.12 <= asyncio.get_running_loop().time() - started < 10
                 assert (result.error_code, result.records) == (0, b"")
 
     asyncio.run(main())
@@ -197,11 +202,8 @@ def test_a_lost_client_leaves_no_parked_fetch(tmp_path: Path) -> None:
             await committed(node, "t", 0, 1)
             async with connect(node.listener.endpoint) as client:
                 fetch(client, 11, "t", {0: 0}, max_wait_ms=20_000, min_bytes=1 << 20)
-                await client.writer.drain()
-                await asyncio.sleep(0.05)
-                assert node.service.memory.used_bytes > 0
-            await asyncio.sleep(0.05)
-            assert node.service.memory.used_bytes == 0
+                await until(lambda: node.service.memory.used_bytes)
+            await until(lambda: not node.service.memory.used_bytes)
 
     asyncio.run(main())
 
@@ -324,9 +326,9 @@ def test_an_incremental_session(tmp_path: Path, version: int) -> None:
                 assert stale.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
                 unknown = await ask(opened.session_id + 99, 1, {})
                 assert unknown.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+                assert len(node.listener.fetch_sessions) == 1
                 assert (await ask(opened.session_id, -1, {2: 0})).session_id == 0
-            await asyncio.sleep(0.02)
-            assert len(node.listener.fetch_sessions) == 0
+                assert len(node.listener.fetch_sessions) == 0
 
     asyncio.run(main())
 
@@ -342,8 +344,7 @@ def test_a_session_does_not_outlive_its_connection(tmp_path: Path) -> None:
                 stolen = await other.receive(fetch(other, 11, "t", {}, session_id=opened.session_id, session_epoch=1))
                 assert stolen.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
                 assert len(node.listener.fetch_sessions) == 1
-            await asyncio.sleep(0.02)
-            assert len(node.listener.fetch_sessions) == 0
+            await until(lambda: not len(node.listener.fetch_sessions))
 
     asyncio.run(main())
 
@@ -364,10 +365,10 @@ def test_cold_bytes_are_read_off_the_loop(tmp_path: Path, monkeypatch: pytest.Mo
                 cold, empty = (await client.receive(first)).responses[0].partitions
                 assert (sizes(cold.records), empty.records, cold.high_watermark) == ([(0, 1), (1, 1)], b"", 2)
                 await client.receive(second)
-                parked = fetch(client, 11, "t", {1: 0}, max_wait_ms=20_000)
-                await asyncio.sleep(0.02)
+                waits = fetch(client, 11, "t", {1: 0}, max_wait_ms=20_000)
+                await until(lambda: parked(node))
                 append(node, "t", 1, batch(b"c"))
-                (late,) = (await client.receive(parked)).responses[0].partitions
+                (late,) = (await client.receive(waits)).responses[0].partitions
                 assert sizes(late.records) == [(0, 1)]
                 (bad,) = await fetched(client, 11, "t", {0: 99})
                 assert bad.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -377,10 +378,8 @@ def test_cold_bytes_are_read_off_the_loop(tmp_path: Path, monkeypatch: pytest.Mo
 
                 monkeypatch.setattr(node.replicas, "read_cold", never)
                 fetch(client, 11, "t", {0: 0})
-                await client.writer.drain()
-                await asyncio.sleep(0.02)
-                assert node.service.memory.used_bytes > 0
-            await asyncio.sleep(0.02)
+                await until(lambda: node.service.memory.used_bytes)
+            await until(lambda: not node.service.memory.used_bytes)
 
     asyncio.run(main())
 
@@ -393,7 +392,7 @@ def test_a_mistake_of_ours_in_a_parked_fetch_is_answered(tmp_path: Path, monkeyp
             node.create_topic("t")
             async with connect(node.listener.endpoint) as client:
                 sent = fetch(client, 11, "t", {0: 0}, max_wait_ms=20_000)
-                await asyncio.sleep(0.02)
+                await until(lambda: parked(node))
 
                 def fail(*place: Any, **limits: Any) -> None:
                     raise ZeroDivisionError("on purpose")

@@ -14,6 +14,7 @@ from kafka_node import KafkaNode
 from kafka_wire import KafkaClient, connect, frame
 from test_kafka_produce import lonely_topic
 
+from strandline.cluster.kafka.apis import metadata as metadata_api
 from strandline.cluster.kafka.apis.metadata import SETTLE_MS_MAX
 from strandline.cluster.kafka.table import APIS
 from strandline.cluster.service.base import ServiceConfig
@@ -188,6 +189,10 @@ def test_metadata_tells_the_allowed_operations_when_asked(tmp_path: Path) -> Non
     run(tmp_path, main)
 
 
+LONG_MS = 15_000.0
+"""As the longest wait for an election: an answer before it did not come because of it, however busy the machine is."""
+
+
 def test_metadata_waits_while_a_leader_is_in_doubt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that has lost its leader is told the new one as soon as that is known, and never the dead one; when no
     election comes, LEADER_NOT_AVAILABLE. Topics that this broker leads are answered at once."""
@@ -203,18 +208,21 @@ def test_metadata_waits_while_a_leader_is_in_doubt(tmp_path: Path, monkeypatch: 
             partition = answer.topics[0].partitions[0]
             return (loop.time() - started) * 1000, int(partition.error_code), partition.leader_id
 
+        monkeypatch.setattr(metadata_api, "SETTLE_MS_MAX", LONG_MS)
         took_ms, *told = await ask("lonely")
         assert told == [0, 2]
-        assert took_ms < SETTLE_MS_MAX
+        assert took_ms < LONG_MS
         monkeypatch.setattr(node.replicas, "lost_leaders", lambda within_ms: [NodeId(2)])
         assert (await ask("mine"))[1:] == (0, 1)
+        monkeypatch.setattr(metadata_api, "SETTLE_MS_MAX", SETTLE_MS_MAX)
         took_ms, *told = await ask("lonely")
         assert told == [ErrorCode.LEADER_NOT_AVAILABLE, -1]
         assert took_ms >= SETTLE_MS_MAX
+        monkeypatch.setattr(metadata_api, "SETTLE_MS_MAX", LONG_MS)
         loop.call_later(0.1, node.controller.fence, NodeId(2))
         took_ms, *told = await ask("lonely")
         assert told == [0, 1]
-        assert 90 <= took_ms < SETTLE_MS_MAX
+        assert 90 <= took_ms < LONG_MS
 
     run(tmp_path, main)
 

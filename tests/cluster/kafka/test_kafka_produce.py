@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 from crc32c import crc32c
-from kafka_node import KafkaNode, kafka_node
+from kafka_node import KafkaNode, kafka_node, until
 from kafka_wire import KafkaClient, connect
 from structlog.testing import capture_logs
 
@@ -277,10 +277,9 @@ def test_a_lost_client_leaves_nothing_behind(tmp_path: Path) -> None:
             lonely_topic(node)
             async with connect(node.listener.endpoint) as client:
                 produce(client, 9, "lonely", {0: batch(b"x")}, timeout_ms=100)
-                await client.writer.drain()
-                await asyncio.sleep(0.05)
-            await asyncio.sleep(0.2)
-            assert node.listener.stats.connections == 0
+                await until(lambda: any(one.log_end_offset for one in node.replicas.hosted()))
+            await until(lambda: not node.listener.stats.connections)
+            await asyncio.sleep(0.15)  # its time passes
 
     asyncio.run(main())
 
