@@ -101,25 +101,25 @@ def test_a_node_of_one_reports_health_readiness_and_metrics(tmp_path: Path) -> N
 
 def test_grpc_health_is_told_once_ready(tmp_path: Path) -> None:
     """design.md 2: health on the internal listener; NOT_SERVING until the broker is unfenced."""
+    from grpc_health.v1 import health_pb2
 
-    async def body(node: Node) -> None:
-        from grpc_health.v1 import health_pb2
+    async def ask(node: Node) -> int:
+        where = node.describe()["INTERNAL"]
+        host, _, port = str(where).rpartition(":")
+        raw = await node.rpc.call(Endpoint(host, int(port)), "/grpc.health.v1.Health/Check", b"", timeout_ms=5000)
+        return int(health_pb2.HealthCheckResponse.FromString(raw).status)
 
-        def status(raw: bytes) -> int:
-            return int(health_pb2.HealthCheckResponse.FromString(raw).status)
+    async def fenced(node: Node) -> None:
+        assert await ask(node) == health_pb2.HealthCheckResponse.NOT_SERVING
 
-        async def ask() -> int:
-            where = node.describe()["INTERNAL"]
-            host, _, port = str(where).rpartition(":")
-            raw = await node.rpc.call(Endpoint(host, int(port)), "/grpc.health.v1.Health/Check", b"", timeout_ms=5000)
-            return status(raw)
-
-        assert await ask() == health_pb2.HealthCheckResponse.NOT_SERVING
+    async def ready(node: Node) -> None:
         await node.wait_ready()
-        while await ask() != health_pb2.HealthCheckResponse.SERVING:
+        while await ask(node) != health_pb2.HealthCheckResponse.SERVING:
             await asyncio.sleep(0.01)
 
-    run(tmp_path / "data", body)
+    # A quorum whose other half is not there: this one never gets ready.
+    run(tmp_path / "half", fenced, controller_quorum_voters="1@127.0.0.1:1,2@127.0.0.1:2")
+    run(tmp_path / "data", ready)
 
 
 def test_not_ready_says_why(tmp_path: Path) -> None:
