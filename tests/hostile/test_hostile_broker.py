@@ -52,9 +52,9 @@ async def liar(reply: Reply) -> AsyncIterator[Endpoint]:
         server.close()
 
 
-async def asked(endpoint: Endpoint, timeout_ms: float = 1500) -> BaseException | None:
+async def asked(endpoint: Endpoint, timeout_ms: float = 30_000) -> BaseException | None:
     """How a question for metadata ends."""
-    connection: Connection = await connect(endpoint, "test", setup_timeout_ms=5000, request_timeout_ms=5000)
+    connection: Connection = await connect(endpoint, "test", setup_timeout_ms=20_000, request_timeout_ms=20_000)
     values = {
         "topics": None,
         "allow_auto_topic_creation": False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import socket
@@ -92,6 +93,7 @@ def test_clients_reach_a_node_that_is_cut_off() -> None:
 @needs_namespaces
 def test_nothing_is_left_and_nothing_was_seen_outside() -> None:
     """The machine's own network has no device more; the thread is back where it was; descriptors are closed."""
+    gc.collect()  # what earlier tests left behind must not be closed meanwhile, and hide what is open
     before, descriptors = os.readlink(HERE), len(os.listdir("/proc/self/fd"))
     with two_nodes() as (switch, _one, _two):
         assert os.readlink(HERE) != before
@@ -100,7 +102,7 @@ def test_nothing_is_left_and_nothing_was_seen_outside() -> None:
         assert "nodes" not in outside
         assert "node1" not in outside
     assert os.readlink(HERE) == before
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
 
 
 @needs_namespaces
