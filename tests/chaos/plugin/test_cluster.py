@@ -122,16 +122,19 @@ def test_it(strandline_cluster):
     time.sleep(60)
 """
     )
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-s", "-q", "-p", "no:cacheprovider"], stdout=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-m", "pytest", "-s", "-q", "-p", "no:cacheprovider"]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background do not hear Ctrl-C
+    try:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert process.stdout is not None
     line = next(line for line in process.stdout if "PIDS" in line)
     nodes = [psutil.Process(int(pid)) for pid in line.partition("PIDS")[2].split()]
     assert len(nodes) == 3
     os.kill(process.pid, how)
-    process.communicate(timeout=30)
-    deadline = time.monotonic() + 20
+    process.communicate(timeout=60)
+    deadline = time.monotonic() + 60
     while any(node.is_running() and node.status() != psutil.STATUS_ZOMBIE for node in nodes):
         assert time.monotonic() < deadline, nodes
         time.sleep(0.05)
