@@ -1,8 +1,8 @@
-"""Faults that a test asked for: did they strike?"""
+"""What a test asked for: faults, and whether they struck; settings, as texts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 
 class FaultNeverStruck(AssertionError):
@@ -31,6 +31,14 @@ class AskedFault:
         return f"<{self.what}: met {self.met} times>"
 
 
+def assert_met(faults: Sequence[AskedFault], times: int) -> None:
+    """Raises FaultNeverStruck unless each of these was met at least so often."""
+    for fault in faults:
+        met = fault.met
+        if met < times:
+            raise FaultNeverStruck(f"{fault.what} was met {met} times, not {times}")
+
+
 def check_met(faults: Sequence[AskedFault]) -> None:
     """Raises FaultNeverStruck, naming every required fault that was never met."""
     unmet = [fault.what for fault in faults if fault.required and not fault.met]
@@ -39,3 +47,10 @@ def check_met(faults: Sequence[AskedFault]) -> None:
             f"asked for, but never struck: {'; '.join(unmet)}. What the test shows, it shows without this fault. "
             "(Pass required=False where a fault may find nothing to strike.)"
         )
+
+
+def as_texts(settings: Mapping[str, object] | None) -> dict[str, str]:
+    """Settings as Kafka writes them: whoever says 2 or True means "2" or "true"."""
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in (settings or {}).items()
+    }

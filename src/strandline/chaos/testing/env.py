@@ -11,6 +11,7 @@ from typing import Any
 from strandline.chaos.cluster import SimCluster
 from strandline.chaos.sim.process import Ports, Process
 from strandline.chaos.sim.world import World
+from strandline.chaos.testing.asked import as_texts
 from strandline.chaos.testing.faults import SimFaults
 from strandline.client.aio import Admin
 from strandline.client.types import NewTopic
@@ -113,6 +114,8 @@ class Env:
         A name that was used before is the same machine: its process must have ended. What the coroutine shares with
         the test as Python objects outlives it, as a database would.
         """
+        if not callable(main):
+            raise TypeError(f"spawn takes an async function and calls it, spawn(worker); not {main!r}")
         name = name or f"process-{len(self._world.machines)}"
         if name in self._cluster.names:
             raise ValueError(f"{name!r} is a node's machine")
@@ -134,7 +137,7 @@ class Env:
         """Create a topic, with a copy on every node unless told otherwise (at most three), and wait for its leaders."""
         factor = replication or min(3, len(self._cluster.names))
         async with Admin(self.bootstrap) as admin:
-            await admin.create_topics([NewTopic(name, partitions, factor, dict(configs or {}))])
+            await admin.create_topics([NewTopic(name, partitions, factor, as_texts(configs))])
         for partition in range(partitions):
             await self.wait_isr(name, partition)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from strandline.chaos.cluster import SimCluster
 from strandline.chaos.sim.process import Process
 from strandline.chaos.sim.world import World
-from strandline.chaos.testing.asked import AskedFault
+from strandline.chaos.testing.asked import AskedFault, assert_met
 
 if TYPE_CHECKING:
     from strandline.cluster.faults.injection import FailNext
@@ -60,14 +60,12 @@ class SimFaults:
 
     def kill(self, node: int) -> None:
         """kill -9: what the node wrote stays written, its peers hear of it at once."""
-        self._known(node)
-        self.note(f"kill node {node}")
+        self._note_of(node, "kill")
         _outside(self._world.kill, machine_name(node))
 
     def stop(self, node: int) -> None:
         """Ask for a controlled shutdown; leaderships move first."""
-        self._known(node)
-        self.note(f"stop node {node}")
+        self._note_of(node, "stop")
         _outside(self._cluster.stop, machine_name(node))
 
     def power_cut(self, node: int | None = None) -> None:
@@ -85,8 +83,7 @@ class SimFaults:
 
     def pause(self, node: int) -> None:
         """SIGSTOP: the node is silent, its connections stay open."""
-        self._known(node)
-        self.note(f"pause node {node}")
+        self._note_of(node, "pause")
         process = self._world.process(machine_name(node))
         if process is not None:
             process.pause()
@@ -147,18 +144,25 @@ class SimFaults:
             required: the test fails if this never strikes.
 
         Raises:
-            BadFault: there is no such API or error.
+            ValueError: there is no such API, error or node, or the node is down (what waited in it died with it).
         """
-        wanted = [node] if node is not None else [live.number for live in self._cluster.nodes()]
-        made: list[FailNext] = []
-        for live in self._cluster.nodes():
-            if live.number in wanted and live.node.faults is not None:
-                made.append(live.node.faults.fail_next(api, error, times))
+        name = None if node is None else machine_name(self._known(node))
         where = "each node" if node is None else f"node {node}"
+        up = [live for live in self._cluster.nodes() if name in (None, f"n{live.number}")]
+        if not up:
+            raise ValueError(f"fail_next({api}, {error}) at {where}: it is down; start it first")
+        made: list[FailNext] = []
+        for live in up:
+            if live.node.faults is not None:
+                made.append(live.node.faults.fail_next(api, error, times))
         fault = AskedFault(f"fail_next({api}, {error}, {times}) at {where}", required, lambda: _met(made))
         self.note(fault.what)
         self.asked.append(fault)
         return fault
+
+    def assert_fault_met(self, fault: AskedFault | None = None, times: int = 1) -> None:
+        """Raises FaultNeverStruck unless this fault (None: each that was asked for) was met at least so often."""
+        assert_met(self.asked if fault is None else [fault], times)
 
     # --- many ---
 
@@ -223,6 +227,11 @@ class SimFaults:
                 _outside(self._world.network.heal, other, name)
 
     # --- inside ---
+
+    def _note_of(self, node: int, what: str) -> None:
+        """What a storm has killed already can be told to die again: the timeline says that nothing came of it."""
+        down = self._world.process(machine_name(self._known(node))) is None
+        self.note(f"{what} node {node}" + (", which is down already" if down else ""))
 
     def _known(self, node: int) -> int:
         if machine_name(node) not in self._cluster.names:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from strandline.chaos.live.cluster import LiveCluster
-from strandline.chaos.testing.asked import AskedFault, FaultNeverStruck, check_met
+from strandline.chaos.testing.asked import AskedFault, as_texts, assert_met, check_met
 from strandline.client import Admin
 from strandline.client.types import NewTopic, PartitionDescription
 from strandline.cluster.dev import DevError
@@ -40,6 +40,10 @@ _NOTHING = threading.Event()
 METADATA_OFFSET = "kafka_server_raft_metrics_high_watermark "
 
 
+class NobodyAwake(RuntimeError):
+    """Every node is down or paused: there is nobody to ask, and nobody to wait for."""
+
+
 class ClusterUnderTest:
     """A cluster of real processes on free ports; nodes are numbers from 1, each broker and controller.
 
@@ -58,6 +62,8 @@ class ClusterUnderTest:
         self._began = time.monotonic()
         self._asked: list[AskedFault] = []
         self._paused: dict[int, None] = {}
+        self._starting: dict[int, None] = {}
+        """Not yet known to do their work."""
         self._ended: dict[int, str] = {}
         self._met: dict[tuple[int, int], list[int]] = {}
         """By node and process id: how often each of its faults was met, when last asked."""
@@ -105,9 +111,19 @@ class ClusterUnderTest:
         self._tell(f"stop node {node}")
 
     def start(self, node: int) -> None:
-        """Start a node that is down, on the same ports and data; returns when it does its work."""
-        self._live.start_node(node)
+        """Start a node that is down, on the same ports and data; returns when it does its work.
+
+        While no majority of the nodes runs none can do its work: then it returns at once, and the start that completes
+        the majority waits for all of them.
+        """
+        self._known(node)
+        if node in self._paused:
+            raise DevError(f"node {node} is paused, not down: resume({node}) lets it go on")
+        self._live.start_node(node, wait=False)
         self._tell(f"start node {node}")
+        self._starting[node] = None
+        if len(self._awake()) > len(self.node_ids) // 2:
+            self._wait_for_starting()
 
     # --- network, disk, requests ---
 
@@ -139,11 +155,12 @@ class ClusterUnderTest:
             self._count(node)
         self._live.heal()
         self._live.revive()
+        self._wait_for_starting()
         self._tell("heal")
 
     def slow_disk(self, node: int, delay_ms: float, *, required: bool = True) -> AskedFault:
         """Every group sync and cold read of a node takes so much longer; 0 undoes it. Met: syncs and reads."""
-        self._running(node)
+        self._listening(node)
         if not delay_ms:
             required = False
         return self._ask(
@@ -162,7 +179,7 @@ class ClusterUnderTest:
         Raises:
             ValueError: there is no such API or error.
         """
-        nodes = self._awake() if node is None else [self._running(node)]
+        nodes = self._someone_awake() if node is None else [self._listening(node)]
         where = "each node" if node is None else f"node {node}"
         asked = {"fail_next": {"api": api, "error": error, "times": times}}
         return self._ask(f"fail_next({api}, {error}, {times}) at {where}", asked, nodes, required=required)
@@ -171,10 +188,7 @@ class ClusterUnderTest:
 
     def assert_fault_met(self, fault: AskedFault | None = None, times: int = 1) -> None:
         """Raises FaultNeverStruck unless this fault (None: each that was asked for) was met at least so often."""
-        for each in self._asked if fault is None else [fault]:
-            met = each.met
-            if met < times:
-                raise FaultNeverStruck(f"{each.what} was met {met} times, not {times}")
+        assert_met(self._asked if fault is None else [fault], times)
 
     def check_faults(self) -> None:
         """What the fixture asks at the end of a test. Raises FaultNeverStruck."""
@@ -197,7 +211,7 @@ class ClusterUnderTest:
         are in sync."""
         factor = replication or min(3, len(self.node_ids))
         with Admin(self._live.responsive) as admin:
-            admin.create_topics([NewTopic(name, partitions, factor, dict(configs or {}))])
+            admin.create_topics([NewTopic(name, partitions, factor, as_texts(configs))])
         for partition in range(partitions):
             self.wait_isr(name, partition)
 
@@ -215,12 +229,20 @@ class ClusterUnderTest:
     ) -> None:
         """Return once the in-sync replicas are exactly these (None: every replica). Raises TimeoutError."""
 
-        def same() -> bool | None:
-            now = self._describe(topic, partition)
-            return set(now.isr) == set(now.replicas if members is None else members) or None
+        wanted = None if members is None else {self._known(node) for node in members}
+        seen = ""
 
-        wanted = "whole" if members is None else sorted(members)
-        _eventually(same, f"the ISR of {topic}-{partition} is not {wanted}", timeout_s)
+        def same() -> bool | None:
+            nonlocal seen
+            now = self._describe(topic, partition)
+            seen = f"{sorted(now.isr)} of {sorted(now.replicas)}"
+            return set(now.isr) == (set(now.replicas) if wanted is None else wanted) or None
+
+        whole = "whole" if wanted is None else sorted(wanted)
+        try:
+            _eventually(same, f"the ISR of {topic}-{partition} is not {whole}", timeout_s)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}; it is {seen or 'not known'}") from None
 
     def state(self, node: int) -> str:
         """ "running", "paused" or "down"."""
@@ -255,14 +277,35 @@ class ClusterUnderTest:
             raise DevError(f"node {node} is down: nothing can be done to it but start({node})")
         return node
 
+    def _listening(self, node: int) -> int:
+        """A node that can be asked for a fault."""
+        self._running(node)
+        if node in self._paused:
+            raise DevError(f"node {node} is paused and hears nothing: ask before pause, or after resume({node})")
+        return node
+
+    def _wait_for_starting(self) -> None:
+        running = self._live.running()
+        starting, self._starting = [node for node in self._starting if node in running], {}
+        self._live.wait_ready(starting)
+
     def _awake(self) -> list[int]:
         return [node for node in self._live.running() if node not in self._paused]
 
+    def _someone_awake(self) -> list[int]:
+        awake = self._awake()
+        if not awake:
+            states = ", ".join(f"node {node} is {self.state(node)}" for node in self.node_ids)
+            raise NobodyAwake(f"{states}: start() or resume() one of them, or heal()")
+        return awake
+
     def _describe(self, topic: str, partition: int) -> PartitionDescription:
         """As the node sees it that knows most of the metadata: one that is cut off tells of the past."""
-        knows = max(self._awake(), key=self._metadata_offset)
+        knows = max(self._someone_awake(), key=self._metadata_offset)
         with Admin(self._live.client(knows), default_api_timeout_ms=3000, request_timeout_ms=2000) as admin:
             [description] = admin.describe_topics([topic])
+        if not 0 <= partition < len(description.partitions):
+            raise ValueError(f"no partition {partition} of {topic}: it has 0 to {len(description.partitions) - 1}")
         return description.partitions[partition]
 
     def _metadata_offset(self, node: int) -> float:
@@ -272,9 +315,9 @@ class ClusterUnderTest:
         return float(line.split()[1])
 
     def _cut(self, what: str, pairs: list[tuple[int, int]], cut: Callable[[], None], required: bool) -> AskedFault:
-        for pair in pairs:
-            for node in pair:
-                self._known(node)
+        for first, second in pairs:
+            if self._known(first) == self._known(second):
+                raise ValueError(f"{what}: two different nodes are needed")
         before = sum(self._live.held(*pair) for pair in pairs)
         cut()
         fault = AskedFault(what, required, lambda: sum(self._live.held(*pair) for pair in pairs) - before)
@@ -299,8 +342,8 @@ class ClusterUnderTest:
         return sum(self._met.get((node, pid), [0] * number)[number - 1] for node, pid, number in made)
 
     def _count(self, node: int) -> None:
-        """Remember how often the faults of a node were met; a paused one says nothing new."""
-        if node not in self._paused:
+        """Remember how often the faults of a node were met; a paused one, or one that starts, says nothing new."""
+        if node not in self._paused and node not in self._starting:
             told = _http(f"http://{self._live.http(node)}/faults")
             self._met[node, self._live.pids()[node]] = [fault["met"] for fault in told["faults"]]
 
@@ -345,7 +388,7 @@ def running(
         nodes: how many.
         settings: of every node, by Kafka's names.
     """
-    cluster = ClusterUnderTest(_started(directory, nodes, {**QUICK, **(settings or {})}))
+    cluster = ClusterUnderTest(_started(directory, nodes, {**QUICK, **as_texts(settings)}))
     try:
         yield cluster
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,13 @@ if TYPE_CHECKING:
 
 SEEDS = 5
 SIM = "strandline_sim"
+CLUSTER = "strandline_cluster"
+SESSION_CLUSTER = "strandline_session_cluster"
 
 SIMULATION: pytest.StashKey[Simulation] = pytest.StashKey()
 CLUSTERS: pytest.StashKey[list[ClusterUnderTest]] = pytest.StashKey()
+SHARED: pytest.StashKey[ClusterUnderTest] = pytest.StashKey()
+"""The session's cluster, while there is one."""
 
 MARKER = (
     "strandline(nodes=3, settings={}, seeds=5): the cluster of this test: how many nodes, their settings by Kafka's "
@@ -46,27 +51,57 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Make the marker known. Raises UsageError for a number of seeds that is none."""
     config.addinivalue_line("markers", MARKER)
+    _wanted_seeds(config)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One test per seed."""
+    _check_marker(metafunc)
     if SIM in metafunc.fixturenames:
         seeds = _seeds(metafunc.config, metafunc.definition)
         metafunc.parametrize(SIM, seeds, indirect=True, ids=[f"seed{seed}" for seed in seeds])
+
+
+def _check_marker(metafunc: pytest.Metafunc) -> None:
+    """Raises CollectError for a marker that is wrong, or changes nothing: its reader would think of another cluster."""
+    names = metafunc.fixturenames
+    nodes, settings = (_marked(metafunc.definition, name) for name in ("nodes", "settings"))
+    wrong = ""
+    if nodes is not None and not (isinstance(nodes, int) and nodes >= 1):
+        wrong = f"nodes={nodes!r}: a number, at least one"
+    elif settings is not None and not isinstance(settings, Mapping):
+        wrong = f"settings={settings!r}: a dictionary, by Kafka's names"
+    elif (nodes or settings) and SESSION_CLUSTER in names and CLUSTER not in names and SIM not in names:
+        given = "nodes=" if nodes else "settings="
+        wrong = (
+            f"{given} cannot change {SESSION_CLUSTER}, which all tests share: use {CLUSTER}, or override the fixture "
+            "strandline_options"
+        )
+    if wrong:
+        raise pytest.Collector.CollectError(f"{metafunc.definition.nodeid}: the marker's {wrong}")
 
 
 def _seeds(config: pytest.Config, item: pytest.Item) -> list[int]:
     alone: list[int] | None = config.getoption("--strandline-seed")
     if alone:
         return alone
+    number = _marked(item, "seeds") if config.getoption("--strandline-seeds") is None else None
+    if number is not None and not (isinstance(number, int) and number >= 1):
+        raise pytest.Collector.CollectError(f"{item.nodeid}: the marker's seeds={number!r}: a number, at least one")
+    return list(range(number or _wanted_seeds(config)))
+
+
+def _wanted_seeds(config: pytest.Config) -> int:
+    """What the option says, or the ini value. Raises UsageError."""
     number: int | None = config.getoption("--strandline-seeds")
-    if number is None:
-        number = _marked(item, "seeds") or int(config.getini("strandline_seeds") or SEEDS)
-    if number < 1:
+    if number is not None and number < 1:
         raise pytest.UsageError(f"--strandline-seeds {number}: at least one")
-    return list(range(number))
+    text = str(config.getini("strandline_seeds") or SEEDS)
+    if not text.isdecimal() or int(text) < 1:
+        raise pytest.UsageError(f"the ini value strandline_seeds = {text}: a number, at least one")
+    return int(text) if number is None else number
 
 
 def _marked(item: pytest.Item, name: str) -> Any:
@@ -74,7 +109,7 @@ def _marked(item: pytest.Item, name: str) -> Any:
     for mark in item.iter_markers("strandline"):
         unknown = sorted(set(mark.kwargs) - {"nodes", "settings", "seeds"})
         if mark.args or unknown:
-            raise pytest.UsageError(
+            raise pytest.Collector.CollectError(
                 f"@pytest.mark.strandline takes nodes=, settings= and seeds=, by name, not {unknown}"
             )
         if name in mark.kwargs:
@@ -116,13 +151,15 @@ def strandline_cluster(
 
 @pytest.fixture(scope="session")
 def strandline_session_cluster(
-    strandline_options: Mapping[str, Any], tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, strandline_options: Mapping[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ClusterUnderTest]:
-    """As `strandline_cluster`, one for all tests; after each test that names it, it is healed. Topics stay."""
+    """As `strandline_cluster`, one for all tests; after each test it is healed. Topics stay."""
     from strandline.chaos.testing.live import running
 
     with running(tmp_path_factory.mktemp("strandline"), **strandline_options) as cluster:
+        request.config.stash[SHARED] = cluster
         yield cluster
+        del request.config.stash[SHARED]
 
 
 def _cluster_options(item: pytest.Item, base: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,12 +177,12 @@ def _cluster_options(item: pytest.Item, base: Mapping[str, Any]) -> dict[str, An
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """A test that asked for a fault which never struck fails, unless it has failed already."""
-    session = getattr(item, "funcargs", {}).get("strandline_session_cluster")
-    if session is not None:
-        item.stash.setdefault(CLUSTERS, []).append(session)
+    """A test that asked for a fault which never struck fails, unless it has failed already; so does one that ran
+    nothing in the simulation it asked for."""
     result = yield
-    for cluster in item.stash.get(CLUSTERS, []):
+    if SIMULATION in item.stash and not item.stash[SIMULATION].runs:
+        pytest.fail(f"{SIM} was asked for and nothing was run in it: call {SIM}.run(main)", pytrace=False)
+    for cluster in _clusters(item):
         cluster.check_faults()
     return result
 
@@ -153,7 +190,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
     """The cluster that other tests will use is whole again, before the fixtures that use it end."""
-    session = getattr(item, "funcargs", {}).get("strandline_session_cluster")
+    session = _shared(item)
     failed: Exception | None = None
     if session is not None:
         try:
@@ -175,9 +212,28 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if SIMULATION in item.stash:
         from strandline.chaos.testing.report import simulation_sections
 
-        report.sections.extend(simulation_sections(item.nodeid, item.stash[SIMULATION]))
-    for cluster in item.stash.get(CLUSTERS, []):
+        report.sections.extend(simulation_sections(_from_here(item), item.stash[SIMULATION]))
+    for cluster in _clusters(item):
         from strandline.chaos.testing.report import cluster_sections
 
         report.sections.extend(cluster_sections(cluster))
     return report
+
+
+def _clusters(item: pytest.Item) -> list[ClusterUnderTest]:
+    """Those that this test has to do with."""
+    session = _shared(item)
+    return [*item.stash.get(CLUSTERS, []), *([] if session is None else [session])]
+
+
+def _shared(item: pytest.Item) -> ClusterUnderTest | None:
+    """The session's cluster, if this test names it or something was done to it: a fixture may have asked for it."""
+    session = item.config.stash.get(SHARED, None)
+    named = SESSION_CLUSTER in getattr(item, "fixturenames", ())
+    return session if session is not None and (named or session.story) else None
+
+
+def _from_here(item: pytest.Item) -> str:
+    """The test's id as it can be typed: pytest's own begins at its root directory, wherever it was called."""
+    path, _, rest = item.nodeid.partition("::")
+    return f"{os.path.relpath(item.config.rootpath / path, item.config.invocation_params.dir)}::{rest}"

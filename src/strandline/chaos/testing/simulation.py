@@ -7,7 +7,8 @@ collector are as they were, and what still ran in the world never runs again.
 from __future__ import annotations
 
 import asyncio
-import io
+import inspect
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +25,7 @@ from strandline.chaos.sim.network import NetworkConfig
 from strandline.chaos.sim.process import Ports, Process
 from strandline.chaos.sim.seeds import split
 from strandline.chaos.sim.world import World, WorldConfig
-from strandline.chaos.testing.asked import check_met
+from strandline.chaos.testing.asked import as_texts, check_met
 from strandline.chaos.testing.env import Env, Main
 from strandline.chaos.testing.faults import SimFaults
 from strandline.chaos.testing.virtual import taken_over
@@ -55,7 +56,7 @@ class Simulation:
     def __init__(self, seed: int, *, nodes: int = 3, settings: Mapping[str, str] | None = None) -> None:
         self.seed = seed
         self.nodes = nodes
-        self.settings = dict(settings or {})
+        self.settings = as_texts(settings)
         self.runs: list[SimRun] = []
 
     def run(
@@ -75,13 +76,14 @@ class Simulation:
             timeout_s: virtual seconds that `main` may take.
 
         Raises:
-            RunFailed: `main` did not end in time, a task died and nobody looked at it, or a node fell.
+            RunFailed: `main` did not end in time, or is no async function; a task died and nobody looked at it; a node
+                fell.
             FaultNeverStruck: a fault was asked for that nothing met.
             Exception: whatever `main` raises.
         """
-        run = SimRun(self.seed, nodes or self.nodes, {**self.settings, **(settings or {})})
-        self.runs.append(run)
         __tracebackhide__ = True  # pytest shows the frames of the test, not ours
+        run = SimRun(self.seed, nodes or self.nodes, {**self.settings, **as_texts(settings)})
+        self.runs.append(run)
         return run.execute(main, timeout_s)
 
 
@@ -101,12 +103,15 @@ class SimRun:
         """See `Simulation.run`."""
         __tracebackhide__ = True
         _no_loop_runs()
+        if not callable(main):
+            raise TypeError(f"run takes an async function, run(main), and calls it with env; not {main!r}")
         self.world.loop.observe = self._look
         try:
             with _logs_of(self.world, self._logs), taken_over(self.world):
                 result = self.world.run(self._scenario(main, timeout_s))
         except BaseException as error:
-            raise error.with_traceback(_of_the_test(error.__traceback__)) from error.__cause__
+            told_by_us = isinstance(error, RunFailed)
+            raise error.with_traceback(None if told_by_us else _of_the_test(error.__traceback__)) from error.__cause__
         check_met(self.faults.asked)
         return result
 
@@ -118,7 +123,10 @@ class SimRun:
         self.faults.note("the cluster is ready: main begins")
 
         async def run(_ports: Ports) -> Any:
-            return await main(env)
+            began = main(env)
+            if not inspect.isawaitable(began):
+                raise RunFailed(f"main is not an async function: it returned {began!r}")
+            return await began
 
         process = self.world.spawn(APP, run)
         task = process.main
@@ -205,6 +213,13 @@ def _of_the_test(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def _where(task: asyncio.Task[Any]) -> str:
-    out = io.StringIO()
-    task.print_stack(file=out)
-    return out.getvalue()
+    """The calls in which a task waits, the test's first: `Task.get_stack` knows of the outermost alone."""
+    calls: list[tuple[str, int, str, None]] = []
+    waiting: Any = task.get_coro()
+    while waiting is not None:
+        frame = getattr(waiting, "cr_frame", None) or getattr(waiting, "gi_frame", None)
+        if frame is None:
+            break
+        calls.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname, None))
+        waiting = getattr(waiting, "cr_await", None) or getattr(waiting, "gi_yieldfrom", None)
+    return "".join(traceback.StackSummary.from_list(calls[1:]).format())  # the first is the caller of `main`, here

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 from strandline.chaos.sim.clock import EPOCH_MS
 from strandline.chaos.sim.handles import OWNER
 from strandline.chaos.sim.seeds import split
+from strandline.client.loop_thread import LoopThread
 
 if TYPE_CHECKING:
     from strandline.chaos.sim.process import Process
@@ -144,6 +145,7 @@ def taken_over(world: World) -> Iterator[None]:
         _give_aiokafka_the_time(readings, undo)
         _give_aiokafka_an_order(undo)
         _number_aiokafka_producers_anew(undo)
+        _refuse_threads_of_clients(here, undo)
         undo.callback(random.setstate, state)
         random.seed(split(world.seed, "user code").getrandbits(64))
         yield
@@ -236,6 +238,22 @@ def _number_aiokafka_producers_anew(undo: ExitStack) -> None:
         kind: Any = module.AIOKafkaProducer
         undo.callback(setattr, kind, "_PRODUCER_CLIENT_ID_SEQUENCE", kind._PRODUCER_CLIENT_ID_SEQUENCE)
         kind._PRODUCER_CLIENT_ID_SEQUENCE = 0
+
+
+def _refuse_threads_of_clients(here: int, undo: ExitStack) -> None:
+    """The blocking client would wait for nodes that its thread cannot reach: until its timeouts, in real seconds."""
+    init = LoopThread.__init__
+
+    def refuse(self: LoopThread, name: str) -> None:
+        if threading.get_ident() == here:
+            raise RuntimeError(
+                "the blocking strandline.client has a thread of its own, which virtual time does not reach: in a "
+                "simulated run use strandline.client.aio; strandline_cluster takes any client"
+            )
+        init(self, name)
+
+    LoopThread.__init__ = refuse  # type: ignore[method-assign]
+    undo.callback(setattr, LoopThread, "__init__", init)
 
 
 def _import_if_there(name: str) -> None:

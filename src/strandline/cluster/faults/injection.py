@@ -84,8 +84,8 @@ class FaultInjection:
             raise BadFault(f"api {api!r}: one of {', '.join(sorted(self._apis.values()))}")
         if error not in ErrorCode.__members__ or error == ErrorCode.NONE.name:
             raise BadFault(f"error {error!r}: the name of one of Kafka's errors, such as NOT_LEADER_OR_FOLLOWER")
-        if not 1 <= times <= TIMES_MAX:
-            raise BadFault(f"times {times}: a number from 1 to {TIMES_MAX}")
+        if not isinstance(times, int) or not 1 <= times <= TIMES_MAX:
+            raise BadFault(f"times {times!r}: a number from 1 to {TIMES_MAX}")
         fault = FailNext(self._next_id(), name, error, times)
         self.faults.append(fault)
         self._armed.setdefault(name, []).append(fault)
