@@ -72,7 +72,8 @@ def measure(partitions: int, say: Callable[[str], None]) -> Figures:
             next_acks_s = time.perf_counter() - began
             say("starting it again")
             began = time.perf_counter()
-            cluster.start_node(victim)
+            cluster.start_node(victim, wait=False)
+            cluster.wait_ready([victim], DEADLINE_S)
             ready_s = time.perf_counter() - began
             _until(lambda: all(len(part.isr) == 3 for part in _describe(admin)), "every replica is in sync again")
             in_sync_s = time.perf_counter() - began
