@@ -12,6 +12,23 @@ if TYPE_CHECKING:
     from strandline.client.admin import Admin
     from strandline.client.consumer import Consumer
     from strandline.client.copying.topic_copy import copy_topic
+    from strandline.client.errors import (
+        BrokerUnreachable,
+        BufferExhausted,
+        ClientError,
+        ClientTimeout,
+        ClosedError,
+        CommitFailed,
+        DeliveryTimeout,
+        DeserializationFailed,
+        Disconnected,
+        LogTruncated,
+        ManyErrors,
+        MembershipLost,
+        NoOffsetForPartition,
+        OffsetOutOfRange,
+        UnknownTopic,
+    )
     from strandline.client.producer import Producer
     from strandline.client.types import (
         EARLIEST,
@@ -24,6 +41,8 @@ if TYPE_CHECKING:
         NewTopic,
         OffsetAndTimestamp,
     )
+    from strandline.proto.error_codes import ErrorCode
+    from strandline.proto.errors import ConfigError, KafkaError, StrandlineError
     from strandline.proto.ids import TopicPartition
 
 _HOMES = {
@@ -41,6 +60,25 @@ _HOMES = {
     "OffsetAndTimestamp": "strandline.client.types",
     "TopicPartition": "strandline.proto.ids",
     "copy_topic": "strandline.client.copying.topic_copy",
+    "ErrorCode": "strandline.proto.error_codes",
+    "ConfigError": "strandline.proto.errors",
+    "KafkaError": "strandline.proto.errors",
+    "StrandlineError": "strandline.proto.errors",
+    "BrokerUnreachable": "strandline.client.errors",
+    "BufferExhausted": "strandline.client.errors",
+    "ClientError": "strandline.client.errors",
+    "ClientTimeout": "strandline.client.errors",
+    "ClosedError": "strandline.client.errors",
+    "CommitFailed": "strandline.client.errors",
+    "DeliveryTimeout": "strandline.client.errors",
+    "DeserializationFailed": "strandline.client.errors",
+    "Disconnected": "strandline.client.errors",
+    "LogTruncated": "strandline.client.errors",
+    "ManyErrors": "strandline.client.errors",
+    "MembershipLost": "strandline.client.errors",
+    "NoOffsetForPartition": "strandline.client.errors",
+    "OffsetOutOfRange": "strandline.client.errors",
+    "UnknownTopic": "strandline.client.errors",
 }
 
 __all__ = [
@@ -49,14 +87,33 @@ __all__ = [
     "MAX_TIMESTAMP",
     "Ack",
     "Admin",
+    "BrokerUnreachable",
+    "BufferExhausted",
+    "ClientError",
+    "ClientTimeout",
+    "ClosedError",
+    "CommitFailed",
     "ConfigChange",
+    "ConfigError",
     "ConfigResource",
     "Consumer",
     "ConsumerRecord",
+    "DeliveryTimeout",
+    "DeserializationFailed",
+    "Disconnected",
+    "ErrorCode",
+    "KafkaError",
+    "LogTruncated",
+    "ManyErrors",
+    "MembershipLost",
     "NewTopic",
+    "NoOffsetForPartition",
     "OffsetAndTimestamp",
+    "OffsetOutOfRange",
     "Producer",
+    "StrandlineError",
     "TopicPartition",
+    "UnknownTopic",
     "copy_topic",
 ]
 

@@ -76,7 +76,11 @@ class CommonConfig:
             item = known.get(name)
             if item is None:
                 near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {kafka_name(near[0])}?" if near else f"see the settings of {cls.title}"
+                hint = (
+                    f"did you mean {kafka_name(near[0])}?"
+                    if near
+                    else f"`strandline config client {cls.title.split()[1]}` lists them"
+                )
                 if name.startswith("transaction"):
                     hint = "transactions are not served yet, and enable.idempotence stores each record once"
                 raise ConfigError(key, value, f"there is no such setting of {cls.title}; {hint}")

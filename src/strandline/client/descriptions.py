@@ -34,6 +34,17 @@ _SOURCES = {
 }
 
 
+def each_once(names: Iterable[str]) -> list[str]:
+    """The names, without repetitions.
+
+    Raises:
+        TypeError: it is one name, whose letters would be taken for names.
+    """
+    if isinstance(names, str):
+        raise TypeError(f"several names are expected: [{names!r}], not {names!r}")
+    return list(dict.fromkeys(names))
+
+
 def none_if_negative(number: int) -> int | None:
     """Kafka's -1 for "none"."""
     return None if number < 0 else number

@@ -225,7 +225,7 @@ class Metadata:
                 if waited >= min(timeout_ms, UNKNOWN_TOPIC_GRACE_MS):
                     raise UnknownTopic(name)
             elif error is not None and not error.retriable:
-                raise KafkaError(error, f"metadata of topic {name!r}")
+                raise KafkaError(error, f"so the brokers answer for topic {name!r}")
             failures += 1
             config = self._config
             wait = backoff_ms(failures, config.retry_backoff_ms, config.retry_backoff_max_ms, self._rng)

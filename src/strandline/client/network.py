@@ -80,16 +80,20 @@ class Network:
         candidates = list(advertised)
         self._rng.shuffle(candidates)
         candidates += [endpoint for endpoint in self.bootstrap if endpoint not in advertised]
-        errors: list[str] = []
+        reasons: list[str] = []
         for endpoint in candidates:
             try:
                 return await self._get(endpoint, CONTROL, None)
             except StrandlineError as error:
                 if isinstance(error, ClosedError):
                     raise
-                errors.append(str(error))
+                reasons.append(error.reason if isinstance(error, BrokerUnreachable) else str(error))
         names = ", ".join(str(endpoint) for endpoint in candidates)
-        raise BrokerUnreachable(names, "; ".join(errors), "Is the cluster running, and is this its client listener?")
+        if len(set(reasons)) == 1:
+            why = reasons[0]
+        else:
+            why = "; ".join(f"{endpoint}: {reason}" for endpoint, reason in zip(candidates, reasons, strict=True))
+        raise BrokerUnreachable(names, why, "Is the cluster running, and is this its client listener?")
 
     def backoff_ms(self, node: NodeInfo) -> float:
         """How long no new connection to a broker is tried; 0 when one may be."""

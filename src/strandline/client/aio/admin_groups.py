@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from strandline.client.aio.admin_base import AdminBase, results_of
+from strandline.client.descriptions import each_once
 from strandline.client.groups.classic import PROTOCOL_TYPE
 from strandline.client.groups.coordinator import GroupCoordinator, Identity
 from strandline.client.groups.protocol import decode_assignment
@@ -182,7 +183,7 @@ class GroupAdmin(AdminBase):
         """Ask each group's coordinator; errors that have a sentence get it."""
         results: dict[str, T] = {}
         errors: dict[Any, Exception] = {}
-        for group in dict.fromkeys(groups):
+        for group in each_once(groups):
             coordinator = GroupCoordinator(self._session, group, self._config.request_timeout_ms)
 
             async def attempt(coordinator: GroupCoordinator = coordinator) -> T:

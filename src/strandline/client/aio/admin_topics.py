@@ -12,6 +12,7 @@ from strandline.client.descriptions import (
     by_topic,
     described,
     described_with_elr,
+    each_once,
     new_topic,
     topic_error,
 )
@@ -68,7 +69,7 @@ class TopicAdmin(AdminBase):
         Raises:
             UnknownTopic, KafkaError.
         """
-        wanted = list(dict.fromkeys(names))
+        wanted = each_once(names)
         if dry_run:
             return [topic.name for topic in await self.describe_topics(wanted)]
         values = {
@@ -155,7 +156,7 @@ class TopicAdmin(AdminBase):
             every = [topic_view(told) for told in await self._every_topic()]
             wanted_views = (view for view in every if include_internal or not view.is_internal)
             return sorted((described(view) for view in wanted_views), key=lambda topic: topic.name)
-        wanted = list(dict.fromkeys(names))
+        wanted = each_once(names)
         if not wanted:
             return []
         results: dict[str, TopicDescription] = {}
