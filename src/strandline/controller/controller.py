@@ -222,10 +222,6 @@ class Controller:
         """Take a broker out for good; answers the epoch that ended. Raises KafkaError BROKER_ID_NOT_REGISTERED."""
         return await self._do(lambda state, _: brokers.unregister_broker(state, request))
 
-    async def broker_heartbeat(self, request: api.Heartbeat) -> api.HeartbeatReply:
-        """A heartbeat outside of a session stream. Raises KafkaError STALE_BROKER_EPOCH."""
-        return await self._do(lambda state, offset: brokers.heartbeat(state, request, offset, self._now_ms()))
-
     async def alter_partition(self, request: api.AlterPartitionRequest) -> api.AlterPartitionReply:
         """Judge a leader's proposals. Raises KafkaError STALE_BROKER_EPOCH."""
         return await self._do(lambda state, _: isr.alter_partition(state, request))

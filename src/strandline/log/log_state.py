@@ -150,10 +150,6 @@ class LogState:
         for path in directories:
             self.dirt.add_directory(path)
 
-    def dirty_files(self) -> list[File]:
-        """Files that the next sync must cover for the log end to be durable."""
-        return self.dirt.files()
-
     @property
     def recovery_point(self) -> Offset | None:
         """Below it nothing has to be scanned after a crash: data, names and epochs are durable. None while that is

@@ -29,7 +29,6 @@ TopicId = UUID
 NO_NODE = NodeId(-1)
 NO_EPOCH = LeaderEpoch(-1)
 NO_BROKER_EPOCH = BrokerEpoch(-1)
-NO_PRODUCER_ID = ProducerId(-1)
 ZERO_UUID = UUID(int=0)
 
 

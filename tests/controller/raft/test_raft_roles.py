@@ -154,19 +154,6 @@ def test_suspicion_a_slow_answer_is_none() -> None:
     assert bench.role is RoleKind.PROSPECTIVE
 
 
-def test_suspicion_from_elsewhere_probes_at_once() -> None:
-    """`report_unreachable`: a new fetch goes out although one is parked, and its success ends the suspicion."""
-    bench = Bench(node=3)
-    bench.follow(2)
-    bench.fetched()
-    before = len(bench.sent(FetchRequest))
-    bench.core.suspect(NodeId(2), bench.now)
-    assert len(bench.sent(FetchRequest)) == before + 1
-    bench.fetched()
-    bench.wait(1900)
-    assert bench.role is RoleKind.FOLLOWER
-
-
 def test_two_leaders_in_an_epoch_stop_the_node() -> None:
     """SingleLeader: a broken invariant is fatal, not a reason to choose."""
     bench = Bench()

@@ -273,12 +273,6 @@ class Quorum:
             self._driver.core.resign(self._clock.monotonic_ms())
             self._driver.pump()
 
-    def report_unreachable(self, node_id: NodeId) -> None:
-        """Another part of the node lost its connection to `node_id`: if that is the leader, find out at once."""
-        if self._driver is not None and not self._driver.stopped:
-            self._driver.core.suspect(node_id, self._clock.monotonic_ms())
-            self._driver.pump()
-
 
 def _raft_config(config: QuorumConfig) -> RaftConfig:
     return RaftConfig(

@@ -51,7 +51,7 @@ class _Sent:
 class RaftCore:
     """One node of the quorum.
 
-    Usage: after any of `step`, `tick`, `append`, `flushed`, `suspect`, `resign` and the `snapshot_*` reports, carry out
+    Usage: after any of `step`, `tick`, `append`, `flushed`, `resign` and the `snapshot_*` reports, carry out
     `ready()`; call `tick` at `deadline_ms()`.
 
     Invariants:
@@ -161,13 +161,6 @@ class RaftCore:
             self.resign(now_ms)
         elif isinstance(self.role, Follower | Observer):
             self.role.fetching.failed(now_ms)
-
-    def suspect(self, node_id: NodeId, now_ms: float) -> None:
-        """Someone lost the connection to `node_id`: if that is the leader, find out soon whether it lives."""
-        self._now_ms = now_ms
-        if isinstance(self.role, Follower | Observer) and self.role.leader_id == node_id:
-            self.role.fetching.probe()
-            self.role.suspect(now_ms)
 
     def resign(self, now_ms: float) -> None:
         """Give up leading; nothing happens if this node does not lead."""

@@ -65,13 +65,8 @@ class FetchLoop:
         if self._in_flight is None and now_ms >= self._retry_at_ms and self._gate_open():
             self._in_flight = self._core.send(target, self._next_request())
 
-    def probe(self) -> None:
-        """Forget what is in flight and the backoff: the next pump asks at once."""
-        self._in_flight = None
-        self._retry_at_ms = -math.inf
-
     def is_current(self, sent: SendRequest) -> bool:
-        """Whether this is the request in flight (an older one was given up by `probe`)."""
+        """Whether this is the request in flight, and not one that was given up before it."""
         return sent.request_id == self._in_flight
 
     def failed(self, now_ms: float) -> None:

@@ -59,10 +59,6 @@ class Observer(Role):
             return False
         return request.pre_vote or self._voted_for is None or self._voted_for == request.candidate
 
-    def suspect(self, now_ms: float) -> None:
-        """The leader may be gone: ask another voter for news."""
-        self._target = self._any_voter(self._target)
-
     def on_response(self, sent: SendRequest, response: Response, now_ms: float) -> None:
         if not self.fetching.is_current(sent):
             return
