@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, get_args, get_origin
 from uuid import UUID
 
 from strandline.client.wire import schema as walker
-from strandline.cluster.kafka import codec
 from strandline.cluster.kafka.table import APIS
 from strandline.log.batch import build_batch
 from strandline.log.records import Record
+from strandline.proto import kio_schemas
 from strandline.proto.varint import uvarint
 
 EVERY_VERSION = [(key, version) for key, api in sorted(APIS.items()) for version in range(api.first, api.last + 1)]
@@ -45,7 +45,7 @@ def _snake(name: str) -> str:
 def kind_of(key: int, version: int) -> Any:
     """kio's class of a request."""
     name = APIS[key].name
-    return getattr(codec.schema(_snake(name), version, "request"), f"{name}Request")
+    return getattr(kio_schemas.schema(_snake(name), version, "request"), f"{name}Request")
 
 
 def request(key: int, version: int, rng: random.Random) -> Request:

@@ -13,18 +13,17 @@ from typing import Any
 from kio.serial import entity_reader, entity_writer
 
 from strandline.cluster.kafka import codec
+from strandline.proto import kio_schemas
 from strandline.proto.ids import Endpoint
-
-FLEXIBLE_HEADER_EXCEPT = ("api_versions",)
 
 
 def request_class(api: str, version: int) -> Any:
-    module = codec.schema(api, version, "request")
+    module = kio_schemas.schema(api, version, "request")
     return getattr(module, "".join(word.title() for word in api.split("_")) + "Request")
 
 
 def response_class(api: str, version: int) -> Any:
-    module = codec.schema(api, version, "response")
+    module = kio_schemas.schema(api, version, "response")
     return getattr(module, "".join(word.title() for word in api.split("_")) + "Response")
 
 
@@ -49,7 +48,7 @@ class KafkaClient:
         """Write a request; returns what `receive` needs. Values by kio's names; parts as dicts."""
         kind = request_class(api, version)
         out = io.BytesIO()
-        entity_writer(kind)(out, build(codec.schema(api, version, "request"), kind, values))
+        entity_writer(kind)(out, build(kio_schemas.schema(api, version, "request"), kind, values))
         self.correlation_id += 1
         self.writer.write(
             frame(kind.__api_key__, version, self.correlation_id, out.getvalue(), flexible=kind.__flexible__)

@@ -16,6 +16,7 @@ from kio.serial import entity_reader, entity_writer
 from strandline.cluster.kafka import codec
 from strandline.cluster.kafka.api import Api
 from strandline.cluster.kafka.table import APIS
+from strandline.proto import kio_schemas
 from strandline.proto.errors import ProtocolError
 
 HAND_WRITTEN = {"Produce": "produce", "Fetch": "fetch", "Metadata": "metadata", "ApiVersions": "api_versions"}
@@ -23,7 +24,7 @@ HAND_WRITTEN = {"Produce": "produce", "Fetch": "fetch", "Metadata": "metadata", 
 
 def kind_of(api: Api, version: int, what: str = "request") -> Any:
     schema = api.schema or HAND_WRITTEN[api.name]
-    return getattr(codec.schema(schema, version, what), f"{api.name}{what.title()}")
+    return getattr(kio_schemas.schema(schema, version, what), f"{api.name}{what.title()}")
 
 
 EVERY_VERSION = [(api, version) for api in APIS.values() for version in range(api.first, api.last + 1)]
@@ -108,7 +109,7 @@ def test_lying_counts_of_the_old_format(count: int) -> None:
 
 
 def encoded_create_topics(version: int) -> bytes:
-    module = codec.schema("create_topics", version, "request")
+    module = kio_schemas.schema("create_topics", version, "request")
     topic = codec.make(
         module.CreatableTopic, name="t", num_partitions=1, replication_factor=1, assignments=(), configs=()
     )
@@ -126,7 +127,7 @@ def test_unknown_tagged_fields_are_skipped() -> None:
 
 def test_known_tagged_fields_are_read() -> None:
     """A tagged field of the schema gets its value, whatever unknown ones stand beside it."""
-    kind = codec.schema("fetch", 12, "request").FetchRequest
+    kind = kio_schemas.schema("fetch", 12, "request").FetchRequest
     plain = b"\xff\xff\xff\xff" + b"\0" * 12 + b"\0" + b"\0" * 8 + b"\x01" + b"\x01" + b"\x01"
     message = codec.decode(kind, memoryview(plain + b"\x02" + b"\x00\x04\x04abc" + b"\x09\x01x"))
     assert message.cluster_id == "abc"
@@ -134,7 +135,7 @@ def test_known_tagged_fields_are_read() -> None:
 
 def test_a_tagged_field_of_another_size_than_it_claims_is_refused() -> None:
     """The size of a tagged field must be the size of its value."""
-    kind = codec.schema("fetch", 12, "request").FetchRequest
+    kind = kio_schemas.schema("fetch", 12, "request").FetchRequest
     plain = b"\xff\xff\xff\xff" + b"\0" * 12 + b"\0" + b"\0" * 8 + b"\x01" + b"\x01" + b"\x01"
     with pytest.raises(ProtocolError):
         codec.decode(kind, memoryview(plain + b"\x01" + b"\x00\x06\x04abcXX"))
@@ -155,7 +156,7 @@ def test_a_name_that_is_not_utf8_is_refused() -> None:
 
 def test_make_leaves_out_what_the_version_lacks_and_converts() -> None:
     """Handlers speak in milliseconds and our error codes, and name every field a version may have."""
-    module = codec.schema("init_producer_id", 0, "response")
+    module = kio_schemas.schema("init_producer_id", 0, "response")
     message = codec.make(
         module.InitProducerIdResponse,
         throttle_time=7,

@@ -23,6 +23,7 @@ from strandline.client.groups.protocol import (
 from strandline.client.types import NewTopic
 from strandline.cluster.coordinator.partitions import OFFSETS_TOPIC, partition_of
 from strandline.cluster.kafka import codec
+from strandline.proto import kio_schemas
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition
 
@@ -86,7 +87,7 @@ class Wire:
         self._number += 1
         head = struct.pack(">hhi", key, version, self._number) + b"\x00\x01c" + b"\x00" * (api in FLEXIBLE)
         schema = api.removesuffix("_of_epochs")
-        module = codec.schema(schema, version, "request")
+        module = kio_schemas.schema(schema, version, "request")
         out = io.BytesIO()
         kind = getattr(module, f"{name}Request")
         entity_writer(kind)(out, _build(module, kind, values))
@@ -98,7 +99,7 @@ class Wire:
                 answer = await self._reader.readexactly(size)
         except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
             raise GaveUp(api) from error
-        kind = getattr(codec.schema(schema, version, "response"), f"{name}Response")
+        kind = getattr(kio_schemas.schema(schema, version, "response"), f"{name}Response")
         return entity_reader(kind)(answer, 5 if api in FLEXIBLE else 4)[0]
 
 

@@ -15,6 +15,7 @@ from strandline.cluster.kafka import codec
 from strandline.cluster.kafka.exchange import Exchange
 from strandline.cluster.service.broker_service import BrokerService
 from strandline.cluster.service.context import RequestContext
+from strandline.proto import kio_schemas
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 
@@ -106,8 +107,8 @@ def message_api(
 
     def read(exchange: Exchange, body: memoryview, service: BrokerService) -> Call:
         version = exchange.context.version
-        kind = getattr(codec.schema(schema, version, "request"), f"{name}Request")
-        answers = codec.schema(schema, version, "response")
+        kind = getattr(kio_schemas.schema(schema, version, "request"), f"{name}Request")
+        answers = kio_schemas.schema(schema, version, "response")
         return Call(exchange.context, service, codec.decode(kind, body), answers)
 
     def refuse_all(exchange: Exchange, body: memoryview, service: BrokerService, error: ErrorCode) -> bool:

@@ -23,7 +23,6 @@ from typing import Any, Union, get_args, get_origin
 from uuid import UUID
 
 from strandline.cluster.kafka.elements import ELEMENTS_MAX, Elements, check_tags
-from strandline.proto import kio_schemas
 from strandline.proto.errors import ProtocolError
 from strandline.proto.varint import read_uvarint
 
@@ -35,10 +34,6 @@ _INT32 = struct.Struct(">i")
 
 _elements = Elements()
 """Of the message that is being read: `decode` is never entered twice, and runs in one thread."""
-
-
-schema = kio_schemas.schema
-"""kio's module of one message."""
 
 
 # ---------------------------------------------------------------- writing

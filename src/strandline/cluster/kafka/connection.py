@@ -148,7 +148,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.bytes_moved += nbytes
-        self.listener.stats.bytes_in += nbytes
         self._in.received(nbytes)
         self._process()
 

@@ -54,8 +54,6 @@ class ListenerStats:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.connections = 0
-        self.connections_total = 0
-        self.bytes_in = 0
         self.bytes_out = 0
         self.refused = 0
         self.idle_closed = 0
@@ -163,7 +161,6 @@ class KafkaListener:
     def opened(self, connection: KafkaConnection) -> None:
         self._connections[connection] = _Seen(self.service.clock.monotonic_ms())
         self.stats.connections += 1
-        self.stats.connections_total += 1
         if self._server is None:
             connection.abort()
         elif self._sweep_timer is None:

@@ -12,6 +12,7 @@ from strandline.cluster.kafka.exchange import Exchange
 from strandline.cluster.kafka.wire import INT16, INT32, INT64, NO_TAGS, array_head, string, tagged_field
 from strandline.cluster.service.broker_service import BrokerService
 from strandline.controller.metadata.image import SUPPORTED_METADATA_VERSIONS
+from strandline.proto import kio_schemas
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.varint import uvarint
 
@@ -39,7 +40,7 @@ def make_api(served: Mapping[int, Api]) -> Api:
         if not FIRST <= context.version <= LAST:
             exchange.respond([_answer(served, 0, ErrorCode.UNSUPPORTED_VERSION, b"")])
             return
-        kind = codec.schema("api_versions", context.version, "request").ApiVersionsRequest
+        kind = kio_schemas.schema("api_versions", context.version, "request").ApiVersionsRequest
         request = codec.decode(kind, body)
         error = ErrorCode.NONE
         if context.version >= FLEXIBLE_SINCE:
