@@ -26,7 +26,7 @@ def bootstrap(request: pytest.FixtureRequest) -> str:
     return named
 
 
-def eventually(holds: Callable[[], object], within_s: float = 10.0) -> None:
+def eventually(holds: Callable[[], object], within_s: float = 30.0) -> None:
     """Wait until `holds()` is true: what one broker has acknowledged, another hears of a moment later."""
     deadline = time.monotonic() + within_s
     while not holds():

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -35,10 +35,11 @@ def gone(pid: int) -> bool:
         return True
 
 
-def until(condition: object, timeout_s: float = 15) -> None:
+def until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
     deadline = time.monotonic() + timeout_s
-    while not condition():  # type: ignore[operator]
+    while not condition():
         assert time.monotonic() < deadline, "in time"
+        time.sleep(0.02)
 
 
 def test_every_node_says_that_it_is_ready(cluster: DevCluster) -> None:
@@ -168,4 +169,4 @@ def test_strandline_dev_for_programs(tmp_path: Path) -> None:
         pids = [node["pid"] for node in json.loads(process.stdout.readline())["nodes"]]
         process.kill()
         process.wait()
-    until(lambda: all(gone(pid) for pid in pids), 20)
+    until(lambda: all(gone(pid) for pid in pids))

@@ -87,10 +87,10 @@ def test_bombs_in_our_consumer(name: str) -> None:
     """What a broker let through costs a reader a bounded time and is refused."""
     codec, make = BOMBS[name]
     body = make()
-    began = time.perf_counter()
+    began = time.thread_time()
     with pytest.raises(KafkaError):
         decompress(codec, body, 64 * MIB) or _nothing()
-    assert time.perf_counter() - began < 5
+    assert time.thread_time() - began < 5, "seconds of the processor's time"
 
 
 def _nothing() -> None:

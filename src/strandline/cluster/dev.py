@@ -32,7 +32,7 @@ from strandline.proto.errors import ConfigError, StrandlineError
 FIRST_CONTROLLER = 101
 """Id of the first controller where controllers are processes of their own."""
 
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
 HAND_OVER_S = 1.0
 
