@@ -35,6 +35,8 @@ REFUSED: list[tuple[str, dict[str, Any], ErrorCode]] = [
     ("a config of Kafka's without effect here", {"configs": {"flush.ms": "1"}}, ErrorCode.INVALID_CONFIG),
     ("a config of brokers", {"configs": {"flush.policy": "ack"}}, ErrorCode.INVALID_CONFIG),
     ("a config value that cannot be", {"configs": {"retention.ms": "a week"}}, ErrorCode.INVALID_CONFIG),
+    ("a list that repeats itself", {"configs": {"cleanup.policy": "delete,delete"}}, ErrorCode.INVALID_CONFIG),
+    ("a fraction without end", {"configs": {"min.cleanable.dirty.ratio": "0." + "0" * 99}}, ErrorCode.INVALID_CONFIG),
     ("a null config", {"configs": {"retention.ms": None}}, ErrorCode.INVALID_CONFIG),
     ("assignments and a count", {"assignments": [[1]], "num_partitions": 1}, ErrorCode.INVALID_REQUEST),
     ("assignments and a factor", {"assignments": [[1]], "replication_factor": 1}, ErrorCode.INVALID_REQUEST),

@@ -81,6 +81,8 @@ class Call(NamedTuple):
 
 Answer = Callable[[Call], Any]
 AsyncAnswer = Callable[[Call], Awaitable[Any]]
+"""Makes a message, or one encoded already, as a list of its pieces."""
+
 Refuse = Callable[[Call, ErrorCode, str], Any]
 
 
@@ -155,4 +157,4 @@ async def _later(exchange: Exchange, call: Call, answer: AsyncAnswer, refuse: Re
         message = await answer(call)
     except KafkaError as error:
         message = refuse(call, error.code, error.message)
-    exchange.respond([codec.encode(message)])
+    exchange.respond(message if isinstance(message, list) else [codec.encode(message)])

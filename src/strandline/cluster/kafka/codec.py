@@ -61,6 +61,15 @@ def _same(value: Any) -> Any:
     return value
 
 
+MESSAGE_CHARS_MAX = 1000
+"""A sentence beside an error quotes what the client has sent; the older formats have room for 32,767 bytes."""
+
+
+def short(message: str | None) -> str | None:
+    """The message, cut to what every version has room for."""
+    return message if message is None or len(message) <= MESSAGE_CHARS_MAX else message[:MESSAGE_CHARS_MAX] + "..."
+
+
 def _milliseconds(value: float) -> timedelta:
     return timedelta(milliseconds=value)
 
@@ -79,8 +88,10 @@ def _convert_of(kind: Any) -> Mapping[str, Callable[[Any], Any]]:
         "timedelta_i32": _milliseconds,
         "timedelta_i64": _milliseconds,
     }
+    named: dict[str, Callable[[Any], Any]] = {"error_message": short}
     return {
-        field.name: converters.get(field.metadata.get("kafka_type", ""), _same) for field in dataclasses.fields(kind)
+        field.name: named.get(field.name) or converters.get(field.metadata.get("kafka_type", ""), _same)
+        for field in dataclasses.fields(kind)
     }
 
 

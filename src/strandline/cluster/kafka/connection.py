@@ -425,7 +425,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def software_told(self) -> None:
         """The client has said what it is."""
-        self.listener.stats.software[self.peer.software_name, self.peer.software_version] += 1
+        self.listener.stats.software_told(self.peer.software_name, self.peer.software_version)
 
     def shut(self) -> None:
         """The listener closes: send what is ready and go, without a log line."""

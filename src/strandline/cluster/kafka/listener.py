@@ -32,6 +32,15 @@ TIME_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 """Upper bounds of the histogram of answer times; a last bucket takes what is above."""
 
 
+SOFTWARE_KINDS_MAX = 1000
+"""So many names and versions of clients are counted: they say what they like."""
+
+OTHER_VERSION = -1
+"""Stands in the metrics for all versions that are not served: ApiVersions is answered in any of 65,536."""
+
+_SERVED = frozenset((api.name, version) for api in APIS.values() for version in range(api.first, api.last + 1))
+
+
 class ApiTimes:
     """How often an API was answered and how long that took, from the whole frame to the answer.
 
@@ -60,10 +69,18 @@ class ListenerStats:
         self.apis: dict[tuple[str, int], ApiTimes] = {}
         self.software: Counter[tuple[str, str]] = Counter()
 
+    def software_told(self, name: str, version: str) -> None:
+        """A client has said what it is; beyond `SOFTWARE_KINDS_MAX` kinds nothing new is counted."""
+        if (name, version) in self.software or len(self.software) < SOFTWARE_KINDS_MAX:
+            self.software[name, version] += 1
+
     def answered(self, context: RequestContext) -> None:
-        times = self.apis.get((context.api, context.version))
+        key = (context.api, context.version)
+        if key not in _SERVED:
+            key = (context.api, OTHER_VERSION)
+        times = self.apis.get(key)
         if times is None:
-            times = self.apis[context.api, context.version] = ApiTimes()
+            times = self.apis[key] = ApiTimes()
         took_ms = self._clock.monotonic_ms() - context.received_ms
         times.answers += 1
         times.counts[bisect_left(TIME_BOUNDS_MS, took_ms)] += 1

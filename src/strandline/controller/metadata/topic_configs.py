@@ -15,6 +15,7 @@ from enum import IntEnum
 from strandline.proto.errors import ConfigError
 
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}")
+_FRACTION = re.compile(r"[0-9]{1,19}(\.[0-9]{1,19})?([eE]-?[0-9]{1,2})?")
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
@@ -66,11 +67,7 @@ def _integer(low: int, high: int) -> Validator:
 
 
 def _ratio(name: str, value: str) -> None:
-    try:
-        number = float(value)
-    except ValueError:
-        number = -1.0
-    if not 0.0 <= number <= 1.0:
+    if not _FRACTION.fullmatch(value) or not 0.0 <= float(value) <= 1.0:
         raise ConfigError(name, value, "a number from 0 to 1")
 
 
@@ -85,8 +82,8 @@ def _one_of(*allowed: str, because: str = "") -> Validator:
 def _list_of(*allowed: str) -> Validator:
     def validate(name: str, value: str) -> None:
         parts = split_list(value)
-        if not parts or any(part not in allowed for part in parts):
-            raise ConfigError(name, value, "a list of " + ", ".join(allowed))
+        if not parts or any(part not in allowed for part in parts) or len(parts) > len(set(parts)):
+            raise ConfigError(name, value, "a list of " + ", ".join(allowed) + ", each once at most")
 
     return validate
 

@@ -28,6 +28,9 @@ FINALIZED_FEATURES_TAG = 2
 FEATURE = "metadata.version"
 """The one feature that has levels here; its numbers are Strandline's own, not Kafka's."""
 
+SOFTWARE_CHARS_MAX = 64
+"""How much of a client's name and version is kept: both stay as long as its connection, and may fill a frame."""
+
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _VERSIONS = struct.Struct(">hhh")
 
@@ -46,7 +49,8 @@ def make_api(served: Mapping[int, Api]) -> Api:
         if context.version >= FLEXIBLE_SINCE:
             name, version = request.client_software_name, request.client_software_version
             if _SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version):
-                context.peer.software_name, context.peer.software_version = name, version
+                peer = context.peer
+                peer.software_name, peer.software_version = name[:SOFTWARE_CHARS_MAX], version[:SOFTWARE_CHARS_MAX]
                 exchange.connection.software_told()
             else:
                 error = ErrorCode.INVALID_REQUEST
