@@ -10,7 +10,7 @@ import pytest
 import strandline.client
 from strandline.client import Admin, Consumer, Producer, aio, errors
 from strandline.client.config import AdminConfig
-from strandline.client.errors import BrokerUnreachable
+from strandline.client.errors import BrokerUnreachable, ClientTimeout, ClosedError
 from strandline.client.session import Session
 from strandline.proto.errors import ConfigError, StrandlineError
 
@@ -74,6 +74,27 @@ def test_a_setting_that_does_not_exist_names_the_command_that_lists_them(
 ) -> None:
     with pytest.raises(ConfigError, match=f"`strandline config client {word}` lists them"):
         kind("127.0.0.1:1", bogus=1)
+
+
+@pytest.mark.filterwarnings("error")  # a coroutine that nobody awaits is one
+def test_a_closed_client_says_that_it_is_closed() -> None:
+    producer, consumer = Producer("127.0.0.1:1"), Consumer("127.0.0.1:1")
+    admin = Admin("127.0.0.1:1", default_api_timeout_ms=100)
+    with pytest.raises(ClientTimeout):
+        admin.list_topics()
+    for client in (producer, consumer, admin):
+        client.close()
+        client.close()
+    uses: list[Callable[[], object]] = [
+        lambda: producer.send("orders", b"soup"),
+        consumer.poll,
+        lambda: consumer.assign([("orders", 0)]),
+        lambda: consumer.beginning_offsets([("orders", 0)]),
+        admin.list_topics,
+    ]
+    for use in uses:
+        with pytest.raises(ClosedError, match="is closed"):
+            use()
 
 
 def test_every_error_can_be_caught_by_the_package_s_name_for_it() -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, TypeVar
+
+from strandline.client.errors import ClosedError
 
 T = TypeVar("T")
 
@@ -49,7 +52,9 @@ def _settle(done: asyncio.Future[None], error: BaseException | None) -> None:
 
 
 class LoopThread:
-    """One daemon thread that runs one event loop until `stop`. Belongs to the process that made it."""
+    """One daemon thread that runs one event loop until `stop`. Belongs to the process that made it. Calls after `stop`
+    raise ClosedError.
+    """
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
@@ -71,7 +76,7 @@ class LoopThread:
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the loop; its result. An interrupt of the caller (Ctrl-C) cancels it."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        future = self._begin(coroutine)
         try:
             return future.result()
         except BaseException:
@@ -85,7 +90,7 @@ class LoopThread:
 
     def serve(self, coroutine: Coroutine[Any, Any, T], calls: Calls) -> T:
         """As `wait`, and what the coroutine asks of `calls` meanwhile is done here, by the waiting thread."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        future = self._begin(coroutine)
         future.add_done_callback(lambda _: calls.end())
         try:
             calls.answer()
@@ -115,6 +120,12 @@ class LoopThread:
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join()
             self.loop.close()
+
+    def _begin(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        if self.loop.is_closed():
+            coroutine.close()
+            raise ClosedError("this client is closed")
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def _main(self) -> None:
         asyncio.set_event_loop(self.loop)
