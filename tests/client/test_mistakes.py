@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -74,6 +75,12 @@ def test_a_setting_that_does_not_exist_names_the_command_that_lists_them(
 ) -> None:
     with pytest.raises(ConfigError, match=f"`strandline config client {word}` lists them"):
         kind("127.0.0.1:1", bogus=1)
+
+
+def test_a_topic_is_not_taken_for_a_partition() -> None:
+    topics: Any = ["orders"]
+    with Consumer("127.0.0.1:1") as consumer, pytest.raises(TypeError, match=r"\('orders', 0\) say, not the name of a"):
+        consumer.assign(topics)
 
 
 @pytest.mark.filterwarnings("error")  # a coroutine that nobody awaits is one

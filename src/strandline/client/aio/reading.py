@@ -275,4 +275,7 @@ class Reader:
 
 
 def partition_of(item: Partition) -> TopicPartition:
+    """The partition, whichever way it is written. Raises TypeError for a topic's name alone."""
+    if isinstance(item, str):
+        raise TypeError(f"a partition is expected, ({item!r}, 0) say, not the name of a topic")
     return item if isinstance(item, TopicPartition) else TopicPartition(*item)
