@@ -25,10 +25,12 @@ from strandline.proto.ports import (
 from strandline.proto.system import SystemClock
 
 CLUSTER = "driver-test"
+# An election that nobody asked for loses what a test has just appended: a machine that stands still for half a second
+# is to cause none.
 FAST = QuorumConfig(
     quorum_election_timeout_ms=300,
-    quorum_fetch_timeout_ms=600,
-    quorum_request_timeout_ms=400,
+    quorum_fetch_timeout_ms=2000,
+    quorum_request_timeout_ms=1500,
     quorum_fetch_max_wait_ms=150,
     quorum_suspicion_ms=30,
 )
