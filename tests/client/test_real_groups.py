@@ -161,7 +161,7 @@ def test_records_that_fail_die_and_are_brought_back_once(bootstrap: str, make_to
     settings = {"group_id": f"g-{topic}", "auto_offset_reset": "earliest", "auto_commit_interval_ms": 100}
     with Consumer(bootstrap, **settings) as consumer:
         consumer.subscribe(topic)
-        report = consumer.run(handler, attempts=3, backoff_ms=20, idle_s=1.5)
+        report = consumer.run(handler, attempts=3, backoff_ms=20, idle_s=5)
     assert (report.handled, report.failures, report.dead_letters) == (18, 8, 2)
     assert {value: count for value, count in tried.items() if count > 1} == {b"4": 3, b"6": 3, b"9": 3}
     with Admin(bootstrap) as admin:
@@ -183,7 +183,7 @@ def test_records_that_fail_die_and_are_brought_back_once(bootstrap: str, make_to
     with Consumer(bootstrap, **settings) as consumer:
         consumer.subscribe(topic)
         back: list[ConsumerRecord] = []
-        consumer.run(back.append, idle_s=1.5)
+        consumer.run(back.append, idle_s=5)
     assert sorted(record.value or b"" for record in back) == [b"4", b"9"]
     assert all(record.key == b"k" and record.headers[0] == ("h", b"1") for record in back)
     with Admin(bootstrap) as admin:
