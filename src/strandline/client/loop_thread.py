@@ -21,7 +21,8 @@ class Calls:
         self._asked: SimpleQueue[tuple[Callable[[], object], asyncio.Future[None]] | None] = SimpleQueue()
 
     async def ask(self, function: Callable[[], object]) -> None:
-        """On the loop: have it called; raises what it raises."""
+        """On the loop: have it called; raises what it raises, and CancelledError when that ends the waiting thread's
+        call (KeyboardInterrupt, SystemExit)."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._asked.put((function, done))
         await done
@@ -36,8 +37,11 @@ class Calls:
             function, done = asked
             try:
                 function()
-            except BaseException as error:  # it belongs to the coroutine, which ends with it
+            except Exception as error:  # it belongs to the coroutine, which ends with it
                 done.get_loop().call_soon_threadsafe(_settle, done, error)
+            except BaseException:  # Ctrl-C, sys.exit: the thread's own; on the loop it would end the loop
+                done.get_loop().call_soon_threadsafe(done.cancel)
+                raise
             else:
                 done.get_loop().call_soon_threadsafe(_settle, done, None)
 

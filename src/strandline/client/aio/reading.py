@@ -105,15 +105,18 @@ class Reader:
             raise
         except TimeoutError:
             raise ClientTimeout(f"no position of {state.partition} within {timeout_ms} ms") from None
-        held = next(
-            (record.offset for record in self._ready if (record.topic, record.partition) == state.partition), None
-        )
+        held = self._first_ready(state.partition)
         return state.position if held is None else held
 
     def pause(self, *partitions: Partition) -> None:
         """Return no records of these partitions, and fetch none, until `resume`; positions are kept."""
         for item in partitions:
-            self._state(item).paused = True
+            state = self._state(item)
+            state.paused = True
+            held = self._first_ready(state.partition)
+            if held is not None:  # what iteration polled ahead comes again after `resume`
+                self._drop_ready(state.partition)
+                state.seek(held)
 
     def resume(self, *partitions: Partition) -> None:
         """Undo `pause`."""
@@ -203,7 +206,7 @@ class Reader:
         for item, old in other._states.items():
             state = self._states[item] = PartitionState(item)
             state.paused = old.paused
-            held = next((record.offset for record in other._ready if (record.topic, record.partition) == item), None)
+            held = other._first_ready(item)
             position = old.position if held is None else held
             if position is not None:
                 state.seek(position)
@@ -258,8 +261,15 @@ class Reader:
     def _seekable(self, partition: Partition, offset: int | None) -> PartitionState:
         state = self._state(partition)
         self._sought(state.partition, offset)
-        self._keep_ready(lambda held: held != state.partition)
+        self._drop_ready(state.partition)
         return state
+
+    def _drop_ready(self, partition: TopicPartition) -> None:
+        self._keep_ready(lambda held: held != partition)
+
+    def _first_ready(self, partition: TopicPartition) -> int | None:
+        """The offset of the first record of it that was polled and not yielded."""
+        return next((one.offset for one in self._ready if (one.topic, one.partition) == partition), None)
 
     def _keep_ready(self, wanted: Callable[[TopicPartition], bool]) -> None:
         """Drop records that iteration has polled and not yielded, of partitions that are not `wanted`."""

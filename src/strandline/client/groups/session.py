@@ -25,6 +25,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
 
+Given = tuple[TopicPartition, ...]
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 CommitDone = Callable[[Offsets, StrandlineError | None], object]
 """Told what became of an asynchronous commit: the offsets, and the error if there was one."""
@@ -42,6 +43,9 @@ _OVER = {
     ErrorCode.REBALANCE_IN_PROGRESS: "the group is rebalancing; poll, then commit what is still assigned",
     ErrorCode.FENCED_INSTANCE_ID: "another consumer runs under this name (group.instance.id)",
 }
+_FROM_OUTSIDE = (
+    "the group has members, and they alone commit: partitions that are assigned by name need a group of their own"
+)
 
 
 class Holder(Protocol):
@@ -77,12 +81,15 @@ class GroupSession:
         self._config = config
         self._session = session
         self._holder = holder
-        self._joining: asyncio.Task[tuple[tuple[TopicPartition, ...], Offsets]] | None = None
+        self._joining: asyncio.Task[tuple[Given, Offsets]] | None = None
+        self._untold: list[TopicPartition] = []
+        """Taken up, and `on_assigned` was not told yet, or was cut short."""
         self._committing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._commits: set[asyncio.Task[None]] = set()
         self._started = False
         self._stepping = False
+        self._taking = False
         self._counts_seen: dict[str, int] = {}
 
     @property
@@ -107,7 +114,11 @@ class GroupSession:
 
     @property
     def restless(self) -> bool:
-        """`step` has something to do."""
+        """`step` has something to do; not for a listener that reads, inside of it."""
+        return self.subscribed is not None and not self._stepping and self._news
+
+    @property
+    def _news(self) -> bool:
         member = self.member
         return (
             (member.needs_join and self._joining is None)
@@ -144,7 +155,7 @@ class GroupSession:
             return
         self._stepping = True
         try:
-            while self.restless:
+            while self._news:
                 await self._step(self.subscribed)
         finally:
             self._stepping = False
@@ -153,9 +164,13 @@ class GroupSession:
         member = self.member
         if member.lost is not None:
             await self._drop_join()
-            member.lost = None
-            member.needs_join = True
-            await self._take_away(wanted.on_lost)
+            try:
+                await self._take_away(wanted.on_lost)
+            finally:
+                if not self._holder.assignment():
+                    member.lost, member.needs_join = None, self.subscribed is not None
+            if self.subscribed is not wanted:
+                return  # the listener has unsubscribed
         if member.fatal is not None:
             await self._drop_join()
             await self._take_away(wanted.on_lost)
@@ -163,8 +178,7 @@ class GroupSession:
         if self._joining is None:
             await self._begin(wanted)
         elif self._joining.done():
-            done, self._joining = self._joining, None
-            await self._complete(wanted, done)
+            await self._complete(wanted, self._joining)
 
     async def _begin(self, wanted: Subscribed) -> None:
         """Under the eager protocol everything is given up before the join; under the cooperative one nothing."""
@@ -172,12 +186,12 @@ class GroupSession:
         await self._commit_parting()
         if not self.member.cooperative:
             await self._take_away(wanted.on_revoked)
+            if self.subscribed is not wanted:
+                return  # the listener has unsubscribed, or wants others
         self._joining = asyncio.get_running_loop().create_task(self._join(wanted, owned))
         self._joining.add_done_callback(lambda _: self._holder.news())
 
-    async def _join(
-        self, wanted: Subscribed, owned: tuple[TopicPartition, ...]
-    ) -> tuple[tuple[TopicPartition, ...], Offsets]:
+    async def _join(self, wanted: Subscribed, owned: tuple[TopicPartition, ...]) -> tuple[Given, Offsets]:
         if wanted.unmatched is not None:
             await self.coordinator.retrying(self._refresh, self._config.default_api_timeout_ms)
         self._session.metadata.set_wanted(wanted.topics)
@@ -189,46 +203,81 @@ class GroupSession:
         )
         return given, committed
 
-    async def _complete(self, wanted: Subscribed, done: asyncio.Task[Any]) -> None:
+    def _outcome(self, done: asyncio.Task[tuple[Given, Offsets]]) -> tuple[Given, Offsets] | None:
+        """What the join has told; None when the coordinator counts this member out. Raises what poll is to raise."""
         try:
-            given, committed = done.result()
+            return done.result()
         except KafkaError as error:
+            self._joining = None
             if error.code in EXPELLED:
                 self.member.expelled(error)
-                return
+                return None
             self.member.needs_join = True
             if error.code is ErrorCode.FENCED_INSTANCE_ID:
                 self.member.fail(KafkaError(error.code, _OVER[error.code]))
-                return
+                return None
             raise
-        except StrandlineError:
+        except BaseException:
+            self._joining = None
             self.member.needs_join = True
             raise
+
+    async def _complete(self, wanted: Subscribed, done: asyncio.Task[tuple[Given, Offsets]]) -> None:
+        """Until the listeners have been told `_joining` stays: a poll that is cancelled in here is followed by one that
+        goes on with it. A listener that raises has been told; partitions go and come all the same."""
+        outcome = self._outcome(done)
+        if outcome is None:
+            return
+        given, committed = outcome
+        failures: list[Exception] = []
         held = self._holder.assignment()
         gone = [item for item in held if item not in given]
         if gone:
             await self._commit_parting()
-            await self._tell(wanted.on_revoked, gone)
+            await self._tell_all(wanted.on_revoked, gone, failures)
+            if self._joining is not done:
+                return  # the listener has unsubscribed
             self._forget(gone)
             self.member.needs_join = True  # so that the others get them (KIP-429)
         new = {item: committed.get(item) for item in given if item not in held}
         for item, offset in new.items():
             self.progress.start(item, offset)
         self._holder.take_up(new)
+        self._untold += new
         self._counts_seen = dict(self.member.group_topics)
-        await self._tell(wanted.on_assigned, list(new))
+        await self._tell_all(wanted.on_assigned, list(self._untold), failures)
+        self._untold = []
+        if self._joining is done:
+            self._joining = None
+        if failures:
+            raise failures[0]
+
+    async def _tell_all(
+        self, listener: Listener | None, partitions: list[TopicPartition], failures: list[Exception]
+    ) -> None:
+        try:
+            await self._tell(listener, partitions)
+        except Exception as error:
+            failures.append(error)
 
     async def _take_away(self, listener: Listener | None) -> None:
+        """If the listener is cut short, the next poll takes them away; one that unsubscribes is not told again."""
         owned = self._holder.assignment()
-        if owned:
+        failures: list[Exception] = []
+        if owned and not self._taking:
+            self._taking = True
             try:
-                await self._tell(listener, owned)
+                await self._tell_all(listener, owned, failures)
             finally:
-                self._forget(owned)
+                self._taking = False
+        self._forget(owned)
+        if failures:
+            raise failures[0]
 
     def _forget(self, partitions: list[TopicPartition]) -> None:
         self.progress.forget(partitions)
         self._holder.give_up(partitions)
+        self._untold = [item for item in self._untold if item not in partitions]
 
     async def _tell(self, listener: Listener | None, partitions: list[TopicPartition]) -> None:
         if listener is not None:
@@ -262,14 +311,18 @@ class GroupSession:
         if offsets is None:
             self.progress.finish()
             offsets = self.progress.to_commit()
-        self._spawn(self._commit_later(dict(offsets), done), self._commits)
+        # As whom it is at this moment: behind other commits its turn may come in another generation, when what it is
+        # about is read by another member, whose commits it would take back.
+        who = None if self.subscribed is None else self.member.identity
+        self._spawn(self._commit_later(who, dict(offsets), done), self._commits)
 
-    async def _commit_later(self, offsets: Offsets, done: CommitDone | None) -> None:
+    async def _commit_later(self, who: Identity | None, offsets: Offsets, done: CommitDone | None) -> None:
         failed: StrandlineError | None = None
         try:
             async with self._committing:
                 if offsets:
-                    await self._send(self._signature(), offsets, self._config.default_api_timeout_ms)
+                    signed = Identity() if who is None else self._member_only(who)
+                    await self._send(signed, offsets, self._config.default_api_timeout_ms)
         except StrandlineError as error:
             failed = self.member.last_error = error
         if done is not None:
@@ -279,10 +332,13 @@ class GroupSession:
         """As whom to commit: a subscriber that is no member commits nothing, for nobody could fence it."""
         if self.subscribed is None:
             return Identity()
-        if self.member.generation < 0:
+        return self._member_only(self.member.identity)
+
+    def _member_only(self, who: Identity) -> Identity:
+        if who.generation < 0:
             code = ErrorCode.UNKNOWN_MEMBER_ID
             raise CommitFailed(self.coordinator.group_id, code, _OVER[code])
-        return self.member.identity
+        return who
 
     async def _send(self, who: Identity, offsets: Offsets, timeout_ms: float) -> None:
         coordinator = self.coordinator
@@ -292,9 +348,11 @@ class GroupSession:
             why = _OVER.get(error.code)
             if why is None:
                 raise
-            if error.code in EXPELLED and who == self.member.identity and not self.member.joining:
+            if self.subscribed is None:
+                why = _FROM_OUTSIDE
+            elif error.code in EXPELLED and who == self.member.identity and not self.member.joining:
                 self.member.expelled(error)
-            if error.code is ErrorCode.REBALANCE_IN_PROGRESS and not self.member.joining:
+            elif error.code is ErrorCode.REBALANCE_IN_PROGRESS and not self.member.joining:
                 self.member.needs_join = True
             raise CommitFailed(coordinator.group_id, error.code, why) from error
         for item, offset in offsets.items():
@@ -389,6 +447,7 @@ class GroupSession:
         try:
             await self._take_away(wanted.on_revoked if self.member.generation >= 0 else wanted.on_lost)
         finally:
+            self._forget(self._holder.assignment())
             self.subscribed = None
             self.member.needs_join = False
             await self.member.leave()
