@@ -110,7 +110,10 @@ def test_a_long_story_keeps_the_record_and_the_end() -> None:
     [
         (InvariantViolated("LeaderCompleteness", "x", partition="t-0", log_end=0, committed_end=1), "t-0", 0),
         (InvariantViolated("MaximalIsr", "x", partition="t-0"), "t-0", -1),
+        (InvariantViolated("LeaderCandidateCompleteness", "x", partition="t-0", log_end=0, node=2), "t-0", 0),
+        (InvariantViolated("ConsistentRead", "x", partition="t-0", offset=0), "t-0", 0),
         (InvariantViolated("VotedOnce", "x", node=1), QUORUM, -1),
+        (InvariantViolated("MajorityReachedHighWatermark", "x", high_watermark=3), QUORUM, -1),
         (InvariantViolated("MonotonicHighWatermark", "x", node=1, was=3, now=2), QUORUM, -1),
         (InvariantViolated("Progress", "x"), "t-0", -1),
         (KeyError("x"), "t-0", -1),

@@ -31,7 +31,10 @@ def test_a_broken_rule_of_the_quorum_is_caught(name: str) -> None:
                 "AckedRecordsSurvive",
                 "ConsistentCommittedData",
                 "LeaderHasAllCommittedValues",
+                "MajorityReachedHighWatermark",
+                "MetadataLogMatching",
                 "MonotonicEpoch",
+                "NoLogDivergence",
                 "SingleLeader",
                 "VotedOnce",
             }, outcome.message

@@ -341,7 +341,7 @@ def view(quorum: Quorum, node: int, process: Process) -> QuorumView | None:
         last_epoch=core.log.last_epoch,
         voter=core.voters.contains_id(core.key.node_id) and not process.machine.disk.wipes,
         voters=core.voters.keys,
-        durable_end=core.log.durable_offset,
+        durable_end=driver.durable_offset,
         log=core.log,
         log_start=driver.log_start_offset,
         reloads=driver.reloads,

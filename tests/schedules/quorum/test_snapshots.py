@@ -115,6 +115,54 @@ def test_31_a_bit_flips_in_a_minoritys_snapshot() -> None:
     trial.run(test)
 
 
+@schedule(31, rule="E: damage in a voter's log is no torn tail", mutant="killed-is-like-a-power-cut")
+def test_31_a_bit_flips_in_a_minoritys_log() -> None:
+    """The same in its metadata log, in what it has synced and acknowledged: cut there it would vote for a leader that
+    lacks what is committed. It refuses to serve, and the others go on."""
+    trial = Trial()
+
+    async def test() -> None:
+        trial.start()
+        values = await commit_many(trial, 30)
+        leader = await trial.elect()
+        victim = next(node.number for node in trial.nodes.values() if node is not leader)
+        await trial.until(lambda: trial.nodes[victim].values == values)
+        trial.world.kill(f"n{victim}")
+        disk = trial.world.machines[f"n{victim}"].disk
+        (path,) = (name for name in disk.files() if name.endswith(".log"))
+        disk.flip_bit(path, disk.files()[path].rindex(b"value 0015") + 7, 1)
+        trial.start(victim)
+        node: Node = trial.nodes[victim]
+        await trial.until(lambda: node.refused is not None or node.values)
+        assert node.refused is not None, "it serves, and votes, with a log that ends before what it acknowledged"
+        assert node.values == []
+        await trial.commit(b"without it")
+
+    trial.run(test)
+
+
+def test_e_what_a_voter_synced_half_a_minute_ago_is_not_cut_silently() -> None:
+    """E: after a power cut a bad batch may be one that was never synced. What was, is vouched for by then, also where
+    nothing is written any more: damage there is refused."""
+    trial = Trial()
+
+    async def test() -> None:
+        trial.start()
+        values = await commit_many(trial, 30)
+        victim = next(number for number, node in trial.nodes.items() if node.values == values)
+        await trial.world.sleep_ms(31_000)
+        trial.world.power_cut(f"n{victim}")
+        disk = trial.world.machines[f"n{victim}"].disk
+        (path,) = (name for name in disk.files() if name.endswith(".log"))
+        disk.flip_bit(path, disk.files()[path].rindex(b"value 0015") + 7, 1)
+        trial.start(victim)
+        node: Node = trial.nodes[victim]
+        await trial.until(lambda: node.refused is not None or node.values)
+        assert node.refused is not None, "it votes with a log that ends before what it acknowledged"
+
+    trial.run(test)
+
+
 @schedule(31, rule="A10: nothing is deleted on damaged metadata", mutant="metadata-that-cannot-be-is-loaded")
 def test_31_nothing_is_deleted_on_damaged_metadata() -> None:
     """The other half: a snapshot in which partitions are missing reads as if they had been deleted; nobody who holds

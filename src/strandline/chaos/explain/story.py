@@ -10,6 +10,19 @@ from strandline.chaos.checkers.history import History, Partition, Send, Status
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.explain.recorder import DOWN, QUORUM, Committed, Recording, Replica
 
+_QUORUM_INVARIANTS = (
+    "MonotonicEpoch",
+    "SingleLeader",
+    "VotedOnce",
+    "ConsistentCommittedData",
+    "LeaderHasAllCommittedValues",
+    "MajorityReachedHighWatermark",
+    "SnapshotAtLogStart",
+    "LeaderNeverLoadSnapshot",
+    "NoLogDivergence",
+    "MetadataLogMatching",
+)
+
 HELD = "held"
 """The error of a run without one."""
 
@@ -127,9 +140,8 @@ def _concern(error: BaseException | None, history: History | None, recording: Re
 
 
 def _about_the_quorum(error: BaseException | None) -> bool:
-    names = ("MonotonicEpoch", "SingleLeader", "VotedOnce", "ConsistentCommittedData", "LeaderHasAllCommittedValues")
     return isinstance(error, InvariantViolated) and (
-        error.name in names or (error.name == "MonotonicHighWatermark" and "partition" not in error.facts)
+        error.name in _QUORUM_INVARIANTS or (error.name == "MonotonicHighWatermark" and "partition" not in error.facts)
     )
 
 

@@ -175,4 +175,15 @@ IDEMPOTENCE: tuple[Mutant, ...] = (
     ),
 )
 
-TABLE = QUORUM + PARTITIONS + IDEMPOTENCE
+DAMAGE: tuple[Mutant, ...] = (
+    one_change(
+        "idle-log-is-not-vouched-for",
+        "E: what a voter has synced is vouched for after half a minute, also where nothing is written any more",
+        "controller.quorum.driver:Driver._flushed",
+        "self._loop.call_later(",
+        "(lambda *_: None)(",
+        "tests/schedules/quorum/test_snapshots.py::test_e_what_a_voter_synced_half_a_minute_ago_is_not_cut_silently",
+    ),
+)
+
+TABLE = QUORUM + PARTITIONS + IDEMPOTENCE + DAMAGE

@@ -94,6 +94,7 @@ class Driver:
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._snapshotting = False
         self._held_back: Ready | None = None
+        self._recovery_point_armed = False
         self.reloads = 0
         """Fetched snapshots that replaced the log so far."""
         self._recovery_point_due_ms = self.now_ms() + _RECOVERY_POINT_INTERVAL_MS
@@ -107,6 +108,11 @@ class Driver:
     def log_start_offset(self) -> int:
         """Where the log on the disk begins."""
         return self._log.start_offset
+
+    @property
+    def durable_offset(self) -> int:
+        """Up to where the log on the disk is synced, whatever the core counts on."""
+        return self._log.durable_offset
 
     # --- inputs ------------------------------------------------------------------------------------------------------
 
@@ -155,9 +161,22 @@ class Driver:
     def _flushed(self) -> None:
         now_ms = self.now_ms()
         self.core.flushed(self._log.durable_offset, now_ms)
+        if self._recovery_point_armed:
+            return
         if now_ms >= self._recovery_point_due_ms:
-            self._recovery_point_due_ms = now_ms + _RECOVERY_POINT_INTERVAL_MS
-            self._log.note_recovery_point()
+            self._note_recovery_point()
+        else:  # also where nothing more is written: what has been synced by then is vouched for
+            self._recovery_point_armed = True
+            self._loop.call_later((self._recovery_point_due_ms - now_ms) / 1000, self._recovery_point_is_due)
+
+    def _recovery_point_is_due(self) -> None:
+        self._recovery_point_armed = False
+        if not self._stopped:
+            self._guarded(self._note_recovery_point)
+
+    def _note_recovery_point(self) -> None:
+        self._recovery_point_due_ms = self.now_ms() + _RECOVERY_POINT_INTERVAL_MS
+        self._log.note_recovery_point()
 
     def _sync_failed(self, _: list[PartitionLog], error: DiskError) -> None:
         """Never retried: a second fsync may succeed over bytes that are gone (D-32)."""
