@@ -6,6 +6,7 @@ from strandline.chaos.mutants.mutant import Mutant, one_change
 
 _SCHEDULES = "tests/schedules/groups/test_durable_state.py"
 _MOVES = "tests/cluster/coordinator/test_moves.py"
+_AS_KAFKA = "tests/cluster/coordinator/test_groups_as_kafka.py"
 _HALFWAY = f"{_MOVES}::test_a_failover_in_the_middle_loses_nothing"
 
 TABLE: tuple[Mutant, ...] = (
@@ -93,9 +94,25 @@ TABLE: tuple[Mutant, ...] = (
         "group-that-came-down-not-rebalanced",
         "C: a failover loses nothing of a move: what the last member had is shared out (KIP-848)",
         "cluster.coordinator.groups.modern.moves:Moves.take_up",
-        "classic.came_down and",
-        "False and",
+        "(classic.came_down or too_many) and",
+        "too_many and",
         f"{_HALFWAY}[the group has come down]",
+    ),
+    one_change(
+        "group-too-large-by-now-stays",
+        "C: a group that is larger than group.max.size when it is loaded is rebalanced, as in Kafka",
+        "cluster.coordinator.groups.modern.moves:Moves.take_up",
+        "(classic.came_down or too_many) and",
+        "classic.came_down and",
+        f"{_AS_KAFKA}::test_a_group_that_has_become_too_large_is_rebalanced_when_it_is_loaded",
+    ),
+    one_change(
+        "late-join-ends-an-empty-group",
+        "C: who is no member changes nothing: only a new one makes a classic group of an empty one (KIP-848)",
+        "cluster.coordinator.groups.shard:GroupShard._join",
+        "if command.member_id:",
+        "if False:",
+        f"{_AS_KAFKA}::test_a_late_join_does_not_end_an_empty_group_of_the_consumer_protocol",
     ),
     one_change(
         "group-of-classic-members-stays-up",

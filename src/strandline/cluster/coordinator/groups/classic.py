@@ -274,9 +274,8 @@ class ClassicProtocol:
 def _sync_fault(group: Group, command: SyncGroup) -> ErrorCode:
     if command.generation != group.generation:
         return ErrorCode.ILLEGAL_GENERATION
-    if command.protocol_type is not None and command.protocol_type != group.protocol_type:
-        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    if command.protocol_name is not None and command.protocol_name != group.protocol_name:
+    told = ((command.protocol_type, group.protocol_type), (command.protocol_name, group.protocol_name))
+    if any(None not in pair and pair[0] != pair[1] for pair in told):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if group.state is GroupState.PREPARING_REBALANCE:
         return ErrorCode.REBALANCE_IN_PROGRESS

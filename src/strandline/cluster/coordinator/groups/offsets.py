@@ -12,7 +12,7 @@ from strandline.cluster.coordinator.groups.commands import (
     ForgetTopics,
 )
 from strandline.cluster.coordinator.groups.context import ShardContext, client_error
-from strandline.cluster.coordinator.groups.group import Group, GroupState
+from strandline.cluster.coordinator.groups.group import CONSUMER_PROTOCOL, Group, GroupState
 from strandline.cluster.coordinator.groups.modern.group import ModernGroup
 from strandline.cluster.coordinator.groups.modern.protocol import ConsumerProtocol
 from strandline.cluster.coordinator.groups.rebalance import Rebalancing
@@ -37,10 +37,8 @@ class OffsetStore:
         """A record of the log, in the log's order: the last one counts, be its offset smaller or larger (D-44)."""
         offsets = self._context.offsets
         if value is not None:
-            if key.group not in self._context.groups and key.group not in self._context.modern:
-                # Committed from outside: a group that only keeps offsets.
-                self._context.groups[key.group] = Group(key.group, stored=True)
             offsets.setdefault(key.group, {}).setdefault(key.topic, {})[key.partition] = value
+            self.keep(key.group)
             return
         topics = offsets.get(key.group, {})
         partitions = topics.get(key.topic, {})
@@ -50,6 +48,13 @@ class OffsetStore:
         if key.group in offsets and not topics:
             del offsets[key.group]
             self._forget_keeper(key.group)
+
+    def keep(self, group_id: str) -> None:
+        """Offsets without a group, committed from outside or left by one that has ended, are a group that only keeps
+        offsets: it can be seen and deleted, and they expire."""
+        context = self._context
+        if group_id in context.offsets and group_id not in context.groups and group_id not in context.modern:
+            context.groups[group_id] = Group(group_id, stored=True)
 
     def _forget_keeper(self, group_id: str) -> None:
         """A group that only kept offsets, and has none any more: the log says nothing of it, so a coordinator that
@@ -102,9 +107,7 @@ class OffsetStore:
         if group is None:
             if command.generation >= 0:
                 raise KafkaError(command.unknown_group, f"there is no group {command.group_id!r}")
-            if command.member_id or command.instance_id is not None:
-                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-            return
+            return  # Java's consumer tells its instance id also where its partitions are assigned by hand
         if command.generation < 0 and group.is_empty:
             return  # an administrator, or a consumer that assigns its partitions by hand
         if command.generation < 0 and not command.member_id and command.instance_id is None:
@@ -163,15 +166,21 @@ class OffsetStore:
             self._context.out.reply(to, errors, after_writes=True)
 
     def _read_now(self, group_id: str) -> Container[str]:
-        """The topics that members of the group read. Raises KafkaError NON_EMPTY_GROUP when that is not known."""
+        """The topics that members of the group read; every one, while that is not known of consumers.
+
+        Raises:
+            KafkaError: GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP for members of another protocol type.
+        """
         modern = self._context.modern.get(group_id)
         if modern is not None:
             return self._modern.subscribed(modern)
         group = self._context.group(group_id)
-        topics = group.subscribed()
-        if topics is None and not group.is_empty and group.protocol_type is not None:
+        if group.is_empty:
+            return ()
+        if group.protocol_type != CONSUMER_PROTOCOL:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP, "it is not known what its members read")
-        return () if group.is_empty or topics is None else topics
+        topics = group.subscribed()
+        return _EVERY_TOPIC if topics is None else topics
 
     def _has(self, group_id: str, topic: str, partition: int) -> bool:
         return partition in self._context.offsets.get(group_id, {}).get(topic, {})
@@ -267,6 +276,14 @@ class OffsetStore:
         for start in range(0, len(records), RECORDS_PER_WRITE):
             piece = tuple(records[start : start + RECORDS_PER_WRITE])
             self._context.out.write(piece, lambda _outcome, _now: None)
+
+
+class _EveryTopic(Container[str]):
+    def __contains__(self, topic: object) -> bool:
+        return True
+
+
+_EVERY_TOPIC = _EveryTopic()
 
 
 def _check_modern(group: ModernGroup, command: CommitOffsets) -> None:

@@ -16,6 +16,7 @@ from strandline.cluster.coordinator.groups.commands import (
     ForgetTopics,
     GroupDescription,
     Heartbeat,
+    JoinAnswer,
     JoinGroup,
     LeaveGroup,
     ListedGroup,
@@ -98,6 +99,7 @@ class GroupShard:
         elif isinstance(key, GroupKey):
             if record.value is None:
                 self._drop(key.group)
+                self._offsets.keep(key.group)
             else:
                 self._drop_modern(key.group)
                 self._context.groups[key.group] = Group.from_value(key.group, read_group_value(record.value))
@@ -112,6 +114,7 @@ class GroupShard:
         group = self._context.modern.get(key.group)
         if value is None and (group is None or key.kind is Kind.GROUP):
             self._drop_modern(key.group)
+            self._offsets.keep(key.group)
             return
         if group is None:
             self._drop(key.group)
@@ -270,12 +273,16 @@ class GroupShard:
 
     def _join(self, command: JoinGroup, to: Any, now: Now) -> None:
         """A classic member that finds an empty group of the consumer protocol ends that one; its offsets stay."""
-        group = self._context.modern.get(command.group_id)
+        context = self._context
+        group = context.modern.get(command.group_id)
         if group is None:
             self._classic.join(command, to, now)
             return
         if not group.is_empty:
             self._classic_members.join(group, command, to, now)
+            return
+        if command.member_id:  # of a generation that is gone: it joins anew, and only then the group is another
+            context.out.reply(to, JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, command.member_id))
             return
 
         def ended(outcome: WriteOutcome, then: Now) -> None:
@@ -284,9 +291,9 @@ class GroupShard:
                     raise KafkaError(client_error(outcome.error))
                 self._join(command, to, then)
             except KafkaError as error:
-                self._context.out.reply(to, error)
+                context.out.reply(to, error)
 
-        self._context.out.write(tuple(group.tombstones()), ended)
+        context.out.write(tuple(group.tombstones()), ended)
 
     def _sync(self, command: SyncGroup, to: Any, now: Now) -> None:
         group = self._context.modern.get(command.group_id)

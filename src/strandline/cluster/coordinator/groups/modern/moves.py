@@ -155,10 +155,12 @@ class Moves:
         return classic.value()._replace(leader=None)
 
     def take_up(self, classic: Group, now: Now) -> None:
-        """A classic group as the log has it: everybody has a whole session, and one that came down is rebalanced."""
+        """A classic group as the log has it: everybody has a whole session. One that came down is rebalanced, and one
+        that is larger than `group.max.size` by now, so that who does not fit is told."""
         for member in classic.members.values():
             self._rebalancing.renew_session(classic, member, now)
-        if classic.came_down and classic.state is GroupState.STABLE:
+        too_many = len(classic.members) > self._context.config.max_size
+        if (classic.came_down or too_many) and classic.state is GroupState.STABLE:
             self._rebalancing.prepare(classic, now)
 
 
