@@ -198,6 +198,27 @@ def test_a_reader_from_outside_reads_on_when_its_commits_are_refused() -> None:
     simulate(main)
 
 
+def test_a_run_that_is_stopped_leaves_no_partition_paused() -> None:
+    """While a record rests before its next attempt its partition is paused; whoever reads on after `stop` gets it."""
+
+    async def main(env: Env) -> None:
+        await env.create_topic("t", 1)
+        await fill(env, "t", 3, 1)
+        async with member(env) as consumer:
+            consumer.subscribe("t")
+
+            def handler(_: object) -> None:
+                consumer.stop()
+                raise ValueError("not now")
+
+            report = await consumer.run(handler, backoff_ms=60_000)
+            assert (report.handled, report.failures, report.dead_letters) == (0, 1, 0)
+            assert consumer.paused() == []
+            assert [(await anext(consumer)).offset for _ in range(3)] == [0, 1, 2]
+
+    simulate(main)
+
+
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
 def test_an_interrupt_in_a_listener_belongs_to_the_thread(stop: type[BaseException]) -> None:
     """Ctrl-C, or sys.exit, while a listener of the blocking consumer runs: the call ends with it, and the consumer's

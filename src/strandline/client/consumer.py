@@ -140,6 +140,9 @@ class Consumer:
         try:
             return run_blocking(self, handler, failures, None if letters is None else send, idle_s)
         finally:
+            resting = failures.resting(self.assignment())
+            if resting:
+                self.resume(*resting)
             self._inner.start_anew()
             if letters is not None:
                 self._wait(letters.close())
@@ -234,9 +237,12 @@ class Consumer:
         return self._running().wait(coroutine)
 
     def _serve(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run what may call listeners: they are called here."""
-        self._calls = Calls()
-        return self._running().serve(coroutine, self._calls)
+        """Run what may call listeners: they are called here. A listener may itself call what calls listeners."""
+        outer, self._calls = self._calls, Calls()
+        try:
+            return self._running().serve(coroutine, self._calls)
+        finally:
+            self._calls = outer
 
     def _made(self) -> AsyncConsumer:
         inner = self._make()

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from strandline.client.aio.admin import Admin
 from strandline.client.aio.producer import Producer
 from strandline.client.errors import UnknownTopic
-from strandline.client.types import ConsumerRecord, Header, NewTopic
+from strandline.client.types import ConfigResource, ConsumerRecord, Header, NewTopic
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
@@ -23,7 +23,18 @@ PREFIX = "dead-letter."
 REPLAYED = "replayed.dead-letter"
 """Header of a record that was replayed: which dead letter it was. It does not begin with PREFIX: it stays."""
 
+LARGE_RECORDS: Mapping[str, object] = {
+    "max_request_size": 100 * 1024 * 1024,
+    "buffer_memory": 128 * 1024 * 1024,
+    "compression_type": "gzip",
+}
+"""Settings of a producer of records that were in a log before: how large one may be is the topic's to say, and one that
+fitted in compressed shall fit again."""
+
 _CAUSE_CHARACTERS_MAX = 2_000
+_ROOM_BYTES = 64 * 1024
+"""By so much a dead letter may be larger than the record: its headers."""
+_LARGEST = "max.message.bytes"
 
 
 class DeadLetter(NamedTuple):
@@ -124,7 +135,7 @@ class DeadLetters:
         """
         topic = record.topic + SUFFIX
         if self._producer is None:
-            settings = {**self._common, "linger_ms": 0}
+            settings = {**self._common, **LARGE_RECORDS, "linger_ms": 0}
             self._producer = Producer(self._bootstrap, clock=self._clock, rng=self._rng, **settings)
         if topic not in self._counts:
             self._counts[topic] = await self._make(topic, record.topic)
@@ -137,7 +148,8 @@ class DeadLetters:
         )
 
     async def _make(self, topic: str, origin: str) -> int:
-        """As many partitions as the origin has, so that the order per partition is kept; the number there are."""
+        """As many partitions as the origin has, so that the order per partition is kept, and room for every record of
+        it; the number there are."""
         settings = {**self._common, "default_api_timeout_ms": 60_000}
         async with Admin(self._bootstrap, clock=self._clock, rng=self._rng, **settings) as admin:
             try:
@@ -146,12 +158,21 @@ class DeadLetters:
                 [source] = await admin.describe_topics([origin])
                 count = len(source.partitions)
                 try:
-                    await admin.create_topics([NewTopic(topic, count)])
+                    await admin.create_topics([NewTopic(topic, count, configs=await self._room(admin, origin))])
                 except KafkaError as error:
                     if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:  # another consumer may have been quicker
                         raise
                 return count
             return len(there.partitions)
+
+    async def _room(self, admin: Admin, origin: str) -> dict[str, str]:
+        """What lets every record of a topic fit with its headers; nothing where that is not told."""
+        try:
+            [entries] = (await admin.describe_configs([ConfigResource("topic", origin)])).values()
+        except KafkaError:
+            return {}
+        told = next((entry.value for entry in entries if entry.name == _LARGEST), None)
+        return {} if told is None else {_LARGEST: str(min(int(told) + _ROOM_BYTES, 2**31 - 1))}
 
     async def close(self) -> None:
         """Close the connections."""

@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from itertools import islice
 from typing import NamedTuple
 
 from strandline.client.admin import Admin
 from strandline.client.config import CommonConfig
 from strandline.client.consumer import Consumer
-from strandline.client.dead_letters import REPLAYED, SUFFIX, DeadLetter, parse_dead_letter
+from strandline.client.dead_letters import LARGE_RECORDS, REPLAYED, SUFFIX, DeadLetter, parse_dead_letter
 from strandline.client.producer import Producer
 from strandline.client.types import LATEST, Ack, ConsumerRecord, OffsetAndMetadata
 from strandline.proto.errors import ConfigError
@@ -24,6 +23,8 @@ from strandline.proto.ids import TopicPartition
 
 GROUP = "strandline.dead-letters"
 _BATCH = 500
+_NOTE_BYTES = 1_900
+"""Less than half of `offset.metadata.max.bytes`: the note of an interrupted batch is kept too."""
 
 
 class Replayed(NamedTuple):
@@ -77,15 +78,14 @@ class DeadLetterBox:
             StrandlineError: what is not sent is sent by the next replay.
         """
         sent = already = foreign = 0
-        with self._reader() as reader, Producer(self._bootstrap, **self._settings) as producer:
+        with self._reader() as reader, Producer(self._bootstrap, **{**self._settings, **LARGE_RECORDS}) as producer:
             wanted = [TopicPartition(self.dead, number) for number in reader.partitions_for(self.dead)]
             done = reader.committed(wanted)
             for item in wanted:
                 offset = done[item] or OffsetAndMetadata(0)
                 noted = _noted(offset)
                 there = self._sent_before(noted)
-                records = self._records(reader, item, offset.offset)
-                while batch := list(islice(records, _BATCH)):
+                for batch in batches(self._records(reader, item, offset.offset)):
                     letters = [letter for letter in map(parse_dead_letter, batch) if letter is not None]
                     foreign += len(batch) - len(letters)
                     fresh = [letter for letter in letters if _name(letter) not in there]
@@ -140,6 +140,23 @@ class DeadLetterBox:
                 for name, value in record.headers
                 if name == REPLAYED and value is not None
             )
+
+
+def batches(records: Iterable[ConsumerRecord]) -> Iterator[list[ConsumerRecord]]:
+    """What is replayed at once: some hundred records, of so few origins that the note of their ends fits beside an
+    offset. One partition of `<topic>.dead` has the letters of many when the topic has grown since it was made."""
+    batch: list[ConsumerRecord] = []
+    places: dict[TopicPartition, int] = {}
+    for record in records:
+        letter = parse_dead_letter(record)
+        own = {} if letter is None else {letter.origin: len(json.dumps([*letter.origin, 2**63 - 1])) + 2}
+        if len(batch) >= _BATCH or (batch and sum({**places, **own}.values()) > _NOTE_BYTES):
+            yield batch
+            batch, places = [], {}
+        batch.append(record)
+        places.update(own)
+    if batch:
+        yield batch
 
 
 def _noted(offset: OffsetAndMetadata) -> dict[TopicPartition, int]:

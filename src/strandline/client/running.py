@@ -104,6 +104,10 @@ class Failures:
             self._failing[item].paused = False
         return found
 
+    def resting(self, assigned: list[TopicPartition]) -> list[TopicPartition]:
+        """Partitions that are paused for a record that is to be tried again."""
+        return [item for item, one in self._failing.items() if one.paused and item in assigned]
+
     def wait_s(self) -> float:
         """How long to wait for a record before looking again."""
         rests = [one.again_ms for one in self._failing.values() if one.paused]

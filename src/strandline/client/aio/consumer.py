@@ -264,17 +264,18 @@ class Consumer(Reader):
             attempts: how often a record is tried, at least once.
             backoff_ms, backoff_max_ms: the first pause, and the longest; each is twice the one before.
             dead_letters: False: the last error is raised instead, and the record is not done.
-            idle_s: return when no record came for so long; None: never. Time in which the group shares out its partitions
-                does not count.
+            idle_s: return when no record came for so long; None: never. Time in which the group shares out its
+                partitions does not count.
 
         Raises:
             Exception: of the handler, without dead letters; of poll; of sending the dead letter.
         """
-        retries = Retries(attempts, backoff_ms, backoff_max_ms)
+        failures = Failures(Retries(attempts, backoff_ms, backoff_max_ms), self._session.clock)
         letters = self.dead_letters() if dead_letters else None
         try:
-            return await run_async(self, handler, Failures(retries, self._session.clock), letters, idle_s)
+            return await run_async(self, handler, failures, letters, idle_s)
         finally:
+            self.resume(*failures.resting(self.assignment()))
             self.start_anew()
             if letters is not None:
                 await letters.close()
