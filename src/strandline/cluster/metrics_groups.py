@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from strandline.cluster.broker_role import BrokerRole
 
 
+LAG_SERIES_MAX = 10_000
+"""Groups are made by whoever commits an offset, each a line in every scrape: 10,000 are a megabyte, and a tenth of a
+second of the node's time."""
+
+
 def of_groups(broker: BrokerRole) -> Iterator[Metric]:
     """The groups that this broker coordinates."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -25,7 +30,7 @@ def of_groups(broker: BrokerRole) -> Iterator[Metric]:
     states: Counter[GroupState] = Counter()
     phases: Counter[Phase] = Counter()
     modern: Counter[ModernState] = Counter()
-    offsets = 0
+    offsets = left_out = 0
     lag = GaugeMetricFamily(
         "strandline_consumergroup_lag",
         "Committed records that the group has not read, of partitions with a replica here.",
@@ -40,8 +45,12 @@ def of_groups(broker: BrokerRole) -> Iterator[Metric]:
         for group_id, topic, number, offset in hosted.shard.offsets():
             offsets += 1
             replica = broker.replicas.partition(TopicPartition(topic, number))
-            if replica is not None:
+            if replica is None:
+                continue
+            if len(lag.samples) < LAG_SERIES_MAX:
                 lag.add_metric((group_id, topic, str(number)), max(replica.high_watermark - offset, 0))
+            else:
+                left_out += 1
     prefix = "kafka_coordinator_group_groupmetadatamanager_"
     yield GaugeMetricFamily(
         prefix + "numgroups", "Groups coordinated here.", value=sum(states.values()) + sum(modern.values())
@@ -57,6 +66,11 @@ def of_groups(broker: BrokerRole) -> Iterator[Metric]:
         by_state.add_metric((modern_state.value.lower(),), modern[modern_state])
     yield by_state
     yield lag
+    yield GaugeMetricFamily(
+        "strandline_consumergroup_lag_left_out",
+        f"Lags that are not told, beyond the first {LAG_SERIES_MAX}.",
+        value=left_out,
+    )
     prefix = "kafka_server_group_coordinator_metrics_"
     partitions = GaugeMetricFamily(
         prefix + "num_partitions", "Partitions of __consumer_offsets led here, by what they do.", labels=("state",)
