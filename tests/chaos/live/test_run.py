@@ -6,16 +6,18 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
+from strandline.chaos.live import runner
 from strandline.chaos.live.cluster import LiveCluster
 from strandline.chaos.live.faults import FAULTS
 from strandline.chaos.live.runner import LiveRun, RunOptions, check_schedule
+from strandline.client import Admin
 
 COMMAND = [sys.executable, "-m", "strandline.cluster.cli.main", "chaos", "run"]
 
@@ -41,40 +43,98 @@ def test_a_short_run_holds_and_tells_what_each_fault_cost(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.timeout(120)
-def test_a_broken_promise_is_found(tmp_path: Path) -> None:
-    """A follower that rots under the run's eyes: the run does not hold, and says which partition."""
+@pytest.mark.timeout(170)
+def test_a_broken_promise_is_found_and_its_evidence_kept(tmp_path: Path) -> None:
+    """A follower that rots under the run's eyes: exit code 1, the partition is named, and journals, logs and the story
+    are where the last line says; `strandline check` takes the history."""
+    words = ["--minutes", "0.1", "--seed", "1", "--schedule", "slow-disk", "--clients", "own", "-o", "json"]
+    process = subprocess.Popen(
+        [*COMMAND, *words, "--evidence", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stderr is not None
+        rotting = False
+        for line in process.stderr:
+            if "slow-disk:" in line and not rotting:
+                _rot_a_follower(next(tmp_path.iterdir()) / "cluster", "chaos-b")
+                rotting = True
+        assert rotting
+        assert process.stdout is not None
+        told = json.loads(process.stdout.read())
+        assert process.wait(30) == 1
+    finally:
+        process.kill()
+        process.wait()
+    assert not told["held"]
+    [violation] = told["violations"]
+    assert violation.startswith("IdenticalReplicas: chaos-b-0")
+    evidence = Path(told["directory"])
+    assert evidence.parent == tmp_path
+    assert json.loads((evidence / "run.json").read_text())["violations"] == told["violations"]
+    assert (evidence / "own.jsonl").stat().st_size > 0
+    assert len(list((evidence / "logs").glob("node-*.log"))) == 3
+    check = [sys.executable, "-m", "strandline.cluster.cli.main", "check", str(evidence / "history.jsonl")]
+    assert (
+        subprocess.run(check, capture_output=True, timeout=60, check=False).returncode == 0
+    )  # clients saw nothing of it
+
+
+def _rot_a_follower(nodes: Path, topic: str) -> None:
+    """Change bytes of a record that a client has sent, in the log of a replica that does not lead."""
+    text = [(nodes / f"node-{node}.properties").read_text() for node in (1, 2, 3)]
+    bootstrap = ",".join(one.partition("PLAINTEXT://")[2].partition(",")[0] for one in text)
+    with Admin(bootstrap) as admin:
+        [description] = admin.describe_topics([topic])
+    follower = next(node for node in (1, 2, 3) if node != description.partitions[0].leader)
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        [segment] = (nodes / f"node-{follower}" / f"{topic}-0").glob("*.log")
+        place = segment.read_bytes().find(b"own-1")
+        if place >= 0:
+            with segment.open("r+b") as file:
+                file.seek(place)
+                file.write(b"OWN")
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"no record of the load in {topic}-0 of node {follower}")
+
+
+@pytest.mark.timeout(170)
+def test_a_run_that_comes_to_no_end_keeps_its_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No acks in time, an answer that nobody expected, a node that is gone once the clients have ended: each is told as
+    a violation, with the run's story and history beside it."""
+
+    def violation(run: LiveRun, name: str) -> str:
+        [told] = run.execute().violations
+        assert json.loads((tmp_path / name / "run.json").read_text())["violations"] == [told]
+        assert (tmp_path / name / "history.jsonl").exists()
+        return told
+
+    def live_run(name: str, topic: str) -> LiveRun:
+        (tmp_path / name).mkdir()
+        options = RunOptions(["slow-disk", "pause"], 0.01, 1, ["own"], topics={topic: 1}, every_fault=True)
+        return LiveRun(cluster, options, tmp_path / name, lambda line: None)
+
     with LiveCluster() as cluster:
+        with monkeypatch.context() as patch:
+            patch.setattr(runner, "READY_S", 0.0)
+            assert violation(live_run("late", "one"), "late").startswith(
+                "Progress: no acks in every partition, after 0 s"
+            )
+        told = violation(live_run("again", "one"), "again")
+        assert told.startswith("Unjudged: the run came to no end: ")
+        assert "TOPIC_ALREADY_EXISTS" in told
+        run = live_run("fallen", "two")
+        finish = run._load.finish
 
-        def rot() -> None:
-            leader = cluster.leader("rotten")
-            follower = next(node for node in cluster.broker_ids if node != leader)
-            directory = Path(cluster.data_dir(follower), "rotten-0")
-            deadline = time.monotonic() + 30
-            while time.monotonic() < deadline:
-                [segment] = directory.glob("*.log")
-                place = segment.read_bytes().find(b"own-1")
-                if place >= 0:
-                    with segment.open("r+b") as file:
-                        file.seek(place)
-                        file.write(b"OWN")
-                    return
-                time.sleep(0.05)
+        def finish_and_fall(meanwhile: Callable[[], None]) -> None:
+            finish(meanwhile)
+            cluster.kill(1)
 
-        rotting = threading.Thread(target=rot)
-
-        def tell(line: str) -> None:
-            if "clients: own" in line and not rotting.is_alive():
-                threading.Timer(3, rotting.start).start()
-
-        options = RunOptions(["slow-disk"], 0.1, 1, ["own"], topics={"rotten": 1})
-        outcome = LiveRun(cluster, options, tmp_path, tell).execute()
-        rotting.join()
-    assert not outcome.held
-    [violation] = outcome.violations
-    assert violation.startswith("IdenticalReplicas: rotten-0")
-    assert json.loads((tmp_path / "run.json").read_text())["violations"] == outcome.violations
-    assert (tmp_path / "own.jsonl").stat().st_size > 0
+        monkeypatch.setattr(run._load, "finish", finish_and_fall)
+        assert violation(run, "fallen") == "NoNodeFalls: nodes [1] ended by themselves"
+        told = json.loads((tmp_path / "fallen" / "run.json").read_text())
+        assert {what.partition(":")[0] for _, what in told["struck"]} == {"slow-disk", "pause"}  # though 0.6 s are over
 
 
 def test_the_end_by_a_signal_leaves_nothing(tmp_path: Path) -> None:
@@ -100,17 +160,25 @@ def test_the_end_by_a_signal_leaves_nothing(tmp_path: Path) -> None:
     assert str(tmp_path) not in Path("/proc/mounts").read_text()
 
 
-def test_an_unknown_fault_is_named_with_those_there_are() -> None:
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--schedule", "kill-leader,kil"], "no such fault: kil; there are kill-leader, "),
+        (["--schedule", " ,"], "no fault is named; there are kill-leader, "),
+        (["--clients", "own,ours"], "no such client: ours; there are own, confluent, aiokafka"),
+    ],
+)
+def test_an_unknown_word_is_named_with_those_there_are(words: list[str], says: str) -> None:
     """A misspelled schedule starts nothing."""
-    done = subprocess.run(
-        [*COMMAND, "--schedule", "kill-leader,kil"], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert "no such fault: kil; there are kill-leader, " in " ".join(done.stderr.split()).replace("│ ", "")
+    assert says in " ".join(done.stderr.split()).replace("│ ", "")
 
 
 def test_every_fault_is_listed_with_a_sentence() -> None:
-    """--list."""
+    """--list, for people and for programs."""
+    done = subprocess.run([*COMMAND, "--list", "-o", "json"], capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(done.stdout) == [{"fault": one.name, "what_it_does": one.sentence} for one in FAULTS.values()]
     done = subprocess.run([*COMMAND, "--list"], capture_output=True, text=True, timeout=60, check=True)
     for fault in FAULTS.values():
         assert fault.name in done.stdout

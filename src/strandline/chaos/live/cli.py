@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -88,9 +88,9 @@ def run(
     from strandline.chaos.live.runner import RunOptions, check_schedule
 
     if only_list:
-        print_table(("fault", "what it does"), [(fault.name, fault.sentence) for fault in FAULTS.values()])
+        _list(output)
         return
-    names = [name.strip() for name in schedule.split(",")] if schedule is not None else list(FAULTS)
+    names = _words(schedule, "fault", FAULTS) if schedule is not None else list(FAULTS)
     _check_cut(cut)
     kinds = _clients(clients)
     with told_plainly(), _directory(evidence) as directory:
@@ -104,13 +104,31 @@ def run(
             if not possible:
                 raise click.UsageError("no fault of the schedule can be done here")
             outcome = _execute(target, RunOptions(possible, minutes, seed, kinds, gap_ms), directory)
-        except ValueError as error:
-            raise click.BadParameter(str(error), param_hint="--schedule") from None
         finally:
             target.stop()
     _show(outcome, output)
     if not outcome.held:
         sys.exit(1)
+
+
+def _list(output: str) -> None:
+    from strandline.chaos.live.faults import FAULTS
+
+    if output == "json":
+        click.echo(json.dumps([{"fault": fault.name, "what_it_does": fault.sentence} for fault in FAULTS.values()]))
+        return
+    print_table(("fault", "what it does"), [(fault.name, fault.sentence) for fault in FAULTS.values()])
+
+
+def _words(text: str, noun: str, known: Collection[str]) -> list[str]:
+    """What stands between the commas. Raises BadParameter."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    unknown = [word for word in words if word not in known]
+    if unknown or not words:
+        what = f"no such {noun}: {', '.join(unknown)}" if unknown else f"no {noun} is named"
+        hint = "--schedule" if noun == "fault" else "--clients"
+        raise click.BadParameter(f"{what}; there are {', '.join(known)}", param_hint=hint)
+    return words
 
 
 def _clients(text: str | None) -> list[str]:
@@ -122,10 +140,8 @@ def _clients(text: str | None) -> list[str]:
         if missing:
             click.echo(f"not installed, so not part of the load: {', '.join(missing)}", err=True)
         return kinds
-    kinds = [kind.strip() for kind in text.split(",")]
+    kinds = _words(text, "client", CLIENTS)
     for kind in kinds:
-        if kind not in CLIENTS:
-            raise click.BadParameter(f"{kind}: one of {', '.join(CLIENTS)}", param_hint="--clients")
         if not available(kind):
             raise click.BadParameter(f"{kind} is not installed", param_hint="--clients")
     return kinds

@@ -23,7 +23,10 @@ from strandline.cluster.ports import is_free
 from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import Endpoint
 
-READY_S = 60.0
+READY_S = 180.0
+"""Ten seconds are usual; a machine whose cores are all taken has needed more than a minute for six containers."""
+
+HEALTH_S = 30.0
 STOP_S = 30.0
 LEADER_S = 20.0
 RUNNING_S = 0.5
@@ -141,7 +144,7 @@ class ComposeCluster:
         for node_id in nodes:
             while True:
                 try:
-                    self._exec(node_id, *HEALTH, timeout_s=10)
+                    self._exec(node_id, *HEALTH, timeout_s=HEALTH_S)
                     break
                 except EngineError as error:
                     if time.monotonic() > deadline:
