@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from strandline.client import (
 )
 from strandline.client.errors import ClientTimeout, ManyErrors, UnknownTopic
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import ConfigError, KafkaError
+from strandline.proto.errors import ConfigError, KafkaError, ProtocolError
 from strandline.proto.ids import TopicPartition
 from tests.client.conftest import MakeTopic, eventually
 
@@ -133,6 +134,9 @@ def test_the_async_twin_and_mistakes(bootstrap: str) -> None:
                 await admin.create_topics([NewTopic("x", 1, replica_assignment={0: [1]})])
             with pytest.raises(KafkaError, match="there is no broker 99; the brokers are 1, 2, 3"):
                 await admin.describe_configs([ConfigResource("broker", "99")])
+            number: Any = 2
+            with pytest.raises(ProtocolError, match="cannot be encoded"):  # at once: another attempt does not help
+                await admin.create_topics([NewTopic("x", configs={"min.insync.replicas": number})])
 
     asyncio.run(main())
 

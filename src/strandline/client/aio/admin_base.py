@@ -14,6 +14,7 @@ from strandline.client.network import CONTROL
 from strandline.client.session import Session
 from strandline.client.types import NodeInfo
 from strandline.client.wire.apis import Api
+from strandline.client.wire.schema import Unencodable
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ports import Clock, Rng
@@ -102,6 +103,8 @@ class AdminBase:
                         if not error.retriable:
                             raise
                         last_error = error
+                    except Unencodable:
+                        raise
                     except StrandlineError as error:
                         last_error = error
                     failures += 1

@@ -43,6 +43,10 @@ class Codec(NamedTuple):
     write: Writer
 
 
+class Unencodable(ProtocolError):
+    """What the caller asked for fits no request: a number where a text belongs, say. Asking again does not help."""
+
+
 class _Slot(NamedTuple):
     name: str
     codec: Codec
@@ -54,13 +58,13 @@ def encode_request(api: Api, version: int, values: Mapping[str, Any]) -> bytearr
     """The body of a request.
 
     Raises:
-        ProtocolError: a field without a default is missing, or a value does not fit its field.
+        Unencodable: a field without a default is missing, or a value does not fit its field.
     """
     out = bytearray()
     try:
         _codec(api, version, "request").write(out, values)
     except (struct.error, KeyError, TypeError, AttributeError) as error:
-        raise ProtocolError(f"{api.name} request v{version} cannot be encoded: {error!r}") from error
+        raise Unencodable(f"{api.name} request v{version} cannot be encoded: {error!r}") from error
     return out
 
 
