@@ -72,7 +72,8 @@ def test_a_full_disk_under_a_leader_costs_the_leadership_not_the_node() -> None:
 
 def test_what_a_full_disk_did_not_take_is_not_handed_over_as_committed() -> None:
     """A8: the high watermark is at most the own end. One fetch brings more than there is room for, and its high
-    watermark; the next leader, which cannot know one yet, brings the rest: it is committed here when that leader says."""
+    watermark; the next leader, which cannot know one yet, brings the rest: it is committed when that leader says so.
+    """
     trial = Trial()
 
     async def test() -> None:
