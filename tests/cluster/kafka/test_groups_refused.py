@@ -33,7 +33,7 @@ TOPICS = [{"name": "t", "partitions": [{"partition_index": 0}]}]
 
 ASKED: list[tuple[str, int, dict[str, Any], Operation]] = [
     ("join_group", 9, JOIN, Operation.READ),
-    ("sync_group", 5, {**MEMBER, "protocol_type": None, "protocol_name": None, "assignments": []}, Operation.READ),
+    ("sync_group", 5, {**MEMBER, "protocol_type": "c", "protocol_name": "r", "assignments": []}, Operation.READ),
     ("heartbeat", 4, MEMBER, Operation.READ),
     ("leave_group", 5, {"group_id": "g", "members": []}, Operation.READ),
     ("offset_commit", 9, commit("t", (0, 5)), Operation.READ),

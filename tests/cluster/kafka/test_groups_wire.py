@@ -12,6 +12,7 @@ from kafka_case import run, versions
 from kafka_node import KafkaNode
 from kafka_wire import KafkaClient
 
+from strandline.cluster.coordinator.runtime import Phase
 from strandline.proto.error_codes import ErrorCode
 
 PROTOCOLS = [{"name": "range", "metadata": b"\x00\x00\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff"}]
@@ -144,8 +145,9 @@ def test_sync_group(tmp_path: Path, version: int) -> None:
         assert wrong.error_code == ErrorCode.ILLEGAL_GENERATION
         assert (await sync(client, joined, version, member_id="x")).error_code == ErrorCode.UNKNOWN_MEMBER_ID
         if version >= 5:
-            wrong = await sync(client, joined, version, protocol_name="other")
-            assert wrong.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+            for name in ("other", None):  # from here on it has to be told
+                wrong = await sync(client, joined, version, protocol_name=name)
+                assert wrong.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
     run(tmp_path, main)
 
@@ -164,6 +166,21 @@ def test_heartbeat(tmp_path: Path, version: int) -> None:
         assert await beat(1, "x") == ErrorCode.UNKNOWN_MEMBER_ID
         assert await beat(1, joined.member_id, "none") == ErrorCode.UNKNOWN_MEMBER_ID
         assert await beat(1, joined.member_id, "") == ErrorCode.INVALID_GROUP_ID
+
+    run(tmp_path, main)
+
+
+def test_a_heartbeat_while_the_coordinator_loads(tmp_path: Path) -> None:
+    """NONE, as Kafka's GroupCoordinatorService answers: sarama's session ends with any error that it does not know,
+    and loading may take long. Whatever else is asked hears that it is loading."""
+
+    async def main(node: KafkaNode, client: KafkaClient) -> None:
+        joined = await stable(client)
+        for hosted in node.service.groups.runtime.hosted():
+            hosted.phase = Phase.LOADING
+        beat = {"group_id": "g", "generation_id": 1, "member_id": joined.member_id, "group_instance_id": None}
+        assert (await client.ask("heartbeat", 4, **beat)).error_code == 0
+        assert (await sync(client, joined)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     run(tmp_path, main)
 
@@ -241,6 +258,7 @@ def test_offset_commit(tmp_path: Path, version: int) -> None:
         assert await ask("t", (0, 5)) == [0]
         no_group = ErrorCode.GROUP_ID_NOT_FOUND if version >= 9 else ErrorCode.ILLEGAL_GENERATION
         assert await ask("t", (0, 5), group="none", generation=4, member_id="m") == [no_group]
+        assert await ask("missing", (0, 5), group="none", generation=4, member_id="m") == [unknown], "topics go first"
         fetched = await client.ask("offset_fetch", 8, groups=[{"group_id": "g", "topics": None}], require_stable=True)
         offsets = fetched.groups[0].topics[0].partitions
         epoch = 3 if version >= 6 else -1
@@ -338,13 +356,13 @@ def test_list_groups(tmp_path: Path, version: int) -> None:
 
 @pytest.mark.parametrize("version", versions("DeleteGroups"))
 def test_delete_groups(tmp_path: Path, version: int) -> None:
-    """A group with members stays; one without is gone with its offsets."""
+    """A group with members stays; one without is gone with its offsets, and answered once."""
 
     async def main(node: KafkaNode, client: KafkaClient) -> None:
         node.create_topic("t")
         await stable(client)
         await client.ask("offset_commit", 9, **commit("t", (0, 5), group="old"))
-        answer = await client.ask("delete_groups", version, groups_names=("g", "old", "none", ""))
+        answer = await client.ask("delete_groups", version, groups_names=("g", "old", "none", "", "old"))
         assert [int(one.error_code) for one in answer.results] == [
             ErrorCode.NON_EMPTY_GROUP,
             0,

@@ -58,9 +58,18 @@ class GroupMembers(Base):
         return answer
 
     async def heartbeat(self, context: RequestContext, command: Heartbeat) -> ErrorCode:
-        """NONE, or what the member shall do."""
+        """NONE, or what the member shall do.
+
+        Also NONE while the coordinator loads, as with Kafka: every session begins anew then, and not every client
+        knows COORDINATOR_LOAD_IN_PROGRESS here (sarama ends its session).
+        """
         self._check_member_may(context, command.group_id)
-        error: ErrorCode = await self.groups.ask(command.group_id, command)
+        try:
+            error: ErrorCode = await self.groups.ask(command.group_id, command)
+        except KafkaError as refused:
+            if refused.code is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                raise
+            return ErrorCode.NONE
         return error
 
     async def leave_group(self, context: RequestContext, command: LeaveGroup) -> list[ErrorCode]:

@@ -116,6 +116,8 @@ class GroupOffsets(Base):
                     metadata = one.metadata or ""
                     accepted.append(OffsetToCommit(found.name, one.partition, one.offset, one.leader_epoch, metadata))
             errors.append(own)
+        if request.topics and not accepted:
+            return errors
         v9 = context.version >= GROUP_NOT_FOUND_SINCE
         command = CommitOffsets(
             group_id=request.group_id,

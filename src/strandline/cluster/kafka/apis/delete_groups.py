@@ -9,20 +9,25 @@ from strandline.cluster.kafka.api import Call, message_api
 from strandline.proto.error_codes import ErrorCode
 
 
+def _names(call: Call) -> tuple[str, ...]:
+    """A group that is named twice is deleted once, and answered once."""
+    return tuple(dict.fromkeys(call.request.groups_names))
+
+
 async def _answer(call: Call) -> Any:
-    return _respond(call, await call.service.delete_groups(call.context, call.request.groups_names))
+    return _respond(call, await call.service.delete_groups(call.context, _names(call)))
 
 
 def _respond(call: Call, errors: Sequence[ErrorCode]) -> Any:
     results = tuple(
         call.make("DeletableGroupResult", group_id=group_id, error_code=error)
-        for group_id, error in zip(call.request.groups_names, errors, strict=True)
+        for group_id, error in zip(_names(call), errors, strict=True)
     )
     return call.make("DeleteGroupsResponse", throttle_time=0, results=results)
 
 
 def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
-    return _respond(call, [error] * len(call.request.groups_names))
+    return _respond(call, [error] * len(_names(call)))
 
 
 API = message_api(

@@ -10,10 +10,13 @@ from strandline.proto.error_codes import ErrorCode
 
 INSTANCE_SINCE = 3
 PROTOCOL_SINCE = 5
+"""From this version on a member says which protocol it was told (KIP-559); null is refused, as Kafka does."""
 
 
 async def _answer(call: Call) -> Any:
     request, version = call.request, call.context.version
+    if version >= PROTOCOL_SINCE and None in (request.protocol_type, request.protocol_name):
+        return _respond(call, SyncAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
     command = SyncGroup(
         group_id=request.group_id,
         generation=request.generation_id,
