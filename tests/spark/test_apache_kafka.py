@@ -41,7 +41,7 @@ def make(kafka: str, topic: str, partitions: int = 1) -> None:
         admin.create_topics([NewTopic(topic, partitions, 3)])
     for broker in kafka.split(","):
         with Admin(broker) as admin:
-            eventually(lambda admin=admin: topic in admin.list_topics(), 30)
+            eventually(lambda admin=admin: topic in admin.list_topics())
 
 
 def source(kafka: str, topic: str, **more: object) -> StreamReader:
@@ -115,7 +115,7 @@ def test_read_committed_ends_at_the_last_stable_offset(kafka: str) -> None:
         assert values(all_of_it, start, all_of_it.latestOffset(start, ReadAllAvailable())) == list(range(40))
         assert reader.latestOffset(first, ReadAllAvailable()) is first
         still_open.commit_transaction(30)
-        second = eventually(lambda: changed(reader, first), 30)
+        second = eventually(lambda: changed(reader, first))
         assert values(reader, first, second) == list(range(30, 40))
 
 
@@ -134,13 +134,13 @@ def test_losses_and_growth_on_apache_kafka(kafka: str) -> None:
                 strict.partitions(start, first)
             assert values(lenient, start, first) == list(range(60, 100))
             admin.create_partitions({"faults": 2})
-        eventually(lambda: "1" in strict.latestOffset(first, ReadAllAvailable())["topics"]["faults"]["offsets"], 30)
+        eventually(lambda: "1" in strict.latestOffset(first, ReadAllAvailable())["topics"]["faults"]["offsets"])
         fill(kafka, "faults", range(101, 141, 2), 2)
-        second = eventually(lambda: changed(strict, first), 30)
+        second = eventually(lambda: changed(strict, first))
         assert values(strict, first, second) == list(range(101, 141, 2))
         with Admin(kafka) as admin:
             admin.delete_topics(["faults"])
-            eventually(lambda: "faults" not in admin.list_topics(), 30)
+            eventually(lambda: "faults" not in admin.list_topics())
         make(kafka, "faults", 2)
         fill(kafka, "faults", range(1000, 1300), 2)
         with pytest.raises(DataLossError):

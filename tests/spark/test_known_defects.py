@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from strandline.chaos.sim.process import Ports
-from strandline.client import Admin, NewTopic, Producer, fetching
+from strandline.client import Admin, Producer, fetching
 from strandline.client.fetching import AsyncRangeReader
 from strandline.client.types import ListedOffset
 from strandline.cluster.dev import DevCluster
@@ -25,6 +25,7 @@ from strandline.spark import lookup
 from strandline.spark.planner import DataLossError, OffsetRange, TopicShape, select_partitions
 from strandline.spark.sink_options import LEDGER_TOPIC
 from tests.client.broker import BOOTSTRAP, ScriptedCluster, play
+from tests.rows.topics import create
 from tests.spark.test_planning import options, planned
 from tests.spark.test_stream_planning import A0, A1, Log, planner, through_json, two
 from tests.spark.test_stream_planning import options as stream_options
@@ -41,8 +42,7 @@ from tests.spark.test_stream_reader import SCHEMA
 
 def filled(cluster: DevCluster, topic: str, count: int) -> TopicPartition:
     """A topic of one partition that holds the numbers from 0 at their own offsets, in batches of about ten."""
-    with Admin(cluster.bootstrap) as admin:
-        admin.create_topics([NewTopic(topic, 1, 3)])
+    create(cluster.bootstrap, topic, 1, 3)
     with Producer(cluster.bootstrap, batch_size=160) as producer:
         for number in range(count):
             producer.send(topic, b"%d" % number, partition=0)

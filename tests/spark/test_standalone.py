@@ -16,12 +16,13 @@ from typing import NamedTuple
 
 import pytest
 
-from strandline.client import Admin, NewTopic, Producer
+from strandline.client import Admin, Producer
 from strandline.client.fetching import RangeReader
 from strandline.client.types import LATEST
 from strandline.cluster.dev import DevCluster
 from strandline.proto.ids import TopicPartition
 from tests.rows.helpers import eventually
+from tests.rows.topics import create
 from tests.spark.standalone import Job, Standalone
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'strandline[spark]'")
@@ -73,8 +74,8 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]
 
 def make(cluster: DevCluster, source: str, target: str, count: int) -> None:
     """A topic of one partition that holds k0, k1, ..., and an empty one."""
-    with Admin(cluster.bootstrap) as admin:
-        admin.create_topics([NewTopic(source, 1, 3), NewTopic(target, 3, 3)])
+    create(cluster.bootstrap, source, 1, 3)
+    create(cluster.bootstrap, target, 3, 3)
     with Producer(cluster.bootstrap) as producer:
         for number in range(count):
             producer.send(source, b"%d" % number, key=b"k%d" % number, partition=0)

@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from strandline.client import Admin, NewTopic, Producer
+from strandline.client import Admin, Producer
 from strandline.cluster.dev import DevCluster
 from tests.rows.helpers import eventually
+from tests.rows.topics import create
 
 T = TypeVar("T")
 
@@ -24,8 +25,8 @@ pytestmark = pytest.mark.timeout(600)  # as in test_batch_read
 
 
 def make(cluster: DevCluster, *topics: str) -> None:
-    with Admin(cluster.responsive) as admin:
-        admin.create_topics([NewTopic(topic, 3, 3) for topic in topics])
+    for topic in topics:
+        create(cluster.responsive, topic, 3, 3)
 
 
 def fill(bootstrap: str, topic: str, numbers: Sequence[int]) -> None:
