@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.client import Admin, Consumer, NewTopic, Producer
+from strandline.client import Consumer, Producer
 from strandline.cluster.dev import DevCluster
 from strandline.proto.errors import ConfigError
+from tests.rows.topics import create
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
@@ -30,8 +31,7 @@ Row = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def out(cluster: DevCluster) -> str:
-    with Admin(cluster.bootstrap) as admin:
-        admin.create_topics([NewTopic("sink-out", 3, 3)])
+    create(cluster.bootstrap, "sink-out", 3, 3)
     return "sink-out"
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from strandline.client import Admin, NewTopic, Producer
+from strandline.client import Admin, Producer
 from strandline.cluster.dev import DevCluster
-from tests.rows.helpers import eventually
+from tests.rows.helpers import wait_gone, wait_led
+from tests.rows.topics import create
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
@@ -54,8 +55,7 @@ def fill(cluster: DevCluster, topic: str, numbers: range, partition: int | None 
 
 
 def make(cluster: DevCluster, topic: str) -> None:
-    with Admin(cluster.bootstrap) as admin:
-        admin.create_topics([NewTopic(topic, 2, 3)])
+    create(cluster.bootstrap, topic, 2, 3)
 
 
 def values(source: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
@@ -67,14 +67,6 @@ def values(source: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> 
         for batch in task.read(partition)
         for value in batch.column("value")
     )
-
-
-def topics_of_every_broker(cluster: DevCluster) -> list[list[str]]:
-    found = []
-    for broker in cluster.bootstrap.split(","):
-        with Admin(broker) as admin:
-            found.append(admin.list_topics())
-    return found
 
 
 def test_a_query_meets_new_partitions_and_new_topics(cluster: DevCluster) -> None:
@@ -90,6 +82,7 @@ def test_a_query_meets_new_partitions_and_new_topics(cluster: DevCluster) -> Non
         make(cluster, "reader-grow-2")
         with Admin(cluster.bootstrap) as admin:
             admin.create_partitions({"reader-grow-1": 3})
+        wait_led(cluster.bootstrap, "reader-grow-1", lambda parts: len(parts) == 3)
         fill(cluster, "reader-grow-1", range(100, 120), partition=2)
         fill(cluster, "reader-grow-2", range(120, 140))
         second = source.latestOffset(first, ReadAllAvailable())
@@ -112,6 +105,7 @@ def test_a_topic_created_anew_is_not_read_under_old_offsets(cluster: DevCluster)
         tasks = source.partitions(start, first)
         with Admin(cluster.bootstrap) as admin:
             admin.delete_topics(["reader-anew"])
+        wait_gone(cluster.bootstrap, "reader-anew")
         make(cluster, "reader-anew")
         fill(cluster, "reader-anew", range(1000, 1100))
         with pytest.raises(DataLossError, match="failOnDataLoss=false"):
@@ -164,7 +158,7 @@ def test_a_topic_deleted_under_a_query(cluster: DevCluster) -> None:
         first = source.latestOffset(start, ReadAllAvailable())
         with Admin(cluster.bootstrap) as admin:
             admin.delete_topics(["reader-gone-1"])
-        eventually(lambda: not any("reader-gone-1" in names for names in topics_of_every_broker(cluster)))
+        wait_gone(cluster.bootstrap, "reader-gone-1")
         fill(cluster, "reader-gone-2", range(120, 130))
         with pytest.raises(DataLossError, match="reader-gone-1"):
             source.latestOffset(first, ReadAllAvailable())

@@ -16,7 +16,7 @@ from strandline.proto.ids import TopicPartition
 from strandline.spark.planner import DataLossError, Narrowing, OffsetRange, TopicShape, plan
 from strandline.spark.stream_offsets import StreamOffset
 from strandline.spark.stream_planner import StreamPlanner
-from tests.rows.helpers import eventually
+from tests.rows.helpers import wait_gone
 from tests.spark import test_planning
 from tests.spark.test_stream_planning import A0, B0, HandClock, Log, options, through_json
 
@@ -28,7 +28,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from strandline.spark.lookup import ClusterOffsets
 from tests.spark.test_known_defects import batch, filled
 from tests.spark.test_known_defects import offsets as read_offsets
-from tests.spark.test_stream_reader import reader, topics_of_every_broker
+from tests.spark.test_stream_reader import reader
 
 BOTH = '{"a": {"0": %s}, "b": {"0": %s}}'
 
@@ -195,7 +195,7 @@ def test_a_leader_that_is_waited_for_may_lose_its_topic(caplog: pytest.LogCaptur
 def gone(cluster: DevCluster, topic: str) -> None:
     with Admin(cluster.bootstrap) as admin:
         admin.delete_topics([topic])
-    eventually(lambda: not any(topic in names for names in topics_of_every_broker(cluster)))
+    wait_gone(cluster.bootstrap, topic)
 
 
 def before(monkeypatch: pytest.MonkeyPatch, question: str, happens: Callable[[], None]) -> None:
