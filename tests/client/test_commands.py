@@ -72,7 +72,16 @@ def test_a_topics_life(run: Run, topic: str) -> None:
     assert "a key may map to another partition now" in grown.stderr
     eventually(lambda: len(json.loads(run("topic", "describe", topic, "-o", "json").stdout)[0]["partitions"]) == 5)
     assert "INVALID_PARTITIONS" in run("topic", "alter", topic, "-p", "4", expect=1).stderr
+    longer = ("topic", "alter", topic, "-p", "6", "-c", "retention.ms=7200000", "--dry-run", "-o", "json")
+    assert json.loads(run(*longer).stdout) == {
+        "topic": topic,
+        "dry_run": True,
+        "partitions": {"before": 5, "after": 6},
+        "configs": [{"name": "retention.ms", "operation": "set", "value": "7200000", "before": "604800000"}],
+    }
     assert "would delete topic" in run("topic", "delete", topic, "--dry-run").stdout
+    dry = json.loads(run("topic", "delete", topic, "--dry-run", "-o", "json").stdout)
+    assert dry == {"deleted": [{"name": topic, "partitions": 5, "records": 0}], "dry_run": True}
     assert "nobody is there to ask; say --yes" in run("topic", "delete", topic, expect=2).stderr
     assert run("topic", "delete", topic, "--yes").stdout.startswith(f"deleted topic {topic}: 5 partitions")
     eventually(lambda: topic not in run("topic", "list").stdout)
@@ -91,7 +100,11 @@ def test_lines_become_records_and_records_lines(run: Run, topic: str) -> None:
     assert "would send 2 records" in run("produce", topic, "--dry-run", stdin=b"a\nb\n").stdout
     sent = run("produce", topic, "-p", "1", stdin=b"first\nsecond\r\n\nlast")
     assert sent.stderr == f"4 records acknowledged in {topic} (partition 1: 0-3)\n"
-    assert run("consume", topic, "--from-beginning", "-e").stdout_bytes == b"first\nsecond\n\nlast\n"
+    counted = run("produce", topic, "-p", "0", "-o", "json", stdin=b"one\ntwo\n")
+    places = [{"partition": 0, "first_offset": 0, "last_offset": 1}]
+    told = {"topic": topic, "acknowledged": 2, "failed": 0, "partitions": places, "dry_run": False}
+    assert (json.loads(counted.stdout), counted.stderr) == (told, "")
+    assert run("consume", topic, "-p", "1", "--from-beginning", "-e").stdout_bytes == b"first\nsecond\n\nlast\n"
     run("produce", topic, "-K", "=>", "-H", "by=me", "-q", stdin="schlüssel=>wert=>2\n".encode())
     lines = run("consume", topic, "--from-beginning", "-e", "--json").stdout.splitlines()
     found = [record for record in map(json.loads, lines) if record["key"]]
@@ -177,7 +190,9 @@ def test_settings_are_changed_and_put_back(run: Run, topic: str) -> None:
     run("topic", "create", topic)
     dry = run("config", "alter", "topic", topic, "-s", "retention.ms=7200000", "--dry-run").stdout
     assert dry == "retention.ms would be 7200000 (was 604800000)\n"
-    run("config", "alter", "topic", topic, "-s", "retention.ms=7200000")
+    told = run("config", "alter", "topic", topic, "-s", "retention.ms=7200000", "-o", "json").stdout
+    change = {"name": "retention.ms", "operation": "set", "value": "7200000", "before": "604800000"}
+    assert json.loads(told) == {"topic": topic, "dry_run": False, "configs": [change]}
     eventually(lambda: "7200000" in run("config", "describe", "topic", topic, "-o", "json").stdout)
     assert "is now at its default (was 7200000)" in run("config", "alter", "topic", topic, "-d", "retention.ms").stdout
     eventually(lambda: "604800000" in run("config", "describe", "topic", topic, "--all").stdout)

@@ -232,7 +232,8 @@ def test_group_commands(bootstrap: str, make_topic: MakeTopic) -> None:
     finally:
         reader.close()
     assert "2 committed offsets" in run(bootstrap, "group", "delete", group, "--dry-run").output
-    run(bootstrap, "group", "delete", group, "--yes")
+    told = json.loads(run(bootstrap, "group", "delete", group, "--yes", "-o", "json").output)
+    assert told == {"deleted": [{"group": group, "committed_offsets": 2}], "dry_run": False}
     assert "there is no such group" in run(bootstrap, "group", "describe", group, fails=1).output
 
 

@@ -18,7 +18,7 @@ from strandline.client.commands.common import (
     print_table,
     target_options,
 )
-from strandline.client.commands.topics import config_changes
+from strandline.client.commands.topics import changes_json, changes_told, config_changes
 from strandline.client.config import AdminConfig, CommonConfig, ConsumerConfig, ProducerConfig, effective_settings
 from strandline.client.types import ConfigEntry, ConfigResource
 from strandline.proto.errors import ConfigError
@@ -69,8 +69,11 @@ def describe(kind: str, name: str, everything: bool, output: str, **where: Any) 
 @click.option("-s", "--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Set a value; repeatable.")
 @click.option("-d", "--delete", "deleted", multiple=True, metavar="KEY", help="Go back to the default; repeatable.")
 @dry_run_option
+@output_option
 @target_options
-def alter(kind: str, name: str, pairs: tuple[str, ...], deleted: tuple[str, ...], dry_run: bool, **where: Any) -> None:
+def alter(
+    *, kind: str, name: str, pairs: tuple[str, ...], deleted: tuple[str, ...], dry_run: bool, output: str, **where: Any
+) -> None:
     """Change settings; they take effect at once and survive restarts. Others stay as they are.
 
     \b
@@ -84,10 +87,11 @@ def alter(kind: str, name: str, pairs: tuple[str, ...], deleted: tuple[str, ...]
     with admin_for(Target(**where)) as admin:
         before = {entry.name: entry.value for entry in admin.describe_configs([resource])[resource]}
         admin.alter_configs({resource: changes}, validate_only=dry_run)
-    for change in changes:
-        verb = "would be" if dry_run else "is now"
-        value = change.value if change.operation == "set" else "at its default"
-        click.echo(f"{change.name} {verb} {value} (was {before.get(change.name, 'unknown')})")
+    if output == "json":
+        print_json({kind: name, "dry_run": dry_run, "configs": changes_json(changes, before)})
+        return
+    for line in changes_told(changes, before, "would be" if dry_run else "is now"):
+        click.echo(line)
 
 
 @config.command("client")

@@ -172,28 +172,32 @@ def _bounds(admin: Admin, wanted: list[TopicPartition]) -> tuple[dict[TopicParti
 @click.argument("names", nargs=-1, required=True)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @dry_run_option
+@output_option
 @target_options
-def delete(names: tuple[str, ...], yes: bool, dry_run: bool, **where: Any) -> None:
+def delete(names: tuple[str, ...], yes: bool, dry_run: bool, output: str, **where: Any) -> None:
     """Delete groups without members, with all that they have committed.
 
     \b
     strandline group delete kitchen --dry-run
     strandline group delete kitchen --yes
     """
+    deleted = []
     with admin_for(Target(**where)) as admin:
         for one in admin.describe_groups(names).values():
             _refuse_active(one, "delete it")
             count = len(admin.list_group_offsets(one.group_id))
             what = f"{one.group_id}: {plural(count, 'committed offset')}"
-            if dry_run:
-                click.echo(f"would delete group {what}")
-                continue
-            if not yes:
-                if not sys.stdin.isatty():
-                    raise CommandWrong(f"not deleting {what}: nobody is there to ask; say --yes to mean it")
-                click.confirm(f"Delete group {what}? It cannot be undone", abort=True)
-            admin.delete_groups([one.group_id])
-            click.echo(f"deleted group {what}")
+            if not dry_run:
+                if not yes:
+                    if not sys.stdin.isatty():
+                        raise CommandWrong(f"not deleting {what}: nobody is there to ask; say --yes to mean it")
+                    click.confirm(f"Delete group {what}? It cannot be undone", abort=True, err=True)
+                admin.delete_groups([one.group_id])
+            deleted.append({"group": one.group_id, "committed_offsets": count})
+            if output == "table":
+                click.echo(f"{'would delete' if dry_run else 'deleted'} group {what}")
+    if output == "json":
+        print_json({"deleted": deleted, "dry_run": dry_run})
 
 
 def _refuse_active(one: GroupDescription, what: str) -> None:

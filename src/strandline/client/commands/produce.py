@@ -14,7 +14,9 @@ from strandline.client.commands.common import (
     Target,
     check_reachable,
     dry_run_option,
+    output_option,
     plural,
+    print_json,
     target_options,
     told_plainly,
 )
@@ -67,6 +69,7 @@ class _Tally:
 @click.option("-H", "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header for every record.")
 @click.option("-q", "--quiet", is_flag=True, help="No summary at the end.")
 @dry_run_option
+@output_option
 @target_options
 def produce(
     *,
@@ -78,6 +81,7 @@ def produce(
     headers: tuple[str, ...],
     quiet: bool,
     dry_run: bool,
+    output: str,
     **where: Any,
 ) -> None:
     """Send each line of the input as one record; acks=all and idempotent unless -X says otherwise.
@@ -102,7 +106,10 @@ def produce(
             partitions = producer.partitions_for(topic)
             if dry_run:
                 count = sum(1 for _ in lines)
-                click.echo(f"would send {plural(count, 'record')} to {topic} ({plural(partitions, 'partition')})")
+                if output == "json":
+                    print_json({"topic": topic, "records": count, "partitions": partitions, "dry_run": True})
+                else:
+                    click.echo(f"would send {plural(count, 'record')} to {topic} ({plural(partitions, 'partition')})")
                 return
             for line in lines:
                 future = producer.send(
@@ -116,7 +123,20 @@ def produce(
                 future.add_done_callback(tally)
                 if tally.failed:
                     break
-    _report(topic, tally, quiet)
+    if output == "json":
+        print_json(
+            {
+                "topic": topic,
+                "acknowledged": tally.acked,
+                "failed": tally.failed,
+                "partitions": [
+                    {"partition": number, "first_offset": first, "last_offset": last}
+                    for number, (first, last) in sorted(tally.offsets.items())
+                ],
+                "dry_run": False,
+            }
+        )
+    _report(topic, tally, quiet or output == "json")
 
 
 def _report(topic: str, tally: _Tally, quiet: bool) -> None:

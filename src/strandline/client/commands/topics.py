@@ -219,13 +219,16 @@ def describe(names: tuple[str, ...], output: str, **where: Any) -> None:
 @click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set a topic setting.")
 @click.option("--delete-config", "deleted", multiple=True, metavar="KEY", help="Put a setting back to its default.")
 @dry_run_option
+@output_option
 @target_options
 def alter(
+    *,
     name: str,
     partitions: int | None,
     configs: tuple[str, ...],
     deleted: tuple[str, ...],
     dry_run: bool,
+    output: str,
     **where: Any,
 ) -> None:
     """Add partitions to a topic, or change its settings.
@@ -238,30 +241,43 @@ def alter(
     if partitions is None and not changes:
         raise click.UsageError("nothing to alter: give --partitions, --config or --delete-config")
     verb = "would be" if dry_run else "is now"
+    lines = []
+    document: dict[str, Any] = {"topic": name, "dry_run": dry_run}
     with admin_for(Target(**where)) as admin:
         if partitions is not None:
-            [before] = admin.describe_topics([name])
+            [topic_before] = admin.describe_topics([name])
+            count = len(topic_before.partitions)
             admin.create_partitions({name: partitions}, validate_only=dry_run)
-            click.echo(f"topic {name} {verb} at {plural(partitions, 'partition')}, {len(before.partitions)} before")
+            document["partitions"] = {"before": count, "after": partitions}
+            lines.append(f"topic {name} {verb} at {plural(partitions, 'partition')}, {count} before")
             click.echo("note: a key may map to another partition now; order per key holds from here on only", err=True)
         if changes:
-            admin.alter_configs({ConfigResource("topic", name): changes}, validate_only=dry_run)
-            for change in changes:
-                click.echo(f"{change.name} {verb} {change.value if change.operation == 'set' else 'at its default'}")
+            resource = ConfigResource("topic", name)
+            before = {entry.name: entry.value for entry in admin.describe_configs([resource])[resource]}
+            admin.alter_configs({resource: changes}, validate_only=dry_run)
+            document["configs"] = changes_json(changes, before)
+            lines += changes_told(changes, before, verb)
+    if output == "json":
+        print_json(document)
+        return
+    for line in lines:
+        click.echo(line)
 
 
 @topic.command("delete")
 @click.argument("names", nargs=-1, required=True)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @dry_run_option
+@output_option
 @target_options
-def delete(names: tuple[str, ...], yes: bool, dry_run: bool, **where: Any) -> None:
+def delete(names: tuple[str, ...], yes: bool, dry_run: bool, output: str, **where: Any) -> None:
     """Delete topics with all their records.
 
     \b
     strandline topic delete orders --dry-run
     strandline topic delete orders --yes
     """
+    deleted = []
     with admin_for(Target(**where)) as admin:
         for item in admin.describe_topics(names):
             led = [(item.name, part.partition) for part in item.partitions if part.leader is not None]
@@ -269,13 +285,15 @@ def delete(names: tuple[str, ...], yes: bool, dry_run: bool, **where: Any) -> No
             last = admin.list_offsets(dict.fromkeys(led, LATEST))
             records = sum(last[place].offset - first[place].offset for place in last)
             what = f"{item.name}: {plural(len(item.partitions), 'partition')}, about {plural(records, 'record')}"
-            if dry_run:
-                click.echo(f"would delete topic {what}")
-                continue
-            if not yes:
-                _confirm(what)
-            admin.delete_topics([item.name])
-            click.echo(f"deleted topic {what}")
+            if not dry_run:
+                if not yes:
+                    _confirm(what)
+                admin.delete_topics([item.name])
+            deleted.append({"name": item.name, "partitions": len(item.partitions), "records": records})
+            if output == "table":
+                click.echo(f"{'would delete' if dry_run else 'deleted'} topic {what}")
+    if output == "json":
+        print_json({"deleted": deleted, "dry_run": dry_run})
 
 
 def config_changes(settings: Mapping[str, str], deleted: Sequence[str]) -> list[ConfigChange]:
@@ -288,10 +306,27 @@ def config_changes(settings: Mapping[str, str], deleted: Sequence[str]) -> list[
     ]
 
 
+def changes_told(changes: Sequence[ConfigChange], before: Mapping[str, str | None], verb: str) -> list[str]:
+    """A line for each change of a setting, with what it was."""
+    return [
+        f"{change.name} {verb} {change.value if change.operation == 'set' else 'at its default'} "
+        f"(was {before.get(change.name, 'unknown')})"
+        for change in changes
+    ]
+
+
+def changes_json(changes: Sequence[ConfigChange], before: Mapping[str, str | None]) -> list[dict[str, Any]]:
+    """The same for programs: `value` is null for a setting that goes back to its default."""
+    return [
+        {"name": change.name, "operation": change.operation, "value": change.value, "before": before.get(change.name)}
+        for change in changes
+    ]
+
+
 def _confirm(what: str) -> None:
     if not sys.stdin.isatty():
         raise CommandWrong(f"not deleting {what}: nobody is there to ask; say --yes to mean it")
-    click.confirm(f"Delete topic {what}? It cannot be undone", abort=True)
+    click.confirm(f"Delete topic {what}? It cannot be undone", abort=True, err=True)
 
 
 def _created_json(item: CreatedTopic) -> dict[str, Any]:
