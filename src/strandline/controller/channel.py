@@ -21,7 +21,11 @@ DEFAULT_TIMEOUT_MS = 30_000.0
 """How long a call looks for an active controller and its answer (Kafka's request.timeout.ms)."""
 
 ATTEMPT_TIMEOUT_MS = 2_000.0
-"""One attempt at one controller: silent longer than this, it may have lost its leadership without our seeing it."""
+"""The first attempt at one controller: silent longer than this, it may have lost its leadership without our seeing it.
+
+Each further attempt at the same one is given twice the time: it may just be slow, and what it is asked to do anew every
+two seconds would make it slower.
+"""
 
 BACKOFF_MS = (10.0, 100.0)
 """First and longest pause between attempts; a change of the quorum's leader ends a pause at once."""
@@ -77,6 +81,8 @@ class ControllerChannel:
         data = wire.encode(request)
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         pause_ms = BACKOFF_MS[0]
+        patience_ms = ATTEMPT_TIMEOUT_MS
+        silent: Endpoint | None = None
         last: Exception | None = None
         while True:
             left_ms = deadline_ms - self._clock.monotonic_ms()
@@ -88,7 +94,9 @@ class ControllerChannel:
                 )
             endpoint = self.active_endpoint()
             if endpoint is not None:
-                attempt_ms = min(left_ms, ATTEMPT_TIMEOUT_MS)
+                patience_ms = patience_ms * 2 if endpoint == silent else ATTEMPT_TIMEOUT_MS
+                silent = None
+                attempt_ms = min(left_ms, patience_ms)
                 try:
                     return wire.decode_answer(
                         kind, await self._rpc.call(endpoint, method.path, data, timeout_ms=attempt_ms)
@@ -97,7 +105,10 @@ class ControllerChannel:
                     if error.code is not ErrorCode.NOT_CONTROLLER:
                         raise
                     last = error
-                except (RpcUnavailable, RpcTimeout) as error:
+                except RpcTimeout as error:
+                    last = error
+                    silent = endpoint
+                except RpcUnavailable as error:
                     last = error
             await self.wait_for_news(min(pause_ms, max(left_ms, 1.0)))
             pause_ms = min(pause_ms * 2, BACKOFF_MS[1])

@@ -1,0 +1,67 @@
+"""How a broker asks the active controller."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from strandline.controller import api
+from strandline.controller.channel import ControllerChannel
+from strandline.controller.quorum.api import LeaderAndEpoch
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import Endpoint, NodeId
+from strandline.proto.ports import RpcTimeout, RpcUnavailable
+
+
+class Silent:
+    """A clock, and controllers of which none answers; the second one leads from the third attempt on."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+        self.asked: list[tuple[int, float]] = []
+        self.refuses = False
+
+    def monotonic_ms(self) -> float:
+        return self.now_ms
+
+    async def call(self, endpoint: Endpoint, method: str, request: bytes, *, timeout_ms: float) -> bytes:
+        self.asked.append((endpoint.port, timeout_ms))
+        if self.refuses:
+            self.now_ms += 1_000
+            raise RpcUnavailable("nobody listens")
+        self.now_ms += timeout_ms
+        raise RpcTimeout("no answer")
+
+    @property
+    def leader_and_epoch(self) -> LeaderAndEpoch:
+        return LeaderAndEpoch(NodeId(1 if len(self.asked) < 3 else 2), 1)
+
+    def endpoint_of(self, node: int) -> Endpoint:
+        return Endpoint("node", node)
+
+
+def ask(world: Any) -> KafkaError:
+    channel = ControllerChannel(world, world, world, random.Random(1))
+    with pytest.raises(KafkaError) as told:
+        asyncio.run(channel.elect_leaders(api.ElectLeadersRequest(api.ElectionKind.PREFERRED, ()), 30_000))
+    assert told.value.code is ErrorCode.REQUEST_TIMED_OUT
+    return told.value
+
+
+def test_a_controller_that_is_slow_is_given_more_time_at_each_attempt() -> None:
+    """Asked anew every two seconds, it would do the same work fifteen times and never be done; another one starts
+    with the short attempt, which finds a leader that leads no more."""
+    world = Silent()
+    assert "no answer" in str(ask(world))
+    assert world.asked == [(1, 2_000), (1, 4_000), (1, 8_000), (2, 2_000), (2, 4_000), (2, 8_000), (2, 2_000)]
+
+
+def test_a_controller_that_refuses_is_asked_with_the_short_attempt() -> None:
+    world = Silent()
+    world.refuses = True
+    ask(world)
+    assert {timeout_ms for _, timeout_ms in world.asked[:-2]} == {2_000}
