@@ -145,6 +145,8 @@ def test_consistent_committed_data_and_a_leader_that_has_it() -> None:
     assert flags(seen.check, lacks) == "LeaderHasAllCommittedValues"
     assert flags(seen.check, view(node=3, leading=True, log_end=9, last_epoch=2)) == "LeaderHasAllCommittedValues"
     assert flags(seen.check, view(node=2, leading=True, log_end=5, epoch=9)) == ""
+    succeeded = view(node=1, leading=True, log_end=4, epoch=2, last_epoch=2)
+    assert flags(seen.check, succeeded) == ""
 
 
 @pytest.fixture

@@ -190,6 +190,8 @@ class CommittedLog:
         if not view.leading or key in self._checked_leaders:
             return
         self._checked_leaders.add(key)
+        if view.epoch < self.last_epoch:
+            return  # it was succeeded and has not heard of it: what was committed since is not its to have
         if view.log_end < self.end or view.last_epoch < self.last_epoch:
             facts = {"node": view.node, "epoch": view.epoch, "log_end": view.log_end, "committed": self.end}
             raise InvariantViolated("LeaderHasAllCommittedValues", "a leader lacks committed records", **facts)
