@@ -71,6 +71,8 @@ class ScriptedCluster:
     advertised: dict[int, tuple[str, int]] = field(default_factory=dict)
     silent_nodes: set[int] = field(default_factory=set)
     """Brokers that take produce requests and never answer, as a paused process does."""
+    deaf_nodes: dict[int, dict[TopicPartition, tuple[int, int]]] = field(default_factory=dict)
+    """Brokers that have heard of no election since `deafen`, and the leaders and epochs that they tell."""
     records: dict[TopicPartition, list[Record]] = field(default_factory=dict)
     """What each log held at the end."""
 
@@ -94,6 +96,10 @@ class ScriptedCluster:
         part.leader = leader
         part.epoch += 1
         part.log.assign_epoch_start(part.epoch, part.log.log_end_offset)
+
+    def deafen(self, node: int) -> None:
+        """From now on this broker tells clients who leads now, whatever comes."""
+        self.deaf_nodes[node] = {where: (part.leader, part.epoch) for where, part in self.partitions.items()}
 
     async def keep_records(self) -> None:
         """Read every log whole, while its disk is still there."""
@@ -161,19 +167,21 @@ class ScriptedCluster:
             brokers.append({"node_id": number, "host": host, "port": port, "rack": None})
         return {
             "throttle_time": 0, "brokers": brokers, "cluster_id": "scripted", "controller_id": 1,
-            "topics": [self._topic(name) for name in names], "error_code": 0,
+            "topics": [self._topic(node, name) for name in names], "error_code": 0,
         }  # fmt: skip
 
-    def _topic(self, name: str) -> dict[str, Any]:
+    def _topic(self, node: int, name: str) -> dict[str, Any]:
         known = name in self.topic_ids
+        led = {where: (part.leader, part.epoch) for where, part in self.partitions.items()}
+        led |= self.deaf_nodes.get(node, {})
         nodes = tuple(range(1, self.nodes + 1))
         return {
             "error_code": ErrorCode.NONE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             "name": name, "topic_id": self.topic_ids.get(name), "is_internal": False,
             "partitions": [
-                {"error_code": 0, "partition_index": where.partition, "leader_id": part.leader,
-                 "leader_epoch": part.epoch, "replica_nodes": nodes, "isr_nodes": nodes, "offline_replicas": ()}
-                for where, part in self.partitions.items() if where.topic == name
+                {"error_code": 0, "partition_index": where.partition, "leader_id": leader,
+                 "leader_epoch": epoch, "replica_nodes": nodes, "isr_nodes": nodes, "offline_replicas": ()}
+                for where, (leader, epoch) in led.items() if where.topic == name
             ],
         }  # fmt: skip
 

@@ -224,6 +224,24 @@ def test_acks_zero_hears_of_a_new_leader_by_the_connection_that_is_closed() -> N
     assert values[-10:] == [b"%d" % number for number in range(10, 20)]
 
 
+@pytest.mark.parametrize("leaders", [[2], [1, 2], [2, 1, 3]], ids=str)
+def test_a_broker_that_hears_of_no_election_is_not_asked_for_ever(leaders: list[int]) -> None:
+    """KIP-320: a client that can reach it stays with a broker that the cluster cannot: who leads is asked of another.
+    Some of the elections the client has heard of before; what the deaf one tells is older then, or as old."""
+
+    async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
+        async with producer(ports, linger_ms=0, delivery_timeout_ms=5_000, request_timeout_ms=1_000) as sender:
+            await sender.send_and_wait("t", b"first", partition=0)
+            cluster.deafen(1)
+            for leader in leaders:
+                cluster.move(WHERE, leader)
+                await sender.send_and_wait("t", b"led by %d" % leader, partition=0)
+                await asyncio.sleep(20)
+
+    cluster = play(scenario, {"t": 1})
+    assert [record.value for record in cluster.records[WHERE]] == [b"first", *(b"led by %d" % one for one in leaders)]
+
+
 def test_acks_one_names_the_leader_alone() -> None:
     """S23: what acks=1 promises is one copy."""
 

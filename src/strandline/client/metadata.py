@@ -19,7 +19,7 @@ from strandline.client.types import NodeInfo
 from strandline.client.wire.apis import Api
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
-from strandline.proto.ids import TopicPartition
+from strandline.proto.ids import Endpoint, TopicPartition
 from strandline.proto.ports import Clock, Rng
 
 UNKNOWN_TOPIC_GRACE_MS = 3_000
@@ -30,7 +30,8 @@ Kafka's clients wait max.block.ms (60 s) and then report a timeout, which tells 
 
 
 SUSPICION_MS = 10_000
-"""How long a broker that let a request time out is not asked for metadata, if another can be."""
+"""How long a broker that let a request time out, or that knew nothing new twice, is not asked for metadata, if another
+can be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,10 @@ class Metadata:
         self._age_timer: asyncio.TimerHandle | None = None
         self._missing: dict[TopicPartition, float] = {}
         self._suspected_ms: dict[int, float] = {}
+        self._aged = False
+        """The next fetch is for age alone, not because something was missing or proved wrong."""
+        self._no_news: tuple[int, float] | None = None
+        """The broker that was asked last and told no news, and when."""
         self._closed = False
 
     # -- what is known ----------------------------------------------------------------------------------------------
@@ -169,6 +174,10 @@ class Metadata:
 
     def request_update(self) -> None:
         """Fetch anew in the background, after any fetch that is under way; failures are retried with back-off."""
+        self._aged = False
+        self._want_update()
+
+    def _want_update(self) -> None:
         if self._closed:
             return
         self._needed = self._begun + 1
@@ -281,15 +290,38 @@ class Metadata:
             self._age_timer.cancel()
         if not self._closed:
             age_s = self._config.metadata_max_age_ms / 1000
-            self._age_timer = asyncio.get_running_loop().call_later(age_s, self.request_update)
+            self._age_timer = asyncio.get_running_loop().call_later(age_s, self._has_aged)
+
+    def _has_aged(self) -> None:
+        self._aged = True
+        self._want_update()
 
     async def _fetch(self) -> None:
         if self._idle_after_ms is not None:
             limit = self._clock.monotonic_ms() - self._idle_after_ms
             self._wanted = {name: used for name, used in self._wanted.items() if used >= limit}
         wanted = list(self._wanted)
-        answer = await self.ask(wanted, self._config.request_timeout_ms)
+        before, aged = _leaders(self.topics), self._aged
+        self._aged = False
+        node_id, answer = await self._ask(wanted, self._config.request_timeout_ms)
         self._apply(answer, wanted)
+        if not aged and node_id is not None:
+            self._weigh(node_id, _leaders(self.topics) != before)
+
+    def _weigh(self, node_id: int, has_news: bool) -> None:
+        """Ask others for a while when this broker told nothing new twice in a row although an answer was wanted.
+
+        A broker that can be reached from here and does not hear the cluster tells for ever who led before. A client
+        that stays with it writes to leaders that are gone.
+        """
+        now = self._clock.monotonic_ms()
+        if has_news:
+            self._no_news = None
+        elif self._no_news is not None and self._no_news[0] == node_id and now - self._no_news[1] < SUSPICION_MS:
+            self._no_news = None
+            self.suspect(node_id)
+        else:
+            self._no_news = (node_id, now)
 
     async def ask(self, topics: list[str] | None, timeout_ms: float) -> Any:
         """One Metadata request to any broker; None asks for every topic. The view is left as it is.
@@ -297,6 +329,10 @@ class Metadata:
         Raises:
             BrokerUnreachable, Disconnected, ClientTimeout, KafkaError, ProtocolError.
         """
+        return (await self._ask(topics, timeout_ms))[1]
+
+    async def _ask(self, topics: list[str] | None, timeout_ms: float) -> tuple[int | None, Any]:
+        """Who answered (None: not by an address that brokers advertise), and what."""
         connection = await self._network.to_any(self._trusted())
         values = {
             "topics": None if topics is None else [{"name": name, "topic_id": None} for name in topics],
@@ -309,7 +345,8 @@ class Metadata:
         if code is not ErrorCode.NONE:
             raise KafkaError(code, f"{connection.endpoint} gave no metadata")
         self.nodes = nodes_of(answer)
-        return answer
+        asked = (node.node_id for node in self.nodes.values() if Endpoint(node.host, node.port) == connection.endpoint)
+        return next(asked, None), answer
 
     def _apply(self, answer: Any, wanted: list[str]) -> None:
         self.cluster_id = getattr(answer, "cluster_id", None)
@@ -335,6 +372,14 @@ class Metadata:
                 topics[name] = view
         self.topics = topics
         self.errors = errors
+
+
+def _leaders(topics: Mapping[str, TopicView]) -> dict[str, dict[int, tuple[int | None, int]]]:
+    """Who leads each partition, since which epoch."""
+    return {
+        name: {number: (view.leader, view.leader_epoch) for number, view in topic.partitions.items()}
+        for name, topic in topics.items()
+    }
 
 
 def nodes_of(answer: Any) -> dict[int, NodeInfo]:

@@ -61,10 +61,7 @@ class Network:
         Raises:
             BrokerUnreachable: with the advertised address; also while its back-off lasts.
         """
-        source = (
-            f"That is the address broker {node.node_id} advertises (advertised.listeners): can this machine reach it?"
-        )
-        return await self._get(Endpoint(node.host, node.port), purpose, source)
+        return await self._get(Endpoint(node.host, node.port), purpose, _advertised_by(node))
 
     async def to_any(self, nodes: list[NodeInfo]) -> Connection:
         """A control connection to whichever broker answers: an open one first, then `nodes`, then the bootstrap list.
@@ -82,8 +79,9 @@ class Network:
         candidates += [endpoint for endpoint in self.bootstrap if endpoint not in advertised]
         reasons: list[str] = []
         for endpoint in candidates:
+            source = _advertised_by(advertised[endpoint]) if endpoint in advertised else None
             try:
-                return await self._get(endpoint, CONTROL, None)
+                return await self._get(endpoint, CONTROL, source)
             except StrandlineError as error:
                 if isinstance(error, ClosedError):
                     raise
@@ -158,6 +156,11 @@ class Network:
     def _forget(self, key: _Key, connection: Connection) -> None:
         if self._open.get(key) is connection:
             del self._open[key]
+
+
+def _advertised_by(node: NodeInfo) -> str:
+    """What an error about its address says beside."""
+    return f"That is the address broker {node.node_id} advertises (advertised.listeners): can this machine reach it?"
 
 
 def backoff_ms(failures: int, first_ms: float, most_ms: float, rng: Rng) -> float:

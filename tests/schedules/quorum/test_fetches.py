@@ -60,9 +60,9 @@ def test_a8_the_smaller_end_of_the_epoch() -> None:
 
 
 def test_a8_an_answer_given_up_is_ignored() -> None:
-    """A8, D-7 in the quorum: a fetch was given up, for what the one before it had brought found no room on the disk, and
-    asked again; when its answer comes at last the log has moved on, and cutting by it would take away what has been
-    acknowledged since."""
+    """A8, D-7 in the quorum: a fetch was given up, for what the one before it had brought found no room on the disk,
+    and asked again; when its answer comes at last the log has moved on, and cutting by it would take away what has
+    been acknowledged since."""
     bench = Bench(saved=ElectionState(1), log=LogSummary(end_offset=3, epochs=((1, 0),)))
     bench.follow(2, epoch=2)
     given_up = bench.sent(FetchRequest)[-1]
