@@ -177,6 +177,11 @@ def down(cluster: DevCluster, *nodes: int) -> Iterator[None]:
                 cluster.start_node(node)
 
 
+def others(cluster: DevCluster, node: int) -> list[int]:
+    """The brokers but this one."""
+    return [each for each in cluster.broker_ids if each != node]
+
+
 def followers(cluster: DevCluster, topic: str) -> list[int]:
     """The brokers that do not lead partition 0."""
     leader = leader_of(cluster, topic)

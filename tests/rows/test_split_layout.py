@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future
 
 import pytest
@@ -21,6 +20,7 @@ from tests.rows.helpers import (
     eventually,
     leader_of,
     make_topic,
+    others,
     read_all,
     send_all,
     wait_isr,
@@ -33,19 +33,8 @@ ONE_TRY = {"enable_idempotence": False, "retries": 0, "request_timeout_ms": 2000
 """A producer that asks one broker, once: it must not find the other side of a cut."""
 
 
-@pytest.fixture(scope="module")
-def split() -> Iterator[LiveCluster]:
-    """Three brokers, three controllers, cables between them; each test leaves all of them running and connected."""
-    with LiveCluster(nodes=3, controllers=3, settings=QUICK) as cluster:
-        yield cluster
-
-
 def values(count: int, prefix: str = "v") -> list[bytes]:
     return [f"{prefix}{number}".encode() for number in range(count)]
-
-
-def others(cluster: DevCluster, node: int) -> list[int]:
-    return [each for each in cluster.broker_ids if each != node]
 
 
 def wait_whole(cluster: DevCluster, topic: str) -> None:

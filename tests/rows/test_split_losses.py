@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from strandline.chaos.live.cluster import LiveCluster
@@ -11,22 +9,11 @@ from strandline.client import Admin, ConfigResource, Producer
 from strandline.client.types import ConfigChange
 from strandline.cluster.dev import DevCluster
 from strandline.proto.errors import KafkaError
-from tests.rows.helpers import QUICK, describe, eventually, leader_of, make_topic, read_all, send_all, wait_isr
+from tests.rows.helpers import QUICK, describe, eventually, leader_of, make_topic, others, read_all, send_all, wait_isr
 
 pytestmark = pytest.mark.timeout(180)
 
 ONE_TRY = {"enable_idempotence": False, "retries": 0, "request_timeout_ms": 5000, "delivery_timeout_ms": 6000}
-
-
-@pytest.fixture(scope="module")
-def split() -> Iterator[LiveCluster]:
-    """Three brokers, three controllers, cables between them; each test leaves all of them running and connected."""
-    with LiveCluster(nodes=3, controllers=3, settings=QUICK) as cluster:
-        yield cluster
-
-
-def others(cluster: LiveCluster, node: int) -> list[int]:
-    return [each for each in cluster.broker_ids if each != node]
 
 
 def serving(cluster: LiveCluster) -> set[int]:
