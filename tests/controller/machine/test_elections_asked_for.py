@@ -11,6 +11,7 @@ from strandline.controller.machine import elections, producer_ids
 from strandline.controller.machine.result import Result
 from strandline.controller.machine.state import PRODUCER_ID_BLOCK
 from strandline.controller.metadata.records import ProducerIdsRecord
+from strandline.controller.reports import DescribeReplicasRequest, ReplicaOffsets
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, BrokerEpoch, NodeId, ProducerId
@@ -103,18 +104,18 @@ def test_tracked_offsets_are_soft_and_have_an_age(machine_cluster: Any) -> None:
     cluster.create("t", [[1, 2]])
     topic_id = cluster.image.topics["t"].topic_id
     cluster.now_ms = 100.0
-    cluster.beat(1, offsets=(api.ReplicaOffsets(topic_id, 0, 5, 7, 0),))
+    cluster.beat(1, offsets=(ReplicaOffsets(topic_id, 0, 5, 7, 0),))
     cluster.now_ms = 150.0
 
     def reports() -> list[tuple[int, int, int, int]]:
-        reply = elections.describe_replicas(cluster.state, api.DescribeReplicasRequest(("t",)), cluster.now_ms).reply
+        reply = elections.describe_replicas(cluster.state, DescribeReplicasRequest(("t",)), cluster.now_ms).reply
         return [(one.node_id, one.high_watermark, one.log_end_offset, one.age_ms) for one in reply.replicas]
 
     assert reports() == [(1, 5, 7, 50), (2, -1, -1, -1)]
     cluster.fail_over()
     assert reports() == [(1, -1, -1, -1), (2, -1, -1, -1)]
     with pytest.raises(KafkaError):
-        elections.describe_replicas(cluster.state, api.DescribeReplicasRequest(("nope",)), 0)
+        elections.describe_replicas(cluster.state, DescribeReplicasRequest(("nope",)), 0)
 
 
 def test_producer_ids_do_not_begin_again_at_their_end(machine_cluster: Any) -> None:
