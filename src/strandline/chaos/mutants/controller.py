@@ -213,12 +213,12 @@ BROKERS: tuple[Mutant, ...] = (
     ),
     one_change(
         "a-displaced-broker-stops",
-        "B: a fenced broker whose place a late registration took registers again",
+        "B: a fenced broker that is unregistered meanwhile registers again",
         "controller.broker_session:BrokerSession._lost_its_place",
         "if self._was_unfenced:",
         "if True:",
         "tests/controller/test_controller_in_the_simulator.py"
-        "::test_a_late_registration_of_an_earlier_life_costs_the_broker_nothing",
+        "::test_a_fenced_broker_that_is_unregistered_registers_once_more",
     ),
     one_change(
         "unfenced-before-it-knows-its-registration",

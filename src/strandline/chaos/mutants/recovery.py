@@ -6,8 +6,7 @@ from __future__ import annotations
 from strandline.chaos.mutants.mutant import Mutant, Patch, one_change
 
 _FINDINGS = "tests/log/test_findings.py"
-_ELECTION = "tests/controller/machine/test_election.py"
-_BRANCH = f"{_ELECTION}::test_branch_of_the_election"
+_BRANCH = "tests/controller/machine/test_election_in_doubt.py::test_members_in_doubt"
 _STANDING = "tests/controller/machine/test_standing.py"
 _TABLE = f"{_STANDING}::test_two_members_of_the_last_isr"
 _HISTORIES = "tests/controller/machine/test_invariants.py::test_crashes_lose_nothing_that_an_honest_copy_has"

@@ -155,7 +155,16 @@ class PartitionChange:
         """Coverage marks: how the leader was found."""
         old = self._partition
         if leader != old.leader:
-            mark(_MARKS[rule])
+            if rule is Rule.NOBODY:
+                mark("partition-leaderless")
+            elif rule is Rule.ELIGIBLE:
+                mark("elected-from-elr")
+            elif rule is Rule.GREATEST:
+                mark("elected-in-doubt")
+            elif rule is Rule.LAST_KNOWN:
+                mark("elected-last-known-leader")
+            else:
+                mark("elected-unclean" if rule is Rule.UNCLEAN else "elected-from-isr")
         if len(self._elr) > len(old.eligible_leader_replicas):
             mark("elr-grew")
 
@@ -260,17 +269,6 @@ class PartitionChange:
             return ()
         last_known = (old.leader,) if not self._isr and old.leader != NO_NODE else old.last_known_elr
         return tuple(node for node in last_known if node != self._lost)
-
-
-_MARKS = {
-    Rule.KEPT: "elected-from-isr",
-    Rule.IN_SYNC: "elected-from-isr",
-    Rule.ELIGIBLE: "elected-from-elr",
-    Rule.GREATEST: "elected-in-doubt",
-    Rule.LAST_KNOWN: "elected-last-known-leader",
-    Rule.UNCLEAN: "elected-unclean",
-    Rule.NOBODY: "partition-leaderless",
-}
 
 
 def greatest(positions: dict[NodeId, LogPosition]) -> NodeId:
