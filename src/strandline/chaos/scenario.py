@@ -157,7 +157,6 @@ class ScenarioRun:
             stop=self.cluster.stop,
             leader=lambda: self.cluster.leader(split(seed, "victims", self.world.loop.now_us)),
             controller=self.cluster.controller,
-            whole=self.cluster.whole,
             on_fault=self.cluster.inspect,
         )
         self.cluster.may_fall = self.nemesis.excused
