@@ -251,7 +251,11 @@ class SimCluster:
                         serving[node] = log.log_end_offset
             self.copies.check_candidates(known, (*state.isr, *state.eligible_leader_replicas), serving)
             others = {node: disk for node, disk in disks.items() if node not in ends}
-            self.copies.check_somewhere(known, ends, others, f"{DATA}/{known.name}")
+            directory = f"{DATA}/{known.name}"
+            self.copies.check_somewhere(known, ends, others, directory)
+            synced = not any(broker.acks_unsynced for broker in image.brokers.values())
+            if synced and not state.isr and not state.eligible_leader_replicas:
+                self.copies.check_in_doubt(known, state.last_known_elr, ends, others, directory)
 
     def high_watermarks(self) -> dict[str, dict[str, int]]:
         """Partition -> node -> high watermark."""

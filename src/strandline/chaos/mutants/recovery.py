@@ -329,6 +329,14 @@ UNSERVED: tuple[Mutant, ...] = (
         f"{_OFFLINE}::test_56_a_new_controller_hears_of_it",
     ),
     one_change(
+        "poisoned-disk-goes-on",
+        "F56: a node whose whole disk refuses to sync stops",
+        "replica.manager:ReplicaManager._sync_failed",
+        "self.log_dir.disk.sync_dir(self.log_dir.path)",
+        "pass",
+        "tests/replica/test_poisoned_disk.py::test_a_disk_that_syncs_nothing_any_more_stops_the_node",
+    ),
+    one_change(
         "failure-waits-for-the-next-heartbeat",
         "F56: it says so at once",
         "replica.manager:ReplicaManager.stopped",
