@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -14,7 +17,16 @@ import pytest
 
 from strandline.cluster.dev import DevCluster
 from strandline.log.checkpoints import RECOVERY_POINTS
-from tests.rows.helpers import describe, eventually, leader_of, make_topic, read_all, send_all, wait_isr
+from tests.rows.helpers import (
+    describe,
+    eventually,
+    leader_of,
+    make_topic,
+    read_all,
+    send_all,
+    wait_isr,
+    wait_leaderless,
+)
 
 SENT = [b"record %d" % number for number in range(50)]
 MORE = [b"after the crash"]
@@ -26,6 +38,11 @@ def cluster() -> Iterator[DevCluster]:
     """Three combined nodes; each test kills all of them."""
     with DevCluster() as running:
         yield running
+
+
+def strandline(cluster: DevCluster, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "strandline.cluster.cli.main", *words, "--bootstrap", cluster.responsive]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def directory(cluster: DevCluster, node: int, topic: str) -> Path:
@@ -56,7 +73,8 @@ def written(cluster: DevCluster, topic: str) -> int:
     """A topic with records that every replica has synced; the leader."""
     make_topic(cluster, topic)
     wait_isr(cluster, topic, {1, 2, 3})
-    assert send_all(cluster, topic, SENT) == list(range(len(SENT)))
+    for value in (SENT[:-1], SENT[-1:]):  # the newest batch is one record
+        send_all(cluster, topic, value)
     return leader_of(cluster, topic)
 
 
@@ -136,3 +154,45 @@ def test_46_the_printed_advice_is_followed_on_the_leader(cluster: DevCluster) ->
     directory(cluster, leader, "advice").rename(cluster.root / "moved away")
     cluster.start_node(leader)
     nothing_is_lost(cluster, "advice")
+
+
+def test_only_a_log_in_doubt_is_left_and_the_operator_decides(cluster: DevCluster) -> None:
+    """Of the two that were in sync last one stays dead, and the other one had to cut its log: nobody leads. Describe
+    says where to ask, the preview says why; what it prints is what an operator does."""
+    make_topic(cluster, "doubt")
+    wait_isr(cluster, "doubt", {1, 2, 3})
+    leader = leader_of(cluster, "doubt")
+    send_all(cluster, "doubt", SENT[:-2])
+    stale = next(node for node in (1, 2, 3) if node != leader)
+    gone = next(node for node in (1, 2, 3) if node not in (leader, stale))
+    cluster.kill(stale)
+    wait_isr(cluster, "doubt", {leader, gone})
+    for value in SENT[-2:]:
+        send_all(cluster, "doubt", [value])
+    cluster.kill(gone)
+    cluster.kill(leader)
+    path = segment(cluster, leader, "doubt")
+    flip(path, end_of(path) - 1)
+    for node in (stale, leader):
+        cluster.start_node(node, wait=False)
+    cluster.wait_ready([stale, leader])
+    eventually(lambda: leader in (describe(cluster, "doubt", via=[stale]).last_known_elr or ()))
+    wait_leaderless(cluster, "doubt", [stale, leader])
+
+    shown = strandline(cluster, "topic", "describe", "doubt")
+    assert shown.returncode == 0, shown.stderr
+    [advice] = [line for line in shown.stdout.splitlines() if "has no leader" in line]
+    command = advice.partition("holds: strandline ")[2].split()
+    assert command == ["topic", "elect", "doubt", "--partition", "0", "--unclean", "--dry-run"]
+    told = strandline(cluster, *command, "--output", "json")
+    assert told.returncode == 0, told.stderr
+    [preview] = json.loads(told.stdout)
+    assert f"Broker {leader} would lead" in preview["message"], preview
+    why = f"Nobody leads: broker {gone}, which had all that was acknowledged, is away."
+    assert why in preview["message"], preview
+    assert f"The log of broker {leader} was cut when it was recovered: acknowledged records may be lost" in told.stdout
+    assert f"broker {leader} (up, in doubt, log end {len(SENT) - 1} " in preview["message"]
+
+    held = strandline(cluster, *command[:-1], "--yes")
+    assert held.returncode == 0, held.stderr
+    assert read_all(cluster, "doubt") == SENT[:-1]

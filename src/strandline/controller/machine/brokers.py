@@ -96,7 +96,8 @@ def register_broker(
     records.append(_registration(request, epoch, None, acks_unsynced=_acks_unsynced(image, request)))
     state.sessions.grant(node_id, fenced=True, now_ms=now_ms, probe=False)
     state.unserved.forget(node_id)
-    state.offsets.found(node_id, epoch, request.findings, now_ms)
+    known = [topic for topic in request.findings if topic.topic_id in image.topic_by_id]
+    state.offsets.found(node_id, epoch, known, now_ms)
     return Result(RegisterBrokerReply(epoch), records)
 
 

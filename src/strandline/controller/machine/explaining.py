@@ -65,7 +65,7 @@ def loss(candidates: list[Candidate], leader: NodeId) -> str:
     if chosen.in_doubt:
         return f"The log of broker {leader} was cut when it was recovered: acknowledged records may be lost."
     if chosen.condition is LogCondition.LACKING:
-        return f"Broker {leader} lacks records that it had: acknowledged ones may be lost."
+        return f"Broker {leader} lacked records when it started: acknowledged ones may be lost."
     if chosen.lost_records < 0:
         return f"Broker {leader} was not in sync: an unknown number of committed records may be lost."
     return f"Broker {leader} was not in sync, but holds every offset that is known to be committed."

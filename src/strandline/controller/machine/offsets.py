@@ -30,7 +30,7 @@ class OffsetTracker:
 
     def __init__(self) -> None:
         self._reports: dict[TopicIdPartition, dict[NodeId, TrackedOffsets]] = {}
-        self._conditions: dict[TopicIdPartition, dict[NodeId, LogCondition]] = {}
+        self._conditions: dict[NodeId, dict[TopicIdPartition, LogCondition]] = {}
         self._topics: dict[TopicId, dict[TopicIdPartition, None]] = {}
 
     def report(
@@ -45,17 +45,18 @@ class OffsetTracker:
     def found(
         self, node_id: NodeId, broker_epoch: BrokerEpoch, findings: Iterable[TopicFindings], now_ms: float
     ) -> None:
-        """Take note of what a registration says: the replica stands there until a heartbeat says more."""
+        """Take note of what a registration says: the replicas stand there until a heartbeat says more."""
+        conditions = self._conditions[node_id] = {}
         for topic in findings:
-            columns = zip(topic.partitions, topic.log_end_offsets, topic.last_epochs, topic.conditions, strict=True)
-            for number, end, epoch, condition in columns:
+            columns = (topic.partitions, topic.log_end_offsets, topic.last_epochs, topic.conditions)
+            for number, end, epoch, condition in zip(*columns, strict=True):
                 key = TopicIdPartition(topic.topic_id, number)
+                conditions[key] = condition
                 replicas = self._replicas(key)
                 before = replicas.pop(node_id, None)
                 if end >= 0:
                     known = Offset(-1) if before is None else before.high_watermark
                     replicas[node_id] = TrackedOffsets(known, end, epoch, now_ms, broker_epoch, NO_EPOCH)
-                self._conditions.setdefault(key, {})[node_id] = condition
 
     def _replicas(self, key: TopicIdPartition) -> dict[NodeId, TrackedOffsets]:
         replicas = self._reports.get(key)
@@ -66,7 +67,7 @@ class OffsetTracker:
 
     def condition(self, topic_id: TopicId, partition: int, node_id: NodeId) -> LogCondition | None:
         """What a replica's recovery found, or None."""
-        return self._conditions.get(TopicIdPartition(topic_id, partition), {}).get(node_id)
+        return self._conditions.get(node_id, {}).get(TopicIdPartition(topic_id, partition))
 
     def of(self, topic_id: TopicId, partition: int, node_id: NodeId) -> TrackedOffsets | None:
         """A replica's last report, or None."""
@@ -81,7 +82,8 @@ class OffsetTracker:
         """The topic is gone."""
         for key in self._topics.pop(topic_id, {}):
             del self._reports[key]
-            self._conditions.pop(key, None)
+            for conditions in self._conditions.values():
+                conditions.pop(key, None)
 
     def rank(self, topic_id: TopicId, partition: int, candidates: Sequence[NodeId]) -> list[NodeId]:
         """Best first by (last epoch, log end), never by length alone; those who never reported last, in given order."""

@@ -61,7 +61,7 @@ def _candidate(one: Candidate) -> str:
     elif one.in_doubt:
         place = "in doubt"
     elif one.condition is LogCondition.LACKING:
-        place = "lacks what it had"
+        place = "lacked records when it started"
     if not one.servable:
         place += ", cannot serve its log"
     known = "offsets unknown"
