@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from strandline.chaos.sim.disk import DiskConfig, DiskPort
+from strandline.chaos.sim.disk import DiskConfig
 from strandline.chaos.sim.disk_image import FileNode
+from strandline.chaos.sim.disk_port import DiskPort
 from strandline.chaos.sim.process import Ports
 from strandline.chaos.sim.world import World, WorldConfig
 from strandline.log.disk import Disk, DiskError, DiskFull, read_file, write_file_durably

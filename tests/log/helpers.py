@@ -11,7 +11,8 @@ from strandline.log.compression import Codec
 from strandline.log.config import LogConfig
 from strandline.log.disk import DiskError, DiskFull, File
 from strandline.log.partition_log import PartitionLog
-from strandline.log.real_disk import RealDisk, RealFile
+from strandline.log.real_disk import RealDisk
+from strandline.log.real_file import RealFile
 from strandline.log.records import Record, decode_records
 from strandline.log.recovery import LastLife, open_log
 from strandline.proto.ids import TopicPartition

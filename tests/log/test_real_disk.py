@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 import strandline.log.real_disk as module
-from strandline.log.disk import DiskError, DiskFull, read_file, write_file_durably
-from strandline.log.real_disk import FSYNC_MANY, RealDisk
+from strandline.log.disk import DiskError, DiskFull, DiskPoisoned, read_file, write_file_durably
+from strandline.log.real_disk import RealDisk
+from strandline.log.real_sync import SYNC_MANY
 from tests.log.helpers import FailingDisk
 
 
@@ -78,7 +79,7 @@ def test_descriptors_come_and_go(tmp_path: Path) -> None:
     disk.close()
 
 
-@pytest.mark.parametrize("count", [1, FSYNC_MANY + 1])
+@pytest.mark.parametrize("count", [1, SYNC_MANY + 1])
 def test_group_sync(disk: FailingDisk, tmp_path: Path, count: int) -> None:
     """Few files one by one, many at once; closing a file while its sync runs is fine, and so is a deleted directory."""
     disk.mkdir(f"{tmp_path}/gone")
@@ -125,27 +126,25 @@ def test_a_failed_sync_poisons_the_file(disk: FailingDisk, tmp_path: Path, monke
 def test_a_failed_sync_of_many_poisons_the_disk(tmp_path: Path) -> None:
     """syncfs tells of the whole file system: nothing on it can be trusted after an error."""
     disk = RealDisk()
-    files = [disk.open(f"{tmp_path}/{i}", create=True) for i in range(FSYNC_MANY + 1)]
-    works, disk._syncfs = disk._syncfs, failing(errno.EIO)
-    with pytest.raises(OSError, match="Input/output"):
+    files = [disk.open(f"{tmp_path}/{i}", create=True) for i in range(SYNC_MANY + 1)]
+    assert disk._syncfs is not None
+    disk._syncfs = failing(errno.EIO)
+    with pytest.raises(DiskPoisoned, match="syncfs"):
         asyncio.run(disk.sync(files))
-    assert works is not None
-
-    def syncfs(fd: int, path: str) -> None:
-        raise DiskError(errno.EIO, "syncfs", path)
-
-    disk._syncfs = syncfs
-    with pytest.raises(DiskError):
-        asyncio.run(disk.sync(files))
-    disk._syncfs = works
     attempts: list[Callable[[], object]] = [
         lambda: asyncio.run(disk.sync(files[:1])),
         lambda: disk.sync_now(files[:1]),
         lambda: disk.sync_dir(str(tmp_path)),
+        lambda: disk.open(f"{tmp_path}/0").pwrite(b"x", 0),
+        lambda: disk.open(f"{tmp_path}/another", create=True),
+        lambda: disk.rename(f"{tmp_path}/0", f"{tmp_path}/another"),
+        lambda: disk.unlink(f"{tmp_path}/0"),
+        lambda: asyncio.run(disk.unlink_slowly(f"{tmp_path}/0")),
     ]
     for refused in attempts:
-        with pytest.raises(DiskError, match="earlier sync"):
+        with pytest.raises(DiskPoisoned, match="earlier sync"):
             refused()
+    assert sorted(os.listdir(tmp_path)) == [str(i) for i in range(SYNC_MANY + 1)]
     disk.close()
 
 

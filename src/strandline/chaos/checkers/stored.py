@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from strandline.chaos.sim.disk import SimDisk
-from strandline.chaos.sim.disk_image import DirNode, FileNode
+from strandline.chaos.sim.disk_image import FileNode
+from strandline.chaos.sim.disk_names import DirNode
 from strandline.log.batch import HEADER_SIZE, BatchHeader, parse_header
 
 

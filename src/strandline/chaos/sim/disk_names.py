@@ -1,0 +1,177 @@
+"""The directories of a simulated disk: names as written, and those that no sync covers yet.
+
+A directory is one block of the disk. A sync of it that fails marks the block clean, as with a file's page: the names are
+seen as before, another sync succeeds without writing anything, and only a further change of a name in that directory
+makes the block dirty again, so that the next sync writes it as it then is.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from strandline.chaos.sim.disk_image import FileNode
+
+
+class DirNode:
+    """A directory: its names as written."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, FileNode | DirNode] = {}
+        self.lost: dict[str, FileNode | DirNode | None] = {}
+        """Names whose change a failed sync should have written: what is really on the disk under them."""
+
+
+@dataclass(eq=False)
+class NameChange:
+    """One atomic, journalled change of names: a create, an unlink, a rename."""
+
+    steps: list[tuple[DirNode, str, FileNode | DirNode | None, FileNode | DirNode | None]]
+    """(directory, name, node before, node after)."""
+
+    def touches(self, directory: DirNode) -> bool:
+        return any(step[0] is directory for step in self.steps)
+
+    def apply(self) -> None:
+        for directory, name, _, after in self.steps:
+            _set(directory, name, after)
+
+    def revert(self) -> None:
+        for directory, name, before, _ in reversed(self.steps):
+            _set(directory, name, before)
+
+
+def _set(directory: DirNode, name: str, node: FileNode | DirNode | None) -> None:
+    if node is None:
+        directory.entries.pop(name, None)
+    else:
+        directory.entries[name] = node
+
+
+class Names:
+    """The directory tree, with the changes that no `sync_dir` covers yet."""
+
+    def __init__(self) -> None:
+        self.root = DirNode()
+        self.unsynced: list[NameChange] = []
+
+    def find(self, path: str) -> FileNode | DirNode | None:
+        node: FileNode | DirNode | None = self.root
+        for part in path.split("/"):
+            if part:
+                if not isinstance(node, DirNode):
+                    return None
+                node = node.entries.get(part)
+        return node
+
+    def parent(self, path: str) -> tuple[DirNode, str]:
+        """The directory that holds, or would hold, `path`, and the last name.
+
+        Raises:
+            FileNotFoundError: the directory does not exist.
+        """
+        head, _, name = path.rstrip("/").rpartition("/")
+        directory = self.find(head)
+        if not isinstance(directory, DirNode):
+            raise FileNotFoundError(2, "No such file or directory", path)
+        return directory, name
+
+    def change(self, *steps: tuple[DirNode, str, FileNode | DirNode | None]) -> None:
+        """Carry out one atomic change of names."""
+        change = NameChange([(where, name, where.entries.get(name), after) for where, name, after in steps])
+        change.apply()
+        self.unsynced.append(change)
+
+    def begin_sync(self, directory: DirNode) -> list[NameChange]:
+        """The first instant of a sync of `directory`: the changes it covers."""
+        return [change for change in self.unsynced if change.touches(directory)]
+
+    def complete_sync(self, covered: Sequence[NameChange]) -> None:
+        """The second instant: they are durable, and with them whatever else their directories hold."""
+        done = set(covered)
+        self.unsynced = [change for change in self.unsynced if change not in done]
+        for change in covered:
+            for directory, *_ in change.steps:
+                directory.lost.clear()
+
+    def fail_sync(self, directory: DirNode, covered: Sequence[NameChange]) -> None:
+        """The sync of `directory` failed: nothing will write these changes of its names any more."""
+        failed = set(covered)
+        left: list[NameChange] = []
+        for change in self.unsynced:
+            if change in failed:
+                for where, name, before, _ in change.steps:
+                    if where is directory:
+                        directory.lost.setdefault(name, before)
+                change.steps = [step for step in change.steps if step[0] is not directory]
+            if change.steps:
+                left.append(change)
+        self.unsynced = left
+
+    def crash(self, rng: random.Random) -> list[NameChange]:
+        """Lose unsynced changes: all after some point of the journal, or, on a looser file system, any of them; and
+        what failed syncs left out. Returns what was lost."""
+        lost, kept = self._draw(rng)
+        for change in reversed(lost):
+            change.revert()
+        for change in kept:  # it got to the disk with the block that holds its directory
+            for directory, *_ in change.steps:
+                directory.lost.clear()
+        for directory in self._directories():
+            if directory.lost:
+                now = [(directory, name, node, directory.entries.get(name)) for name, node in directory.lost.items()]
+                left_out = NameChange(now)
+                left_out.revert()
+                directory.lost.clear()
+                lost.append(left_out)
+        return lost
+
+    def _draw(self, rng: random.Random) -> tuple[list[NameChange], list[NameChange]]:
+        """The unsynced changes that are lost, and those that are not."""
+        changes, self.unsynced = self.unsynced, []
+        if not changes:
+            return [], []
+        if rng.random() < 0.5:
+            point = rng.randint(0, len(changes))
+            return changes[point:], changes[:point]
+        lost: list[NameChange] = []
+        kept: list[NameChange] = []
+        spoilt: list[tuple[DirNode, str]] = []
+        for change in changes:
+            names = [(where, name) for where, name, _, _ in change.steps]
+            if rng.random() < 0.5 or any(where is w and name == n for where, name in names for w, n in spoilt):
+                lost.append(change)
+                spoilt.extend(names)
+            else:
+                kept.append(change)
+        return lost, kept
+
+    def evict(self) -> None:
+        """The kernel needs memory: of directories whose block is clean, readers find what is on the disk."""
+        for directory in self._directories():
+            if directory.lost and not any(change.touches(directory) for change in self.unsynced):
+                for name, node in directory.lost.items():
+                    _set(directory, name, node)
+                directory.lost.clear()
+
+    def _directories(self) -> Iterator[DirNode]:
+        """Every directory, parents first: what hangs on a name that comes back, or goes, is looked at afterwards."""
+        stack = [self.root]
+        while stack:
+            directory = stack.pop()
+            yield directory
+            stack += [node for node in directory.entries.values() if isinstance(node, DirNode)]
+
+    def files(self) -> list[tuple[str, FileNode]]:
+        """Every file with its path, in the order of paths."""
+        found: list[tuple[str, FileNode]] = []
+        stack: list[tuple[str, DirNode]] = [("", self.root)]
+        while stack:
+            path, directory = stack.pop()
+            for name, node in directory.entries.items():
+                if isinstance(node, DirNode):
+                    stack.append((f"{path}/{name}", node))
+                else:
+                    found.append((f"{path}/{name}", node))
+        return sorted(found, key=lambda item: item[0])
