@@ -1,7 +1,7 @@
 """The lock on a data directory: flock(2) on a small file in it, which says who holds it.
 
-The kernel lets the lock go when the last process that has the file open ends, however it ends; the file stays, and means
-nothing by itself. A process whose thread waits for a hung disk has not ended yet, killed or not: its write may still come.
+The kernel lets the lock go when the process that has the file open ends, however it ends; the file stays, and means
+nothing by itself. A process whose thread waits for a hung disk has not ended yet, killed or not: its write may come.
 """
 
 from __future__ import annotations

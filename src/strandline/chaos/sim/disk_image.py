@@ -5,8 +5,9 @@ oldest first, each with the content that its pages had before they were first wr
 the current layer; when it ends, the layers up to that point are dropped, and so durable. What a power cut leaves is,
 for every sector written since, any of the versions it had.
 
-A sync that fails does what Linux does: the pages it covered count as clean from then on. Readers still see them, another
-sync of the file succeeds and does not bring them to the disk; only writing them again does, and a sync after that (D-32).
+A sync that fails does what Linux does: the pages it covered count as clean from then on. Readers still see them, and
+another sync of the file succeeds without bringing them to the disk; only writing them again does, and a sync after that
+(D-32).
 """
 
 from __future__ import annotations
@@ -163,6 +164,7 @@ class FileNode:
         many sectors went back, and how many might have."""
         if not self.dirty and not self.lost and self.lost_size is None:
             return 0, 0
+        dirty = self.dirty
         self._settle_cuts(rng)
         durable_size = self.layers[0].size if self.lost_size is None else self.lost_size
         fate = rng.choice(("nothing", "everything", "some", "some"))
@@ -171,8 +173,9 @@ class FileNode:
             went_back, might_have = self._crash_page(index, fate, rng, sector_bytes)
             gone += went_back
             unsynced += might_have
-        low, high = sorted((durable_size, self.size))
-        size = {"nothing": durable_size, "everything": self.size}.get(
+        written_size = durable_size if self.lost_size is not None and not dirty else self.size
+        low, high = sorted((durable_size, written_size))
+        size = {"nothing": durable_size, "everything": written_size}.get(
             fate, rng.choice((low, high, rng.randint(low, high)))
         )
         self.lost.clear()

@@ -1,17 +1,19 @@
 """The directories of a simulated disk: names as written, and those that no sync covers yet.
 
-A directory is one block of the disk. A sync of it that fails marks the block clean, as with a file's page: the names are
-seen as before, another sync succeeds without writing anything, and only a further change of a name in that directory
-makes the block dirty again, so that the next sync writes it as it then is.
+A directory is one block of the disk. A sync of it that fails marks the block clean, as with a file's page: the names
+are seen as before, another sync succeeds without writing anything, and only a further change of a name in that
+directory makes the block dirty again, so that the next sync writes it as it then is.
 """
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from strandline.chaos.sim.disk_image import FileNode
+from strandline.log.disk import DiskError
 
 
 class DirNode:
@@ -70,12 +72,18 @@ class Names:
 
         Raises:
             FileNotFoundError: the directory does not exist.
+            DiskError: a file stands where a directory should.
         """
         head, _, name = path.rstrip("/").rpartition("/")
-        directory = self.find(head)
-        if not isinstance(directory, DirNode):
-            raise FileNotFoundError(2, "No such file or directory", path)
-        return directory, name
+        node: FileNode | DirNode | None = self.root
+        for part in head.split("/"):
+            if part and isinstance(node, DirNode):
+                node = node.entries.get(part)
+        if isinstance(node, FileNode):
+            raise DiskError(errno.ENOTDIR, "Not a directory", path)
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        return node, name
 
     def change(self, *steps: tuple[DirNode, str, FileNode | DirNode | None]) -> None:
         """Carry out one atomic change of names."""

@@ -246,11 +246,11 @@ class DiskPort:
         names.change((directory, name, None))
 
     def free_bytes(self, path: str) -> int:
-        self._operation()
+        self._look_up(self._names(path), path)
         return max(0, self._disk.config.capacity_bytes - self._disk.used_bytes)
 
     def total_bytes(self, path: str) -> int:
-        self._operation()
+        self._look_up(self._names(path), path)
         return self._disk.config.capacity_bytes
 
     # --- syncs ---
@@ -373,14 +373,18 @@ class DiskPort:
         self._refuse_if_poisoned()
         return names
 
-    def _directory(self, names: Names, path: str) -> DirNode:
+    def _look_up(self, names: Names, path: str) -> FileNode | DirNode:
         node = names.find(path)
         if node is None:
+            names.parent(path)
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        return node
+
+    def _directory(self, names: Names, path: str) -> DirNode:
+        node = self._look_up(names, path)
         if not isinstance(node, DirNode):
             raise DiskError(errno.ENOTDIR, "Not a directory", path)
         return node
-
 
 
 def _wake(future: Any) -> None:
