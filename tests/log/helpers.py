@@ -61,11 +61,11 @@ class FailingDisk(RealDisk):
         """What the test set."""
         return self.boot
 
-    def sync_now(self, files: Sequence[File]) -> None:
+    def sync_now(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
         """Fails if told to."""
         if self.sync_error is not None:
             raise self.sync_error
-        super().sync_now(files)
+        super().sync_now(files, directories)
 
     async def sync(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
         """Fails if told to."""

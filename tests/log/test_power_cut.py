@@ -113,9 +113,7 @@ class Lives:
 
     async def live(self, ports: Ports) -> None:
         if not self.formatted:
-            if not ports.disk.exists("/d/meta.properties"):
-                format_log_dir(ports.disk, "/d", "c", NodeId(1), UUID(int=1))
-            self.formatted = True
+            await self.format(ports)
         log_dir = LogDir.open(ports.disk, "/d", ports.clock, self.config)
         assert log_dir.offline == {}, f"refused: {log_dir.offline}"
         logs = {tp: self.check(tp, log_dir) for tp in TPS}
@@ -136,6 +134,12 @@ class Lives:
             log_dir.close(3)
             for tp in TPS:
                 self.expected[tp].guaranteed = self.expected[tp].end
+
+    async def format(self, ports: Ports) -> None:
+        """Once."""
+        if not ports.disk.exists("/d/meta.properties"):
+            format_log_dir(ports.disk, "/d", "c", NodeId(1), UUID(int=1))
+        self.formatted = True
 
     def synced(self, logs: list[PartitionLog]) -> None:
         for log in logs:

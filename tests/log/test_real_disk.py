@@ -304,6 +304,7 @@ def test_the_last_descriptor(tmp_path: Path) -> None:
     dirty.pwrite(b"x", 0)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     disk.mkdir(f"{tmp_path}/d")
+    clean = disk.open(f"{tmp_path}/clean", create=True)
 
     async def syncs() -> None:
         await disk.sync([dirty], [str(tmp_path), f"{tmp_path}/d"])
@@ -311,6 +312,7 @@ def test_the_last_descriptor(tmp_path: Path) -> None:
     calls: list[Callable[[], object]] = [
         lambda: disk.open(f"{tmp_path}/more", create=True),
         lambda: disk.sync_dir(str(tmp_path)),
+        lambda: disk.sync_now([clean], [str(tmp_path)]),
         lambda: runner.run(syncs()),
     ]
     with asyncio.Runner() as runner:

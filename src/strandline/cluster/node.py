@@ -81,6 +81,7 @@ class Node:
             data_dir=config.log_dirs,
             config=config.quorum,
             on_fatal=self._fatal,
+            fresh_boot=self.log_dir.fresh_boot,
         )
         # The publisher first: the controller begins on the image that the publisher holds.
         self.quorum.register(self.publisher)

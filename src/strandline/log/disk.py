@@ -58,6 +58,11 @@ class File(Protocol):
     def close(self) -> None: ...
 
 
+LOCK_FILE = ".lock"
+"""The file in a data directory by which its lock is held (Kafka's name for its own). It is never renamed or deleted:
+whoever then made it anew would hold another lock."""
+
+
 class DirectoryLock(Protocol):
     """A directory that this process alone may use."""
 
@@ -106,8 +111,8 @@ class Disk(Protocol):
     def total_bytes(self, path: str) -> int:
         """Size of the file system that holds `path`."""
 
-    def sync_now(self, files: Sequence[File]) -> None:
-        """fdatasync each, blocking: for small files at rare moments (votes, checkpoints). Raises DiskError."""
+    def sync_now(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
+        """As `sync`, blocking: for small files at rare moments (votes, checkpoints), and at start and stop."""
 
     def sync_dir(self, path: str) -> None:
         """Make the directory's entries durable, blocking. Raises DiskPoisoned when that fails."""

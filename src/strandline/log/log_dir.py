@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from uuid import UUID
 
+from strandline.log.boots import Boots, take_clean_mark
 from strandline.log.checkpoints import (
     CLEAN_SHUTDOWN,
     HIGH_WATERMARKS,
@@ -20,20 +21,20 @@ from strandline.log.checkpoints import (
     encode_clean_shutdown,
     encode_offsets,
     encode_partition_metadata,
-    read_clean_shutdown,
 )
 from strandline.log.config import LogConfig
 from strandline.log.disk import Disk, DiskError, DiskFull, File, read_file, write_file_durably
 from strandline.log.partition_log import PartitionLog
 from strandline.log.reader import IndexCache
 from strandline.log.recovery import LastLife, open_log
+from strandline.log.rewriting import Rewriting, refusal, restore_names
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, CorruptLogError, KafkaError, StorageError, StrandlineError
 from strandline.proto.ids import NodeId, TopicId, TopicPartition
 from strandline.proto.ports import Clock
 
-BOOT_ID = ".boot-id"
-"""Which boot of the machine last used the directory: see `Disk.boot_id`."""
+LOGS_IN_ONE_SYNC = 256
+"""While they are loaded: what is written again keeps its descriptor until it is synced."""
 
 METADATA_DIRECTORY = "__cluster_metadata-0"
 """The quorum's own log lies in the same place and is not the broker's."""
@@ -101,6 +102,10 @@ class LogDir:
         self._log_starts: dict[TopicPartition, int] = {}
         self._written: dict[str, bytes] = {}
         self._deletions: dict[asyncio.Task[None], None] = {}
+        self.fresh_boot = False
+        """No process of this boot has used the directory before: what was read is on the disk."""
+        self.rewriting: Rewriting | None = None
+        """What this start wrote again; None where all that it read was on the disk."""
 
     @property
     def directory_id(self) -> UUID:
@@ -140,26 +145,36 @@ class LogDir:
 
     def _load(self) -> None:
         disk = self.disk
+        restore_names(disk, self.path)
         disk.sync_dir(self.path)
         disk.sync_dir(self.path.rpartition("/")[0] or "/")  # a format that was killed may not have come to it
-        marker = f"{self.path}/{CLEAN_SHUTDOWN}"
-        self.clean_shutdown_broker_epoch = read_clean_shutdown(disk, marker)
-        if disk.exists(marker):
-            disk.unlink(marker)
-            disk.sync_dir(self.path)
+        boots = Boots(disk, self.path)
+        self.fresh_boot = boots.fresh
+        boots.note_used()
+        self.clean_shutdown_broker_epoch = take_clean_mark(disk, self.path)
         self.high_watermarks = self._read_offsets(HIGH_WATERMARKS)
         self._recovery_points = self._read_offsets(RECOVERY_POINTS)
         self._log_starts = self._read_offsets(LOG_STARTS)
-        boot_id = disk.boot_id()
-        same_boot = boot_id != "" and boot_id == self._last_boot_id()
-        for name in disk.listdir(self.path):
+        if self.clean_shutdown_broker_epoch is None and not self.fresh_boot:
+            self.rewriting = Rewriting(disk)
+        try:
+            self._load_logs(boots.recovered)
+        except DiskError as error:
+            raise error if self.rewriting is None else refusal(error, self.path) from error
+        boots.note_recovered()
+
+    def _load_logs(self, same_boot: bool) -> None:
+        for name in self.disk.listdir(self.path):
             if name.endswith(_DELETED):
                 self._delete_directory(name)
             elif name != METADATA_DIRECTORY and (match := _PARTITION_NAME.fullmatch(name)):
                 self._load_log(TopicPartition(match[1], int(match[2])), name, same_boot)
+                if len(self.logs) % LOGS_IN_ONE_SYNC == 0:
+                    self._sync_all(list(self.logs.values()))
+        if self.rewriting is not None:
+            self.rewriting.names_in(self.path)
+            self.disk.sync_dir(self.path)
         self._sync_all(list(self.logs.values()))
-        if boot_id and not same_boot:  # only now: a power cut before this point is another one for the next start
-            write_file_durably(disk, f"{self.path}/{BOOT_ID}", boot_id.encode())
 
     def _read_offsets(self, name: str) -> dict[TopicPartition, int]:
         path = f"{self.path}/{name}"
@@ -167,12 +182,9 @@ class LogDir:
             return {}
         return decode_offsets(path, read_file(self.disk, path))
 
-    def _last_boot_id(self) -> str:
-        path = f"{self.path}/{BOOT_ID}"
-        return read_file(self.disk, path).decode() if self.disk.exists(path) else ""
-
     def _load_log(self, tp: TopicPartition, name: str, same_boot: bool) -> None:
         directory = f"{self.path}/{name}"
+        restore_names(self.disk, directory)
         last_life = LastLife(
             clean=self.clean_shutdown_broker_epoch is not None,
             same_boot=same_boot,
@@ -194,6 +206,7 @@ class LogDir:
                 last_life=last_life,
                 cache=self._cache,
                 sync=False,
+                rewriting=self.rewriting,
             )
         except CorruptLogError as error:
             self.offline[tp] = error
@@ -201,6 +214,8 @@ class LogDir:
         log.on_cut_below = self._lower
         if not last_life.clean:  # a life that was killed may have made the log and not come to syncing it
             metadata = self.disk.open(f"{directory}/{PARTITION_METADATA}")
+            if self.rewriting is not None:
+                self.rewriting.whole(metadata)
             log.must_sync([], [metadata], [directory, self.path])
         self.logs[tp] = log
 
@@ -240,9 +255,7 @@ class LogDir:
                 log_files, log_directories = log.begin_sync()
                 files += log_files
                 directories.update(dict.fromkeys(log_directories))
-            self.disk.sync_now(files)
-            for directory in directories:
-                self.disk.sync_dir(directory)
+            self.disk.sync_now(files, list(directories))
             for log in dirty:
                 log.end_sync()
             dirty = [log for log in dirty if log.needs_sync]

@@ -184,9 +184,7 @@ class LogState:
         try:
             while not self.dirt.is_clean:
                 files, directories = self.begin_sync()
-                self.disk.sync_now(files)
-                for path in directories:
-                    self.disk.sync_dir(path)
+                self.disk.sync_now(files, directories)
                 self.end_sync()
         except DiskError as error:
             raise self._fence(error) from error

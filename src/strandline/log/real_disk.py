@@ -20,7 +20,6 @@ from strandline.log.real_sync import (
     disk_error,
     load_syncfs,
     sync_directory,
-    sync_file,
     sync_group,
 )
 from strandline.log.sync_thread import SyncThread
@@ -136,20 +135,19 @@ class RealDisk:
 
     # ------------------------------------------------------------------ syncs
 
-    def sync_now(self, files: Sequence[File]) -> None:
-        """fdatasync each, blocking. Raises DiskError; the file that failed is poisoned."""
-        self._refuse_if_poisoned()
-        for file in cast("Sequence[RealFile]", files):
-            fd = file.descriptor()
-            self.waits_for = file.path
-            try:
-                sync_file(file, fd)
-            except DiskError as error:
-                file.poison = file.poison or error
-                raise
-            finally:
-                self.waits_for = ""
+    def sync_now(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
+        """One group sync, blocking. Raises DiskError: nothing of the group may be relied on."""
+        pairs = self._pinned(cast("Sequence[RealFile]", files))
+        self.waits_for = files[0].path if files else "".join(directories[:1])
+        try:
+            self._with_descriptors(lambda: self._sync_group(pairs, directories))
+        finally:
+            self.waits_for = ""
+            for file, _ in pairs:
+                file.unpin()
+        for file, _ in pairs:
             file.dirty = False
+        self._give_up_surplus()
 
     def sync_dir(self, path: str) -> None:
         """Make the directory's entries durable, blocking. Raises DiskPoisoned, DiskError, FileNotFoundError."""
@@ -175,11 +173,7 @@ class RealDisk:
 
     def _sync_pinned(self, files: Sequence[RealFile], directories: Sequence[str]) -> asyncio.Future[None]:
         """The descriptors stay open until the thread has done with them, whoever still waits for it by then."""
-        self._refuse_if_poisoned()
-        pairs = [(file, file.descriptor()) for file in files]
-        for file in files:
-            file.pins += 1
-            file.dirty = False  # what is written while the sync runs belongs to the next one, and sets this again
+        pairs = self._pinned(files)
 
         def finished() -> None:
             for file in files:
@@ -187,8 +181,17 @@ class RealDisk:
 
         return self._sync_thread.run(partial(self._sync_group, pairs, tuple(directories)), finished)
 
-    def _sync_group(self, pairs: list[tuple[RealFile, int]], directories: tuple[str, ...]) -> None:
-        """In the sync thread. After a failure none of these files is written again, whichever it was that failed."""
+    def _pinned(self, files: Sequence[RealFile]) -> list[tuple[RealFile, int]]:
+        """The files of a sync that begins, with their descriptors, which stay. Raises DiskPoisoned, DiskError."""
+        self._refuse_if_poisoned()
+        pairs = [(file, file.descriptor()) for file in files]
+        for file in files:
+            file.pins += 1
+            file.dirty = False  # what is written while the sync runs belongs to the next one, and sets this again
+        return pairs
+
+    def _sync_group(self, pairs: list[tuple[RealFile, int]], directories: Sequence[str]) -> None:
+        """In the sync thread, or blocking. After a failure none of these files is written again, whichever failed."""
         try:
             sync_group(pairs, directories, self._syncfs, self._anchors)
         except DiskError as error:
@@ -311,11 +314,14 @@ class RealDisk:
         the least recently used), and never what is dirty or in a thread.
         """
         self._open[file] = None
+        self._give_up_surplus(file)
+
+    def _give_up_surplus(self, kept: RealFile | None = None) -> None:
         chances = 2 * len(self._open)
         while len(self._open) > self._open_files_max and chances:
             chances -= 1
             old = next(iter(self._open))
-            if old.used or old.dirty or old.pins or old is file:
+            if old.used or old.dirty or old.pins or old is kept:
                 old.used = False
                 self._open.move_to_end(old)
             else:

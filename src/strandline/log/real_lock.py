@@ -12,12 +12,9 @@ import os
 import socket
 import time
 
-from strandline.log.disk import DiskError
+from strandline.log.disk import LOCK_FILE, DiskError
 from strandline.log.real_sync import as_disk_errors
 from strandline.proto.errors import DirectoryInUse
-
-FILE_NAME = ".lock"
-"""As Kafka calls its own."""
 
 _WORD_MAX = 200
 
@@ -31,7 +28,7 @@ class RealLock:
     @classmethod
     def take(cls, path: str) -> RealLock:
         """Raises DirectoryInUse, DiskError."""
-        name = f"{path}/{FILE_NAME}"
+        name = f"{path}/{LOCK_FILE}"
         with as_disk_errors("open the lock of the directory", name):
             try:
                 fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

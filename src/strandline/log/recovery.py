@@ -22,6 +22,7 @@ from strandline.log.disk import Disk, File, read_file
 from strandline.log.epochs import LeaderEpochs
 from strandline.log.partition_log import PartitionLog
 from strandline.log.reader import IndexCache
+from strandline.log.rewriting import Rewriting, restore_names
 from strandline.log.scan import Damage, ScannedBatch, find_batch_after, only_zeros, scan_batches
 from strandline.log.segment import (
     INDEX_SUFFIX,
@@ -73,8 +74,11 @@ def open_log(
     last_life: LastLife | None = None,
     cache: IndexCache | None = None,
     sync: bool = True,
+    rewriting: Rewriting | None = None,
 ) -> PartitionLog:
     """The log of a directory, which is made if it is missing; ready for appends.
+
+    `rewriting`: what is read may stand in the page cache alone, and is written again unless the stop was clean.
 
     `sync=False` leaves it to the caller to call `sync_now` (many logs at once): until then `durable_offset` counts for
     nothing.
@@ -84,7 +88,9 @@ def open_log(
         DiskError: the disk failed.
     """
     disk.mkdir(directory)
+    restore_names(disk, directory)
     opening = _Opening(disk, directory, clock.wall_ms(), config or LogConfig(), last_life or LastLife())
+    opening.rewriting = None if opening.last_life.clean else rewriting
     try:
         opening.load()
         producers = opening.snapshots.load(opening.segments, opening.log_end_offset, opening.now_ms)
@@ -123,6 +129,7 @@ class _Opening:
         self.now_ms = now_ms
         self.config = config
         self.last_life = last_life
+        self.rewriting: Rewriting | None = None
         self.segments: list[Segment] = []
         self.touched: list[File] = []
         self.opened: list[File] = []
@@ -149,6 +156,8 @@ class _Opening:
         else:
             self.names_changed = True  # a life that was killed may not have come to syncing a name it made
             self._recover(index_names)
+            if self.rewriting is not None:
+                self.rewriting.names_in(self.directory)
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
         if not epochs_known or self._first_epoch_is_late():
             self._epochs_from_batches()
@@ -277,13 +286,18 @@ class _Opening:
                 break
             end = 0
             segment.reset_indexes()
+            again = None if self.rewriting is None else self.rewriting.content(segment.file)
             for found in scan_batches(segment.file, expected, epoch):
                 if isinstance(found, Damage):
                     damage = found
                     break
                 self._take_in(segment, found)
+                if again is not None and found.header.next_offset > self.last_life.recovery_point:
+                    again.take(found.position, found.data)
                 expected, epoch = found.header.next_offset, found.header.leader_epoch
                 end = found.position + found.header.size
+            if again is not None:
+                again.end()
             segment.size = end
             i += damage is None
         if damage is None:
@@ -336,7 +350,9 @@ class _Opening:
         del self.segments[last + 1 :]
         for i in range(first, last + 1):
             segment = self.segments[i]
-            if segment.allocated != segment.size:
+            if self.rewriting is not None:
+                self.rewriting.size(segment.file, segment.size)
+            elif segment.allocated != segment.size:
                 segment.file.truncate(segment.size)
             segment.allocated = segment.allocate_at = segment.size
             self.touched.append(segment.file)

@@ -53,6 +53,7 @@ MARKS: dict[str, str] = {
     "log-offline": "a partition went offline because its log cannot be used",
     # the log
     "torn-tail-cut": "recovery cut a torn batch off the end of a log",
+    "written-again": "recovery wrote batches again that another process of this boot had left, and synced them",
     "damage-refused": "recovery found damage that is no torn tail, and refused to use the log",
     "clean-start": "logs were opened after a clean shutdown, without recovery",
     "segment-rolled": "a log began a new segment",

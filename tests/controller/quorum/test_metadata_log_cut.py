@@ -10,6 +10,7 @@ from strandline.chaos.sim.world import World, WorldConfig
 from strandline.controller.quorum.api import QuorumConfig
 from strandline.controller.quorum.metadata_log import MetadataLog, build_data_batch
 from strandline.controller.raft.messages import Batch, OffsetAndEpoch
+from strandline.log.rewriting import Rewriting
 
 DIRECTORY = "/data/__cluster_metadata-0"
 CONFIG = QuorumConfig(log_segment_bytes=1_000)
@@ -18,7 +19,7 @@ RECORDS = 40
 
 def open_log(ports: Ports) -> MetadataLog:
     ports.disk.mkdir("/data")
-    log = MetadataLog.open(ports.disk, DIRECTORY, ports.clock, CONFIG)
+    log = MetadataLog.open(ports.disk, DIRECTORY, ports.clock, CONFIG, Rewriting(ports.disk))
     for directory in ("/", "/data"):
         ports.disk.sync_dir(directory)
     return log

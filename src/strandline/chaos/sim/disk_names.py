@@ -1,8 +1,10 @@
 """The directories of a simulated disk: names as written, and those that no sync covers yet.
 
-A directory is one block of the disk. A sync of it that fails marks the block clean, as with a file's page: the names
-are seen as before, another sync succeeds without writing anything, and only a further change of a name in that
-directory makes the block dirty again, so that the next sync writes it as it then is.
+A directory is a few blocks of the disk. A sync of it that fails marks them clean, as it does with a file's pages: the
+names are seen as before, and another sync succeeds without writing anything. A block is dirty again when a name in it
+changes. Nobody can tell which names share a block, so what is there counts as written again only when that very name
+changes again. (What is not there has no block of its own: any change in the directory takes it along. That is where
+this model is kinder than a disk: a block all of whose names are gone would be left out.)
 """
 
 from __future__ import annotations
@@ -42,6 +44,13 @@ class NameChange:
     def revert(self) -> None:
         for directory, name, before, _ in reversed(self.steps):
             _set(directory, name, before)
+
+    def written(self) -> None:
+        """The blocks that hold these names got to the disk."""
+        for directory, name, *_ in self.steps:
+            directory.lost.pop(name, None)
+            for gone in [other for other in directory.lost if other not in directory.entries]:
+                del directory.lost[gone]
 
 
 def _set(directory: DirNode, name: str, node: FileNode | DirNode | None) -> None:
@@ -96,12 +105,11 @@ class Names:
         return [change for change in self.unsynced if change.touches(directory)]
 
     def complete_sync(self, covered: Sequence[NameChange]) -> None:
-        """The second instant: they are durable, and with them whatever else their directories hold."""
+        """The second instant: they are durable, and with them what else their blocks hold."""
         done = set(covered)
         self.unsynced = [change for change in self.unsynced if change not in done]
         for change in covered:
-            for directory, *_ in change.steps:
-                directory.lost.clear()
+            change.written()
 
     def fail_sync(self, directory: DirNode, covered: Sequence[NameChange]) -> None:
         """The sync of `directory` failed: nothing will write these changes of its names any more."""
@@ -123,9 +131,8 @@ class Names:
         lost, kept = self._draw(rng)
         for change in reversed(lost):
             change.revert()
-        for change in kept:  # it got to the disk with the block that holds its directory
-            for directory, *_ in change.steps:
-                directory.lost.clear()
+        for change in kept:
+            change.written()
         for directory in self._directories():
             if directory.lost:
                 now = [(directory, name, node, directory.entries.get(name)) for name, node in directory.lost.items()]

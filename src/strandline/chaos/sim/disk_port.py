@@ -255,17 +255,13 @@ class DiskPort:
 
     # --- syncs ---
 
-    def sync_now(self, files: Sequence[File]) -> None:
-        self._refuse_if_poisoned()
-        for file in files:
-            assert isinstance(file, SimFile)
-            token = file.begin_sync()
-            self._disk.blocks(self._process)
-            failed = self._disk.struck("syncs", file.path)
-            file.finish_sync(token, failed=failed)
-            if failed:
-                raise DiskError(errno.EIO, "Input/output error in fdatasync", file.path)
-        self._process.stall(self._disk.sync_us(len(files)))
+    def sync_now(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
+        group = self._begin_sync(files, directories)
+        self._disk.blocks(self._process)
+        error = self._carry_out(group)
+        if error is not None:
+            raise error
+        self._process.stall(self._disk.sync_us(len(files) + len(directories)))
 
     def sync_dir(self, path: str) -> None:
         names = self._names()
@@ -280,6 +276,11 @@ class DiskPort:
         self._process.stall(self._disk.sync_us(1))
 
     async def sync(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
+        group = self._begin_sync(files, directories)
+        self._later(self._disk.sync_us(len(files) + len(directories)), self._sync_done, group)
+        await group.done
+
+    def _begin_sync(self, files: Sequence[File], directories: Sequence[str]) -> _Group:
         names = self._names()
         self._refuse_if_poisoned()
         covered: list[tuple[SimFile, int]] = []
@@ -291,9 +292,7 @@ class DiskPort:
             node = names.find(path)
             if isinstance(node, DirNode):  # one that was deleted meanwhile has nothing left to make durable
                 changes.append((path, node, names.begin_sync(node)))
-        group = _Group(covered, changes, self._disk.power_cuts, self._disk.loop.create_future())
-        self._later(self._disk.sync_us(len(covered) + len(directories)), self._sync_done, group)
-        await group.done
+        return _Group(covered, changes, self._disk.power_cuts, self._disk.loop.create_future())
 
     def _sync_done(self, group: _Group) -> None:
         self._disk.end_sync(lambda: self._finish_sync(group))

@@ -1,0 +1,114 @@
+"""Mutants of what is relied on after a disk has failed, hung, or been used by two (D-32; schedules 47, 51, 58, 59)."""
+
+from __future__ import annotations
+
+from strandline.chaos.mutants.mutant import Mutant, one_change
+
+_REWRITING = "tests/log/test_rewriting.py"
+_FAILED_SYNCS = "tests/log/test_failed_syncs.py::test_lives_with_failed_syncs"
+_SCHEDULE_47 = "tests/schedules/replication/test_failed_syncs.py::test_47_a_failed_sync_is_retried_by_a_restart"
+_QUORUM_47 = "tests/schedules/quorum/test_failed_syncs.py"
+
+RESTARTS: tuple[Mutant, ...] = (
+    one_change(
+        "content-not-written-again",
+        "A9: after a restart in the same boot batches count once they are written again",
+        "log.recovery:_Opening._recover_from",
+        "again = None if self.rewriting is None else self.rewriting.content(segment.file)",
+        "again = None",
+        f"{_SCHEDULE_47}",
+        f"{_FAILED_SYNCS}",
+    ),
+    one_change(
+        "every-boot-is-fresh",
+        "A9: what is read in the boot of an earlier process may be in the page cache alone",
+        "log.boots:Boots.fresh",
+        "return bool(self._now and self._used) and self._now != self._used",
+        "return True",
+        f"{_SCHEDULE_47}",
+    ),
+    one_change(
+        "boot-noted-when-all-is-well",
+        "A9: a start that failed has used the directory in this boot, too",
+        "log.boots:Boots.note_used",
+        "if self._now != self._used:",
+        "if False:",
+        f"{_REWRITING}::test_a_start_of_a_new_boot_that_failed_is_remembered",
+    ),
+    one_change(
+        "read-again-not-written-again",
+        "A9: the bytes that held their checksums are written, not what another read finds",
+        "log.rewriting:ContentAgain.end",
+        'b"".join(self._parts)',
+        "self._file.pread(self._bytes, self._position)",
+        f"{_REWRITING}::test_what_was_verified_is_written_and_not_what_is_read_later",
+    ),
+    one_change(
+        "size-not-set-again",
+        "A9: a file's size counts once it is set again",
+        "log.rewriting:Rewriting.size",
+        "file.truncate(size + 1)",
+        "pass",
+        f"{_REWRITING}::test_a_cut_that_a_failed_sync_forgot",
+    ),
+    one_change(
+        "names-not-made-again",
+        "A9: names count once they are made again",
+        "log.rewriting:Rewriting.names_in",
+        "if name not in _STAY:",
+        "if False:",
+        f"{_REWRITING}::test_names_that_a_failed_sync_forgot",
+        f"{_FAILED_SYNCS}",
+    ),
+    one_change(
+        "names-stay-away",
+        "A9: a name that is away when the process dies comes back",
+        "log.rewriting:restore_names",
+        "if name.endswith(AWAY):",
+        "if False:",
+        f"{_REWRITING}::test_it_may_end_anywhere",
+    ),
+    one_change(
+        "the-lock-is-renamed",
+        "A9: the lock's own name stays where it is",
+        "log.rewriting:Rewriting.names_in",
+        "if name not in _STAY:",
+        "if True:",
+        f"{_REWRITING}::test_the_lock_keeps_its_name",
+    ),
+    one_change(
+        "topic-id-not-written-again",
+        "A9: a partition's topic id counts once it is written again",
+        "log.log_dir:LogDir._load_log",
+        "self.rewriting.whole(metadata)",
+        "pass",
+        f"{_REWRITING}::test_a_topic_id_that_a_failed_sync_forgot",
+    ),
+    one_change(
+        "clean-mark-is-only-deleted",
+        "B: a clean mark whose name comes back vouches for nothing",
+        "log.boots:take_clean_mark",
+        "file.pwrite(_TAKEN_BACK.ljust(file.size()), 0)",
+        "pass",
+        f"{_REWRITING}::test_a_clean_mark_that_comes_back_is_not_believed",
+    ),
+    one_change(
+        "metadata-not-written-again",
+        "A9: the metadata log, too, counts once it is written again",
+        "controller.quorum.metadata_log:MetadataLog.open",
+        "                rewriting=rewriting,\n",
+        "",
+        f"{_QUORUM_47}::test_47_a_failed_sync_of_metadata_is_retried_by_a_restart",
+        f"{_QUORUM_47}::test_47_a_vote_whose_name_a_failed_sync_forgot",
+    ),
+    one_change(
+        "full-where-a-sync-failed",
+        "D-32: a sync that found no room has dropped what it was to write: no full disk that is waited for",
+        "log.real_sync:sync_file",
+        'raise DiskError(number, f"sync: {os.strerror(number)}", file.path) from error',
+        'raise disk_error(error, "sync", file.path) from error',
+        "tests/log/test_real_disk.py::test_a_sync_without_room_is_no_full_disk",
+    ),
+)
+
+TABLE = (*RESTARTS,)
