@@ -213,6 +213,28 @@ def test_a_cut_that_a_failed_sync_forgot() -> None:
     assert machine.log_end() == 1
 
 
+@pytest.mark.parametrize("zeros", [1, 5_000])
+def test_zeros_behind_a_closed_segment(disk: FailingDisk, tmp_path: Path, zeros: int) -> None:
+    """A start ended between growing a file and cutting it, and the next one need not scan it: no damage."""
+    log_dir = opened(disk, tmp_path)
+    log = log_dir.create(TP, TOPIC_ID)
+    fill(log, 40, size=100)
+    assert len(log.segments) > 2
+    log.sync_now()
+    log_dir.write_checkpoints({})
+    killed(log_dir)
+    segment = tmp_path / str(TP) / f"{0:020d}.log"
+    content = segment.read_bytes()
+    segment.write_bytes(content + bytes(zeros))
+    log_dir = opened(disk, tmp_path)
+    assert not log_dir.offline
+    assert len(all_records(log_dir.logs[TP])) == 40
+    assert segment.read_bytes() == content
+    killed(log_dir)
+    segment.write_bytes(content + bytes(zeros) + b"x")
+    assert TP in opened(disk, tmp_path).offline
+
+
 @pytest.mark.parametrize("how", ["kill", "power cut"])
 def test_it_may_end_anywhere(how: str) -> None:
     """The process is killed, or the power fails, at every operation of such a start: the next one finds all of it."""

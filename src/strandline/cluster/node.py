@@ -19,7 +19,7 @@ from strandline.cluster.broker_role import BrokerRole
 from strandline.cluster.config import NodeConfig
 from strandline.cluster.config_identity import HTTP, INTERNAL
 from strandline.cluster.faults.injection import FaultInjection
-from strandline.cluster.format import random_id, read_directory
+from strandline.cluster.format import random_id, read_directory, take_directory
 from strandline.cluster.http.pages import commands_of, routes_of
 from strandline.cluster.http.protocol import HttpServer
 from strandline.cluster.internal.health import TellsHealth
@@ -52,6 +52,7 @@ class Node:
 
         Raises:
             ConfigError: the directory is not formatted, or not for this node.
+            DirectoryInUse: another process uses it.
             CorruptLogError, DiskError: the directory cannot be used.
         """
         self.config = config
@@ -63,6 +64,15 @@ class Node:
         self.rng = rng
         self.rpc = rpc
         self.incarnation_id = random_id(rng)
+        self._lock = take_directory(disk, config)
+        try:
+            self._build()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _build(self) -> None:
+        config, disk, clock, rng, rpc = self.config, self.disk, self.clock, self.rng, self.rpc
         directory = read_directory(disk, config)
         self.log_dir = LogDir.open(disk, config.log_dirs, clock, node_id=config.node)
         self.cluster_id = self.log_dir.meta.cluster_id
@@ -155,6 +165,7 @@ class Node:
                 await listener.close()
         self.quorum.abandon()
         await self._close_ports()
+        self._lock.release()
 
     async def _close_ports(self) -> None:
         if self._health is not None:
@@ -210,6 +221,7 @@ class Node:
         await self._close_ports()
         if clean:
             clean = await self._ended(self._close_log_dir(epoch))
+        self._lock.release()
         log.info("node stopped", node=self.config.node_id, clean=clean)
 
     async def _ended(self, ending: Awaitable[None]) -> bool:

@@ -132,6 +132,8 @@ class LogDir:
             CorruptLogError: meta.properties or a checkpoint is damaged.
             DiskError: the disk failed.
         """
+        if disk.exists(path):
+            restore_names(disk, path)
         meta = read_meta_properties(disk, path)
         if cluster_id is not None and cluster_id != meta.cluster_id:
             raise ConfigError("log.dir", path, f"it belongs to cluster {meta.cluster_id}, this node to {cluster_id}")
@@ -145,7 +147,6 @@ class LogDir:
 
     def _load(self) -> None:
         disk = self.disk
-        restore_names(disk, self.path)
         disk.sync_dir(self.path)
         disk.sync_dir(self.path.rpartition("/")[0] or "/")  # a format that was killed may not have come to it
         boots = Boots(disk, self.path)

@@ -245,7 +245,7 @@ class _Opening:
         """Segments that are not scanned must at least reach to the next one. Raises CorruptLogError."""
         for segment, following in zip(segments, self.segments[1:], strict=False):
             try:
-                end = segment.end_offset()
+                end = self._end_without_zeros(segment)
             except KafkaError as error:
                 position, offset, reason = int(error.figures["position"]), None, error.message
             else:
@@ -255,6 +255,20 @@ class _Opening:
             reason += "; this part of the log was durable once"
             mark("damage-refused")
             raise CorruptLogError(segment.file.path, position, offset, reason, ADVICE)
+
+    def _end_without_zeros(self, segment: Segment) -> int:
+        """Where it ends. Zeros behind its batches are what a start left that was cut short while it set the size again
+        (`Rewriting.size`). Raises KafkaError."""
+        try:
+            return segment.end_offset()
+        except KafkaError as error:
+            position = int(error.figures["position"])
+            if not only_zeros(segment.file, position, segment.size):
+                raise
+        segment.file.truncate(position)
+        segment.size = segment.allocated = segment.allocate_at = position
+        self.touched.append(segment.file)
+        return segment.end_offset()
 
     # ------------------------------------------------------------------ after any other stop
 

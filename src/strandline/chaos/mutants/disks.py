@@ -52,6 +52,14 @@ RESTARTS: tuple[Mutant, ...] = (
         f"{_REWRITING}::test_a_cut_that_a_failed_sync_forgot",
     ),
     one_change(
+        "zeros-behind-a-closed-segment-are-damage",
+        "A9: a start that is cut short while it sets a size again has damaged nothing",
+        "log.recovery:_Opening._end_without_zeros",
+        "if not only_zeros(segment.file, position, segment.size):",
+        "if True:",
+        f"{_REWRITING}::test_zeros_behind_a_closed_segment",
+    ),
+    one_change(
         "names-not-made-again",
         "A9: names count once they are made again",
         "log.rewriting:Rewriting.names_in",

@@ -3,8 +3,8 @@
 A directory is a few blocks of the disk. A sync of it that fails marks them clean, as it does with a file's pages: the
 names are seen as before, and another sync succeeds without writing anything. A block is dirty again when a name in it
 changes. Nobody can tell which names share a block, so what is there counts as written again only when that very name
-changes again. (What is not there has no block of its own: any change in the directory takes it along. That is where
-this model is kinder than a disk: a block all of whose names are gone would be left out.)
+changes again. (What is gone for good has no block of its own: any change in the directory takes it along. That is
+where this model is kinder than a disk: a block all of whose names are gone would be left out.)
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ class DirNode:
         self.entries: dict[str, FileNode | DirNode] = {}
         self.lost: dict[str, FileNode | DirNode | None] = {}
         """Names whose change a failed sync should have written: what is really on the disk under them."""
+
+    def lost_under_another_name(self, node: FileNode | DirNode | None) -> bool:
+        """It was renamed, and its new name is not on the disk: a rename is one step, and no half of it is there."""
+        return any(found is node and name in self.lost for name, found in self.entries.items())
 
 
 @dataclass(eq=False)
@@ -50,7 +54,8 @@ class NameChange:
         for directory, name, *_ in self.steps:
             directory.lost.pop(name, None)
             for gone in [other for other in directory.lost if other not in directory.entries]:
-                del directory.lost[gone]
+                if not directory.lost_under_another_name(directory.lost[gone]):
+                    del directory.lost[gone]
 
 
 def _set(directory: DirNode, name: str, node: FileNode | DirNode | None) -> None:
