@@ -7,6 +7,7 @@ from strandline.chaos.mutants.mutant import Mutant, one_change
 _REWRITING = "tests/log/test_rewriting.py"
 _FAILED_SYNCS = "tests/log/test_failed_syncs.py::test_lives_with_failed_syncs"
 _SCHEDULE_47 = "tests/schedules/replication/test_failed_syncs.py::test_47_a_failed_sync_is_retried_by_a_restart"
+_SCHEDULE_51 = "tests/schedules/quorum/test_directory_lock.py"
 _QUORUM_47 = "tests/schedules/quorum/test_failed_syncs.py"
 
 RESTARTS: tuple[Mutant, ...] = (
@@ -119,4 +120,23 @@ RESTARTS: tuple[Mutant, ...] = (
     ),
 )
 
-TABLE = (*RESTARTS,)
+LOCKS: tuple[Mutant, ...] = (
+    one_change(
+        "a-directory-for-everybody",
+        "A3: one process in a data directory",
+        "cluster.format:take_directory",
+        "lock = disk.lock(path)",
+        'lock = type("NoLock", (), {"release": lambda self: None})()',
+        f"{_SCHEDULE_51}::test_51_two_processes_on_one_directory",
+    ),
+    one_change(
+        "a-directory-formatted-by-everybody",
+        "A3: nobody formats a directory that a process has",
+        "cluster.format:format_directory",
+        "lock = disk.lock(path)",
+        'lock = type("NoLock", (), {"release": lambda self: None})()',
+        f"{_SCHEDULE_51}::test_51_a_directory_is_formatted_under_a_node",
+    ),
+)
+
+TABLE = (*RESTARTS, *LOCKS)
