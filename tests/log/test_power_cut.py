@@ -119,7 +119,7 @@ class Lives:
         logs = {tp: self.check(tp, log_dir) for tp in TPS}
         self.power_lost = False
         failed: list[Any] = []
-        syncer = Syncer(ports.disk, self.synced, lambda *what: failed.append(what))
+        syncer = Syncer(ports.disk, self.synced, lambda *what: failed.append(what), failed.append)
         for _ in range(self.rng.randint(0, 40)):
             for tp in TPS:
                 self.step(self.expected[tp], logs[tp], log_dir)

@@ -35,6 +35,7 @@ from strandline.log.log_dir import LogDir
 from strandline.proto.errors import FatalError, KafkaError, StorageError
 from strandline.proto.ids import NO_BROKER_EPOCH
 from strandline.proto.ports import Clock, Rng, Rpc, RpcServer, StreamHandler, UnaryHandler
+from strandline.proto.tasks import spawn
 
 log = structlog.get_logger("strandline.node")
 
@@ -151,7 +152,7 @@ class Node:
             self.broker.start(self.config.advertised(INTERNAL, self._server.endpoint))
         if isinstance(self._server, TellsHealth):
             await self._server.set_serving(False)
-            self._health = asyncio.ensure_future(self._tell_health(self._server))
+            self._health = spawn(self._tell_health(self._server), self._fatal)
 
     async def _tell_health(self, server: TellsHealth) -> None:
         await self.wait_ready()

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from uuid import UUID
 
+import structlog
+
 from strandline.log.boots import Boots, take_clean_mark
 from strandline.log.checkpoints import (
     CLEAN_SHUTDOWN,
@@ -32,6 +34,9 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, CorruptLogError, KafkaError, StorageError, StrandlineError
 from strandline.proto.ids import NodeId, TopicId, TopicPartition
 from strandline.proto.ports import Clock
+from strandline.proto.tasks import Report, spawn
+
+logger = structlog.get_logger("strandline.log")
 
 LOGS_IN_ONE_SYNC = 256
 """While they are loaded: what is written again keeps its descriptor until it is synced."""
@@ -59,6 +64,10 @@ def format_log_dir(disk: Disk, path: str, cluster_id: str, node_id: NodeId, dire
     write_file_durably(disk, meta_path, properties.encode())
     disk.sync_dir(path.rpartition("/")[0] or "/")
     return properties
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 def read_meta_properties(disk: Disk, path: str) -> MetaProperties:
@@ -102,6 +111,8 @@ class LogDir:
         self._log_starts: dict[TopicPartition, int] = {}
         self._written: dict[str, bytes] = {}
         self._deletions: dict[asyncio.Task[None], None] = {}
+        self.on_fatal: Report = _raise
+        """Told of what nobody foresaw, after which nothing here can be relied on."""
         self.fresh_boot = False
         """No process of this boot has used the directory before: what was read is on the disk."""
         self.rewriting: Rewriting | None = None
@@ -369,13 +380,17 @@ class LogDir:
         for log in self.logs.values():
             log.expire_producers(now_ms)
             if log.removed:
-                task = asyncio.get_running_loop().create_task(self._delete_removed(log))
+                task = spawn(self._delete_removed(log), self.on_fatal)
                 self._deletions[task] = None
                 task.add_done_callback(self._deletions.pop)
 
     async def _delete_removed(self, log: PartitionLog) -> None:
         await asyncio.sleep(log.config.file_delete_delay_ms / 1000)
-        await log.delete_removed()
+        try:
+            await log.delete_removed()
+        except (DiskError, FileNotFoundError) as error:
+            name = str(log.topic_partition)
+            logger.error("segments below the log's start stay on the disk", partition=name, error=str(error))
 
     def _lower(self, log: PartitionLog, offset: int) -> None:
         """A log is about to be cut: a recovery point above the cut would make its next recovery refuse it, a log start

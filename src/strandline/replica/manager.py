@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import structlog
 
-from strandline.log.disk import Disk, DiskError
+from strandline.log.disk import Disk
 from strandline.log.log_dir import LogDir
 from strandline.log.partition_log import AppendResult, PartitionLog
 from strandline.log.syncer import Syncer
@@ -84,10 +84,11 @@ class ReplicaManager:
         self.broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
         self.counters = ReplicaCounters()
         self._on_fatal = on_fatal
+        log_dir.on_fatal = self.fatal
         self._set = PartitionSet(node_id, log_dir, clock, config, self)
         self._partitions = self._set.partitions
         self._streams = Streams(self)
-        self._syncer = Syncer(disk, self._synced, self._sync_failed)
+        self._syncer = Syncer(disk, self._synced, self._sync_failed, self.fatal)
         self._isr_changes = IsrChanges(send_alter_partition, self._isr_answered, self.fatal)
         self._publisher = Publisher(config.watermark_delay_ms)
         self._upkeep = Upkeep(self, self._partitions, log_dir, self._streams, self._syncer)
@@ -473,7 +474,7 @@ class ReplicaManager:
             elif partition.follower is not None:
                 self._streams.synced(partition)
 
-    def _sync_failed(self, logs: list[PartitionLog], error: DiskError) -> None:
+    def _sync_failed(self, logs: list[PartitionLog], error: OSError) -> None:
         for plog in logs:
             partition = self._partitions.get(plog.topic_partition)
             if partition is not None and partition.log is plog:

@@ -7,6 +7,8 @@ from strandline.chaos.mutants.mutant import Mutant, one_change
 _REWRITING = "tests/log/test_rewriting.py"
 _FAILED_SYNCS = "tests/log/test_failed_syncs.py::test_lives_with_failed_syncs"
 _SCHEDULE_47 = "tests/schedules/replication/test_failed_syncs.py::test_47_a_failed_sync_is_retried_by_a_restart"
+_TASKS = "tests/proto/test_tasks.py"
+_SYNCER = "tests/log/test_syncer_failures.py"
 _SCHEDULE_51 = "tests/schedules/quorum/test_directory_lock.py"
 _QUORUM_47 = "tests/schedules/quorum/test_failed_syncs.py"
 
@@ -139,4 +141,65 @@ LOCKS: tuple[Mutant, ...] = (
     ),
 )
 
-TABLE = (*RESTARTS, *LOCKS)
+TASKS: tuple[Mutant, ...] = (
+    one_change(
+        "task-ends-unseen",
+        "A9: the unforeseen end of a task that nobody awaits is told",
+        "proto.tasks:spawn",
+        "if error is not None:",
+        "if False:",
+        f"{_TASKS}::test_an_exception_is_told_once",
+        f"{_TASKS}::test_what_should_not_end_is_told_when_it_does",
+    ),
+    one_change(
+        "task-cancelled-by-nobody",
+        "A9: a cancellation that nobody asked for is an unforeseen end",
+        "proto.tasks:_unforeseen",
+        "return None if task.cancelling() else",
+        "return None if True else",
+        f"{_TASKS}::test_a_cancellation_that_nobody_asked_for_is_told",
+        f"{_SYNCER}::test_a_syncer_that_is_cancelled_by_nobody_is_fatal",
+    ),
+    one_change(
+        "syncer-ends-in-silence",
+        "A9: what nobody foresaw in the syncer is fatal",
+        "log.syncer:Syncer._run",
+        "            self._on_fatal(error)\n",
+        "",
+        f"{_SYNCER}::test_what_nobody_foresaw_is_fatal",
+    ),
+    one_change(
+        "syncer-ends-and-fences-nothing",
+        "A9: what was to be synced when the syncer ended is fenced",
+        "log.syncer:Syncer._break",
+        "log.sync_failed(error)",
+        "pass",
+        f"{_SYNCER}::test_what_nobody_foresaw_is_fatal",
+    ),
+    one_change(
+        "syncer-takes-marks-after-its-end",
+        "A9: what is marked after the syncer has ended is fenced",
+        "log.syncer:Syncer.mark",
+        "if self._broken is not None:",
+        "if False:",
+        f"{_SYNCER}::test_what_nobody_foresaw_is_fatal",
+    ),
+    one_change(
+        "checkpoint-not-renamed-and-forgotten",
+        "A9: what fails for a log at the end of a sync fences it",
+        "log.syncer:Syncer._end",
+        "failed[log] = error",
+        "pass",
+        f"{_SYNCER}::test_what_fails_for_one_log_fences_that_one",
+    ),
+    one_change(
+        "one-log-s-failure-is-the-group-s",
+        "A9: what fails for one log at the beginning of a sync fences that one alone",
+        "log.syncer:Syncer._sync_group",
+        "                failed[log] = error\n",
+        "                failed = dict.fromkeys(self._group, error)\n",
+        f"{_SYNCER}::test_what_fails_for_one_log_fences_that_one",
+    ),
+)
+
+TABLE = (*RESTARTS, *LOCKS, *TASKS)

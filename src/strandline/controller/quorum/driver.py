@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from strandline.controller.quorum import wire
 from strandline.controller.quorum.api import LeaderAndEpoch, QuorumConfig
@@ -26,13 +27,14 @@ from strandline.controller.raft.messages import (
     SendRequest,
 )
 from strandline.controller.raft.ready import Append, InstallSnapshot, LogAction, Ready, StoreSnapshotChunk, TruncateTo
-from strandline.log.disk import Disk, DiskError, DiskFull
+from strandline.log.disk import Disk, DiskFull
 from strandline.log.partition_log import PartitionLog
 from strandline.log.syncer import Syncer
 from strandline.proto.errors import CorruptLogError, FatalError, ProtocolError
 from strandline.proto.ids import Endpoint, NodeId
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock, Rpc, RpcError, RpcUnavailable
+from strandline.proto.tasks import spawn
 
 _TIMER_MS_MIN = 1.0
 """Never wake sooner: an overdue deadline must not turn into a busy loop."""
@@ -84,7 +86,7 @@ class Driver:
         self._rpc = rpc
         self._on_fatal = on_fatal
         self._loop = asyncio.get_running_loop()
-        self._syncer = Syncer(durable.disk, self._synced, self._sync_failed)
+        self._syncer = Syncer(durable.disk, self._synced, self._sync_failed, self.fail)
         self._stopped = False
         self._pumping = False
         self._pump_scheduled = False
@@ -178,7 +180,7 @@ class Driver:
         self._recovery_point_due_ms = self.now_ms() + _RECOVERY_POINT_INTERVAL_MS
         self._log.note_recovery_point()
 
-    def _sync_failed(self, _: list[PartitionLog], error: DiskError) -> None:
+    def _sync_failed(self, _: list[PartitionLog], error: OSError) -> None:
         """Never retried: a second fsync may succeed over bytes that are gone (D-32)."""
         self.fail(error)
 
@@ -361,17 +363,10 @@ class Driver:
 
     # --- tasks, failure, end -----------------------------------------------------------------------------------------
 
-    def _spawn(self, coroutine: Coroutine[object, object, None]) -> None:
-        task = self._loop.create_task(coroutine)
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = spawn(coroutine, self.fail)
         self._tasks[task] = None
-        task.add_done_callback(self._task_done)
-
-    def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(task, None)
-        if not task.cancelled() and task.exception() is not None:
-            error = task.exception()
-            assert error is not None
-            self.fail(error)
+        task.add_done_callback(self._tasks.pop)
 
     def _guarded(self, action: Callable[[], None]) -> None:
         try:
