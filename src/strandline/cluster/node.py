@@ -32,6 +32,7 @@ from strandline.controller.metadata.publisher import ImagePublisher
 from strandline.controller.quorum.quorum import Quorum
 from strandline.log.disk import Disk, DiskError
 from strandline.log.log_dir import LogDir
+from strandline.log.watched_disk import SyncWatch, WatchedDisk
 from strandline.proto.errors import FatalError, KafkaError, StorageError
 from strandline.proto.ids import NO_BROKER_EPOCH
 from strandline.proto.ports import Clock, Rng, Rpc, RpcServer, StreamHandler, UnaryHandler
@@ -60,11 +61,12 @@ class Node:
         self.faults = FaultInjection() if config.fault_injection else None
         if self.faults is not None:
             disk = self.faults.slow(disk)
-        self.disk = disk
+        self.disk = WatchedDisk(disk, clock, self._fatal)
         self.clock = clock
         self.rng = rng
         self.rpc = rpc
         self.incarnation_id = random_id(rng)
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lock = take_directory(disk, config)
         try:
             self._build()
@@ -77,7 +79,6 @@ class Node:
         directory = read_directory(disk, config)
         self.log_dir = LogDir.open(disk, config.log_dirs, clock, node_id=config.node)
         self.cluster_id = self.log_dir.meta.cluster_id
-        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.publisher = ImagePublisher(self.cluster_id)
         self.quorum = Quorum(
             node_id=config.node,
@@ -114,6 +115,8 @@ class Node:
             for listener in self.broker.listeners:
                 listener.apis = self.faults.intercept(listener.apis)
         self.loop_lag = LoopLag(clock)
+        timeout_ms = config.disk_sync_timeout_ms
+        self._sync_watch = SyncWatch(disk, timeout_ms, self._disk_stalled, self._disk_recovered, self._disk_lost)
         self.http: HttpServer | None = None
         if config.http is not None:
             self.http = HttpServer(config.http, routes_of(self), commands_of(self))
@@ -147,6 +150,7 @@ class Node:
         if self.broker is not None:
             await self.broker.bind()
         self.loop_lag.start()
+        self._sync_watch.start()
         await self.quorum.start()
         if self.broker is not None:
             self.broker.start(self.config.advertised(INTERNAL, self._server.endpoint))
@@ -175,6 +179,7 @@ class Node:
             await self._server.close()
         await self.rpc.close()
         self.loop_lag.stop()
+        self._sync_watch.stop()
         if self.http is not None:
             await self.http.close()
 
@@ -218,11 +223,12 @@ class Node:
             clean &= await self._ended(self.broker.stop(clean))
         if self.controller is not None:
             self.controller.close()
-        clean &= await self._ended(self.quorum.close())
+        clean &= await self._ended(self.quorum.close(clean))
         await self._close_ports()
         if clean:
             clean = await self._ended(self._close_log_dir(epoch))
-        self._lock.release()
+        if not self.disk.stalled:  # else the kernel lets it go with this process: a sync is still under way
+            self._lock.release()
         log.info("node stopped", node=self.config.node_id, clean=clean)
 
     async def _ended(self, ending: Awaitable[None]) -> bool:
@@ -251,6 +257,19 @@ class Node:
         if self.broker is not None:
             streams = {**streams, **self.broker.replicas.stream_handlers()}
         return unary, streams
+
+    def _disk_stalled(self, age_ms: float) -> None:
+        """A sync does not end: nothing can be made durable here. Who leads on this disk waits for it in vain."""
+        self.quorum.resign()
+        if self.broker is not None:
+            self.broker.replicas.disk_stalled(age_ms)
+
+    def _disk_recovered(self) -> None:
+        if self.broker is not None:
+            self.broker.replicas.disk_recovered()
+
+    def _disk_lost(self, age_ms: float) -> None:
+        self._fatal(FatalError(f"a sync of {self.config.log_dirs} has been under way for {age_ms / 1000:.0f} s"))
 
     def fatal(self, error: BaseException) -> None:
         """This node must stop: going on could lose data."""

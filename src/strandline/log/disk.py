@@ -76,6 +76,11 @@ class Disk(Protocol):
     Every method raises DiskError when the operating system fails, FileNotFoundError where a name it needs is missing.
     """
 
+    @property
+    def busy(self) -> bool:
+        """A group sync has been under way for much longer than syncs take. A blocking one would wait behind it, and the
+        event loop with it: what can wait for another moment does."""
+
     def lock(self, path: str) -> DirectoryLock:
         """Take the directory at `path` for this process, before anything in it is read: two processes in one directory
         vote twice in one epoch, and write over each other. The kernel holds the lock and lets it go when the process

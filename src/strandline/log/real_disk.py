@@ -6,8 +6,9 @@ import asyncio
 import errno
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import ParamSpec, TypeVar, cast
 
@@ -47,8 +48,10 @@ class RealDisk:
     """
 
     def __init__(self, *, open_files_max: int = OPEN_FILES_MAX) -> None:
+        self.busy = False  # nobody looks at the clock here: see WatchedDisk
         self.poison: DiskPoisoned | None = None
         self.waits_for = ""
+        self.calls = 0
         self._open_files_max = open_files_max
         self._open: OrderedDict[RealFile, None] = OrderedDict()
         self._anchors: dict[int, int] = {}
@@ -90,25 +93,25 @@ class RealDisk:
     def mkdir(self, path: str) -> None:
         """Make the directory and its parents."""
         self._refuse_if_poisoned()
-        with as_disk_errors("make directory", path):
+        with self._waiting(path), as_disk_errors("make directory", path):
             os.makedirs(path, exist_ok=True)
 
     def rename(self, source: str, target: str) -> None:
         """Atomic; durable after `sync_dir`."""
         self._refuse_if_poisoned()
-        with as_disk_errors("rename", source):
+        with self._waiting(source), as_disk_errors("rename", source):
             os.rename(source, target)
 
     def unlink(self, path: str) -> None:
         """Remove the name. Raises FileNotFoundError."""
         self._refuse_if_poisoned()
-        with as_disk_errors("delete", path):
+        with self._waiting(path), as_disk_errors("delete", path):
             os.unlink(path)
 
     def rmdir(self, path: str) -> None:
         """Remove an empty directory."""
         self._refuse_if_poisoned()
-        with as_disk_errors("remove directory", path):
+        with self._waiting(path), as_disk_errors("remove directory", path):
             os.rmdir(path)
 
     def free_bytes(self, path: str) -> int:
@@ -138,11 +141,10 @@ class RealDisk:
     def sync_now(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
         """One group sync, blocking. Raises DiskError: nothing of the group may be relied on."""
         pairs = self._pinned(cast("Sequence[RealFile]", files))
-        self.waits_for = files[0].path if files else "".join(directories[:1])
         try:
-            self._with_descriptors(lambda: self._sync_group(pairs, directories))
+            with self._waiting(files[0].path if files else "".join(directories[:1])):
+                self._with_descriptors(lambda: self._sync_group(pairs, directories))
         finally:
-            self.waits_for = ""
             for file, _ in pairs:
                 file.unpin()
         for file, _ in pairs:
@@ -152,14 +154,12 @@ class RealDisk:
     def sync_dir(self, path: str) -> None:
         """Make the directory's entries durable, blocking. Raises DiskPoisoned, DiskError, FileNotFoundError."""
         self._refuse_if_poisoned()
-        self.waits_for = path
         try:
-            self._with_descriptors(lambda: sync_directory(path))
+            with self._waiting(path):
+                self._with_descriptors(lambda: sync_directory(path))
         except DiskPoisoned as error:
             self.poison = error
             raise
-        finally:
-            self.waits_for = ""
 
     async def sync(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
         """One group sync in the sync thread. Raises DiskError: nothing of the group may be relied on."""
@@ -204,6 +204,16 @@ class RealDisk:
             for file, _ in pairs:
                 file.poison = file.poison or error
             raise
+
+    @contextmanager
+    def _waiting(self, path: str) -> Iterator[None]:
+        """A call that may block: see `waits_for`."""
+        self.calls += 1
+        self.waits_for = path
+        try:
+            yield
+        finally:
+            self.waits_for = ""
 
     def _refuse_if_poisoned(self) -> None:
         if self.poison is not None:
@@ -278,7 +288,8 @@ class RealDisk:
             file.fd = -1
 
     def _descriptor(self, path: str, flags: int) -> int:
-        return self._with_descriptors(partial(_open, path, os.O_RDWR | flags))
+        with self._waiting(path):
+            return self._with_descriptors(partial(_open, path, os.O_RDWR | flags))
 
     def _anchor(self, path: str, fd: int) -> int:
         """The device that holds the file; the first time with a descriptor of its own, kept for syncfs."""

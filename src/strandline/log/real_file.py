@@ -19,6 +19,8 @@ class Descriptors(Protocol):
     """Why nothing on the disk is written any more."""
     waits_for: str
     """The file in a call of which the event loop's thread is, for whoever watches it from outside."""
+    calls: int
+    """Which of all such calls that is."""
 
     def reopen(self, file: RealFile) -> None:
         """Open again a descriptor that was given up."""
@@ -61,6 +63,7 @@ class RealFile:
         """Write all of `data` at `position`. Raises DiskFull, DiskError."""
         fd = self._writable()
         disk = self._disk
+        disk.calls += 1
         disk.waits_for = self._path
         try:
             written = os.pwrite(fd, data, position)
@@ -75,6 +78,7 @@ class RealFile:
     def pread(self, size: int, position: int) -> bytes:
         """Up to `size` bytes at `position`; may block."""
         fd = self._readable()
+        self._disk.calls += 1
         self._disk.waits_for = self._path
         try:
             return pread_all(fd, size, position, self._path)
@@ -93,6 +97,7 @@ class RealFile:
     def truncate(self, size: int) -> None:
         """Set the size. Raises DiskFull, DiskError."""
         fd = self._writable()
+        self._disk.calls += 1
         self._disk.waits_for = self._path
         try:
             os.ftruncate(fd, size)
@@ -104,6 +109,7 @@ class RealFile:
     def allocate(self, position: int, size: int) -> None:
         """Reserve zeroed space. Raises DiskFull, DiskError."""
         fd = self._writable()
+        self._disk.calls += 1
         self._disk.waits_for = self._path
         try:
             os.posix_fallocate(fd, position, size)

@@ -115,6 +115,9 @@ class ReplicaManager:
         for partition in self._partitions.values():
             if partition.role is Role.LEADER or partition.role is Role.FOLLOWER:
                 partition.idle()
+        if not clean:  # the disk may be why, and wait for ever
+            self._syncer.abandon()
+            self._set.abandon_deletions()
         await self._set.finish_deletions()
         await self._syncer.drain()
         if clean:
@@ -450,6 +453,18 @@ class ReplicaManager:
         self.stopped(partition)
         if leads:
             self._on_fatal(FatalError(f"{partition.topic_partition}, which this node leads, is offline: {reason}"))
+
+    def disk_stalled(self, age_ms: float) -> None:
+        """A sync under way is older than its bound: no partition of this directory can be served until it ends.
+
+        The whole node goes: nothing else moves the leaderships. (Under flush.policy = replicate acks wait for no sync.)
+        """
+        if self._sync_before_ack:
+            self.fatal(FatalError(f"a sync of {self.log_dir.path} does not end: {age_ms / 1000:.1f} s by now"))
+
+    def disk_recovered(self) -> None:
+        """The sync that was too old has ended."""
+        log.warning("the disk syncs again", path=self.log_dir.path)
 
     def connected(self, leader: NodeId) -> None:
         """A leader has accepted this broker's stream."""

@@ -94,6 +94,11 @@ class PartitionSet:
                     self._host.progressed(partition, partition.leader.brokers_changed(self.brokers, now_ms))
         return brokers_changed
 
+    def abandon_deletions(self) -> None:
+        """Leave on the disk what is not deleted yet: the next start deletes it."""
+        for task in list(self._deletions.values()):
+            task.cancel()
+
     async def finish_deletions(self) -> None:
         """Return when the deletions that are under way have ended."""
         while self._deletions:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from strandline.chaos.mutants.mutant import Mutant, one_change
+from strandline.chaos.mutants.mutant import Mutant, Patch, one_change
 
 _REWRITING = "tests/log/test_rewriting.py"
 _FAILED_SYNCS = "tests/log/test_failed_syncs.py::test_lives_with_failed_syncs"
 _SCHEDULE_47 = "tests/schedules/replication/test_failed_syncs.py::test_47_a_failed_sync_is_retried_by_a_restart"
 _TASKS = "tests/proto/test_tasks.py"
 _SYNCER = "tests/log/test_syncer_failures.py"
+_SCHEDULE_58 = "tests/schedules/quorum/test_hung_syncs.py"
+_WATCH = "tests/log/test_watched_disk.py"
 _SCHEDULE_51 = "tests/schedules/quorum/test_directory_lock.py"
 _QUORUM_47 = "tests/schedules/quorum/test_failed_syncs.py"
 
@@ -202,4 +204,60 @@ TASKS: tuple[Mutant, ...] = (
     ),
 )
 
-TABLE = (*RESTARTS, *LOCKS, *TASKS)
+HANGS: tuple[Mutant, ...] = (
+    one_change(
+        "hung-sync-is-waited-for",
+        "B: the age of the sync in flight is a health signal",
+        "replica.manager:ReplicaManager.disk_stalled",
+        "if self._sync_before_ack:",
+        "if False:",
+        f"{_SCHEDULE_58}::test_58_a_sync_hangs_under_a_broker",
+    ),
+    one_change(
+        "quorum-leads-on-a-hung-disk",
+        "A5: a leader whose disk hangs resigns",
+        "cluster.node:Node._disk_stalled",
+        "self.quorum.resign()",
+        "pass",
+        f"{_SCHEDULE_58}::test_58_a_sync_hangs_under_the_active_controller",
+    ),
+    one_change(
+        "a-stop-waits-for-the-hung-sync",
+        "B: a node whose disk hangs ends",
+        "replica.manager:ReplicaManager.close",
+        "self._syncer.abandon()",
+        "pass",
+        f"{_SCHEDULE_58}::test_58_a_combined_node_whose_disk_hangs_ends",
+    ),
+    Mutant(
+        "looks-are-a-clock",
+        "B: a sync is as old as the looks at it: a process that was stopped has no old sync",
+        (
+            Patch(
+                "log.watched_disk:SyncWatch._look",
+                "self._judge(self._looks, self._looks * self._interval_ms)",
+                "self._judge(round(self._disk.age_ms / self._interval_ms), self._disk.age_ms)",
+            ),
+            Patch("log.watched_disk:SyncWatch._judge", "elif looks == LOOKS:", "elif looks >= LOOKS:"),
+        ),
+        (f"{_WATCH}::test_a_process_that_was_stopped_has_no_old_sync",),
+    ),
+    one_change(
+        "blocking-syncs-wait-behind-a-hung-one",
+        "B: while a sync hangs the event loop begins none that would hang too",
+        "log.watched_disk:WatchedDisk._refuse_if_stalled",
+        "if self.stalled:",
+        "if False:",
+        f"{_WATCH}::test_a_sync_that_hangs_is_told_at_its_bound_and_given_up_later",
+    ),
+    one_change(
+        "poisoned-disk-is-nobody-s-business",
+        "D-32: a disk that cannot keep its names ends the node",
+        "log.watched_disk:WatchedDisk._poisoned",
+        "if tell is not None:",
+        "if False:",
+        f"{_WATCH}::test_a_poisoned_disk_is_told_once",
+    ),
+)
+
+TABLE = (*RESTARTS, *LOCKS, *TASKS, *HANGS)

@@ -160,6 +160,7 @@ class DiskPort:
     def __init__(self, disk: SimDisk, process: Process) -> None:
         self._disk = disk
         self._process = process
+        self.busy = False
         self._poison: DiskPoisoned | None = None
 
     def lock(self, path: str) -> SimLock:

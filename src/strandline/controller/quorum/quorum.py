@@ -139,9 +139,9 @@ class Quorum:
         )
         self._driver.pump()
 
-    async def close(self) -> None:
-        """Resign if leading, let the voters hear of it, sync and close the log. After a failure only give back what is
-        held. Idempotent."""
+    async def close(self, clean: bool = True) -> None:
+        """Resign if leading, let the voters hear of it, sync and close the log. After a failure, or if the stop is not
+        `clean`, only give back what is held: a sync under way may never end. Idempotent."""
         driver = self._driver
         if driver is None or driver.stopped:
             self.abandon()
@@ -149,6 +149,9 @@ class Quorum:
         if driver.core.leading is not None:
             self.resign()
             await driver.drain_calls(_CLOSE_TIMEOUT_S)
+        if not clean:
+            self.abandon()
+            return
         driver.stop()
         await driver.finish()
         if self._log is not None:
@@ -158,7 +161,7 @@ class Quorum:
     def abandon(self) -> None:
         """Stop as a killed process does: no resignation, no flush; only the file descriptors go."""
         if self._driver is not None:
-            self._driver.stop()
+            self._driver.abandon()
         if self._log is not None:
             self._log.abandon()
             self._log = None
