@@ -13,6 +13,7 @@ from strandline.chaos.nemesis.kinds import BY_NAME_ALONE, DESTRUCTIVE, FAULTS, K
 from strandline.chaos.nemesis.minority import LASTING, cripple
 from strandline.chaos.nemesis.nemesis import Nemesis
 from strandline.chaos.nemesis.options import FaultOptions
+from strandline.chaos.sim.disk import DiskFaults
 from strandline.chaos.sim.effects import EFFECTS
 from strandline.chaos.sim.network import Link
 from strandline.chaos.sim.process import Ports, ProcessState
@@ -37,6 +38,7 @@ EFFECTS_OF = {
     "wall_jump": ("wall-clock-jumped",),
     "slow_disk": ("disk-slow",),
     "fail_sync": ("sync-failed",),
+    "hang_sync": ("sync-hung",),
     "fail_write": ("write-failed", "write-torn"),
     "fail_read": ("read-failed",),
     "bit_rot": ("bit-flipped",),
@@ -119,7 +121,8 @@ def test_every_kind_strikes_and_is_undone(kind: str) -> None:
     for name in NAMES:
         disk = site.world.machines[name].disk
         assert disk.config == site.world.config.disk
-        assert (disk.faults.syncs, disk.faults.writes, disk.faults.reads, disk.faults.where) == (0, 0, 0, "")
+        assert disk.faults == DiskFaults()
+        assert not disk.hung
         assert not disk.rotten
     assert not site.nemesis.excused
     assert not site.nemesis.damaged

@@ -178,9 +178,10 @@ class SimCluster:
     # --- looking ---
 
     def nodes(self) -> Iterator[Live]:
-        """The nodes whose processes live."""
+        """The nodes whose processes live. One that is blocked in the middle of a callback is not to be looked at: its
+        memory is ahead of what it has written, and it will never say so."""
         for live in self.live.values():
-            if live.process.alive:
+            if live.process.alive and not live.process.blocked:
                 yield live
 
     def replicas(self, live: Live) -> list[Partition]:

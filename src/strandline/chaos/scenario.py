@@ -121,6 +121,8 @@ class ScenarioOptions:
         if rng.random() < 0.2 and not any("power" in kind or kind == "fail_sync" for kind in faults.kinds):
             # The memory of min.insync.replicas machines counts: no promise over power cuts.
             node["flush.policy"] = "replicate"
+        # A generator of its own: what is drawn besides stays as it is.
+        node["disk.sync.timeout.ms"] = split(seed, "hung syncs").choice(("1000", "5000"))
         duration_ms = rng.choice((5_000, 10_000, 20_000))
         drawn = cls(
             world,

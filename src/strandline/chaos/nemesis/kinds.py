@@ -32,6 +32,7 @@ FAULTS = {
     "slow_disk": disks.slow,
     "full_disk": disks.full,
     "fail_sync": disks.fail_sync,
+    "hang_sync": disks.hang_sync,
     "fail_write": disks.fail_write,
     "fail_read": disks.fail_read,
     "bit_rot": disks.bit_rot,
@@ -39,7 +40,17 @@ FAULTS = {
 }
 """name -> injects one."""
 
-_NODE_ALONE = ("stop", "stop_all", "rolling_restart", "full_disk", "fail_sync", "fail_write", "fail_read", "bit_rot")
+_NODE_ALONE = (
+    "stop",
+    "stop_all",
+    "rolling_restart",
+    "full_disk",
+    "fail_sync",
+    "hang_sync",
+    "fail_write",
+    "fail_read",
+    "bit_rot",
+)
 
 BY_NAME_ALONE = ("seesaw",)
 """Never among others: it needs its time and options of its own (`chaos/scenario.py`, `SEESAW`)."""
