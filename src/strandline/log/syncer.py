@@ -67,15 +67,17 @@ class Syncer:
 
     def abandon(self) -> None:
         """Sync nothing more, and wait for nothing: the node stops uncleanly, and a sync under way may never end."""
-        if self._task is not None:
-            self._task.cancel()
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+        self._break(FatalError("the syncer was given up"))
 
     async def _run(self) -> None:
         try:
             while self._marked:
                 await self._sync_group()
         except asyncio.CancelledError:
-            self._break(FatalError("the syncer was given up"))
+            self._break(FatalError("the syncer was cancelled"))
             raise
         except Exception as error:
             self._break(error)
