@@ -262,11 +262,11 @@ class Node:
         """A sync does not end: nothing can be made durable here. Who leads on this disk waits for it in vain."""
         self.quorum.resign()
         if self.broker is not None:
-            self.broker.replicas.disk_stalled(age_ms)
+            self.broker.replicas.disk_stalls.stalled(age_ms)
 
     def _disk_recovered(self) -> None:
         if self.broker is not None:
-            self.broker.replicas.disk_recovered()
+            self.broker.replicas.disk_stalls.recovered()
 
     def _disk_lost(self, age_ms: float) -> None:
         self._fatal(FatalError(f"a sync of {self.config.log_dirs} has been under way for {age_ms / 1000:.0f} s"))

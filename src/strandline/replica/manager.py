@@ -25,6 +25,7 @@ from strandline.replica import reads
 from strandline.replica.core.isr import PendingIsr
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.counters import ReplicaCounters
+from strandline.replica.disk_stalls import DiskStalls
 from strandline.replica.fetcher import STREAM_METHOD
 from strandline.replica.isr_changes import IsrChanges, SendAlterPartition
 from strandline.replica.partition import AppendDone, Partition, PendingAppend
@@ -93,6 +94,7 @@ class ReplicaManager:
         self._publisher = Publisher(config.watermark_delay_ms)
         self._upkeep = Upkeep(self, self._partitions, log_dir, self._streams, self._syncer)
         self._sync_before_ack = config.sync_before_ack
+        self.disk_stalls = DiskStalls(self)
 
     # Life
 
@@ -453,18 +455,6 @@ class ReplicaManager:
         self.stopped(partition)
         if leads:
             self._on_fatal(FatalError(f"{partition.topic_partition}, which this node leads, is offline: {reason}"))
-
-    def disk_stalled(self, age_ms: float) -> None:
-        """A sync under way is older than its bound: no partition of this directory can be served until it ends.
-
-        The whole node goes: nothing else moves the leaderships. (Under flush.policy = replicate acks wait for no sync.)
-        """
-        if self._sync_before_ack:
-            self.fatal(FatalError(f"a sync of {self.log_dir.path} does not end: {age_ms / 1000:.1f} s by now"))
-
-    def disk_recovered(self) -> None:
-        """The sync that was too old has ended."""
-        log.warning("the disk syncs again", path=self.log_dir.path)
 
     def connected(self, leader: NodeId) -> None:
         """A leader has accepted this broker's stream."""
