@@ -40,6 +40,7 @@ EFFECTS_OF = {
     "fail_sync": ("sync-failed",),
     "hang_sync": ("sync-hung",),
     "fail_write": ("write-failed", "write-torn"),
+    "fail_name": ("name-failed",),
     "fail_read": ("read-failed",),
     "bit_rot": ("bit-flipped",),
     "wipe": ("disk-replaced",),
@@ -70,10 +71,10 @@ class Site:
         self.world.spawn(name, self.write)
 
     async def write(self, ports: Ports) -> None:
-        ports.disk.mkdir("/data/t-0")
-        file = ports.disk.open("/data/t-0/00000000000000000000.log", create=True)
         for number in range(1_000_000):
             with suppress(DiskError):
+                ports.disk.mkdir("/data/t-0")
+                file = ports.disk.open("/data/t-0/00000000000000000000.log", create=True)
                 file.pwrite(b"%7d\n" % number, number % 1_000 * 8)
                 file.pread(8, 0)
                 await ports.disk.sync([file])

@@ -87,7 +87,7 @@ class Site:
     ("where", "says"),
     [
         ("thread", "a sync of {data} does not end: 1.0 s by now"),
-        ("loop", "the disk of {data} has not answered for 1 s"),
+        ("loop", "the disk of {data} has not answered for longer than disk.sync.timeout.ms, at {data}"),
     ],
 )
 def test_a_node_whose_disk_hangs_ends_by_itself(tmp_path: Path, where: str, says: str) -> None:

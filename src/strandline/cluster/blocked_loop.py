@@ -18,9 +18,9 @@ import threading
 from collections.abc import Callable
 from typing import NoReturn, Protocol
 
-LOOKS = 10
-"""Within its bound a call is looked at so many times. Looks are counted and no clock is believed, for the process may
-have been stopped (SIGSTOP) meanwhile."""
+LOOK_S = 0.1
+"""A call is looked at so often. Looks are counted and no clock is believed, for the process may have been stopped
+(SIGSTOP) meanwhile."""
 
 _DESCRIPTORS = "/proc/self/fd"
 
@@ -37,10 +37,10 @@ class BlockingDisk(Protocol):
 class BlockedLoop:
     """The thread that looks on."""
 
-    def __init__(self, disk: BlockingDisk, timeout_ms: float, end: Callable[[str], None]) -> None:
-        """`end` is called in the thread, with the file, when one call has taken longer than `timeout_ms`."""
+    def __init__(self, disk: BlockingDisk, bound_ms: Callable[[], float], end: Callable[[str], None]) -> None:
+        """`end` is called in the thread, with the file, when one call has taken longer than `bound_ms` says by then."""
         self._disk = disk
-        self._timeout_ms = timeout_ms
+        self._bound_ms = bound_ms
         self._end = end
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._look_on, name="strandline-watch", daemon=True)
@@ -55,11 +55,11 @@ class BlockedLoop:
 
     def _look_on(self) -> None:
         watched = looks = 0
-        while not self._stopped.wait(self._timeout_ms / LOOKS / 1000):
+        while not self._stopped.wait(LOOK_S):
             path, call = self._disk.waits_for, self._disk.calls
             looks = looks + 1 if path and call == watched else 0
             watched = call
-            if looks >= LOOKS:
+            if looks and looks * LOOK_S * 1000 >= self._bound_ms():
                 self._end(path)
                 return
 

@@ -11,6 +11,7 @@ are made by the running event loop.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable
 
 import structlog
@@ -32,7 +33,7 @@ from strandline.controller.metadata.publisher import ImagePublisher
 from strandline.controller.quorum.quorum import Quorum
 from strandline.log.disk import Disk, DiskError
 from strandline.log.log_dir import LogDir
-from strandline.log.watched_disk import SyncWatch, WatchedDisk
+from strandline.log.watched_disk import LOST_FACTOR, SyncWatch, WatchedDisk
 from strandline.proto.errors import FatalError, KafkaError, StorageError
 from strandline.proto.ids import NO_BROKER_EPOCH
 from strandline.proto.ports import Clock, Rng, Rpc, RpcServer, StreamHandler, UnaryHandler
@@ -124,6 +125,7 @@ class Node:
         self.hurried = asyncio.Event()
         """Set: a stop under way waits for no other node any more; what is here is still synced and closed."""
         self._server: RpcServer | None = None
+        self._serving = True
         self._stopped = False
 
     async def start(self) -> None:
@@ -178,6 +180,7 @@ class Node:
         if self._server is not None:
             await self._server.close()
         await self.rpc.close()
+        self._serving = False
         self.loop_lag.stop()
         self._sync_watch.stop()
         if self.http is not None:
@@ -257,6 +260,17 @@ class Node:
         if self.broker is not None:
             streams = {**streams, **self.broker.replicas.stream_handlers()}
         return unary, streams
+
+    @property
+    def disk_bound_ms(self) -> float:
+        """How long one call of the disk may keep the event loop from serving. Without end once nothing is served any
+        more: a stop may have gigabytes to sync. Acks that wait for no sync are served for longer, as by a group sync.
+        """
+        if not self._serving:
+            return math.inf
+        timeout_ms = float(self.config.disk_sync_timeout_ms)
+        patient = self.broker is not None and not self.broker.replicas.config.sync_before_ack
+        return timeout_ms * LOST_FACTOR if patient else timeout_ms
 
     def _disk_stalled(self, age_ms: float) -> None:
         """A sync does not end: nothing can be made durable here. Who leads on this disk waits for it in vain."""

@@ -142,6 +142,27 @@ def fail_write(nemesis: Nemesis) -> None:
     nemesis.note(f"a write of {name} ({faults.where or 'any file'}) fails; mend it {nemesis.later(undo)} ms later")
 
 
+def fail_name(nemesis: Nemesis) -> None:
+    """Files cannot be opened, names not be listed or changed: EIO, or no descriptor left. The node is restarted once
+    that has passed."""
+    name = nemesis.pick()
+    if not nemesis.may_take_down(name):
+        return
+    faults = nemesis.disk(name).faults
+    faults.names, faults.where = nemesis.rng.choice((1, 1, 5)), nemesis.rng.choice(("", ".log", "__cluster_metadata"))
+    nemesis.excuse(name)
+
+    def undo() -> None:
+        faults.names, faults.where = 0, ""
+        nemesis.blame(name)
+        nemesis.note(f"the names of {name} are well again, and its node is restarted")
+        nemesis.world.kill(name)
+        nemesis.restart(name)
+
+    what = f"{faults.names} calls of {name} that open or name files ({faults.where or 'any'}) fail"
+    nemesis.note(f"{what}; mend it {nemesis.later(undo)} ms later")
+
+
 def fail_read(nemesis: Nemesis) -> None:
     """Some reads fail with EIO. It passes, and nobody need restart a node that bore it."""
     name = nemesis.pick()

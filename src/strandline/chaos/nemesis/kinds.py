@@ -34,6 +34,7 @@ FAULTS = {
     "fail_sync": disks.fail_sync,
     "hang_sync": disks.hang_sync,
     "fail_write": disks.fail_write,
+    "fail_name": disks.fail_name,
     "fail_read": disks.fail_read,
     "bit_rot": disks.bit_rot,
     "wipe": disks.wipe,
@@ -48,6 +49,7 @@ _NODE_ALONE = (
     "fail_sync",
     "hang_sync",
     "fail_write",
+    "fail_name",
     "fail_read",
     "bit_rot",
 )
