@@ -101,6 +101,16 @@ def test_a_node_whose_disk_does_not_take_it_does_not_start(disk: FailingDisk, tm
     assert caught.value.filename == str(tmp_path)
 
 
+def test_a_start_without_room_says_so(disk: FailingDisk, tmp_path: Path) -> None:
+    """Nothing is wrong with the disk but that it is full."""
+    log_dir = opened(disk, tmp_path)
+    fill(log_dir.create(TP, TOPIC_ID), 3)
+    killed(log_dir)
+    disk.write_error = DiskFull(28, "No space left on device", "some file")
+    with pytest.raises(DiskFull, match="there is no room to start in .*make some"):
+        opened(disk, tmp_path)
+
+
 class Machine:
     """A log directory in the simulator, over the lives of its machine."""
 

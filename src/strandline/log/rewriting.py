@@ -21,7 +21,7 @@ what is on the disk, and only its name may not be there.
 
 from __future__ import annotations
 
-from strandline.log.disk import LOCK_FILE, Disk, DiskError, File
+from strandline.log.disk import LOCK_FILE, Disk, DiskError, DiskFull, File
 from strandline.proto.marks import mark
 
 AWAY = ".anew"
@@ -114,6 +114,8 @@ def restore_names(disk: Disk, directory: str) -> None:
 
 def refusal(error: Exception, path: str) -> DiskError:
     """Why a node does not start when what it was to rely on cannot be made durable."""
+    if isinstance(error, DiskFull):
+        return DiskFull(error.errno, f"there is no room to start in ({error}): make some, then start again", path)
     number = error.errno if isinstance(error, DiskError) else None
     return DiskError(
         number or 5,
