@@ -123,6 +123,8 @@ class ScenarioOptions:
             # The memory of min.insync.replicas machines counts: no promise over power cuts. Nor over lost disks: each
             # restart may have lost something there (KIP-966), so that the last one in the ISR may be the only one left.
             node["flush.policy"] = "replicate"
+        # A generator of its own: what is drawn besides stays as it is.
+        node["disk.sync.timeout.ms"] = split(seed, "hung syncs").choice(("1000", "5000"))
         duration_ms = rng.choice((5_000, 10_000, 20_000))
         drawn = cls(
             world,

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from strandline.chaos.mutants import (
     clauses,
     controller,
+    disks,
     elections,
     groups,
     idempotence,
@@ -48,6 +49,7 @@ MUTANTS: dict[str, Mutant] = {
         idempotence.TABLE,
         groups.TABLE,
         storage.TABLE,
+        disks.TABLE,
         clauses.TABLE,
     )
     for mutant in table

@@ -130,7 +130,7 @@ class Base:
             task.cancel()
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Carry on with `work` in the background; an exception out of it is logged."""
+        """Carry on with `work` in the background, for clients: an exception out of it is logged, and fells nothing."""
         task = asyncio.ensure_future(work)
         self._tasks[task] = None
         task.add_done_callback(self._ended)

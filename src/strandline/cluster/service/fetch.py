@@ -21,6 +21,7 @@ from strandline.cluster.service.topics import find_topic
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicId, TopicPartition
+from strandline.proto.tasks import spawn
 from strandline.replica.states import ReadOutcome
 
 log = structlog.get_logger("strandline.service")
@@ -195,8 +196,8 @@ class Fetch:
         self._wakes = [wake for wake in self._wakes if wake not in dirty]
         try:
             self._read([wake.result for wake in dirty])
-        except Exception:
-            self._give_up()
+        except Exception as error:
+            self._give_up(error)
 
     def _read(self, results: list[FetchedPartition]) -> None:
         """Read what there is, then answer or wait; cold bytes are read by a task first."""
@@ -209,23 +210,19 @@ class Fetch:
                 else:
                     self._take(result, outcome)
         if cold:
-            self._cold_task = asyncio.ensure_future(self._read_cold(cold, results))
+            self._cold_task = spawn(self._read_cold(cold, results), self._give_up)
         else:
             self._answer_or_wait(results)
 
-    def _give_up(self) -> None:
+    def _give_up(self, error: BaseException) -> None:
         """A mistake of ours, where nobody above would see it: log it, and answer."""
-        log.exception("a fetch failed by a mistake of ours")
+        log.error("a fetch failed by a mistake of ours", exc_info=error)
         for result in self.results:
             result.fail(ErrorCode.UNKNOWN_SERVER_ERROR)
         self._end()
 
     async def _read_cold(self, cold: list[FetchedPartition], results: list[FetchedPartition]) -> None:
-        try:
-            await self._read_cold_ones(cold)
-        except Exception:
-            self._give_up()
-            return
+        await self._read_cold_ones(cold)
         if not self._ended:
             self._cold_task = None
             self._answer_or_wait(results)
