@@ -11,8 +11,8 @@ from typing import Any, Self, TypeVar
 
 from strandline.client.aio.consumer import Consumer as AsyncConsumer
 from strandline.client.aio.consumer import Offsets, Partition
+from strandline.client.groups.commits import CommitDone
 from strandline.client.groups.listening import ConsumerState, Listener, Topics
-from strandline.client.groups.session import CommitDone
 from strandline.client.loop_thread import Calls, LoopThread
 from strandline.client.running import Failures, Retries, RunReport, run_blocking
 from strandline.client.types import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp
@@ -46,9 +46,12 @@ class Consumer:
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
+        on_replaced: Listener | None = None,
     ) -> None:
         """Read what the group gives this consumer of these topics: a name, several, or a compiled pattern."""
-        listeners = {"on_assigned": on_assigned, "on_revoked": on_revoked, "on_lost": on_lost}
+        listeners = {
+            "on_assigned": on_assigned, "on_revoked": on_revoked, "on_lost": on_lost, "on_replaced": on_replaced,
+        }  # fmt: skip
         self._call(lambda: self._inner.subscribe(topics, **listeners))
 
     def unsubscribe(self) -> None:
@@ -59,10 +62,10 @@ class Consumer:
         """The topics subscribed to; of a pattern those that are known to match."""
         return self._inner.subscription()
 
-    def assign(self, partitions: Iterable[Partition]) -> None:
+    def assign(self, partitions: Iterable[Partition], *, on_replaced: Listener | None = None) -> None:
         """Read these partitions and no others. Positions of those that stay are kept."""
         wanted = list(partitions)
-        self._call(lambda: self._inner.assign(wanted))
+        self._call(lambda: self._inner.assign(wanted, on_replaced=on_replaced))
 
     def assignment(self) -> list[TopicPartition]:
         """The assigned partitions, in the order in which they were named."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from uuid import UUID
 
 from strandline.client.batches import MadeRecords
 from strandline.client.config import ProducerConfig
@@ -48,8 +49,15 @@ class BatchSender:
     async def __aexit__(self, *_: object) -> None:
         await self._core.close()
 
-    async def know(self, topic: str) -> None:
-        """Return once the topic is known. Raises UnknownTopic, ClientTimeout (`max.block.ms`)."""
+    async def know(self, topic: str, topic_id: str = "") -> None:
+        """Return once the topic is known. Batches go to the one with this id alone: where another one has the name,
+        they fail with TopicReplaced.
+
+        Raises:
+            UnknownTopic, ClientTimeout (`max.block.ms`).
+        """
+        if topic_id:
+            self._core.metadata.expect(topic, UUID(topic_id))
         await self._core.metadata.wait_for_topic(topic, self._config.max_block_ms)
 
     async def producer_id(self) -> int:

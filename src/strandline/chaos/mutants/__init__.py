@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from strandline.chaos.mutants import (
     clauses,
+    clients,
     controller,
     elections,
     groups,
@@ -45,6 +46,7 @@ MUTANTS: dict[str, Mutant] = {
         log_recovery.TABLE,
         idempotence.TABLE,
         groups.TABLE,
+        clients.TABLE,
         storage.TABLE,
         clauses.TABLE,
     )

@@ -21,7 +21,7 @@ from strandline.client.copying.plan import Round, from_notes, next_ranges, round
 from strandline.client.copying.reading import Source, Tally, Transform
 from strandline.client.copying.target import Target, Wish, bounds, prepare_target
 from strandline.client.copying.writing import OutOfTurn, Writer, Written, partition_for
-from strandline.client.errors import ClientTimeout
+from strandline.client.errors import ClientTimeout, TopicReplaced
 from strandline.client.fetching import AsyncRangeReader
 from strandline.client.idempotence import SEQUENCE_MASK, SequencesBefore
 from strandline.client.sending import BatchSender
@@ -146,6 +146,8 @@ class Engine:
         except CopyError:
             await self._lease.confirm()
             raise
+        except TopicReplaced as error:
+            raise self._replaced(error.topic) from error
 
     async def _go_on(self) -> None:
         """The round that is noted, then the next ones."""
@@ -166,7 +168,7 @@ class Engine:
         before = SequencesBefore(planned.producer_id, planned.producer_epoch, sequences)
         try:
             async with BatchSender(self._bootstrap, target.memory_bytes, self._sending, before) as sender:
-                await sender.know(self._target)
+                await sender.know(self._target, planned.target_id)
                 following: Round | None = planned
                 while following is not None:
                     writer = Writer(
@@ -203,21 +205,36 @@ class Engine:
     def _check_topics(self, target: Target, planned: Round) -> None:
         """Whether the topics are those of the notes. Raises CopyRefused."""
         name, anew = self._target, anew_words(self._target, self._group)
-        if str(self._described.topic_id or "") != planned.source_id:
-            raise CopyRefused(f"topic {self._source.topic} is another one than when the copy was begun. {anew}")
+        self._check_source(planned)
         if target.topic_id != planned.target_id:
-            raise CopyRefused(f"topic {name} is another one than the copy has written into. {anew}")
+            raise self._replaced(name)
+        for topic, topic_id in ((self._source.topic, planned.source_id), (name, planned.target_id)):
+            if topic_id:
+                self._reader.expect(topic, topic_id)
         if target.partitions != len(planned.ends):
             raise CopyRefused(
                 f"topic {name} has {target.partitions} partitions, and had {len(planned.ends)} when the copy was "
                 f"begun: keys go to other partitions now. {anew}"
             )
 
+    def _check_source(self, planned: Round) -> None:
+        if str(self._described.topic_id or "") != planned.source_id:
+            raise self._replaced(self._source.topic)
+
+    def _replaced(self, topic: str) -> CopyRefused:
+        """The notes count records of a topic that is gone: where to go on in another one, nobody can say."""
+        which = "the copy has written into" if topic == self._target else "when the copy was begun"
+        return CopyRefused(
+            f"topic {topic} was deleted and made anew: it is another one than {which}. Nothing of it was "
+            f"{'written' if topic == self._target else 'copied'}. {anew_words(self._target, self._group)}"
+        )
+
     async def _next(self, done: Round) -> Round | None:
         """Note the next round; None: the goal is reached."""
         while True:
             if self._follow:
                 [self._described] = await self._admin.describe_topics([self._source.topic])
+                self._check_source(done)
                 self._goals = await self._source_bounds(LATEST)
             positions = {part.partition: 0 for part in self._described.partitions}  # 0: it was added since
             positions |= {number: end for number, (_, end) in done.ranges.items()}

@@ -1,0 +1,63 @@
+"""Mutants of the rules of clients and of what they commit (correctness F, schedules 63 to 68)."""
+
+from __future__ import annotations
+
+from strandline.chaos.mutants.mutant import Mutant, Patch, one_change
+
+_OFFSETS = "tests/cluster/coordinator/test_groups_offsets.py"
+_ANEW = "tests/schedules/clients/test_topics_made_anew.py"
+
+TABLE: tuple[Mutant, ...] = (
+    one_change(
+        "offset-committed-without-its-topic",
+        "F63: an offset belongs to a topic id: a commit stores the id of the topic that it was accepted for",
+        "cluster.service.group_offsets:GroupOffsets.commit_offsets",
+        "topic_id=found.topic_id",
+        "topic_id=None",
+        f"{_ANEW}::test_63_committed_offsets_end_with_their_topic_over_a_failover[holds-0]",
+    ),
+    one_change(
+        "offset-of-another-topic-told",
+        "F63: nobody is told the offset of an earlier topic of that name",
+        "cluster.coordinator.groups.offsets:OffsetStore._living",
+        "value is None or self._is_of_another(topic, value)",
+        "value is None",
+        f"{_OFFSETS}::test_63_offsets_of_a_topic_made_anew_are_told_to_nobody",
+    ),
+    one_change(
+        "offsets-of-deleted-topics-loaded",
+        "F63: who loads offsets drops those of topics that went while nobody coordinated",
+        "cluster.coordinator.groups.shard:GroupShard.loaded",
+        "self._offsets.forget_gone()",
+        "pass",
+        f"{_OFFSETS}::test_63_offsets_of_a_deleted_topic_end_when_they_are_loaded",
+    ),
+    one_change(
+        "deletion-forgets-the-new-topic",
+        "F63: a deletion forgets offsets of the topic that was deleted, not of the one that has its name",
+        "cluster.coordinator.groups.offsets:OffsetStore.forget_topics",
+        "if value.topic_id is None or self._is_gone(topic, value)",
+        "if True",
+        f"{_OFFSETS}::test_63_offsets_of_a_topic_made_anew_are_told_to_nobody",
+    ),
+    one_change(
+        "position-kept-over-a-topic-made-anew",
+        "F63: a position belongs to a topic id: nothing is read from another topic at an old offset",
+        "client.positions:PartitionState.is_of_another",
+        "return topic_id is not None and",
+        "return False and",
+        f"{_ANEW}::test_63_a_living_consumer_begins_anew[holds-assigned]",
+    ),
+    Mutant(
+        "copy-follows-into-another-topic",
+        "F63: a copy goes on in the topics that it was begun with, or not at all",
+        (
+            Patch("client.copying.engine:Engine._check_source", "!= planned.source_id", "is None"),
+            Patch("client.copying.engine:Engine._check_topics", "target.topic_id != planned.target_id", "False"),
+            Patch("client.copying.engine:Engine._check_topics", "if topic_id:", "if False:"),
+            Patch("client.copying.plan:_id", "UUID(text) if text else None", "None"),
+            Patch("client.sending:BatchSender.know", "if topic_id:", "if False:"),
+        ),
+        (f"{_ANEW}::test_63_a_copy_that_follows_stops_when_a_topic_is_made_anew[holds-t]",),
+    ),
+)
