@@ -105,17 +105,29 @@ class Consumer:
 
     def poll(self, timeout_s: float = 0.0, max_records: int | None = None) -> list[ConsumerRecord]:
         """Up to `max_records` (`max.poll.records`) records; waits at most `timeout_s` for the first."""
-        return self._serve(self._inner.poll(timeout_s, max_records))
+        return self._serve(self._inner.poll(timeout_s, max_records), self._put_back)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         return self
 
     def __next__(self) -> ConsumerRecord:
-        return self._inner.next_polled() or self._serve(self._inner.__anext__())
+        return self._inner.next_polled() or self._serve(self._inner.__anext__(), self._put_one_back)
 
     def next_record(self, timeout_s: float, *, raw: bool = False) -> ConsumerRecord | None:
         """The next record, and the one before it is done; None when none comes in time. `raw`: not deserialized."""
-        return self._inner.next_polled(raw=raw) or self._serve(self._inner.next_record(timeout_s, raw=raw))
+        found = self._inner.next_polled(raw=raw)
+        return found or self._serve(self._inner.next_record(timeout_s, raw=raw), self._put_one_back)
+
+    def take_back(self, settled: ConsumerRecord | None) -> None:
+        """What an iteration has handed out last comes again, unless it is `settled`; and is not done."""
+        self._call(lambda: self._inner.take_back(settled))
+
+    def _put_back(self, records: list[ConsumerRecord]) -> None:
+        """The caller was interrupted (Ctrl-C) just when it was to get these."""
+        self._call(lambda: self._inner.put_back(records))
+
+    def _put_one_back(self, record: ConsumerRecord | None) -> None:
+        self._put_back([] if record is None else [record])
 
     def deserialized(self, raw: ConsumerRecord) -> ConsumerRecord:
         """What a raw record means, by `key.deserializer` and `value.deserializer`."""
@@ -137,7 +149,8 @@ class Consumer:
 
         def send(record: ConsumerRecord, error: BaseException, tried: int) -> None:
             assert letters is not None
-            self._wait(letters.send(record, error, tried))
+            topic_id = self._inner.topic_id(TopicPartition(record.topic, record.partition))
+            self._wait(letters.send(record, error, tried, topic_id))
 
         failures = Failures(Retries(attempts, backoff_ms, backoff_max_ms), SystemClock())
         try:
@@ -239,11 +252,11 @@ class Consumer:
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._running().wait(coroutine)
 
-    def _serve(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def _serve(self, coroutine: Coroutine[Any, Any, T], lost: Callable[[T], None] | None = None) -> T:
         """Run what may call listeners: they are called here. A listener may itself call what calls listeners."""
         outer, self._calls = self._calls, Calls()
         try:
-            return self._running().serve(coroutine, self._calls)
+            return self._running().serve(coroutine, self._calls, lost)
         finally:
             self._calls = outer
 

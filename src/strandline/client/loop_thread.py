@@ -92,15 +92,20 @@ class LoopThread:
         """It was stopped."""
         return self.loop.is_closed()
 
-    def serve(self, coroutine: Coroutine[Any, Any, T], calls: Calls) -> T:
-        """As `wait`, and what the coroutine asks of `calls` meanwhile is done here, by the waiting thread."""
+    def serve(self, coroutine: Coroutine[Any, Any, T], calls: Calls, lost: Callable[[T], None] | None = None) -> T:
+        """As `wait`, and what the coroutine asks of `calls` meanwhile is done here, by the waiting thread.
+
+        Args:
+            lost: given the result, where the caller is interrupted when the coroutine has ended already.
+        """
         future = self._begin(coroutine)
         future.add_done_callback(lambda _: calls.end())
         try:
             calls.answer()
             return future.result()
         except BaseException:
-            future.cancel()
+            if not future.cancel() and lost is not None and future.exception() is None:
+                lost(future.result())
             raise
 
     def stop(self, farewell: Callable[[], Awaitable[None]]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from strandline.chaos.mutants.mutant import Mutant, Patch, one_change
 
 _OFFSETS = "tests/cluster/coordinator/test_groups_offsets.py"
+_HANDLERS = "tests/schedules/clients/test_handlers.py"
+_QUIET = "tests/schedules/clients/test_quiet_topics.py"
 _ANEW = "tests/schedules/clients/test_topics_made_anew.py"
 
 TABLE: tuple[Mutant, ...] = (
@@ -47,6 +49,32 @@ TABLE: tuple[Mutant, ...] = (
         "return topic_id is not None and",
         "return False and",
         f"{_ANEW}::test_63_a_living_consumer_begins_anew[holds-assigned]",
+    ),
+    one_change(
+        "unsettled-record-counts-as-done",
+        "F64: what was not handled comes again: a run that ends in the middle of a record goes back to it",
+        "client.aio.consumer:Consumer.take_back",
+        "if where in self._states:",
+        "if False:",
+        f"{_HANDLERS}::test_64_a_record_whose_dead_letter_is_refused_comes_again[holds]",
+        f"{_HANDLERS}::test_64_a_cancelled_handler_has_not_handled[holds-g]",
+    ),
+    one_change(
+        "interrupted-poll-counts-as-handed-out",
+        "F64: what was not handled comes again: records that came when their caller was interrupted",
+        "client.loop_thread:LoopThread.serve",
+        "lost(future.result())",
+        "pass",
+        f"{_HANDLERS}::test_64_what_an_interrupted_poll_brought_comes_again",
+    ),
+    one_change(
+        "unchanged-offset-never-committed-again",
+        "F65: a reader that polls keeps its commit alive",
+        "client.groups.commits:Commits._renew",
+        "if same:",
+        "if False:",
+        f"{_QUIET}::test_65_a_quiet_topic_costs_no_commit[holds-True]",
+        f"{_QUIET}::test_65_a_reader_that_never_lives_long_keeps_its_commit",
     ),
     Mutant(
         "copy-follows-into-another-topic",

@@ -13,6 +13,7 @@ from strandline.client.config import CommonConfig
 from strandline.client.dead_letters import DeadLetters
 from strandline.client.deserializing import Deserializing
 from strandline.client.errors import ClientError
+from strandline.client.groups.beginnings import Beginnings
 from strandline.client.groups.commits import CommitDone
 from strandline.client.groups.listening import ConsumerState, Invoke, Listener, Subscribed, Topics, invoke
 from strandline.client.groups.session import GroupSession
@@ -55,16 +56,20 @@ class Consumer(Reader):
     ) -> None:
         super().__init__(bootstrap, clock=clock, rng=rng, **settings)
         self._bootstrap = bootstrap
-        self._group = None
+        self._group: GroupSession | None = None
+        self._beginnings: Beginnings | None = None
         if self._config.group_id is not None:
             self._group = GroupSession(self._config, self._session, self, self._tasks)
-            self._session.metadata.subscribe(self._topics_came)
-        self._unplaced: dict[TopicPartition, None] = {}
-        """Where they begin is to be asked of the group."""
+            self._beginnings = Beginnings(
+                self._states, self._group.commits, self._session.metadata,
+                timeout_ms=self._config.default_api_timeout_ms, news=self.news,
+            )  # fmt: skip
         self._invoke: Invoke = invoke
         self._on_replaced: Listener | None = None
         self._untold_replaced: dict[TopicPartition, None] = {}
         self._deserializing = Deserializing(self._config)
+        self._handed: ConsumerRecord | None = None
+        """By an iteration, without a group, last."""
         self._stopped = False
 
     # -- what to read -----------------------------------------------------------------------------------------------
@@ -121,13 +126,12 @@ class Consumer(Reader):
         before = frozenset(self._states)
         super().assign(partitions)
         self._on_replaced = on_replaced
-        if group is not None:
+        if group is not None and self._beginnings is not None:
             group.progress.forget(before - self._states.keys())
             for item in self._states:
                 group.progress.take_up(item)
-            self._unplaced = {item: None for item in self._states if item not in before or item in self._unplaced}
-            for item in self._unplaced:
-                self._states[item].resolving = True
+            self._beginnings.drop_given_up()
+            self._beginnings.ask(item for item in self._states if item not in before)
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -186,11 +190,28 @@ class Consumer(Reader):
         if not self._ready or (group is not None and group.restless):
             return None
         record = self._ready[0] if raw or not self._deserializing.wanted else self.deserialized(self._ready[0])
-        self._ready.popleft()
         if group is not None:
             group.progress.step(record)
             group.member.touched = True
+        else:
+            self._handed = record
+        self._ready.popleft()
         return record
+
+    def take_back(self, settled: ConsumerRecord | None) -> None:
+        """What an iteration has handed out last comes again, unless it is `settled`; and is not done."""
+        one = self._handed if self._group is None else self._group.progress.handed_last
+        if one is not None and one is not settled:
+            where = TopicPartition(one.topic, one.partition)
+            if where in self._states:
+                self.seek(where, one.offset)
+
+    def put_back(self, records: Iterable[ConsumerRecord]) -> None:
+        """These were handed out, and came to nobody: they come again."""
+        for record in reversed(list(records)):
+            where = TopicPartition(record.topic, record.partition)
+            if where in self._states:
+                self.seek(where, record.offset)
 
     def deserialized(self, raw: ConsumerRecord) -> ConsumerRecord:
         """What a raw record means. Raises DeserializationFailed."""
@@ -236,48 +257,18 @@ class Consumer(Reader):
             await self._place()
 
     async def _place(self) -> None:
-        """Begin partitions where the group has committed, once it is known of which topic an offset would be."""
-        group = self._group
-        if group is None or not self._unplaced:
-            return
-        found = await group.commits.stored(list(self._unplaced), self._config.default_api_timeout_ms)
-        for item, offset in found.items():
-            if item in self._unplaced:
-                self._put(item, offset)
-        metadata = self._session.metadata
-        for item in self._unplaced:
-            if item.topic not in metadata.topics:
-                self._states[item].error = metadata.absence(item)
-                metadata.want((item.topic,))
-                metadata.request_update()
-
-    def _topics_came(self) -> None:
-        """Metadata came: what waits for its topic can perhaps be placed."""
-        if self._unplaced:
-            self.news()
-
-    def _put(self, item: TopicPartition, offset: OffsetAndMetadata | None) -> None:
-        assert self._group is not None
-        state = self._states[item]
-        if offset is not None and state.is_of_another(offset.topic_id):
-            return  # the topic was made anew since the last poll looked: the next look says so first
-        self._unplaced.pop(item, None)
-        state.resolving = False
-        self._group.progress.start(item, offset)
-        if offset is not None and state.position is None and state.reset_to is None:
-            state.seek(offset.offset, offset.leader_epoch)
-            state.topic_id = offset.topic_id
-            state.checked_epoch = offset.leader_epoch  # a newer leader is asked whether it has what was read (KIP-320)
-        self._wake()
+        """Begin partitions where the group has committed."""
+        if self._beginnings is not None:
+            await self._beginnings.place()
+            self._wake()
 
     def _leave_old_topic(self, state: PartitionState, topic_id: UUID) -> None:
         super()._leave_old_topic(state, topic_id)
         self._untold_replaced[state.partition] = None
-        if self._group is not None:
+        if self._group is not None and self._beginnings is not None:
             self._group.progress.start(state.partition, None)
             if state.position is None and state.reset_to is None and state.error is None:
-                self._unplaced[state.partition] = None
-                state.resolving = True
+                self._beginnings.ask([state.partition])
 
     async def _tell_replaced(self, partitions: list[TopicPartition]) -> None:
         """A listener that is cut short, because the poll was, is told again by the next one."""
@@ -298,12 +289,10 @@ class Consumer(Reader):
         return own or self._session.metadata.topic_id(partition.topic)
 
     def _sought(self, item: TopicPartition, offset: int | None) -> None:
-        if self._group is not None:
+        if self._group is not None and self._beginnings is not None:
             self._group.progress.move(item, offset)
-            if item in self._unplaced:
-                del self._unplaced[item]
-                self._states[item].resolving = False
             self._group.progress.take_up(item)
+            self._beginnings.drop(item)
 
     async def run(
         self,
@@ -447,20 +436,20 @@ class Consumer(Reader):
         self, partitions: Iterable[TopicPartition], placed: Mapping[TopicPartition, OffsetAndMetadata | None]
     ) -> None:
         """The group has given these; those that are not placed yet are looked up before they are read."""
+        assert self._beginnings is not None
         new = list(partitions)
         self._hold([*self._states, *new])
-        for item in new:
-            if item in placed:
-                self._put(item, placed[item])
-            else:
-                self._unplaced[item] = None
-                self._states[item].resolving = True
+        self._beginnings.ask(new)
+        for item, offset in placed.items():
+            self._beginnings.begin(item, offset)
+        self._wake()
 
     def give_up(self, partitions: Iterable[TopicPartition]) -> None:
         """The group has taken these."""
         gone = frozenset(partitions)
         self._hold([item for item in self._states if item not in gone])
-        self._unplaced = {item: None for item in self._unplaced if item not in gone}
+        if self._beginnings is not None:
+            self._beginnings.drop_given_up()
 
     def news(self) -> None:
         """Wake a poll that waits."""

@@ -34,6 +34,8 @@ class Progress:
     def step(self, record: ConsumerRecord) -> None:
         """An iteration hands this out: the one before is done."""
         one = self._one
+        if one is record:
+            return  # the caller was interrupted just when it was to get it
         if one is None:
             self.finish()
         else:
@@ -42,6 +44,11 @@ class Progress:
                 self._done[TopicPartition(before.topic, before.partition)] = _behind(before)
             self._before = one
         self._one = record
+
+    @property
+    def handed_last(self) -> ConsumerRecord | None:
+        """What an iteration handed out last, and nothing was done with it since."""
+        return self._one
 
     def _settle(self) -> None:
         """Write down where the iteration stands."""
