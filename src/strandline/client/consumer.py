@@ -13,7 +13,7 @@ from strandline.client.aio.consumer import Consumer as AsyncConsumer
 from strandline.client.aio.consumer import Offsets, Partition
 from strandline.client.groups.commits import CommitDone
 from strandline.client.groups.listening import ConsumerState, Listener, Topics
-from strandline.client.loop_thread import Calls, LoopThread
+from strandline.client.loop_thread import Calls, LoopThread, of_parents, refused
 from strandline.client.running import Failures, Retries, RunReport, run_blocking
 from strandline.client.types import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp
 from strandline.proto.ids import TopicPartition
@@ -225,6 +225,8 @@ class Consumer:
     def close(self) -> None:
         """Commit what is done (`enable.auto.commit`), leave the group, close the connections. Idempotent."""
         running = self._running()
+        if running.is_current:
+            raise refused("close")
         if not running.closed:
             try:
                 self._serve(self._inner.close())
@@ -272,16 +274,13 @@ class Consumer:
     def _forget_parent(self) -> None:
         """In the child of a fork: the parent's thread and sockets are not ours."""
         parent = self._inner
-        if self._thread is not None:
-            _of_parents.append((self._thread, parent))
+        of_parents.append(parent)
         self._thread = None
         self._inner = self._made()
         self._inner.take_over(parent)
 
 
 _consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
-_of_parents: list[object] = []
-"""Kept for ever: collecting a parent's loop in the child would close what both share."""
 
 
 def _after_fork() -> None:

@@ -3,8 +3,8 @@
 Progress is the committed offset of the group `strandline.dead-letters` in `<topic>.dead`. Before records are sent, the
 ends of the origin's partitions are noted with that offset: after an interruption what lies behind those ends tells
 which letters were replayed already, for each replayed record names its letter in a header. That offset expires like
-any other (a week after the last replay, `offsets.retention.minutes`). Where there is none, what lies in the origin behind
-the oldest of the letters tells (schedule 65).
+any other (a week after the last replay, `offsets.retention.minutes`). Where there is none, what lies in the origin
+behind the oldest of the letters tells (schedule 65).
 """
 
 from __future__ import annotations

@@ -410,7 +410,7 @@ class Consumer(Reader):
 
         What the last poll returned is not done: call `commit()` before, if it is.
         """
-        if self._closed:
+        if self._closed or self._session.orphaned:
             return
         try:
             if self._group is not None and self._fetcher is not None:

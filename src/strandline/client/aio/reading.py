@@ -254,6 +254,7 @@ class Reader:
             raise self._broken.with_traceback(None)
 
     def _started(self) -> Fetcher:
+        self._session.check_process()
         if self._closed:
             raise ClosedError("the consumer is closed")
         if self._fetcher is None:
