@@ -248,7 +248,7 @@ class Consumer(Reader):
     async def _look(self) -> None:
         """Follow the group."""
         if self._untold_replaced:
-            await self._tell_replaced([])
+            await self._tell_replaced()
         if self._group is not None:
             error, self._group.callback_error = self._group.callback_error, None
             if error is not None:
@@ -270,7 +270,7 @@ class Consumer(Reader):
             if state.position is None and state.reset_to is None and state.error is None:
                 self._beginnings.ask([state.partition])
 
-    async def _tell_replaced(self, partitions: list[TopicPartition]) -> None:
+    async def _tell_replaced(self) -> None:
         """A listener that is cut short, because the poll was, is told again by the next one."""
         told = [item for item in self._untold_replaced if item in self._states]
         if told and self._on_replaced is not None:

@@ -215,7 +215,7 @@ class Reader:
             self._leave_old_topic(state, topic_id)
         if anew:
             mark("topic-made-anew")
-            await self._tell_replaced([state.partition for state in anew])
+            await self._tell_replaced()
 
     def _id_now(self, state: PartitionState) -> UUID | None:
         """Of the topic that has the name now, if that is another one than the position's."""
@@ -240,7 +240,7 @@ class Reader:
         """Where a partition begins that has no position, in words."""
         return f"auto.offset.reset={self._config.auto_offset_reset}"
 
-    async def _tell_replaced(self, partitions: list[TopicPartition]) -> None:
+    async def _tell_replaced(self) -> None:
         """Whoever wants to know."""
 
     # -- inside -----------------------------------------------------------------------------------------------------
