@@ -27,6 +27,8 @@ if TYPE_CHECKING:
         MembershipLost,
         NoOffsetForPartition,
         OffsetOutOfRange,
+        PositionLost,
+        TopicReplaced,
         UnknownTopic,
     )
     from strandline.client.producer import Producer
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
         ConfigResource,
         ConsumerRecord,
         NewTopic,
+        OffsetAndMetadata,
         OffsetAndTimestamp,
     )
     from strandline.proto.error_codes import ErrorCode
@@ -57,6 +60,7 @@ _HOMES = {
     "LATEST": "strandline.client.types",
     "MAX_TIMESTAMP": "strandline.client.types",
     "NewTopic": "strandline.client.types",
+    "OffsetAndMetadata": "strandline.client.types",
     "OffsetAndTimestamp": "strandline.client.types",
     "TopicPartition": "strandline.proto.ids",
     "copy_topic": "strandline.client.copying.topic_copy",
@@ -78,6 +82,8 @@ _HOMES = {
     "MembershipLost": "strandline.client.errors",
     "NoOffsetForPartition": "strandline.client.errors",
     "OffsetOutOfRange": "strandline.client.errors",
+    "PositionLost": "strandline.client.errors",
+    "TopicReplaced": "strandline.client.errors",
     "UnknownTopic": "strandline.client.errors",
 }
 
@@ -108,11 +114,14 @@ __all__ = [
     "MembershipLost",
     "NewTopic",
     "NoOffsetForPartition",
+    "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "OffsetOutOfRange",
+    "PositionLost",
     "Producer",
     "StrandlineError",
     "TopicPartition",
+    "TopicReplaced",
     "UnknownTopic",
     "copy_topic",
 ]

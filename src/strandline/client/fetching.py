@@ -17,7 +17,7 @@ from typing import NamedTuple, Self
 
 from strandline.client.config import ConsumerConfig
 from strandline.client.decoding import AbortedTransactions, consumer_records, good_batches, whole_batches
-from strandline.client.errors import ClientError, ClientTimeout, OffsetOutOfRange
+from strandline.client.errors import ClientTimeout, OffsetOutOfRange, TopicReplaced
 from strandline.client.leaders import Leaders
 from strandline.client.loop_thread import LoopThread
 from strandline.client.network import DATA
@@ -43,13 +43,6 @@ from strandline.proto.ports import Clock, Rng
 _SHORT_LOG_GRACE_MS = 45_000
 """How long a log may seem to end before the range does. A new leader learns its high watermark from the ISR, and waits
 replica.lag.time.max.ms (30 s) for one of it that is silent: until then records that were committed seem not to be."""
-
-
-class TopicReplaced(ClientError):
-    """A topic was deleted, and another one created under its name: its offsets mean other records."""
-
-    def __init__(self, topic: str, expected: str, found: str) -> None:
-        super().__init__(f"topic {topic!r} with id {expected} is gone; {found} has its name now")
 
 
 class RawBatch(NamedTuple):
@@ -110,7 +103,7 @@ class AsyncRangeReader:
         finally:
             if ahead is not None:
                 ahead.cancel()
-                await asyncio.wait([ahead])
+                await asyncio.gather(ahead, return_exceptions=True)  # what it failed with is nobody's any more
 
     async def close(self) -> None:
         """Close the connections. Idempotent."""

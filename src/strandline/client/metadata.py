@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from strandline.client.config import CommonConfig
-from strandline.client.errors import ClientTimeout, ClosedError, UnknownTopic
+from strandline.client.errors import ClientTimeout, ClosedError, TopicReplaced, UnknownTopic
 from strandline.client.network import Network, backoff_ms
 from strandline.client.types import NodeInfo
 from strandline.client.wire.apis import Api
@@ -86,6 +86,7 @@ class Metadata:
         self._needed = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._age_timer: asyncio.TimerHandle | None = None
+        self._expected: dict[str, UUID] = {}
         self._missing: dict[TopicPartition, float] = {}
         self._suspected_ms: dict[int, float] = {}
         self._aged = False
@@ -100,10 +101,28 @@ class Metadata:
         """The leader's node and epoch, or None while unknown."""
         topic = self.topics.get(partition.topic)
         view = None if topic is None else topic.partitions.get(partition.partition)
-        if view is None or view.leader is None:
+        if view is None or view.leader is None or (self._expected and self._replaced(partition.topic)):
             return None
         node = self.nodes.get(view.leader)
         return None if node is None else (node, view.leader_epoch)
+
+    def topic_id(self, name: str) -> UUID | None:
+        """The id of the topic that has this name; None where it is not known, or brokers have none."""
+        view = self.topics.get(name)
+        return None if view is None else view.topic_id
+
+    def is_missing(self, name: str) -> bool:
+        """Brokers have known no such topic for the grace period; what was known of it before stays in `topics`."""
+        since = self.unknown_since_ms.get(name)
+        return since is not None and self._clock.monotonic_ms() - since >= UNKNOWN_TOPIC_GRACE_MS
+
+    def is_known(self, name: str) -> bool:
+        """The topic is there, as far as this client knows."""
+        return name in self.topics and not self.is_missing(name)
+
+    def is_forgotten(self, name: str) -> bool:
+        """The topic is missing, or not kept up to date any more."""
+        return self.is_missing(name) or (name not in self.topics and name not in self._wanted)
 
     def topic_name(self, topic: str | UUID) -> str | None:
         """The name of a topic that an answer names by id."""
@@ -111,12 +130,24 @@ class Metadata:
             return topic
         return next((view.name for view in self.topics.values() if view.topic_id == topic), None)
 
-    def absence(self, partition: TopicPartition) -> KafkaError | None:
+    def expect(self, name: str, topic_id: UUID) -> None:
+        """Another topic of that name is none: it has no leaders, and `absence` says so."""
+        self._expected[name] = topic_id
+
+    def _replaced(self, name: str) -> TopicReplaced | None:
+        expected, found = self._expected.get(name), self.topic_id(name)
+        if expected is None or found is None or expected == found:
+            return None
+        return TopicReplaced(name, str(expected), str(found))
+
+    def absence(self, partition: TopicPartition) -> StrandlineError | None:
         """The error of a topic or partition that has been missing for the grace period; None while there is hope."""
+        replaced = self._replaced(partition.topic) if self._expected else None
+        if replaced is not None:
+            return replaced
         now = self._clock.monotonic_ms()
-        unknown_since = self.unknown_since_ms.get(partition.topic)
-        if unknown_since is not None:
-            return UnknownTopic(partition.topic) if now - unknown_since >= UNKNOWN_TOPIC_GRACE_MS else None
+        if partition.topic in self.unknown_since_ms:
+            return UnknownTopic(partition.topic) if self.is_missing(partition.topic) else None
         view = self.topics.get(partition.topic)
         if view is None or partition.partition in view.partitions:
             self._missing.pop(partition, None)

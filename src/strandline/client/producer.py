@@ -14,7 +14,7 @@ from typing import Self
 from strandline.client.config import ProducerConfig, parse_bootstrap
 from strandline.client.errors import BufferExhausted, ClientTimeout, ClosedError
 from strandline.client.futures import ThreadFutures
-from strandline.client.loop_thread import LoopThread
+from strandline.client.loop_thread import LoopThread, of_parents, refused
 from strandline.client.metadata import TopicView
 from strandline.client.producer_core import Headers, Payload, ProducerCore
 from strandline.client.session import Session
@@ -28,7 +28,10 @@ class _Running:
         self.thread = LoopThread("strandline-producer")
         self.core = self.thread.call(
             lambda: ProducerCore(
-                config, Session(bootstrap, config, allow_auto_create=True), ThreadFutures(), threaded=True
+                config,
+                Session(bootstrap, config, allow_auto_create=True),
+                ThreadFutures(lambda: self.thread.is_current),
+                threaded=True,
             )
         )
 
@@ -92,10 +95,13 @@ class Producer:
 
         Raises:
             ClientTimeout: it takes longer than `timeout_s`.
+            ClientError: called by a callback of this producer, for which it would wait.
         """
         running = self._running
         if running is None:
             return
+        if running.thread.is_current:
+            raise refused("flush")
         done = threading.Event()
         running.core.accumulator.start_flush(done.set)
         if not done.wait(timeout_s):
@@ -125,6 +131,9 @@ class Producer:
         Raises:
             ClientTimeout: the flush took longer than `timeout_s`; the producer is closed all the same.
         """
+        running = self._running
+        if running is not None and running.thread.is_current:
+            raise refused("close")
         with self._start_lock:
             already, self._closed = self._closed, True
         running = self._running
@@ -194,12 +203,10 @@ class Producer:
             for queue in running.core.accumulator.queues.values():
                 for batch in (*queue.on_wire, *queue.waiting):
                     ThreadFutures.disown(batch.futures, error)
-            _of_parents.append(running)
+            of_parents.append(running)
 
 
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
-_of_parents: list[_Running] = []
-"""Kept for ever: collecting a parent's loop in the child would close what both share."""
 
 
 def _after_fork() -> None:

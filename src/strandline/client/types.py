@@ -61,11 +61,14 @@ class OffsetAndMetadata(NamedTuple):
     """A committed offset: that of the next record to read, never of the last one read.
 
     `metadata` is the committer's own note; `leader_epoch` that of the last record before it, -1 where unknown.
+    `topic_id` is that of the topic whose records it counts; None where unknown: a commit then means the topic that the
+    consumer reads, or that has the name.
     """
 
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
+    topic_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,9 @@ MARKS: dict[str, str] = {
     "sync-failed": "a sync failed, and the log was closed to writes",
     "write-failed": "a write failed with an I/O error",
     "read-failed": "a read failed with an I/O error",
+    # groups and clients
+    "offsets-of-deleted-topic-dropped": "a coordinator dropped offsets of a topic that went while it did not serve",
+    "topic-made-anew": "a consumer found that another topic has the name of the one that it had read",
     # idempotence
     "duplicate-batch": "a batch that was in the log already was answered with its original offsets",
     "out-of-order-sequence": "a batch was refused because batches of its producer before it are missing",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from strandline.client.errors import OffsetOutOfRange, UnknownTopic
+from strandline.client.errors import OffsetOutOfRange, TopicReplaced, UnknownTopic
 from strandline.proto.ids import TopicPartition
 from strandline.spark.arrow import to_arrow
 from strandline.spark.options import SourceOptions
@@ -49,7 +49,7 @@ def read_range(options: SourceOptions, part: OffsetRange, schema: StructType) ->
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from strandline.client.fetching import RangeReader, TopicReplaced
+    from strandline.client.fetching import RangeReader
 
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
     with_headers = "headers" in arrow_schema.names

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from strandline.chaos.mutants import (
     clauses,
+    clients,
     controller,
     disks,
     elections,
@@ -48,6 +49,7 @@ MUTANTS: dict[str, Mutant] = {
         recovery.TABLE,
         idempotence.TABLE,
         groups.TABLE,
+        clients.TABLE,
         storage.TABLE,
         disks.TABLE,
         clauses.TABLE,

@@ -91,6 +91,7 @@ class AdminBase:
 
     async def _retrying(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
         timeout_ms = self._config.default_api_timeout_ms
+        self._session.check_process()
         start = self._clock.monotonic_ms()
         failures = 0
         last_error: StrandlineError | None = None

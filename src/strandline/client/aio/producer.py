@@ -80,6 +80,7 @@ class Producer:
     async def flush(self, timeout_s: float | None = None) -> None:
         """Return once everything sent before is acknowledged or has failed. Raises ClientTimeout."""
         if self._core is not None:
+            self._session.check_process()
             await self._core.flush(timeout_s)
 
     async def partitions_for(self, topic: str) -> int:
@@ -90,7 +91,7 @@ class Producer:
         """Flush, at most `timeout_s`, then close; the rest fails with ClosedError. Idempotent. Raises ClientTimeout."""
         already, self._closed = self._closed, True
         core = self._core
-        if already or core is None:
+        if already or core is None or self._session.orphaned:
             return
         try:
             await self.flush(timeout_s)
@@ -108,6 +109,7 @@ class Producer:
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _started(self) -> ProducerCore:
+        self._session.check_process()
         if self._closed:
             raise ClosedError("the producer is closed")
         if self._core is None:

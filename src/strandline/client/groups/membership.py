@@ -15,6 +15,7 @@ from strandline.client.config import ConsumerConfig
 from strandline.client.errors import ClosedError, MembershipLost
 from strandline.client.groups.coordinator import GroupCoordinator, Identity
 from strandline.client.session import Session
+from strandline.client.tasks import Tasks
 from strandline.client.wire.apis import Api
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError, StrandlineError
@@ -42,8 +43,9 @@ class Membership(ABC):
     """How long a heartbeat is waited for."""
 
     def __init__(
-        self, config: ConsumerConfig, session: Session, coordinator: GroupCoordinator, on_news: Callable[[], None]
-    ) -> None:
+        self, config: ConsumerConfig, session: Session, coordinator: GroupCoordinator, tasks: Tasks,
+        on_news: Callable[[], None],
+    ) -> None:  # fmt: skip
         self.member_id = ""
         self.generation = -1
         self.needs_join = False
@@ -60,6 +62,7 @@ class Membership(ABC):
         self._clock = session.clock
         self._session = session
         self._coordinator = coordinator
+        self._tasks = tasks
         self._on_news = on_news
         self._polled_ms = self._clock.monotonic_ms()
         self._beating: asyncio.Task[None] | None = None
@@ -72,6 +75,12 @@ class Membership(ABC):
     def polled(self) -> None:
         """The caller is alive."""
         self._polled_ms = self._clock.monotonic_ms()
+
+    @property
+    def is_polled(self) -> bool:
+        """The caller polls, or did within `max.poll.interval.ms`."""
+        idle_ms = self._clock.monotonic_ms() - self._polled_ms
+        return self.polling or self.touched or idle_ms <= self._config.max_poll_interval_ms
 
     # -- joining ----------------------------------------------------------------------------------------------------
 
@@ -120,7 +129,8 @@ class Membership(ABC):
 
     def _keep_beating(self) -> None:
         if self._beating is None:
-            self._beating = asyncio.get_running_loop().create_task(self._beat_on())
+            group = self._coordinator.group_id
+            self._beating = self._tasks.spawn(f"the heartbeats of group {group}", self._beat_on())
 
     async def _beat_on(self) -> None:
         failures = 0
@@ -146,8 +156,8 @@ class Membership(ABC):
                 failures += 1
 
     def _poll_left_ms(self) -> float:
-        """How long until the caller has not polled for too long."""
-        if self.polling or self.generation < 0:
+        """How long until the caller has not polled for too long. While a join is out there is nothing to leave."""
+        if self.polling or self.joining or self.generation < 0:
             return float("inf")
         return max(self._polled_ms + self._config.max_poll_interval_ms - self._clock.monotonic_ms(), 0.0)
 
