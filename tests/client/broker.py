@@ -65,6 +65,7 @@ class ScriptedCluster:
     topic_ids: dict[str, UUID] = field(default_factory=dict)
     offered: dict[Api, tuple[int, int]] = field(default_factory=lambda: dict(OFFERED))
     on_produce: Callable[[TopicPartition], Act] = lambda _: Act()
+    on_epoch_question: Callable[[TopicPartition], ErrorCode] = lambda _: ErrorCode.NONE
     requests: Counter[Api] = field(default_factory=Counter)
     next_producer_id: int = 1000
     appended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -305,6 +306,7 @@ class ScriptedCluster:
                 part = self.partitions[TopicPartition(topic.topic, wanted.partition)]
                 epoch, end = part.log.end_offset_for_epoch(wanted.leader_epoch)
                 code = self._judge(node, part, wanted.current_leader_epoch)
+                code = code or self.on_epoch_question(TopicPartition(topic.topic, wanted.partition))
                 parts.append({"error_code": code, "partition": wanted.partition, "leader_epoch": epoch,
                               "end_offset": end})  # fmt: skip
             topics.append({"topic": topic.topic, "partitions": parts})

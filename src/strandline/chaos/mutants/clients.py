@@ -7,6 +7,7 @@ from strandline.chaos.mutants.mutant import Mutant, Patch, one_change
 _OFFSETS = "tests/cluster/coordinator/test_groups_offsets.py"
 _HANDLERS = "tests/schedules/clients/test_handlers.py"
 _QUIET = "tests/schedules/clients/test_quiet_topics.py"
+_TRUNCATIONS = "tests/schedules/clients/test_truncations.py"
 _ANEW = "tests/schedules/clients/test_topics_made_anew.py"
 
 TABLE: tuple[Mutant, ...] = (
@@ -75,6 +76,22 @@ TABLE: tuple[Mutant, ...] = (
         "if False:",
         f"{_QUIET}::test_65_a_quiet_topic_costs_no_commit[holds-True]",
         f"{_QUIET}::test_65_a_reader_that_never_lives_long_keeps_its_commit",
+    ),
+    one_change(
+        "lost-position-told-once",
+        "F68: an error that needs a decision stays until it is made",
+        "client.fetcher:Fetcher.raise_error",
+        "if not isinstance(error, PositionLost):",
+        "if True:",
+        f"{_TRUNCATIONS}::test_68_a_truncation_is_told_until_a_seek[holds]",
+    ),
+    one_change(
+        "epoch-checked-by-an-error",
+        "F68: an epoch counts as checked once it was, not when the question failed (KIP-320)",
+        "client.lookups:Lookups._settle_epoch",
+        "state.error = error",
+        "state.error, state.checked_epoch = error, epoch",
+        f"{_TRUNCATIONS}::test_68_an_epoch_is_checked_once_it_was[holds]",
     ),
     Mutant(
         "copy-follows-into-another-topic",
