@@ -38,6 +38,8 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
 
+_TELL_AGAIN_MS = 1_000.0
+"""How long a poll waits for others' records before it raises an error that was raised before, and stays."""
 _SHORT_WAIT_MS = 50
 """How long a broker may hold a fetch that leaves out partitions with full buffers: they may be drained any moment."""
 
@@ -85,15 +87,28 @@ class Fetcher:
         """Something else has come that `poll` wants to look at."""
         self._news.set()
 
-    def raise_error(self, of: PartitionState | None = None) -> None:
-        """Raise the error of a partition (of this one alone); its position stays as it was. One that says that there is
-        no position to go on from stays, until a seek (schedule 68)."""
-        for state in self.states.values() if of is None else (of,):
-            error = state.error
-            if error is not None and (of is not None or not state.paused):
-                if not isinstance(error, PositionLost):
-                    state.error = None
-                raise error.with_traceback(None)
+    def raise_error(self, *, again: bool = False) -> float:
+        """Raise the error of a partition; its position stays as it was. One that says that there is no position to go
+        on from stays, until a seek (schedule 68): each poll raises it, though not before it has waited a while (or,
+        `again`, at its end) for records of other partitions. Returns after how many milliseconds to look again.
+        """
+        now, wait = self._clock.monotonic_ms(), float("inf")
+        for state in self.states.values():
+            if state.error is not None and not state.paused:
+                left_ms = state.error_told_ms + _TELL_AGAIN_MS - now
+                if again or left_ms <= 0:
+                    self.raise_error_of(state)
+                wait = min(wait, left_ms)
+        return wait
+
+    def raise_error_of(self, state: PartitionState) -> None:
+        """Raise the error of this partition, if it has one."""
+        error = state.error
+        if error is not None:
+            state.error_told_ms = self._clock.monotonic_ms()
+            if not isinstance(error, PositionLost):
+                state.error = None
+            raise error.with_traceback(None)
 
     def _found(self) -> None:
         """A look-up has ended."""

@@ -11,6 +11,7 @@ from strandline.log.batch import BatchHeader
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
 
+NEVER_MS = float("-inf")
 FORMER_MAX = 3
 """Of so many earlier topics of one name a position is kept."""
 
@@ -45,9 +46,10 @@ class PartitionState:
     """
 
     __slots__ = (
-        "buffered_bytes", "checked_epoch", "chunks", "decoded", "decoded_pos", "error", "fetch_epoch", "fetch_offset",
-        "fetching", "former", "generation", "high_watermark", "log_start_offset", "partition", "paused", "position",
-        "preferred_replica", "preferred_until_ms", "reset_to", "resolving", "retry_at_ms", "sought", "topic_id", "turn",
+        "buffered_bytes", "checked_epoch", "chunks", "decoded", "decoded_pos", "error", "error_told_ms", "fetch_epoch",
+        "fetch_offset", "fetching", "former", "generation", "high_watermark", "log_start_offset", "partition", "paused",
+        "position", "preferred_replica", "preferred_until_ms", "reset_to", "resolving", "retry_at_ms", "sought",
+        "topic_id", "turn",
     )  # fmt: skip
 
     def __init__(self, partition: TopicPartition) -> None:
@@ -70,6 +72,8 @@ class PartitionState:
         self.resolving = False
         self.paused = False
         self.error: Exception | None = None
+        self.error_told_ms = NEVER_MS
+        """When a poll raised it last: one that stays until a seek is raised again and again, but not in a busy loop."""
         self.high_watermark = -1
         self.log_start_offset = -1
         self.preferred_replica = -1
@@ -125,6 +129,7 @@ class PartitionState:
         self.decoded_pos = 0
         self.buffered_bytes = 0
         self.error = None
+        self.error_told_ms = NEVER_MS
         self.preferred_replica = -1
         self.retry_at_ms = 0.0
         self.fetch_epoch = -1

@@ -1,4 +1,4 @@
-"""Schedule 68: a truncation is reported once and then forgotten. An error that needs a decision stays until it is made."""
+"""Schedule 68: a truncation is reported once and then forgotten. What needs a decision stays until it is made."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "lost-position-told-once",
         "F68: an error that needs a decision stays until it is made",
-        "client.fetcher:Fetcher.raise_error",
+        "client.fetcher:Fetcher.raise_error_of",
         "if not isinstance(error, PositionLost):",
         "if True:",
         f"{_TRUNCATIONS}::test_68_a_truncation_is_told_until_a_seek[holds]",

@@ -109,7 +109,7 @@ class Reader:
                     fetcher.wake()
                     await fetcher.wait_for_news()
                     self._raise_if_broken()
-                    fetcher.raise_error(state)
+                    fetcher.raise_error_of(state)
         except ClientTimeout:
             raise
         except TimeoutError:
@@ -158,12 +158,13 @@ class Reader:
             fetcher.wake()
             if records:
                 return records
-            fetcher.raise_error()
+            tell_again_ms = fetcher.raise_error()
             left_ms = until_ms - self._session.clock.monotonic_ms()
             if left_ms <= 0:
+                fetcher.raise_error(again=True)
                 return []
             try:
-                async with asyncio.timeout(left_ms / 1000):
+                async with asyncio.timeout(min(left_ms, tell_again_ms) / 1000):
                     await fetcher.wait_for_news()
             except TimeoutError:
                 continue
