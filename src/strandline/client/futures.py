@@ -83,7 +83,7 @@ class ThreadFutures:
         on_sender: whether the caller runs on the thread that completes them.
     """
 
-    def __init__(self, on_sender: Callable[[], bool]) -> None:
+    def __init__(self, on_sender: Callable[[], bool] = lambda: False) -> None:
         self._on_sender = on_sender
 
     def shared(self) -> BatchCondition:

@@ -111,6 +111,13 @@ class Metadata:
         view = self.topics.get(name)
         return None if view is None else view.topic_id
 
+    def is_forgotten(self, name: str) -> bool:
+        """The topic is not kept up to date any more, or has been missing for the grace period."""
+        since = self.unknown_since_ms.get(name)
+        if since is not None:
+            return self._clock.monotonic_ms() - since >= UNKNOWN_TOPIC_GRACE_MS
+        return name not in self.topics and name not in self._wanted
+
     def topic_name(self, topic: str | UUID) -> str | None:
         """The name of a topic that an answer names by id."""
         if isinstance(topic, str):

@@ -8,6 +8,8 @@ _OFFSETS = "tests/cluster/coordinator/test_groups_offsets.py"
 _HANDLERS = "tests/schedules/clients/test_handlers.py"
 _QUIET = "tests/schedules/clients/test_quiet_topics.py"
 _TRUNCATIONS = "tests/schedules/clients/test_truncations.py"
+_TOPICS = "tests/client/test_producer_topics.py"
+_BACKGROUND = "tests/client/test_background.py"
 _ANEW = "tests/schedules/clients/test_topics_made_anew.py"
 
 TABLE: tuple[Mutant, ...] = (
@@ -92,6 +94,23 @@ TABLE: tuple[Mutant, ...] = (
         "state.error = error",
         "state.error, state.checked_epoch = error, epoch",
         f"{_TRUNCATIONS}::test_68_an_epoch_is_checked_once_it_was[holds]",
+    ),
+    one_change(
+        "forgotten-queue-begins-at-an-old-sequence",
+        "C: a sequence is given once per producer id, epoch and partition, over queues that come and go (KIP-98)",
+        "client.idempotence:Sequencer.retire",
+        "if queue.producer_id == self.producer_id:",
+        "if False:",
+        f"{_TOPICS}::test_a_queue_that_is_made_again_repeats_no_sequence[0-idle]",
+        f"{_TOPICS}::test_a_queue_that_is_made_again_repeats_no_sequence[0-hidden]",
+    ),
+    one_change(
+        "delayed-commit-signed-anew-over-tenures",
+        "C: a commit that waited is signed with a newer epoch only for what was held all the while (KIP-848)",
+        "client.groups.commits:Commits._commit_as",
+        "self.progress.tenures(tenures) == tenures",
+        "True",
+        f"{_BACKGROUND}::test_a_delayed_commit_sets_no_newer_one_back",
     ),
     Mutant(
         "copy-follows-into-another-topic",

@@ -246,8 +246,9 @@ class Reader:
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _broke(self, error: ClientError) -> None:
-        self._broken = error
+        self._broken = self._broken or error
         if self._fetcher is not None:
+            self._fetcher.close()
             self._fetcher.tell_news()
 
     def _raise_if_broken(self) -> None:
