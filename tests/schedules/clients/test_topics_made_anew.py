@@ -15,6 +15,7 @@ from strandline.client.copying.errors import CopyRefused
 from strandline.client.copying.target import Wish
 from strandline.client.errors import TopicReplaced, UnknownTopic
 from strandline.client.types import LATEST, NewTopic
+from strandline.client.wire.apis import Api
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
 from tests.client.members import fill, member, simulate
@@ -315,5 +316,35 @@ def test_63_a_copy_that_follows_stops_when_a_topic_is_made_anew(which: str) -> N
         async with Admin(env.bootstrap) as admin:
             end = (await admin.list_offsets({("copy", 0): LATEST}))[TopicPartition("copy", 0)].offset
         assert end == (100 if which == "t" else 0)
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_63_a_deletion_that_comes_late_does_not_hit_the_new_topic(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request is sent again, or is slow, and arrives when the name has gone to another topic: it named the old one
+    by its id."""
+
+    async def main(env: Env) -> None:
+        await env.create_topic("t")
+        async with Admin(env.bootstrap) as admin:
+            if known:
+                await admin.describe_topics(["t"])
+            once = admin._call
+
+            async def twice(api: Api, *arguments: Any, **values: Any) -> Any:
+                answer = await once(api, *arguments, **values)
+                if api is Api.DELETE_TOPICS:
+                    await create(env, "t")
+                    await once(api, *arguments, **values)
+                return answer
+
+            monkeypatch.setattr(admin, "_call", twice)
+            assert await admin.delete_topics(["t"]) == ["t"]
+            monkeypatch.undo()
+            await asyncio.sleep(5)
+            assert await admin.list_topics() == ["t"]
+            with pytest.raises(UnknownTopic, match="nope"):
+                await admin.delete_topics(["nope"])
 
     simulate(main)
