@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
+from typing import Any
 
 from strandline.client.aio.admin import Admin
 from strandline.client.config import CommonConfig, ProducerConfig
@@ -29,7 +30,8 @@ from strandline.client.types import EARLIEST, LATEST, ConsumerRecord, TopicDescr
 from strandline.log.compression import Codec
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition
-from strandline.proto.system import SystemClock
+from strandline.proto.ports import Clock, Rng
+from strandline.proto.system import SystemClock, system_rng
 
 FETCH_BYTES = 4 << 20
 """One answer of the source; two are in memory at most."""
@@ -55,6 +57,7 @@ class Engine:
 
     Args:
         told: called with the offsets done in this run, and how many there are to do.
+        clock, rng: the world; the machine's own when left out.
     """
 
     def __init__(
@@ -70,6 +73,8 @@ class Engine:
         accept_deleted: bool,
         settings: Mapping[str, object],
         told: Callable[[int, int], None],
+        clock: Clock | None = None,
+        rng: Rng | None = None,
     ) -> None:
         if source == target:
             raise CopyRefused(f"source and target are one topic, {source}: a copy goes into another one")
@@ -85,6 +90,8 @@ class Engine:
         self._wish = wish
         self._follow = follow
         self._told = told
+        self._clock = clock or SystemClock()
+        self._world: dict[str, Any] = {"clock": self._clock, "rng": rng or system_rng()}
         self._goals: dict[int, int] = {}
         producer = ProducerConfig.of(settings)
         if producer.partitioner is not None:
@@ -97,9 +104,9 @@ class Engine:
         reading = {**common, "isolation_level": "read_committed", "max_partition_fetch_bytes": FETCH_BYTES}
         make_admin: Callable[..., Admin] = Admin
         make_reader: Callable[..., AsyncRangeReader] = AsyncRangeReader
-        self._admin = make_admin(bootstrap, **common)
-        self._reader = make_reader(bootstrap, **reading)
-        self._lease = Lease(bootstrap, group, (source, target), common)
+        self._admin = make_admin(bootstrap, **self._world, **common)
+        self._reader = make_reader(bootstrap, **self._world, **reading)
+        self._lease = Lease(bootstrap, group, (source, target), common, **self._world)
         self._source = Source(self._reader, source, transform=transform, accept_deleted=accept_deleted)
         self._described = TopicDescription(source, None, False, ())
 
@@ -122,7 +129,7 @@ class Engine:
 
     async def _see_it_through(self) -> None:
         """Begin from the notes as often as a leader, or the coordinator, proves that they must be read again."""
-        clock = SystemClock()
+        clock = self._clock
         seen, since_ms = -1, 0.0
         while True:
             try:
@@ -167,7 +174,9 @@ class Engine:
         }
         before = SequencesBefore(planned.producer_id, planned.producer_epoch, sequences)
         try:
-            async with BatchSender(self._bootstrap, target.memory_bytes, self._sending, before) as sender:
+            async with BatchSender(
+                self._bootstrap, target.memory_bytes, self._sending, before, **self._world
+            ) as sender:
                 await sender.know(self._target, planned.target_id)
                 following: Round | None = planned
                 while following is not None:
@@ -186,7 +195,7 @@ class Engine:
 
     async def _begin(self, target: Target) -> Round:
         """Note the first round, from where the logs begin."""
-        async with BatchSender(self._bootstrap, target.memory_bytes, self._sending) as sender:
+        async with BatchSender(self._bootstrap, target.memory_bytes, self._sending, **self._world) as sender:
             producer_id = await sender.producer_id()
         ends = await self._target_bounds(LATEST, target.partitions)
         planned = Round(

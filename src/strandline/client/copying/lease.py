@@ -18,6 +18,7 @@ from strandline.client.wire.apis import Api
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.ports import Clock, Rng
 
 INSTANCE_ID = "copy"
 """The one static member: a second one takes the first one's place, and the first one is told so (KIP-345)."""
@@ -37,8 +38,9 @@ class Lease:
     """
 
     def __init__(
-        self, bootstrap: str | Sequence[str], group: str, topics: tuple[str, ...], settings: Mapping[str, object]
-    ) -> None:
+        self, bootstrap: str | Sequence[str], group: str, topics: tuple[str, ...], settings: Mapping[str, object],
+        *, clock: Clock, rng: Rng,
+    ) -> None:  # fmt: skip
         config = ConsumerConfig.of(
             {
                 "client_id": "strandline-copy",
@@ -52,7 +54,7 @@ class Lease:
         self.group = group
         self._topics = topics
         self._timeout_ms = config.default_api_timeout_ms
-        self._session = Session(bootstrap, config)
+        self._session = Session(bootstrap, config, clock=clock, rng=rng)
         self._session.metadata.want(topics)  # one that is made anew is to be noticed
         self._coordinator = GroupCoordinator(self._session, group, config.request_timeout_ms)
         self._broken: ClientError | None = None
