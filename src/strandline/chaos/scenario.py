@@ -312,8 +312,8 @@ class ScenarioRun:
         deadline_ms = self.world.now_ms + PROGRESS_MS
         while not services.settled:
             if self.world.now_ms > deadline_ms:
-                facts = {"open": services.open[:10], "errors": dict(services.shared.errors)}
-                raise InvariantViolated("HandledAtLeastOnce", "records are not handled in time", **facts)
+                facts = {"open": services.open[:10], **services.figures()}
+                raise InvariantViolated("HandledAtLeastOnce", "records are not handled and committed in time", **facts)
             await self.world.sleep_ms(50)
         self.world.kill(SERVICES)
         main = self.world.spawn(SERVICES, services.look_at_the_end).main

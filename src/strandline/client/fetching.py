@@ -103,7 +103,7 @@ class AsyncRangeReader:
         finally:
             if ahead is not None:
                 ahead.cancel()
-                await asyncio.wait([ahead])
+                await asyncio.gather(ahead, return_exceptions=True)  # what it failed with is nobody's any more
 
     async def close(self) -> None:
         """Close the connections. Idempotent."""

@@ -122,6 +122,7 @@ class Network:
             if backoff is not None and self._clock.monotonic_ms() < backoff.until_ms:
                 raise backoff.error.with_traceback(None)
             task = asyncio.get_running_loop().create_task(self._open_new(key, advertised_by))
+            task.add_done_callback(_looked_at)
             self._opening[key] = task
         # Many callers wait for one attempt: one that is cancelled must not end it for the others.
         return await asyncio.shield(task)
@@ -156,6 +157,12 @@ class Network:
     def _forget(self, key: _Key, connection: Connection) -> None:
         if self._open.get(key) is connection:
             del self._open[key]
+
+
+def _looked_at(task: asyncio.Task[Connection]) -> None:
+    """Whoever waits hears of the error; when all of them were cancelled there is nobody left to hear of it."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _advertised_by(node: NodeInfo) -> str:

@@ -45,6 +45,10 @@ class Ledger:
             if known == topic_id:
                 yield from values.values()
 
+    def ends(self, topic_id: UUID) -> dict[int, int]:
+        """Behind the last acknowledged record of each partition."""
+        return {partition: max(values) + 1 for (known, partition), values in self.acked.items() if known == topic_id}
+
     def unhandled(self, topic_id: UUID) -> list[str]:
         """What was acknowledged, not handled yet, and is no case for the dead letters."""
         return [value for value in self.values(topic_id) if value not in self.handled and not self.may_die(value)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from uuid import UUID
 
 from strandline.chaos.checkers.handled import check_copied
 from strandline.chaos.checkers.history import History
@@ -45,6 +46,7 @@ class Services:
         self._history = history
         self._now_ms = now_ms
         self._topics = Topics(self.shared)
+        self._committed: dict[tuple[UUID, int], int] = {}
         self._broken: BaseException | None = None
 
     async def main(self, ports: Ports) -> None:
@@ -75,14 +77,19 @@ class Services:
 
     @property
     def settled(self) -> bool:
-        """Everything that was acknowledged of the topics that live is handled, or a case for the dead letters.
+        """Everything that was acknowledged of the topics that live is handled, or in the dead letters: all jobs are
+        committed.
 
         Raises:
             InvariantViolated: a service has seen what must not be.
         """
         if self._broken is not None:
             raise self._broken
-        return self._topics.fed and self._topics.visited and not self.open
+        jobs_id = self._topics.jobs_id
+        if jobs_id is None or self.open or not (self._topics.fed and self._topics.visited):
+            return False
+        ends = self.shared.ledger.ends(jobs_id)
+        return all(self._committed.get((jobs_id, number), 0) >= end for number, end in ends.items())
 
     @property
     def open(self) -> list[str]:
@@ -122,6 +129,7 @@ class Services:
                 for item, stored in found.items():
                     if stored is not None and stored.topic_id is not None:
                         self.shared.ledger.check_committed(group, stored.topic_id, item.partition, stored.offset)
+                        self._committed[stored.topic_id, item.partition] = stored.offset
 
     # --- the copy ---
 

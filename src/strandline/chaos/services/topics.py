@@ -18,8 +18,8 @@ from strandline.proto.errors import KafkaError, StrandlineError
 SAFE = {"min.insync.replicas": "2"}
 """Of all topics here: an acknowledgement is a promise, and a deposed leader gives none."""
 
-VISITS = 20
-"""Records of `fleeting`, each time that it is made."""
+VISITS = (5, 10, 20, 40)
+"""How many records `fleeting` gets, each time that it is made: fewer or more than it had before."""
 
 
 class Topics:
@@ -39,7 +39,7 @@ class Topics:
         self._shared = shared
         self._jobs = 0
         self._made = 0
-        self._visits = 0
+        self._visits = self._visits_wanted = 0
         self._gone: dict[UUID, None] = {}
 
     async def make_jobs(self, ports: Ports) -> None:
@@ -72,13 +72,15 @@ class Topics:
                     if made in self._gone:  # its deletion did not take place, whoever said so
                         await self._delete(admin)
                         continue
-                    self.fleeting_id, self._visits = made, 0
+                    self.fleeting_id, self._visits, self._visits_wanted = made, 0, rng.choice(VISITS)
                     self._made += 1
-                while self._visits < VISITS:
+                slowly = rng.random() < 0.5
+                while self._visits < self._visits_wanted:
                     self._visits += 1
                     value = f"f{self._made}:{self._visits}"
-                    await self._send(producer, self.fleeting_id, FLEETING, value, 0, wait=True)
-                    await asyncio.sleep(rng.uniform(0, 0.1))
+                    await self._send(producer, self.fleeting_id, FLEETING, value, 0, wait=slowly)
+                    await asyncio.sleep(rng.uniform(0, 0.1) if slowly else 0)
+                await producer.flush()
                 if self._made > self._shared.options.anew:
                     self.visited = True
                     return

@@ -121,9 +121,8 @@ class ClassicMembership(Membership):
                 if (await coordinator.find()).node_id != asked.node_id:
                     raise Disconnected(f"broker {asked} coordinates group {coordinator.group_id} no more")
         finally:
-            if not call.done():
-                call.cancel()
-                await asyncio.wait([call])
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)  # where it was not answered it is nobody's any more
 
     async def _ask(self, who: Identity) -> ErrorCode:
         values = {
