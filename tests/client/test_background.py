@@ -134,3 +134,28 @@ def test_a_tenure_ends_when_a_partition_is_given_up() -> None:
     assert progress.tenures([WHERE]) == {}
     progress.take_up(WHERE)
     assert progress.tenures([WHERE]) != held
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_join_that_takes_long_while_nobody_polls_costs_no_time(protocol: str) -> None:
+    """No broker answers, and the caller has not polled for longer than max.poll.interval.ms: heartbeats wait for the
+    join. (They looked again and again, as fast as a processor can; the simulator takes that for a busy loop.)"""
+
+    async def main(env: Env) -> None:
+        for topic in ("t", "u"):
+            await env.create_topic(topic)
+        settings: dict[str, Any] = {"group_protocol": protocol, "max_poll_interval_ms": 6_000}
+        async with member(env, **settings) as consumer:
+            consumer.subscribe("t")
+            while consumer.state.name != "stable":
+                await consumer.poll(0.5)
+            for node in (1, 2, 3):
+                env.faults.kill(node)
+            consumer.subscribe(["t", "u"])
+            await consumer.poll(0.5)
+            await asyncio.sleep(20)
+            env.faults.start()
+            await fill(env, "u", 10, 1)
+            await polled(consumer, 10)
+
+    simulate(main)

@@ -156,8 +156,8 @@ class Membership(ABC):
                 failures += 1
 
     def _poll_left_ms(self) -> float:
-        """How long until the caller has not polled for too long."""
-        if self.polling or self.generation < 0:
+        """How long until the caller has not polled for too long. While a join is out there is nothing to leave."""
+        if self.polling or self.joining or self.generation < 0:
             return float("inf")
         return max(self._polled_ms + self._config.max_poll_interval_ms - self._clock.monotonic_ms(), 0.0)
 
