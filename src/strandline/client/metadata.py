@@ -111,12 +111,18 @@ class Metadata:
         view = self.topics.get(name)
         return None if view is None else view.topic_id
 
-    def is_forgotten(self, name: str) -> bool:
-        """The topic is not kept up to date any more, or has been missing for the grace period."""
+    def is_missing(self, name: str) -> bool:
+        """Brokers have known no such topic for the grace period; what was known of it before stays in `topics`."""
         since = self.unknown_since_ms.get(name)
-        if since is not None:
-            return self._clock.monotonic_ms() - since >= UNKNOWN_TOPIC_GRACE_MS
-        return name not in self.topics and name not in self._wanted
+        return since is not None and self._clock.monotonic_ms() - since >= UNKNOWN_TOPIC_GRACE_MS
+
+    def is_known(self, name: str) -> bool:
+        """The topic is there, as far as this client knows."""
+        return name in self.topics and not self.is_missing(name)
+
+    def is_forgotten(self, name: str) -> bool:
+        """The topic is missing, or not kept up to date any more."""
+        return self.is_missing(name) or (name not in self.topics and name not in self._wanted)
 
     def topic_name(self, topic: str | UUID) -> str | None:
         """The name of a topic that an answer names by id."""
@@ -140,9 +146,8 @@ class Metadata:
         if replaced is not None:
             return replaced
         now = self._clock.monotonic_ms()
-        unknown_since = self.unknown_since_ms.get(partition.topic)
-        if unknown_since is not None:
-            return UnknownTopic(partition.topic) if now - unknown_since >= UNKNOWN_TOPIC_GRACE_MS else None
+        if partition.topic in self.unknown_since_ms:
+            return UnknownTopic(partition.topic) if self.is_missing(partition.topic) else None
         view = self.topics.get(partition.topic)
         if view is None or partition.partition in view.partitions:
             self._missing.pop(partition, None)

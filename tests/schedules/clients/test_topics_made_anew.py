@@ -4,6 +4,7 @@ to a topic id: a reader at 100 in the old topic begins the new one by its policy
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -346,5 +347,50 @@ def test_63_a_deletion_that_comes_late_does_not_hit_the_new_topic(known: bool, m
             assert await admin.list_topics() == ["t"]
             with pytest.raises(UnknownTopic, match="nope"):
                 await admin.delete_topics(["nope"])
+
+    simulate(main)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_63_a_topic_that_is_gone_costs_the_others_nothing(protocol: str) -> None:
+    """One of two topics is deleted for good. A member that joins later reads the other one all the same, and the group
+    gives the partitions of the deleted one up; when it is made anew it is shared out again."""
+
+    async def main(env: Env) -> None:
+        for topic in ("t", "u"):
+            await env.create_topic(topic, 2)
+        settings: dict[str, Any] = {"group_protocol": protocol, "metadata_max_age_ms": 1_000}
+        async with member(env, **settings) as first, member(env, **settings) as second:
+            first.subscribe(["t", "u"])
+            while len(first.assignment()) < 4:
+                await first.poll(0.2)
+            async with Admin(env.bootstrap) as admin:
+                await admin.delete_topics(["t"])
+            second.subscribe(["t", "u"])
+            handled: dict[int, Consumer] = {}
+
+            def owned() -> list[TopicPartition]:
+                return sorted([*first.assignment(), *second.assignment()])
+
+            async def both(holds: Callable[[], bool]) -> None:
+                nonlocal handled
+                until = asyncio.get_running_loop().time() + 60
+                while not holds():
+                    assert asyncio.get_running_loop().time() < until, owned()
+                    for one in (first, second):
+                        try:
+                            handled |= {int(record.value or b""): one for record in await one.poll(0.2)}
+                        except UnknownTopic:
+                            continue
+
+            await both(lambda: bool(first.assignment()) and bool(second.assignment()))
+            await fill(env, "u", 20, 2)
+            await both(lambda: sorted(handled) == list(range(20)))
+            await both(lambda: owned() == [TopicPartition("u", 0), TopicPartition("u", 1)])
+            await fill(env, "u", 20, 2, start=20)
+            await both(lambda: sorted(handled) == list(range(40)))
+            assert {handled[number] for number in range(20, 40)} == {first, second}
+            await create(env, "t", 2)
+            await both(lambda: len(set(owned())) == 4)
 
     simulate(main)

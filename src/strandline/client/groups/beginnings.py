@@ -69,7 +69,7 @@ class Beginnings:
             if item in self._asked:
                 self.begin(item, offset)
         for item in self._asked:
-            if item.topic not in self._metadata.topics:
+            if not self._metadata.is_known(item.topic):
                 self._states[item].error = self._metadata.absence(item)
                 self._metadata.want((item.topic,))
                 self._metadata.request_update()

@@ -216,7 +216,7 @@ class Commits:
         self, partitions: Iterable[TopicPartition], timeout_ms: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What is committed of those of the partitions whose topic is known to this client; None: nothing is. A topic
-        that is not known yet has to be waited for: whose offset is told could not be said.
+        that is not known (yet, or any more) has to be waited for: whose offset is told could not be said.
 
         Raises:
             KafkaError, ClientTimeout.
@@ -224,7 +224,7 @@ class Commits:
         wanted = list(partitions)
 
         async def ask() -> dict[TopicPartition, OffsetAndMetadata | None]:
-            known = [item for item in wanted if item.topic in self._metadata.topics]
+            known = [item for item in wanted if self._metadata.is_known(item.topic)]
             found = await self._coordinator.committed(known)
             return {item: found.get(item) for item in known}
 

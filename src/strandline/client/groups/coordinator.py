@@ -160,7 +160,11 @@ class GroupCoordinator:
         for topic in answer.topics:
             name = names.get(topic.topic_id) if hasattr(topic, "topic_id") else topic.name
             for told in topic.partitions:
-                self._check_topic(told.error_code, TopicPartition(str(name), told.partition_index))
+                item = TopicPartition(str(name), told.partition_index)
+                gone = self._session.metadata.absence(item) if told.error_code.refresh_metadata else None
+                if gone is not None:
+                    raise gone
+                self._check_topic(told.error_code, item)
 
     async def committed(
         self, partitions: Iterable[TopicPartition] | None, *, stable: bool = True
@@ -206,14 +210,11 @@ class GroupCoordinator:
 
     def _ids(self, names: Iterable[str]) -> dict[str, UUID | None]:
         """Of topics, as far as this client knows them."""
-        topics = self._session.metadata.topics
-        return {name: topics[name].topic_id if name in topics else None for name in names}
+        metadata = self._session.metadata
+        return {name: metadata.topic_id(name) if metadata.is_known(name) else None for name in names}
 
     def _check_topic(self, code: ErrorCode, partition: TopicPartition) -> None:
-        """A topic that the coordinator does not know may be new, or gone: metadata tell which."""
+        """A topic that the coordinator does not know may be new, or gone: metadata tell which, soon."""
         if code.refresh_metadata:
-            gone = self._session.metadata.absence(partition)
-            if gone is not None:
-                raise gone
             self._session.metadata.request_update()
         self.check(code, partition=partition)

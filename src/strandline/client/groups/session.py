@@ -19,6 +19,7 @@ from strandline.client.groups.coordinator import GroupCoordinator
 from strandline.client.groups.listening import ConsumerState, Invoke, Listener, Subscribed, invoke
 from strandline.client.groups.membership import EXPELLED, Membership
 from strandline.client.groups.modern import ConsumerMembership
+from strandline.client.metadata import Metadata
 from strandline.client.session import Session
 from strandline.client.tasks import Tasks
 from strandline.client.types import OffsetAndMetadata
@@ -202,7 +203,7 @@ class GroupSession:
         given = await self.member.join(wanted.topics, owned)
         kept = frozenset(owned if self.member.cooperative else ())
         new = [item for item in given if item not in kept]
-        if any(item.topic not in self._session.metadata.topics for item in new):
+        if not all(self._session.metadata.is_known(item.topic) for item in new):
             await self._session.metadata.update(self._config.default_api_timeout_ms)
         return given, await self.commits.stored(new, self._config.default_api_timeout_ms)
 
@@ -303,7 +304,7 @@ class GroupSession:
         age_ms = self._config.metadata_max_age_ms
         while True:
             metadata, wanted = self._session.metadata, self.subscribed
-            missing = wanted is not None and any(name not in metadata.topics for name in wanted.topics)
+            missing = wanted is not None and not all(metadata.is_known(name) for name in wanted.topics)
             await asyncio.sleep((min(age_ms, _MISSING_TOPIC_MS) if missing else age_ms) / 1000)
             try:
                 if self._joining is None and await self._refresh():
@@ -318,8 +319,8 @@ class GroupSession:
         """The leader shares out anew when topics that it shared out have grown, come or gone."""
         if self._joining is not None or not self._counts_seen or self.member.generation < 0:
             return
-        topics = self._session.metadata.topics
-        now = {name: topics[name].partition_count if name in topics else 0 for name in self._counts_seen}
+        metadata = self._session.metadata
+        now = {name: self._count_of(metadata, name) for name in self._counts_seen}
         if now != self._counts_seen:
             self._counts_seen = now
             self.member.needs_join = True
@@ -331,7 +332,11 @@ class GroupSession:
         metadata = self._session.metadata
         metadata.want(names)
         await metadata.update(self._config.request_timeout_ms)
-        return {name: metadata.topics[name].partition_count for name in names if name in metadata.topics}
+        return {name: self._count_of(metadata, name) for name in names if metadata.is_known(name)}
+
+    @staticmethod
+    def _count_of(metadata: Metadata, name: str) -> int:
+        return metadata.topics[name].partition_count if metadata.is_known(name) else 0
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
