@@ -5,7 +5,7 @@ from __future__ import annotations
 from strandline.cluster.config_setting import Setting, integer, milliseconds, one_of, size
 from strandline.cluster.coordinator.groups.config import MigrationPolicy
 from strandline.cluster.coordinator.groups.modern.assignors import ASSIGNORS
-from strandline.controller.metadata.topic_configs import ConfigType, split_list
+from strandline.controller.metadata.config_key import ConfigType, split_list
 from strandline.proto.errors import ConfigError
 
 
