@@ -125,6 +125,8 @@ class AdminBase:
             await self._metadata.update(self._config.request_timeout_ms)
         node = self._metadata.nodes.get(node_id)
         if node is None:
+            if self._metadata.last_error is not None:
+                raise self._metadata.last_error
             known = ", ".join(str(number) for number in sorted(self._metadata.nodes))
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no broker {node_id}; the brokers are {known}")
         return node
