@@ -218,8 +218,8 @@ NOT_UNDER_THE_CRC = {
 
 
 def test_a_flipped_bit_in_a_header_is_a_corrupt_message(tmp_path: Path) -> None:
-    """A bit that flipped on the way is told as Kafka tells it, by the CRC, and the producer sends the batch again; it is
-    not the refusal of a field (INVALID_RECORD), after which the record would be lost."""
+    """A bit that flipped on the way is told by the CRC, as Kafka tells it, and the producer sends the batch again. A
+    field's refusal (INVALID_RECORD) would lose the record."""
 
     async def main() -> None:
         async with kafka_node(tmp_path) as node:
