@@ -18,6 +18,7 @@ from strandline.client.commands.common import (
     print_table,
     target_options,
 )
+from strandline.client.commands.completion import resource_names
 from strandline.client.commands.effects import values_set, warn, without_effect
 from strandline.client.commands.topics import changes_json, changes_told, config_changes
 from strandline.client.config import AdminConfig, CommonConfig, ConsumerConfig, ProducerConfig, effective_settings
@@ -40,7 +41,7 @@ def config() -> None:
 
 @config.command("describe")
 @_KIND
-@click.argument("name", default="")
+@click.argument("name", default="", shell_complete=resource_names)
 @click.option("-a", "--all", "everything", is_flag=True, help="Settings at their defaults too.")
 @output_option
 @target_options
@@ -66,7 +67,7 @@ def describe(kind: str, name: str, everything: bool, output: str, **where: Any) 
 
 @config.command("alter")
 @_KIND
-@click.argument("name", default="")
+@click.argument("name", default="", shell_complete=resource_names)
 @click.option("-s", "--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Set a value; repeatable.")
 @click.option("-d", "--delete", "deleted", multiple=True, metavar="KEY", help="Go back to the default; repeatable.")
 @dry_run_option

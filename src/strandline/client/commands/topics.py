@@ -23,6 +23,7 @@ from strandline.client.commands.common import (
     print_table,
     target_options,
 )
+from strandline.client.commands.completion import topic_names
 from strandline.client.commands.copy import copy
 from strandline.client.commands.effects import values_set, warn, without_effect
 from strandline.client.commands.elections import elect
@@ -159,7 +160,7 @@ def list_topics(internal: bool, output: str, **where: Any) -> None:
 
 
 @topic.command("describe")
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, shell_complete=topic_names)
 @output_option
 @target_options
 def describe(names: tuple[str, ...], output: str, **where: Any) -> None:
@@ -217,7 +218,7 @@ def describe(names: tuple[str, ...], output: str, **where: Any) -> None:
 
 
 @topic.command("alter")
-@click.argument("name")
+@click.argument("name", shell_complete=topic_names)
 @click.option("-p", "--partitions", type=click.IntRange(1), help="The new total; it can only grow.")
 @click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set a topic setting.")
 @click.option("--delete-config", "deleted", multiple=True, metavar="KEY", help="Put a setting back to its default.")
@@ -270,7 +271,7 @@ def alter(
 
 
 @topic.command("delete")
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, shell_complete=topic_names)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @dry_run_option
 @output_option

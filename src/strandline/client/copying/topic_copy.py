@@ -48,6 +48,22 @@ class CopyResult:
     target_ends: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class CopyPreview:
+    """What a copy would do now: `records` counts offsets, of which a compacted or transactional log has fewer records;
+    `creates` says that the target would be made, with `target_partitions` and `target_configs`."""
+
+    source: str
+    target: str
+    group: str
+    creates: bool
+    target_partitions: int
+    target_configs: Mapping[str, str]
+    records: int
+    deleted: int
+    partitions: tuple[SourcePartition, ...]
+
+
 def default_group(source: str, target: str) -> str:
     """The group that notes how far a copy is."""
     return f"strandline-copy.{source}.{target}"
@@ -104,6 +120,29 @@ class TopicCopy:
         finally:
             self._thread.stop(self._ended)
         return self.result()
+
+    def preview(self) -> CopyPreview:
+        """What `run` would do; nothing is changed, and `run` is not called then. Raises as `copy_topic`."""
+        try:
+            made = self._thread.wait(self._engine.preview())
+        finally:
+            self._thread.stop(self._ended)
+        engine = self._engine
+        partitions = tuple(
+            SourcePartition(number, start, engine.positions[number], engine.positions[number] - start)
+            for number, start in sorted(engine.starts.items())
+        )
+        return CopyPreview(
+            self._source,
+            self._target,
+            self._group,
+            made is not None,
+            len(engine.ends),
+            {} if made is None else made.configs,
+            sum(part.records for part in partitions),
+            engine.tally.deleted,
+            partitions,
+        )
 
     async def _run(self) -> None:
         self._task = asyncio.create_task(self._engine.run())
