@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         UnknownTopic,
     )
     from strandline.client.producer import Producer
+    from strandline.client.settings import AdminSettings, ConsumerSettings, ProducerSettings
     from strandline.client.types import (
         EARLIEST,
         LATEST,
@@ -63,6 +64,9 @@ _HOMES = {
     "OffsetAndMetadata": "strandline.client.types",
     "OffsetAndTimestamp": "strandline.client.types",
     "TopicPartition": "strandline.proto.ids",
+    "AdminSettings": "strandline.client.settings",
+    "ConsumerSettings": "strandline.client.settings",
+    "ProducerSettings": "strandline.client.settings",
     "copy_topic": "strandline.client.copying.topic_copy",
     "ErrorCode": "strandline.proto.error_codes",
     "ConfigError": "strandline.proto.errors",
@@ -93,6 +97,7 @@ __all__ = [
     "MAX_TIMESTAMP",
     "Ack",
     "Admin",
+    "AdminSettings",
     "BrokerUnreachable",
     "BufferExhausted",
     "ClientError",
@@ -104,6 +109,7 @@ __all__ = [
     "ConfigResource",
     "Consumer",
     "ConsumerRecord",
+    "ConsumerSettings",
     "DeliveryTimeout",
     "DeserializationFailed",
     "Disconnected",
@@ -119,6 +125,7 @@ __all__ = [
     "OffsetOutOfRange",
     "PositionLost",
     "Producer",
+    "ProducerSettings",
     "StrandlineError",
     "TopicPartition",
     "TopicReplaced",
@@ -132,3 +139,8 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    """What is here, loaded or not: for whoever looks with dir() or TAB."""
+    return sorted({*globals(), *__all__})

@@ -8,11 +8,12 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from concurrent.futures import CancelledError
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from strandline.client.aio.admin import Admin as AsyncAdmin
 from strandline.client.aio.admin_groups import GroupOffsets
 from strandline.client.loop_thread import LoopThread, of_parents
+from strandline.client.settings import AdminSettings
 from strandline.client.types import (
     ClusterDescription,
     ConfigChange,
@@ -42,7 +43,7 @@ class Admin:
     Every method does and raises what its twin in `strandline.client.aio.Admin` does.
     """
 
-    def __init__(self, bootstrap: str | Sequence[str] = "127.0.0.1:9092", **settings: object) -> None:
+    def __init__(self, bootstrap: str | Sequence[str] = "127.0.0.1:9092", **settings: Unpack[AdminSettings]) -> None:
         make: Callable[..., AsyncAdmin] = AsyncAdmin
         self._make = partial(make, bootstrap, **settings)
         self._inner = self._make()

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from strandline.client.aio.consumer import Consumer as AsyncConsumer
 from strandline.client.aio.consumer import Offsets, Partition
@@ -15,6 +15,7 @@ from strandline.client.groups.commits import CommitDone
 from strandline.client.groups.listening import ConsumerState, Listener, Topics
 from strandline.client.loop_thread import Calls, LoopThread, of_parents, refused
 from strandline.client.running import Failures, Retries, RunReport, run_blocking
+from strandline.client.settings import ConsumerSettings
 from strandline.client.types import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp
 from strandline.proto.ids import TopicPartition
 from strandline.proto.system import SystemClock
@@ -31,7 +32,7 @@ class Consumer:
     positions that it had, or as a new member of its group.
     """
 
-    def __init__(self, bootstrap: str | Sequence[str] = "127.0.0.1:9092", **settings: object) -> None:
+    def __init__(self, bootstrap: str | Sequence[str] = "127.0.0.1:9092", **settings: Unpack[ConsumerSettings]) -> None:
         make: Callable[..., AsyncConsumer] = AsyncConsumer
         self._make = partial(make, bootstrap, **settings)
         self._calls = Calls()

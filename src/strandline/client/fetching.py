@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self, Unpack
 
 from strandline.client.config import ConsumerConfig
 from strandline.client.decoding import AbortedTransactions, consumer_records, good_batches, whole_batches
@@ -22,6 +22,7 @@ from strandline.client.leaders import Leaders
 from strandline.client.loop_thread import LoopThread
 from strandline.client.network import DATA
 from strandline.client.session import Session
+from strandline.client.settings import ConsumerSettings
 from strandline.client.types import EARLIEST, LATEST, ConsumerRecord
 from strandline.client.wire.apis import Api
 from strandline.client.wire.fetch import (
@@ -64,7 +65,7 @@ class AsyncRangeReader:
         *,
         clock: Clock | None = None,
         rng: Rng | None = None,
-        **settings: object,
+        **settings: Unpack[ConsumerSettings],
     ) -> None:
         self._config = ConsumerConfig.of(settings)
         self._session = Session(bootstrap, self._config, clock=clock, rng=rng)
@@ -223,7 +224,7 @@ class RangeReader:
     most; `isolation.level=read_committed` leaves aborted transactions out.
     """
 
-    def __init__(self, bootstrap: str | Sequence[str] = "127.0.0.1:9092", **settings: object) -> None:
+    def __init__(self, bootstrap: str | Sequence[str] = "127.0.0.1:9092", **settings: Unpack[ConsumerSettings]) -> None:
         self._thread = LoopThread("strandline-range-reader")
         make: Callable[..., AsyncRangeReader] = AsyncRangeReader
         try:
@@ -310,7 +311,7 @@ def read_range(
     *,
     start: int,
     end: int,
-    config: Mapping[str, object] | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> Iterator[RawBatch]:
     """The batches of one range with a reader of its own; see `RangeReader`."""
     with RangeReader(bootstrap, **(config or {})) as reader:

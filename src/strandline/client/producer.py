@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 from strandline.client.config import ProducerConfig, parse_bootstrap
 from strandline.client.errors import BufferExhausted, ClientTimeout, ClosedError
@@ -18,6 +18,7 @@ from strandline.client.loop_thread import LoopThread, of_parents, refused
 from strandline.client.metadata import TopicView
 from strandline.client.producer_core import Headers, Payload, ProducerCore
 from strandline.client.session import Session
+from strandline.client.settings import ProducerSettings
 from strandline.client.types import Ack
 
 
@@ -46,7 +47,7 @@ class Producer:
         ConfigError: an unknown setting, a value that cannot stand, or settings that exclude one another.
     """
 
-    def __init__(self, bootstrap: str | Sequence[str] = "127.0.0.1:9092", **settings: object) -> None:
+    def __init__(self, bootstrap: str | Sequence[str] = "127.0.0.1:9092", **settings: Unpack[ProducerSettings]) -> None:
         self._config = ProducerConfig.of(settings)
         self._bootstrap = bootstrap
         parse_bootstrap(bootstrap)

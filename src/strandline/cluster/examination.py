@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from strandline.client.aio.admin import Admin
 from strandline.client.errors import BrokerUnreachable, ClientTimeout, ManyErrors
@@ -31,7 +32,7 @@ QUESTION_MS = 10_000
 """How long one question goes on, over all brokers that may answer it."""
 
 
-async def examine(bootstrap: str, settings: Mapping[str, object]) -> list[Finding]:
+async def examine(bootstrap: str, settings: Mapping[str, Any]) -> list[Finding]:
     """Everything that is found in the cluster, with what could not be looked at.
 
     Args:
@@ -76,7 +77,7 @@ async def _quorum(admin: Admin) -> list[Finding]:
     return list(judge_quorum(len(quorum.voters)))
 
 
-async def _broker(node: NodeInfo, settings: Mapping[str, object], brokers: int) -> list[Finding]:
+async def _broker(node: NodeInfo, settings: Mapping[str, Any], brokers: int) -> list[Finding]:
     """A broker's settings, asked of itself, over a connection that no other question shares."""
     where, resource = f"broker {node.node_id}", ConfigResource("broker", str(node.node_id))
     once = {**settings, "default_api_timeout_ms": settings["request_timeout_ms"]}

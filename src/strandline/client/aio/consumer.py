@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 from uuid import UUID
 
 from strandline.client.aio.reading import Partition, Reader, partition_of
@@ -19,6 +19,7 @@ from strandline.client.groups.listening import ConsumerState, Invoke, Listener, 
 from strandline.client.groups.session import GroupSession
 from strandline.client.positions import PartitionState
 from strandline.client.running import Failures, Retries, RunReport, run_async
+from strandline.client.settings import ConsumerSettings
 from strandline.client.types import ConsumerRecord, OffsetAndMetadata
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition
@@ -52,7 +53,7 @@ class Consumer(Reader):
         *,
         clock: Clock | None = None,
         rng: Rng | None = None,
-        **settings: object,
+        **settings: Unpack[ConsumerSettings],
     ) -> None:
         super().__init__(bootstrap, clock=clock, rng=rng, **settings)
         self._bootstrap = bootstrap

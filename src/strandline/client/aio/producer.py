@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 from strandline.client.config import ProducerConfig
 from strandline.client.errors import ClosedError
@@ -13,6 +13,7 @@ from strandline.client.futures import LoopFutures
 from strandline.client.metadata import TopicView
 from strandline.client.producer_core import Headers, Payload, ProducerCore
 from strandline.client.session import Session
+from strandline.client.settings import ProducerSettings
 from strandline.client.types import Ack
 from strandline.proto.ports import Clock, Rng
 
@@ -32,7 +33,7 @@ class Producer:
         *,
         clock: Clock | None = None,
         rng: Rng | None = None,
-        **settings: object,
+        **settings: Unpack[ProducerSettings],
     ) -> None:
         self._config = ProducerConfig.of(settings)
         self._session = Session(bootstrap, self._config, clock=clock, rng=rng, allow_auto_create=True)

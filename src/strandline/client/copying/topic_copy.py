@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 from strandline.client.copying.engine import Engine
 from strandline.client.copying.reading import Transform
 from strandline.client.copying.target import Wish
 from strandline.client.loop_thread import LoopThread
+from strandline.client.settings import ProducerSettings
 from strandline.proto.system import SystemClock
 
 _FAREWELL_S = 5.0
@@ -188,7 +190,7 @@ def copy_topic(
     follow: bool = False,
     append: bool = False,
     accept_deleted: bool = False,
-    **settings: object,
+    **settings: Unpack[ProducerSettings],
 ) -> CopyResult:
     """Copy every committed record of a topic into another one of the same cluster, by its key as the clients' default
     partitioner does it, with key, value, headers and timestamp: each once, and those of one source partition in their

@@ -16,9 +16,9 @@ HEAD = """# The command line
 groups and brokers, which are asked of the cluster. `--output json` is for programs: one document, stable names. Every
 command that changes something has `--dry-run`.
 
-Exit codes: 0 done, 1 refused or failed, 2 the command line is wrong, 3 no broker answers, 130 interrupted by Ctrl-C. That
-is without a word; `consume` has flushed its output by then, and committed what it printed for a group. (`strandline dev`
-and `strandline node` end by Ctrl-C, and exit 0.)
+Exit codes: 0 done, 1 refused or failed, 2 the command line is wrong, 3 no broker answers, 130 interrupted by Ctrl-C.
+That is without a word; `consume` has flushed its output by then, and committed what it printed for a group. (With
+`strandline dev` and `strandline node` Ctrl-C is the regular end, and they exit 0.)
 """
 
 WIDTH = 100
