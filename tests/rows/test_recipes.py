@@ -98,7 +98,7 @@ def test_a_board_serves_while_it_consumes(cluster: DevCluster, capsys: pytest.Ca
 
 
 def test_the_board_loads_the_client_before_its_loop_runs() -> None:
-    """The client's classes are loaded when they are first named: in the loop that held every request for 40 to 60 ms."""
+    """The client's classes are loaded when they are first named: in the loop that held every request for some 50 ms."""
     code = "import sys, board; print('strandline.client.aio.consumer' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=RECIPES, capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
