@@ -5,6 +5,7 @@ Importing this package costs next to nothing: each class is loaded when first na
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from strandline.proto.error_codes import ErrorCode
     from strandline.proto.errors import ConfigError, KafkaError, StrandlineError
     from strandline.proto.ids import TopicPartition
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # what is shown, and where, is the program's to say
 
 _HOMES = {
     "Admin": "strandline.client.admin",

@@ -31,6 +31,7 @@ from strandline.client.types import (
     QuorumDescription,
     TopicDescription,
 )
+from strandline.client.unclosed import nothing, watch
 from strandline.client.watch import INTERVAL_MS, Change
 from strandline.proto.ids import TopicPartition
 
@@ -48,6 +49,7 @@ class Admin:
         self._make = partial(make, bootstrap, **settings)
         self._inner = self._make()
         self._thread: LoopThread | None = None
+        self._watched: Callable[[], None] = nothing
         _admins.add(self)
 
     def create_topics(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> dict[str, CreatedTopic]:
@@ -163,6 +165,7 @@ class Admin:
     def close(self) -> None:
         """Close the connections. Idempotent."""
         if self._thread is not None:
+            self._watched()
             self._thread.stop(self._inner.close)
 
     def __enter__(self) -> Self:
@@ -175,7 +178,8 @@ class Admin:
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         if self._thread is None:
-            self._thread = LoopThread("strandline-admin")
+            self._thread = thread = LoopThread("strandline-admin")
+            self._watched = watch(self, "an Admin", thread, partial(thread.stop, self._inner.close))
         return self._thread.wait(coroutine)
 
     def _forget_parent(self) -> None:

@@ -17,6 +17,7 @@ from strandline.client.loop_thread import Calls, LoopThread, of_parents, refused
 from strandline.client.running import Failures, Retries, RunReport, run_blocking
 from strandline.client.settings import ConsumerSettings
 from strandline.client.types import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp
+from strandline.client.unclosed import nothing, watch
 from strandline.proto.ids import TopicPartition
 from strandline.proto.system import SystemClock
 
@@ -38,6 +39,7 @@ class Consumer:
         self._calls = Calls()
         self._inner = self._made()
         self._thread: LoopThread | None = None
+        self._watched: Callable[[], None] = nothing
         _consumers.add(self)
 
     def subscribe(
@@ -232,6 +234,7 @@ class Consumer:
             try:
                 self._serve(self._inner.close())
             finally:
+                self._watched()
                 running.stop(self._inner.close)
 
     def __enter__(self) -> Self:
@@ -246,7 +249,8 @@ class Consumer:
 
     def _running(self) -> LoopThread:
         if self._thread is None:
-            self._thread = LoopThread("strandline-consumer")
+            self._thread = thread = LoopThread("strandline-consumer")
+            self._watched = watch(self, "a Consumer", thread, partial(thread.stop, self._inner.close))
         return self._thread
 
     def _call(self, function: Callable[[], T]) -> T:
@@ -265,9 +269,12 @@ class Consumer:
 
     def _made(self) -> AsyncConsumer:
         inner = self._make()
+        outer = weakref.ref(self)  # the thread holds `inner`: a consumer that is dropped must be collected
 
         async def invoke(listener: Listener, partitions: list[TopicPartition]) -> None:
-            await self._calls.ask(partial(listener, partitions))
+            consumer = outer()
+            if consumer is not None:
+                await consumer._calls.ask(partial(listener, partitions))
 
         inner.listen_through(invoke)
         return inner

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Self, Unpack
 
@@ -24,6 +25,7 @@ from strandline.client.network import DATA
 from strandline.client.session import Session
 from strandline.client.settings import ConsumerSettings
 from strandline.client.types import EARLIEST, LATEST, ConsumerRecord
+from strandline.client.unclosed import watch
 from strandline.client.wire.apis import Api
 from strandline.client.wire.fetch import (
     FetchedPartition,
@@ -232,6 +234,8 @@ class RangeReader:
         except BaseException:
             self._thread.stop(_nothing)
             raise
+        end = partial(self._thread.stop, self._inner.close)
+        self._watched = watch(self, "a RangeReader", self._thread, end)
 
     def expect(self, topic: str, topic_id: str) -> None:
         """Read this very topic from now on: another one of that name is TopicReplaced."""
@@ -289,6 +293,7 @@ class RangeReader:
 
     def close(self) -> None:
         """Close the connections. Idempotent."""
+        self._watched()
         self._thread.stop(self._inner.close)
 
     def __enter__(self) -> Self:

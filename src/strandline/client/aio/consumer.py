@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from types import TracebackType
@@ -430,6 +431,11 @@ class Consumer(Reader):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
+        """Say that its group waits for it in vain: nobody can leave the group here."""
+        if getattr(self, "_fetcher", None) is not None and not self._closed and not self._session.orphaned:
+            _warn(f"{self!r} was not closed: await close(), or use `async with`", ResourceWarning, source=self)
 
     # -- for the group ----------------------------------------------------------------------------------------------
 

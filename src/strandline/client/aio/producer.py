@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
@@ -14,6 +15,7 @@ from strandline.client.metadata import TopicView
 from strandline.client.producer_core import Headers, Payload, ProducerCore
 from strandline.client.session import Session
 from strandline.client.settings import ProducerSettings
+from strandline.client.tasks import log
 from strandline.client.types import Ack
 from strandline.proto.ports import Clock, Rng
 
@@ -106,6 +108,18 @@ class Producer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
+        """Say what is lost: nobody can wait for it here."""
+        core = getattr(self, "_core", None)
+        if core is None or self._closed or self._session.orphaned:
+            return
+        _warn(f"{self!r} was not closed: await close(), or use `async with`", ResourceWarning, source=self)
+        count = sum(batch.count for _, batch in core.accumulator.all_batches())
+        if count:
+            text = f"{count} records of an aio.Producer that was not closed are lost"
+            log.error(text)
+            _warn(text, RuntimeWarning, source=self)
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
