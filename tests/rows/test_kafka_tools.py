@@ -125,3 +125,12 @@ def test_63_committed_offsets_in_the_eyes_of_kafkas_tools(cluster: DevCluster, t
     assert line["key"]["data"] == {"group": "tool-keepers", "topic": "tool-stored", "partition": 0}
     value = line["value"]["data"]
     assert (line["value"]["version"], value["offset"], value["metadata"], value["topicId"]) == (4, 7, "noted", kafkas)
+
+
+def test_replicas_verified_by_kafkas_own_tool(cluster: DevCluster, tools: KafkaTools) -> None:
+    """`kafka-replica-verification` reads every replica on its own broker (replica id -2), and finds them equal."""
+    make_topic(cluster, "tool-verified", 1)
+    send(cluster, "tool-verified", 50)
+    told = tools.op_verify_replicas("tool-verified", 50)
+    assert told["complete"], told["said"]
+    assert "match" not in told["said"], told["said"]

@@ -5,6 +5,7 @@ Importing this package costs next to nothing: each class is loaded when first na
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         UnknownTopic,
     )
     from strandline.client.producer import Producer
+    from strandline.client.settings import AdminSettings, ConsumerSettings, ProducerSettings
     from strandline.client.types import (
         EARLIEST,
         LATEST,
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
     from strandline.proto.errors import ConfigError, KafkaError, StrandlineError
     from strandline.proto.ids import TopicPartition
 
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # what is shown, and where, is the program's to say
+
 _HOMES = {
     "Admin": "strandline.client.admin",
     "Consumer": "strandline.client.consumer",
@@ -63,6 +67,9 @@ _HOMES = {
     "OffsetAndMetadata": "strandline.client.types",
     "OffsetAndTimestamp": "strandline.client.types",
     "TopicPartition": "strandline.proto.ids",
+    "AdminSettings": "strandline.client.settings",
+    "ConsumerSettings": "strandline.client.settings",
+    "ProducerSettings": "strandline.client.settings",
     "copy_topic": "strandline.client.copying.topic_copy",
     "ErrorCode": "strandline.proto.error_codes",
     "ConfigError": "strandline.proto.errors",
@@ -93,6 +100,7 @@ __all__ = [
     "MAX_TIMESTAMP",
     "Ack",
     "Admin",
+    "AdminSettings",
     "BrokerUnreachable",
     "BufferExhausted",
     "ClientError",
@@ -104,6 +112,7 @@ __all__ = [
     "ConfigResource",
     "Consumer",
     "ConsumerRecord",
+    "ConsumerSettings",
     "DeliveryTimeout",
     "DeserializationFailed",
     "Disconnected",
@@ -119,6 +128,7 @@ __all__ = [
     "OffsetOutOfRange",
     "PositionLost",
     "Producer",
+    "ProducerSettings",
     "StrandlineError",
     "TopicPartition",
     "TopicReplaced",
@@ -132,3 +142,8 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    """What is here, loaded or not: for whoever looks with dir() or TAB."""
+    return sorted({*globals(), *__all__})

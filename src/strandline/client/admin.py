@@ -8,11 +8,12 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from concurrent.futures import CancelledError
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from strandline.client.aio.admin import Admin as AsyncAdmin
 from strandline.client.aio.admin_groups import GroupOffsets
 from strandline.client.loop_thread import LoopThread, of_parents
+from strandline.client.settings import AdminSettings
 from strandline.client.types import (
     ClusterDescription,
     ConfigChange,
@@ -30,6 +31,7 @@ from strandline.client.types import (
     QuorumDescription,
     TopicDescription,
 )
+from strandline.client.unclosed import nothing, watch
 from strandline.client.watch import INTERVAL_MS, Change
 from strandline.proto.ids import TopicPartition
 
@@ -42,11 +44,12 @@ class Admin:
     Every method does and raises what its twin in `strandline.client.aio.Admin` does.
     """
 
-    def __init__(self, bootstrap: str | Sequence[str] = "127.0.0.1:9092", **settings: object) -> None:
+    def __init__(self, bootstrap: str | Sequence[str] = "127.0.0.1:9092", **settings: Unpack[AdminSettings]) -> None:
         make: Callable[..., AsyncAdmin] = AsyncAdmin
         self._make = partial(make, bootstrap, **settings)
         self._inner = self._make()
         self._thread: LoopThread | None = None
+        self._watched: Callable[[], None] = nothing
         _admins.add(self)
 
     def create_topics(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> dict[str, CreatedTopic]:
@@ -162,6 +165,7 @@ class Admin:
     def close(self) -> None:
         """Close the connections. Idempotent."""
         if self._thread is not None:
+            self._watched()
             self._thread.stop(self._inner.close)
 
     def __enter__(self) -> Self:
@@ -174,7 +178,8 @@ class Admin:
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         if self._thread is None:
-            self._thread = LoopThread("strandline-admin")
+            self._thread = thread = LoopThread("strandline-admin")
+            self._watched = watch(self, "an Admin", thread, partial(thread.stop, self._inner.close))
         return self._thread.wait(coroutine)
 
     def _forget_parent(self) -> None:

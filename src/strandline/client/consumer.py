@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from strandline.client.aio.consumer import Consumer as AsyncConsumer
 from strandline.client.aio.consumer import Offsets, Partition
@@ -15,7 +15,9 @@ from strandline.client.groups.commits import CommitDone
 from strandline.client.groups.listening import ConsumerState, Listener, Topics
 from strandline.client.loop_thread import Calls, LoopThread, of_parents, refused
 from strandline.client.running import Failures, Retries, RunReport, run_blocking
+from strandline.client.settings import ConsumerSettings
 from strandline.client.types import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp
+from strandline.client.unclosed import nothing, watch
 from strandline.proto.ids import TopicPartition
 from strandline.proto.system import SystemClock
 
@@ -31,12 +33,13 @@ class Consumer:
     positions that it had, or as a new member of its group.
     """
 
-    def __init__(self, bootstrap: str | Sequence[str] = "127.0.0.1:9092", **settings: object) -> None:
+    def __init__(self, bootstrap: str | Sequence[str] = "127.0.0.1:9092", **settings: Unpack[ConsumerSettings]) -> None:
         make: Callable[..., AsyncConsumer] = AsyncConsumer
         self._make = partial(make, bootstrap, **settings)
         self._calls = Calls()
         self._inner = self._made()
         self._thread: LoopThread | None = None
+        self._watched: Callable[[], None] = nothing
         _consumers.add(self)
 
     def subscribe(
@@ -231,6 +234,7 @@ class Consumer:
             try:
                 self._serve(self._inner.close())
             finally:
+                self._watched()
                 running.stop(self._inner.close)
 
     def __enter__(self) -> Self:
@@ -245,7 +249,8 @@ class Consumer:
 
     def _running(self) -> LoopThread:
         if self._thread is None:
-            self._thread = LoopThread("strandline-consumer")
+            self._thread = thread = LoopThread("strandline-consumer")
+            self._watched = watch(self, "a Consumer", thread, partial(thread.stop, self._inner.close))
         return self._thread
 
     def _call(self, function: Callable[[], T]) -> T:
@@ -264,9 +269,12 @@ class Consumer:
 
     def _made(self) -> AsyncConsumer:
         inner = self._make()
+        outer = weakref.ref(self)  # the thread holds `inner`: a consumer that is dropped must be collected
 
         async def invoke(listener: Listener, partitions: list[TopicPartition]) -> None:
-            await self._calls.ask(partial(listener, partitions))
+            consumer = outer()
+            if consumer is not None:
+                await consumer._calls.ask(partial(listener, partitions))
 
         inner.listen_through(invoke)
         return inner

@@ -7,7 +7,7 @@ time of its death, so that the retention of `<topic>.dead` begins then.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from strandline.client.aio.admin import Admin
@@ -25,7 +25,7 @@ REPLAYED = "replayed.dead-letter"
 """Header of a record that was replayed: which dead letter it was, and when it died, for the topic of dead letters may
 have been made anew. It does not begin with PREFIX: it stays."""
 
-LARGE_RECORDS: Mapping[str, object] = {
+LARGE_RECORDS: Mapping[str, Any] = {
     "max_request_size": 100 * 1024 * 1024,
     "buffer_memory": 128 * 1024 * 1024,
     "compression_type": "gzip",
@@ -125,7 +125,7 @@ class DeadLetters:
     """Writes dead letters. Runs on one event loop; connects when the first one comes."""
 
     def __init__(
-        self, bootstrap: str | Sequence[str], common: Mapping[str, object], group: str | None, *, clock: Clock, rng: Rng
+        self, bootstrap: str | Sequence[str], common: Mapping[str, Any], group: str | None, *, clock: Clock, rng: Rng
     ) -> None:
         self._bootstrap = bootstrap
         self._common = dict(common)

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self, Unpack
 
 from strandline.client.config import ConsumerConfig
 from strandline.client.decoding import AbortedTransactions, consumer_records, good_batches, whole_batches
@@ -22,7 +23,9 @@ from strandline.client.leaders import Leaders
 from strandline.client.loop_thread import LoopThread
 from strandline.client.network import DATA
 from strandline.client.session import Session
+from strandline.client.settings import ConsumerSettings
 from strandline.client.types import EARLIEST, LATEST, ConsumerRecord
+from strandline.client.unclosed import watch
 from strandline.client.wire.apis import Api
 from strandline.client.wire.fetch import (
     FetchedPartition,
@@ -64,7 +67,7 @@ class AsyncRangeReader:
         *,
         clock: Clock | None = None,
         rng: Rng | None = None,
-        **settings: object,
+        **settings: Unpack[ConsumerSettings],
     ) -> None:
         self._config = ConsumerConfig.of(settings)
         self._session = Session(bootstrap, self._config, clock=clock, rng=rng)
@@ -223,7 +226,7 @@ class RangeReader:
     most; `isolation.level=read_committed` leaves aborted transactions out.
     """
 
-    def __init__(self, bootstrap: str | Sequence[str] = "127.0.0.1:9092", **settings: object) -> None:
+    def __init__(self, bootstrap: str | Sequence[str] = "127.0.0.1:9092", **settings: Unpack[ConsumerSettings]) -> None:
         self._thread = LoopThread("strandline-range-reader")
         make: Callable[..., AsyncRangeReader] = AsyncRangeReader
         try:
@@ -231,6 +234,8 @@ class RangeReader:
         except BaseException:
             self._thread.stop(_nothing)
             raise
+        end = partial(self._thread.stop, self._inner.close)
+        self._watched = watch(self, "a RangeReader", self._thread, end)
 
     def expect(self, topic: str, topic_id: str) -> None:
         """Read this very topic from now on: another one of that name is TopicReplaced."""
@@ -288,6 +293,7 @@ class RangeReader:
 
     def close(self) -> None:
         """Close the connections. Idempotent."""
+        self._watched()
         self._thread.stop(self._inner.close)
 
     def __enter__(self) -> Self:
@@ -310,7 +316,7 @@ def read_range(
     *,
     start: int,
     end: int,
-    config: Mapping[str, object] | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> Iterator[RawBatch]:
     """The batches of one range with a reader of its own; see `RangeReader`."""
     with RangeReader(bootstrap, **(config or {})) as reader:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from strandline.client import logs
 from strandline.client.config import ConsumerConfig, duration_ms
 from strandline.client.errors import LogTruncated, NoOffsetForPartition, OffsetOutOfRange
 from strandline.client.leaders import Leaders
@@ -120,6 +121,10 @@ class Lookups:
                 elif self._config.auto_offset_reset == "none":
                     state.error = OffsetOutOfRange(*partition, state.fetch_offset, log_start, log_end)
                 else:
+                    logs.consumer.warning(
+                        "%s: offset %s is out of range, the log holds %s to %s: it goes on by auto.offset.reset=%s",
+                        partition, state.fetch_offset, log_start, log_end, self._config.auto_offset_reset,
+                    )  # fmt: skip
                     self._reset_by_policy(state)
         except StrandlineError as error:
             if state.generation == generation:
@@ -156,5 +161,9 @@ class Lookups:
         if self._config.auto_offset_reset == "none":
             state.error = LogTruncated(*state.partition, position, diverged_at)
         else:
+            logs.consumer.warning(
+                "%s: its log was cut, and records up to offset %s had been read: it goes on at offset %s, from where "
+                "the log differs", state.partition, position, diverged_at,
+            )  # fmt: skip
             state.seek(min(diverged_at, position if state.position is None else max(state.position, 0)))
         state.checked_epoch = checked

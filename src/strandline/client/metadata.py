@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
+from strandline.client import logs
 from strandline.client.config import CommonConfig
 from strandline.client.errors import ClientTimeout, ClosedError, TopicReplaced, UnknownTopic
 from strandline.client.network import Network, backoff_ms
@@ -185,6 +186,7 @@ class Metadata:
         view = None if topic is None else topic.partitions.get(partition.partition)
         if topic is None or view is None or epoch <= view.leader_epoch or leader not in self.nodes:
             return False
+        _log_leader(str(partition), (view.leader, view.leader_epoch), (leader, epoch))
         changed = {**topic.partitions, partition.partition: replace(view, leader=leader, leader_epoch=epoch)}
         self.topics[partition.topic] = replace(topic, partitions=changed)
         return True
@@ -336,8 +338,11 @@ class Metadata:
         self._aged = False
         node_id, answer = await self._ask(wanted, self._config.request_timeout_ms)
         self._apply(answer, wanted)
+        after = _leaders(self.topics)
+        if after != before:
+            _log_leaders(before, after)
         if not aged and node_id is not None:
-            self._weigh(node_id, _leaders(self.topics) != before)
+            self._weigh(node_id, after != before)
 
     def _weigh(self, node_id: int, has_news: bool) -> None:
         """Ask others for a while when this broker told nothing new twice in a row although an answer was wanted.
@@ -411,6 +416,26 @@ def _leaders(topics: Mapping[str, TopicView]) -> dict[str, dict[int, tuple[int |
         name: {number: (view.leader, view.leader_epoch) for number, view in topic.partitions.items()}
         for name, topic in topics.items()
     }
+
+
+Led = tuple[int | None, int]
+"""By whom (None: nobody), and in which epoch."""
+
+
+def _log_leaders(before: Mapping[str, Mapping[int, Led]], after: Mapping[str, Mapping[int, Led]]) -> None:
+    for name, partitions in after.items():
+        known = before.get(name, {})
+        for number, led in partitions.items():
+            if number in known and known[number][0] != led[0]:
+                _log_leader(f"{name}-{number}", known[number], led)
+
+
+def _log_leader(partition: str, before: Led, after: Led) -> None:
+    was = "was led by nobody" if before[0] is None else f"was led by broker {before[0]}"
+    if after[0] is None:
+        logs.metadata.warning("%s has no leader, and %s: nothing is written or read there", partition, was)
+    else:
+        logs.metadata.info("%s is led by broker %s in epoch %s, and %s", partition, *after, was)
 
 
 def nodes_of(answer: Any) -> dict[int, NodeInfo]:

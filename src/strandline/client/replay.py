@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from strandline.client.admin import Admin
 from strandline.client.config import CommonConfig
@@ -51,7 +51,7 @@ class DeadLetterBox:
         settings: common to all clients.
     """
 
-    def __init__(self, bootstrap: str, topic: str, settings: Mapping[str, object]) -> None:
+    def __init__(self, bootstrap: str, topic: str, settings: Mapping[str, Any]) -> None:
         self.topic = origin_of(topic)
         self.dead = self.topic + SUFFIX
         self._bootstrap = bootstrap

@@ -7,10 +7,12 @@ it does all there is to do. No task, timer or lock per partition or request.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from uuid import UUID
 
+from strandline.client import logs
 from strandline.client.accumulator import Accumulator, PartitionQueue
 from strandline.client.batches import ProducerBatch
 from strandline.client.config import ProducerConfig
@@ -346,6 +348,9 @@ class Sender:
         if batch.attempts > self._config.retries:
             self._fail(queue, batch, failure)
             return False
+        level = logging.INFO if batch.attempts == 1 else logging.DEBUG
+        told = logs.records_of(queue.partition, batch.count)
+        logs.producer.log(level, "%s not acknowledged, and sent again: %s", told, failure)
         batch.retry_at_ms = now + (0.0 if at_once else self._session.backoff_ms(batch.attempts))
         return True
 
@@ -354,6 +359,7 @@ class Sender:
             self._sequencer.resolve(queue, batch, written=False)
         self._accumulator.drop(queue, batch)
         self._accumulator.release(batch)
+        logs.producer.error("%s not written: %s", logs.records_of(queue.partition, batch.count), error)
         batch.fail(error)
 
     # -- ends -------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition
+from strandline.proto.words import without_effect
 
 Header = tuple[str, bytes | None]
 """One record header: name and value; a name may repeat and the order is kept."""
@@ -183,6 +184,11 @@ class ConfigEntry:
     def is_default(self) -> bool:
         """Nobody has set it."""
         return self.source == "DEFAULT_CONFIG"
+
+    def without_effect(self, value: str | None) -> str:
+        """Why this value would do nothing, as the broker's documentation says; empty where it does what it says, and
+        where no documentation was asked for (`describe_configs(..., documentation=True)`)."""
+        return without_effect(self.documentation, value)
 
 
 class ConfigResource(NamedTuple):

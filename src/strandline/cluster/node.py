@@ -30,6 +30,7 @@ from strandline.cluster.settings import controller_config
 from strandline.controller.api import PING_METHOD
 from strandline.controller.controller import Controller, ping_handler
 from strandline.controller.metadata.publisher import ImagePublisher
+from strandline.controller.metadata.topic_configs import settings_without_effect
 from strandline.controller.quorum.quorum import Quorum
 from strandline.log.disk import Disk, DiskError
 from strandline.log.log_dir import LogDir
@@ -141,6 +142,9 @@ class Node:
             await self._abandon()
             raise
         log.info("node started", node=self.config.node_id, cluster=self.cluster_id, data=self.config.log_dirs)
+        for setting, reason in settings_without_effect(self.config.dynamic, topic=False).items():
+            value = self.config.dynamic[setting]
+            log.warning("a setting of this node has no effect", setting=setting, value=value, why=reason)
 
     async def _start(self) -> None:
         unary, streams = self._handlers()

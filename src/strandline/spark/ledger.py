@@ -16,7 +16,7 @@ import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from strandline.client import Admin, NewTopic, Producer
 from strandline.client.decoding import consumer_records
@@ -64,7 +64,7 @@ class Earlier:
 class Ledger:
     """The ledger topic as one task uses it."""
 
-    def __init__(self, topic: str, bootstrap: str, settings: Mapping[str, object], admin: Admin) -> None:
+    def __init__(self, topic: str, bootstrap: str, settings: Mapping[str, Any], admin: Admin) -> None:
         self._topic = topic
         self._bootstrap = bootstrap
         self._settings = settings
@@ -162,7 +162,7 @@ def row_digest(topic: str, key: bytes | None, value: bytes | None, headers: Head
     return digest.digest()
 
 
-def find_written(earlier: Earlier, bootstrap: str, settings: Mapping[str, object], admin: Admin) -> Written:
+def find_written(earlier: Earlier, bootstrap: str, settings: Mapping[str, Any], admin: Admin) -> Written:
     """Read what earlier runs wrote. Topics deleted and records deleted since then count as not written."""
     if not earlier.starts:
         return Written()
@@ -171,7 +171,7 @@ def find_written(earlier: Earlier, bootstrap: str, settings: Mapping[str, object
 
 
 def _records_of(
-    earlier: Earlier, bootstrap: str, settings: Mapping[str, object], admin: Admin
+    earlier: Earlier, bootstrap: str, settings: Mapping[str, Any], admin: Admin
 ) -> Iterator[tuple[bytes, int]]:
     starts = dict(earlier.starts)
     known = {partition.topic for partition in starts}

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from strandline.client import Admin
 from strandline.client.config import CommonConfig
@@ -30,7 +30,7 @@ class ClusterOffsets:
     A partition whose topic was gone when its leader was asked is in no answer, even if another has its name by then.
     """
 
-    def __init__(self, bootstrap: str, settings: Mapping[str, str]) -> None:
+    def __init__(self, bootstrap: str, settings: Mapping[str, Any]) -> None:
         """`settings` are a consumer's; those that only a consumer has are left aside."""
         shared = {field.name for field in fields(CommonConfig)}
         self._admin = Admin(bootstrap, **{k: v for k, v in settings.items() if k.replace(".", "_") in shared})

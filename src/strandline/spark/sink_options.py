@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from strandline.client.config import CommonConfig, ConsumerConfig, ProducerConfig
 from strandline.proto.errors import ConfigError
@@ -45,20 +45,20 @@ class SinkOptions:
     bootstrap: str
     topic: str | None
     ledger_topic: str
-    producer_settings: Mapping[str, str] = field(default_factory=dict)
+    producer_settings: Mapping[str, Any] = field(default_factory=dict)
     """The `kafka.*` options without their prefix."""
 
     @property
-    def reader_settings(self) -> Mapping[str, str]:
+    def reader_settings(self) -> Mapping[str, Any]:
         """Those of them that a consumer has too."""
         return self._shared(ConsumerConfig)
 
     @property
-    def admin_settings(self) -> Mapping[str, str]:
+    def admin_settings(self) -> Mapping[str, Any]:
         """Those of them that every client has."""
         return self._shared(CommonConfig)
 
-    def _shared(self, kind: type[CommonConfig]) -> Mapping[str, str]:
+    def _shared(self, kind: type[CommonConfig]) -> Mapping[str, Any]:
         known = kind.__dataclass_fields__
         return {key: value for key, value in self.producer_settings.items() if key.replace(".", "_") in known}
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 from uuid import UUID
 
 from strandline.client.aio.reading import Partition, Reader, partition_of
@@ -19,6 +20,7 @@ from strandline.client.groups.listening import ConsumerState, Invoke, Listener, 
 from strandline.client.groups.session import GroupSession
 from strandline.client.positions import PartitionState
 from strandline.client.running import Failures, Retries, RunReport, run_async
+from strandline.client.settings import ConsumerSettings
 from strandline.client.types import ConsumerRecord, OffsetAndMetadata
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition
@@ -52,7 +54,7 @@ class Consumer(Reader):
         *,
         clock: Clock | None = None,
         rng: Rng | None = None,
-        **settings: object,
+        **settings: Unpack[ConsumerSettings],
     ) -> None:
         super().__init__(bootstrap, clock=clock, rng=rng, **settings)
         self._bootstrap = bootstrap
@@ -429,6 +431,11 @@ class Consumer(Reader):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
+        """Say that its group waits for it in vain: nobody can leave the group here."""
+        if getattr(self, "_fetcher", None) is not None and not self._closed and not self._session.orphaned:
+            _warn(f"{self!r} was not closed: await close(), or use `async with`", ResourceWarning, source=self)
 
     # -- for the group ----------------------------------------------------------------------------------------------
 

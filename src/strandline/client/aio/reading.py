@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Unpack
 from uuid import UUID
 
 from strandline.client.config import ConsumerConfig
@@ -13,6 +14,7 @@ from strandline.client.fetcher import Fetcher
 from strandline.client.leaders import Leaders
 from strandline.client.positions import PartitionState
 from strandline.client.session import Session
+from strandline.client.settings import ConsumerSettings
 from strandline.client.tasks import Tasks, log
 from strandline.client.types import EARLIEST, LATEST, ConsumerRecord, OffsetAndTimestamp
 from strandline.proto.errors import ConfigError
@@ -32,7 +34,7 @@ class Reader:
         *,
         clock: Clock | None = None,
         rng: Rng | None = None,
-        **settings: object,
+        **settings: Unpack[ConsumerSettings],
     ) -> None:
         self._config = ConsumerConfig.of(settings)
         self._session = Session(bootstrap, self._config, clock=clock, rng=rng)

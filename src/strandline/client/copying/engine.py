@@ -20,13 +20,13 @@ from strandline.client.copying.errors import (
 from strandline.client.copying.lease import Lease, LeaseLost
 from strandline.client.copying.plan import Round, from_notes, next_ranges, round_offsets, to_notes
 from strandline.client.copying.reading import Source, Tally, Transform
-from strandline.client.copying.target import Target, Wish, bounds, prepare_target
+from strandline.client.copying.target import Target, Wish, bounds, find_target, prepare_target
 from strandline.client.copying.writing import OutOfTurn, Writer, Written, partition_for
 from strandline.client.errors import ClientTimeout, TopicReplaced
 from strandline.client.fetching import AsyncRangeReader
 from strandline.client.idempotence import SEQUENCE_MASK, SequencesBefore
 from strandline.client.sending import BatchSender
-from strandline.client.types import EARLIEST, LATEST, ConsumerRecord, TopicDescription
+from strandline.client.types import EARLIEST, LATEST, ConsumerRecord, NewTopic, TopicDescription
 from strandline.log.compression import Codec
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition
@@ -123,9 +123,39 @@ class Engine:
             await self._lease.take()
             await self._see_it_through()
         finally:
-            await self._lease.close()
-            await self._reader.close()
-            await self._admin.close()
+            await self._close()
+
+    async def preview(self) -> NewTopic | None:
+        """Find what `run` would do, and change nothing: `starts` and the goals are set, as are the offsets that were
+        deleted. Returns the target that would be made, checked by the brokers; None where it is there.
+
+        Raises as `run`, as far as that shows before anything is written.
+        """
+        try:
+            [self._described] = await self._admin.describe_topics([self._source.topic])
+            self._goals = await self._source_bounds(LATEST)
+            noted = from_notes(self._group, self._source.topic, self._target, await self._lease.notes())
+            target = await find_target(self._admin, self._described, self._target, self._wish, begun=noted is not None)
+            if isinstance(target, NewTopic):
+                await self._admin.create_topics([target], validate_only=True)
+                self.ends = [0] * target.partitions
+            else:
+                self.ends = await self._target_bounds(LATEST, target.partitions)
+            positions = await self._source_bounds(EARLIEST)
+            if noted is not None and isinstance(target, Target):
+                self._check_topics(target, noted)
+                positions = dict.fromkeys(positions, 0) | {number: start for number, (start, _) in noted.ranges.items()}
+                await self._step_over_deleted(positions)
+            self.starts = positions
+            self.positions = {number: max(self._goals.get(number, 0), start) for number, start in positions.items()}
+            return target if isinstance(target, NewTopic) else None
+        finally:
+            await self._close()
+
+    async def _close(self) -> None:
+        await self._lease.close()
+        await self._reader.close()
+        await self._admin.close()
 
     async def _see_it_through(self) -> None:
         """Begin from the notes as often as a leader, or the coordinator, proves that they must be read again."""

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Protocol
 from uuid import UUID
 
+from strandline.client import logs
 from strandline.client.config import ConsumerConfig
 from strandline.client.errors import ClientError, CommitFailed, TopicReplaced
 from strandline.client.groups.coordinator import GroupCoordinator, Identity
@@ -140,6 +141,8 @@ class Commits:
                     await self._send(self._signature(), offsets, timeout_ms)
         except StrandlineError as error:
             self._member.last_error = error
+            group_id = self._coordinator.group_id
+            logs.group.warning("group %s: what is done could not be committed, and may come again: %s", group_id, error)
 
     async def commit_parting(self) -> None:
         """What is done, before partitions go; what cannot be committed comes again."""

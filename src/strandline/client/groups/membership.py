@@ -7,10 +7,12 @@ Heartbeats are a task of their own and go on while the caller handles records. A
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from strandline.client import logs
 from strandline.client.config import ConsumerConfig
 from strandline.client.errors import ClosedError, MembershipLost
 from strandline.client.groups.coordinator import GroupCoordinator, Identity
@@ -107,6 +109,7 @@ class Membership(ABC):
                     self.last_error = error
                     if not error.retriable:
                         raise
+                    logs.group.info("group %s: joining it failed, tried again: %s", self._coordinator.group_id, error)
                 except (ProtocolError, ClosedError):
                     raise
                 except StrandlineError as error:
@@ -154,6 +157,8 @@ class Membership(ABC):
             except StrandlineError as error:
                 self.last_error = error
                 failures += 1
+                level = logging.INFO if failures == 1 else logging.DEBUG
+                logs.group.log(level, "group %s: a heartbeat failed: %s", self._coordinator.group_id, error)
 
     def _poll_left_ms(self) -> float:
         """How long until the caller has not polled for too long. While a join is out there is nothing to leave."""
@@ -190,6 +195,7 @@ class Membership(ABC):
 
     def expelled(self, error: StrandlineError) -> None:
         """The group goes on without this member; the next poll says so to the listeners and joins anew."""
+        logs.group.warning("group %s: this consumer is no member any more: %s", self._coordinator.group_id, error)
         self._end(error)
         self.needs_join = True
         self.lost = self.last_error = error
@@ -197,6 +203,7 @@ class Membership(ABC):
 
     def fail(self, error: StrandlineError) -> None:
         """Nothing this consumer can do will make it a member again."""
+        logs.group.error("group %s: this consumer cannot go on: %s", self._coordinator.group_id, error)
         self.fatal = self.last_error = error
         self.generation = -1
         self._on_news()

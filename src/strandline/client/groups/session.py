@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 from uuid import UUID
 
+from strandline.client import logs
 from strandline.client.config import ConsumerConfig
 from strandline.client.errors import ClientError
 from strandline.client.groups.classic import ClassicMembership
@@ -89,6 +90,7 @@ class GroupSession:
         self._stepping = False
         self._taking = False
         self._counts_seen: dict[str, int] = {}
+        self._said_missing: frozenset[str] = frozenset()
 
     @property
     def state(self) -> ConsumerState:
@@ -108,6 +110,9 @@ class GroupSession:
             waits_for = f"no topic matches {wanted.unmatched!r}; looked for every {age_ms} ms (metadata.max.age.ms)"
         else:
             name = "stable"
+            if missing := self._missing:
+                names = ", ".join(map(repr, missing))
+                waits_for = f"there is no topic {names}; looked for every {_MISSING_TOPIC_MS} ms"
         return ConsumerState(name, member.generation, member.member_id, member.last_error, waits_for)
 
     @property
@@ -129,7 +134,7 @@ class GroupSession:
         """Begin what goes on beside the polls: automatic commits, and the look-out for topics. Once."""
         if not self._started:
             self._started = True
-            self._session.metadata.subscribe(self._look_at_counts)
+            self._session.metadata.subscribe(self._look_at_metadata)
             group = f"of group {self.coordinator.group_id}"
             if self._config.enable_auto_commit:
                 self._tasks.spawn(f"the automatic commits {group}", self.commits.commit_now_and_then())
@@ -244,6 +249,12 @@ class GroupSession:
             self._forget(gone)
             self.member.needs_join = True  # so that the others get them (KIP-429)
         new = [item for item in given if item not in held]
+        if new:
+            member = self.member
+            logs.group.info(
+                "group %s: member %s reads %s from now on (generation %s)",
+                self.coordinator.group_id, member.member_id, _listed(new), member.generation,
+            )  # fmt: skip
         for item in new:
             self.progress.take_up(item)
         self._holder.take_up(new, {item: placed[item] for item in new if item in placed})
@@ -279,6 +290,8 @@ class GroupSession:
             raise failures[0]
 
     def _forget(self, partitions: list[TopicPartition]) -> None:
+        if partitions:
+            logs.group.info("group %s: %s is given up", self.coordinator.group_id, _listed(partitions))
         self.progress.forget(partitions)
         self._holder.give_up(partitions)
         self._untold = [item for item in self._untold if item not in partitions]
@@ -314,6 +327,31 @@ class GroupSession:
                 self.member.last_error = error
             if missing:
                 metadata.request_update()
+
+    def _look_at_metadata(self) -> None:
+        """A fetch of metadata has ended."""
+        self._say_what_is_missing()
+        self._look_at_counts()
+
+    @property
+    def _missing(self) -> list[str]:
+        """The topics subscribed to by name that do not exist, as the brokers say."""
+        if self.subscribed is None:
+            return []
+        unknown = self._session.metadata.unknown_since_ms
+        before_ms = self._session.clock.monotonic_ms() - _MISSING_TOPIC_MS  # not one that was made a moment ago
+        return [name for name in self.subscribed.topics if unknown.get(name, before_ms + 1) <= before_ms]
+
+    def _say_what_is_missing(self) -> None:
+        """Once, until it has been there."""
+        missing = self._missing
+        for name in missing:
+            if name not in self._said_missing:
+                logs.group.warning(
+                    "group %s: topic %r does not exist, and is looked for; create it with: strandline topic create %s",
+                    self.coordinator.group_id, name, name,
+                )  # fmt: skip
+        self._said_missing = frozenset(missing)
 
     def _look_at_counts(self) -> None:
         """The leader shares out anew when topics that it shared out have grown, come or gone."""
@@ -367,3 +405,7 @@ class GroupSession:
             await self.unsubscribe()
         finally:
             await self.member.stop()
+
+
+def _listed(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(str(item) for item in partitions)

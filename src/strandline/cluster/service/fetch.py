@@ -29,6 +29,9 @@ log = structlog.get_logger("strandline.service")
 READ_BYTES_MIN = 1024 * 1024
 """A fetch may read this much even when the memory budget is used up: it must make progress."""
 
+DEBUGGING_CONSUMER = -2
+"""The replica id by which Kafka's tools read what each replica has (FetchRequest.DEBUGGING_CONSUMER_ID)."""
+
 POINTS_TO_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
@@ -49,7 +52,8 @@ class FetchPartition(NamedTuple):
 
 
 class FetchRequest(NamedTuple):
-    """`replica_id` is -1 for consumers; brokers of this cluster replicate by streams of their own, never by this.
+    """`replica_id` is -1 for consumers, -2 for those that read a replica on its own broker, whoever leads; brokers of
+    this cluster replicate by streams of their own, never by this.
 
     `max_bytes` and each partition's own are exceeded only by the first batch of the answer, so that a consumer always
     makes progress (KIP-74). `rack` is where the consumer says it is, "" nowhere; None is a consumer of before KIP-392,
@@ -249,10 +253,12 @@ class Fetch:
     def _limits(self, result: FetchedPartition) -> dict[str, Any]:
         """Bounds of the next read. The first batch of an answer is read whatever its size (KIP-74)."""
         room = min(result.wanted.max_bytes - result.size, self._max_bytes - self._size)
+        names_a_rack = self._request.rack is not None
+        chooses = self._request.replica_id == DEBUGGING_CONSUMER or self._service.config.rack_aware_fetch
         return {
             "max_bytes": max(room, 0),
             "current_leader_epoch": result.wanted.current_leader_epoch,
-            "any_replica": self._service.config.rack_aware_fetch and self._request.rack is not None,
+            "any_replica": names_a_rack and chooses,
             "min_one_batch": self._size == 0,
         }
 

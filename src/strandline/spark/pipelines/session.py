@@ -42,7 +42,7 @@ def ensure_spark() -> None:
         SparkMissing: says what to install.
     """
     if importlib.util.find_spec("pyspark") is None:
-        raise SparkMissing("PySpark is not installed: pip install 'strandline[spark]'")
+        raise SparkMissing("PySpark is not installed: pip install '.[spark]' in a checkout of Strandline")
     if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
         raise SparkMissing("Java is not installed: apt-get install openjdk-17-jre-headless (any Java 17 or 21)")
 
