@@ -55,6 +55,7 @@ LONG = {
     "spark/test_broker_faults.py",
     "spark/test_capture.py",
     "spark/test_checkpoints.py",
+    "spark/test_interpreter_late.py",
     "spark/test_sink_uncommitted.py",
     "spark/test_standalone.py",
     "spark/test_streaming.py",
