@@ -240,6 +240,20 @@ def test_limits_share_a_batch_out_by_lag() -> None:
     assert plan.next_end(plan.initial(), unlimited=False).offsets == {A0: 1, A1: 1}
 
 
+@pytest.mark.parametrize("limit", [{"maxOffsetsPerTrigger": 30}, {"maxBytesPerTrigger": 3000}])
+def test_offsets_that_are_gone_take_no_share_of_a_limit(limit: dict[str, object]) -> None:
+    """A query that retention has overtaken went through millions of offsets without a record, a limit at a time."""
+    log = Log({A0: (0, 10**9), A1: (0, 50)})
+    plan = planner(log, failOnDataLoss="false", **limit)
+    start = plan.initial()
+    log.bounds[A0] = (10**9 - 100, 10**9)
+    end = plan.next_end(start, unlimited=False)
+    assert end.offsets == {A0: 10**9 - 80, A1: 10}
+    assert [(part.start, part.end) for part in plan.ranges(start, end)] == [(10**9 - 100, 10**9 - 80), (0, 10)]
+    log.bounds[A0] = (10**9, 10**9)
+    assert plan.next_end(end, unlimited=False).offsets[A0] == 10**9
+
+
 def test_lag_is_what_no_planned_batch_holds() -> None:
     log = two()
     plan = planner(log, maxOffsetsPerTrigger=30)

@@ -132,8 +132,8 @@ class OffsetLookup(Protocol):
         """The first offset at or after the time; None where no record is as late."""
 
     def settled_end(self, partition: TopicPartition, at_least: int) -> int | None:
-        """The end of a partition's log once it has reached `at_least`, or after some seconds in which it did not; None
-        where it is gone."""
+        """The end of a partition's log once it has reached `at_least`, or after 45 s in which it did not; None where it
+        is gone."""
 
     def bytes_per_offset(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Mapping[TopicPartition, float]:
         """What an offset of each range takes in the log, in bytes, as a sample has it; 0 where there is none."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from strandline.proto.errors import ConfigError
@@ -216,21 +216,40 @@ class StreamPlanner:
     ) -> dict[TopicPartition, int]:
         """The ends by maxOffsetsPerTrigger and maxBytesPerTrigger; a partition with records goes on by one at least."""
         limited = dict(ends)
+        most, most_bytes = self._options.max_offsets_per_trigger, self._options.max_bytes_per_trigger
         sizes = {partition: end - begins[partition] for partition, end in ends.items() if end > begins[partition]}
-        most = self._options.max_offsets_per_trigger
+        if most is None and most_bytes is None:
+            return limited
         if most is not None and sum(sizes.values()) > most:
+            # Offsets that are gone take no share: a query that is far behind would go through them batch by batch.
+            lows = self._first_left(begins, ends, sizes)
+            sizes = {partition: ends[partition] - low for partition, low in lows.items()}
             total = sum(sizes.values())
-            for partition, size in sizes.items():
-                limited[partition] = begins[partition] + min(size, _share(most * size / total))
-        most_bytes = self._options.max_bytes_per_trigger
+            if total > most:
+                for partition, size in sizes.items():
+                    limited[partition] = lows[partition] + min(size, _share(most * size / total))
         if most_bytes is not None and sizes:
-            wanted = {partition: (begins[partition], limited[partition]) for partition in sizes}
+            lows = self._first_left(begins, limited, sizes)
+            wanted = {partition: (low, limited[partition]) for partition, low in lows.items()}
             each = self._lookup.bytes_per_offset(wanted)
             total_bytes = sum(each[partition] * (high - low) for partition, (low, high) in wanted.items())
             if total_bytes > most_bytes:
                 for partition, (low, high) in wanted.items():
                     limited[partition] = low + min(high - low, _share((high - low) * most_bytes / total_bytes))
         return limited
+
+    def _first_left(
+        self,
+        begins: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+        partitions: Iterable[TopicPartition],
+    ) -> dict[TopicPartition, int]:
+        """The first offset of each range that is still there; for a partition that is gone by now, where it begins."""
+        earliest = self._lookup.earliest(list(partitions))
+        return {
+            partition: min(max(begins[partition], earliest.get(partition, 0)), ends[partition])
+            for partition in partitions
+        }
 
 
 def _share(part: float) -> int:
