@@ -55,6 +55,8 @@ LONG = {
     "spark/test_broker_faults.py",
     "spark/test_capture.py",
     "spark/test_checkpoints.py",
+    "spark/test_driver_killed.py",
+    "spark/test_executors_lost.py",
     "spark/test_interpreter_late.py",
     "spark/test_sink_uncommitted.py",
     "spark/test_standalone.py",

@@ -50,13 +50,13 @@ class FaultyRuns:
         """Where the query keeps its progress."""
         return self.directory / "checkpoint"
 
-    def make(self, records: int) -> None:
-        """The topics, and so many records without keys in the source."""
+    def make(self, records: int, padding: int = 0) -> None:
+        """The topics, and so many records without keys in the source, each longer than its content by so many bytes."""
         for topic in (self.name, self.target):
             create(self.cluster.bootstrap, topic, PARTITIONS, 3)
         with Producer(self.cluster.bootstrap) as producer:
             for number in range(records):
-                producer.send(self.name, content(number), partition=number % PARTITIONS)
+                producer.send(self.name, content(number) + bytes(padding), partition=number % PARTITIONS)
 
     def run(self, at: int | str, way: str, *more: str, ends: bool | None = None) -> str:
         """One run, with a fault at the n-th point that it passes, or the first of a name (NEVER: none). What it said.
@@ -108,8 +108,8 @@ class FaultyRuns:
                 ledger.close()
 
     def written(self) -> Counter[Any]:
-        """The values in the target, counted."""
-        return Counter(record.value for record in drain(self.cluster.bootstrap, self.target, PARTITIONS))
+        """The contents in the target, counted."""
+        return Counter(record.value.rstrip(b"\0") for record in drain(self.cluster.bootstrap, self.target, PARTITIONS))
 
 
 def expected(records: int) -> Counter[bytes]:

@@ -83,6 +83,7 @@ def test_the_older_attempt_stops_and_each_row_stands_once(
     quick.give(None)
     eventually(lambda: len(begun(cluster, topic)) == 2)
     slow.give(ROWS[10:])
+    slow.give(None)
     with pytest.raises(Superseded, match="has stopped"):
         slow.report.result()
     report = quick.report.result()
@@ -124,6 +125,7 @@ def test_an_attempt_that_says_nothing_is_waited_for_and_stops_when_it_wakes(
     eventually(lambda: written(cluster, "attempts-silent") == Counter(ROWS[:10]))
     assert write_rows(options, key, iter([arrow(ROWS)]), feed=feed).found == 10
     slow.give(ROWS[10:])
+    slow.give(None)
     with pytest.raises(Superseded):
         slow.report.result()
     assert written(cluster, "attempts-silent") == Counter(ROWS)
@@ -142,6 +144,7 @@ def test_an_attempt_stops_once_its_epoch_is_over(
     with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap) as producer:
         Ledger(LEDGER_TOPIC, cluster.bootstrap, {}, admin).committed(producer, topic, epoch)
     slow.give(ROWS[10:])
+    slow.give(None)
     with pytest.raises(Superseded):
         slow.report.result()
     assert written(cluster, topic) == Counter(ROWS[:10])

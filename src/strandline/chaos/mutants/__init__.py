@@ -23,6 +23,7 @@ from strandline.chaos.mutants import (
     replication,
     replication_isr,
     replication_reads,
+    spark,
     storage,
 )
 from strandline.chaos.mutants.mutant import Mutant, Patch
@@ -45,6 +46,7 @@ MUTANTS: dict[str, Mutant] = {
         log_recovery.TABLE,
         idempotence.TABLE,
         groups.TABLE,
+        spark.TABLE,
         storage.TABLE,
         clauses.TABLE,
     )
