@@ -56,6 +56,8 @@ class Query:
     name: str
     options: dict[str, object] = field(default_factory=dict)
     """Of the source."""
+    tolerant: bool = False
+    """failOnRepeats=false"""
 
     def make(self, *contents: Rows) -> None:
         """The topics, and these records in the partitions of the first."""
@@ -89,6 +91,7 @@ class Query:
 
     def write(self, run: str, task: int, rows: Rows, fed: Fed | None, dies_after: int | None = None) -> TaskReport:
         given = {"kafka.bootstrap.servers": self.cluster.bootstrap, "topic": f"{self.name}-out"}
+        given |= {"failOnRepeats": "false"} if self.tolerant else {}
         feed = Feed(run, strict=True, told=lambda: fed)
         key = TaskKey(f"query-{self.name}", 0, task)
         return write_rows(parse_sink_options(given), key, arrow(rows, dies_after), feed=feed)
@@ -218,6 +221,22 @@ def test_two_branches_of_a_union_read_the_same_ranges(cluster: DevCluster) -> No
     assert query.written() == Counter(TEN + [b"second-" + row for row in TEN])
 
 
+def test_two_branches_with_equal_rows_fail_and_the_way_out_is_right(cluster: DevCluster) -> None:
+    """A union of a stream with itself: what one branch has written looks as if it had come to the other."""
+    query = Query(cluster, "repeat-twins")
+    query.make(TEN, [])
+    [part] = query.plan()[1]
+    first, second = (Fed((PlannedRange.of(part.range),), shift) for shift in (0, 1))
+    with pytest.raises(Killed):
+        query.write("one", 0, TEN, first, dies_after=5)
+    with pytest.raises(RowsChanged, match="5 of its rows equal"):
+        query.write("two", 1, TEN, second)
+    query.tolerant = True
+    query.write("three", 1, TEN, second)
+    query.write("three", 0, TEN, first)
+    assert query.written() == Counter(TEN * 2)
+
+
 # -- rows of which no source tells: behind a shuffle, or of another source ---------------------------------------------
 
 MANY = [b"row-%d" % number for number in range(30)]
@@ -255,13 +274,27 @@ def test_another_number_of_tasks_goes_on_where_that_is_asked_for(
     for number, rows in enumerate(dealt(MANY, 3)):
         with pytest.raises(Killed):
             query.write("one", number, rows, None, dies_after=5)
-    given = {"kafka.bootstrap.servers": cluster.bootstrap, "topic": f"{query.name}-out", "failOnRepeats": "false"}
+    query.tolerant = True
     for number, rows in enumerate(dealt(MANY, 2)):
-        key = TaskKey(f"query-{query.name}", 0, number)
-        write_rows(parse_sink_options(given), key, arrow(rows), feed=Feed("two", strict=True))
+        query.write("two", number, rows, None)
     assert "rows may stand twice" in caplog.text
     assert set(query.written()) == set(MANY)
     assert query.written() >= Counter(MANY)
+
+
+def test_equal_rows_behind_a_shuffle_look_moved_and_the_way_out_is_right(cluster: DevCluster) -> None:
+    """Nobody can tell them from rows that have moved. Where that is tolerated the same tasks write each once."""
+    query = Query(cluster, "repeat-alike")
+    query.make([], [])
+    for number in range(3):
+        with pytest.raises(Killed):
+            query.write("one", number, TEN, None, dies_after=5)
+    with pytest.raises(RowsChanged, match="5 of its rows equal what an earlier run wrote in other tasks"):
+        query.write("two", 0, [*TEN, *TEN[:5]], None)
+    query.tolerant = True
+    for number in range(3):
+        query.write("three", number, TEN, None)
+    assert query.written() == Counter(TEN * 3)
 
 
 def test_rows_that_are_others_each_time_fail_before_they_are_written(cluster: DevCluster) -> None:
