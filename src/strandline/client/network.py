@@ -177,12 +177,6 @@ def _looked_at(task: asyncio.Task[Connection]) -> None:
         task.exception()
 
 
-def _looked_at(task: asyncio.Task[Connection]) -> None:
-    """Whoever waits hears of the error; when all of them were cancelled there is nobody left to hear of it."""
-    if not task.cancelled():
-        task.exception()
-
-
 def _advertised_by(node: NodeInfo) -> str:
     """What an error about its address says beside."""
     return f"That is the address broker {node.node_id} advertises (advertised.listeners): can this machine reach it?"

@@ -26,6 +26,7 @@ from strandline.chaos.mutants import (
     replication,
     replication_isr,
     replication_reads,
+    spark,
     storage,
 )
 from strandline.chaos.mutants.mutant import Mutant, Patch
@@ -50,6 +51,7 @@ MUTANTS: dict[str, Mutant] = {
         idempotence.TABLE,
         groups.TABLE,
         clients.TABLE,
+        spark.TABLE,
         storage.TABLE,
         disks.TABLE,
         clauses.TABLE,
