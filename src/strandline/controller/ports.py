@@ -26,6 +26,10 @@ class QuorumLog(QuorumView, Protocol):
     def log_end_offset(self) -> int:
         """The offset that the next record will have."""
 
+    @property
+    def max_append_bytes(self) -> int:
+        """The largest batch that `append` takes."""
+
     def append(self, epoch: int, records: Sequence[bytes]) -> int:
         """Append records as one atomic batch; answers the last offset. Raises NotLeader with nothing written."""
 

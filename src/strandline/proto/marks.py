@@ -20,6 +20,7 @@ MARKS: dict[str, str] = {
     "quorum-snapshot-installed": "a quorum node that was too far behind installed its leader's snapshot",
     "quorum-disk-full": "a quorum node held its vote back because its disk had no room to make it durable",
     # the controller
+    "unreplayable-refused": "a command was refused, because no node could have replayed its records",
     "elected-from-isr": "an election moved a partition's leadership to another in-sync replica",
     "elected-from-elr": "the ISR being empty, an eligible leader replica was elected",
     "elected-last-known-leader": "ISR and ELR being empty, the last known leader was elected",

@@ -195,6 +195,11 @@ class Quorum:
         """One past the last record of this node's log."""
         return 0 if self._driver is None else self._driver.core.log.end_offset
 
+    @property
+    def max_append_bytes(self) -> int:
+        """The largest batch that `append` takes."""
+        return self._config.max_batch_bytes
+
     def endpoint_of(self, node_id: NodeId) -> Endpoint | None:
         """A voter's internal listener; None for nodes that are no voters."""
         return self._endpoints.get(node_id)
