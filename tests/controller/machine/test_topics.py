@@ -138,7 +138,7 @@ def test_one_request_with_good_and_bad(machine_cluster: Any) -> None:
 
 
 def test_an_id_belongs_to_one_topic(machine_cluster: Any) -> None:
-    """A16 (schedule 61): an id that another topic has is refused by name, and so is one that a request proposes twice."""
+    """A16 (schedule 61): an id that another topic has is refused with its name; so is one that is proposed twice."""
     cluster = machine_cluster(3)
     cluster.create_topic(creatable("a", topic_id=UUID(int=77)))
     refused = cluster.create_topic(creatable("b", topic_id=UUID(int=77)))

@@ -38,7 +38,7 @@ from strandline.log.batch import build_batch, iter_batches
 from strandline.log.real_disk import RealDisk
 from strandline.log.records import Record, decode_records
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import CorruptLogError, ProtocolError
+from strandline.proto.errors import CorruptLogError, FatalError, ProtocolError
 from strandline.proto.ids import NodeId
 
 ONE = ReplicaKey(NodeId(1), UUID(int=7))
@@ -63,6 +63,16 @@ def test_quorum_state_comes_back(tmp_path: Path, state: ElectionState) -> None:
     file.write(ElectionState(1, leader_id=NodeId(9)))
     file.write(state)
     assert StateFile(RealDisk(), str(tmp_path)).read() == state
+
+
+@pytest.mark.parametrize("state", [ElectionState(2**31), ElectionState(-1), ElectionState(1, NodeId(2**31))])
+def test_a17_a_state_that_could_not_be_read_back_is_not_written(tmp_path: Path, state: ElectionState) -> None:
+    """Schedule 62: a file that its own program refuses keeps a node down for good."""
+    file = StateFile(RealDisk(), str(tmp_path))
+    file.write(ElectionState(1))
+    with pytest.raises(FatalError, match="cannot be written down"):
+        file.write(state)
+    assert file.read() == ElectionState(1)
 
 
 def test_quorum_state_is_kafkas_json(tmp_path: Path) -> None:

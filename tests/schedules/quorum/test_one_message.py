@@ -23,10 +23,24 @@ from strandline.controller.metadata.records import (
     TopicRecord,
     UnregisterBrokerRecord,
 )
+from strandline.controller.quorum import wire as quorum_wire
+from strandline.controller.raft.config import EPOCH_LEAD_MAX
+from strandline.controller.raft.messages import (
+    BeginQuorumEpochRequest,
+    EndQuorumEpochRequest,
+    FetchRequest,
+    FetchSnapshotRequest,
+    OffsetAndEpoch,
+    ReplicaKey,
+    Request,
+    Response,
+    VoteRequest,
+)
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
-from strandline.proto.ids import Endpoint
-from tests.controller.sim_cluster import Node, SimCluster
+from strandline.proto.ids import Endpoint, NodeId
+from strandline.proto.ports import RpcError
+from tests.controller.sim_cluster import CLUSTER, Node, SimCluster, endpoint
 from tests.schedules.helpers import schedule
 
 NEW = UUID(int=77)
@@ -187,5 +201,103 @@ def test_61_a_decision_of_the_controllers_own_that_is_refused_does_not_spin() ->
         await cluster.world.sleep_ms(3_000)
         active.controller._run_own_commands = own  # type: ignore[method-assign]
         assert 1 <= len(tries) <= 6
+
+    one_topic(scenario)
+
+
+class Stranger:
+    """Somebody who reaches a node's internal port and sends it what he likes."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self.cluster = cluster
+
+    async def send(self, node: int, request: Request) -> Response:
+        """One quorum request to `node`, and its answer."""
+        method = quorum_wire.method_of(request)
+        payload = quorum_wire.encode_request(request)
+
+        async def call(other: Node) -> bytes:
+            return await other.ports.rpc.call(endpoint(node), method.path, payload, timeout_ms=1000)
+
+        try:
+            answer = await self.cluster.on(1 + node % 3, call)
+        except RpcError as error:
+            raise AssertionError(f"node {node} does not answer any more: {error}") from error
+        return quorum_wire.decode_response(method, answer)
+
+
+def voter(node: int) -> ReplicaKey:
+    return ReplicaKey(NodeId(node), UUID(int=node))
+
+
+def storm(epoch: int, *, target: int, leader: int) -> list[Request]:
+    """Every request by which a peer may make an epoch known."""
+    nothing = OffsetAndEpoch(0, 0)
+    far = OffsetAndEpoch(2**62, epoch - 1)
+    return [
+        BeginQuorumEpochRequest(CLUSTER, NodeId(leader), epoch, voter(target)),
+        EndQuorumEpochRequest(CLUSTER, NodeId(leader), epoch, (voter(target),)),
+        VoteRequest(CLUSTER, voter(leader), epoch, voter(target), nothing, True),
+        VoteRequest(CLUSTER, voter(leader), epoch, voter(target), far, False),
+        FetchRequest(CLUSTER, voter(leader), epoch, 0, 0, 0, 0, 1000),
+        FetchSnapshotRequest(CLUSTER, voter(leader), epoch, nothing, 0, 1000),
+    ]
+
+
+@schedule(62, rule="A17: bound what a peer may make durable", mutant="any-epoch-is-adopted")
+def test_62_an_epoch_near_the_last() -> None:
+    """BeginQuorumEpoch of epoch 2^31 - 1 (or a Vote, or EndQuorumEpoch): adopted, it is durable, and no election can
+    open a higher one. What nobody can have reached by elections is refused."""
+
+    async def scenario(cluster: SimCluster, active: Node, topic_id: UUID) -> None:
+        stranger = Stranger(cluster)
+        epoch = active.quorum.leader_and_epoch.epoch
+        for claimed in (2**31 - 1, 2**31 - 2, 2**30, epoch + EPOCH_LEAD_MAX + 1):
+            for target in cluster.nodes:
+                for request in storm(claimed, target=target, leader=1 + target % 3):
+                    answer = await stranger.send(target, request)
+                    assert answer.error is not ErrorCode.NONE, request
+                    assert answer.epoch == epoch, request
+
+    one_topic(scenario)
+
+
+@schedule(62, rule="A17: an equal epoch has one leader", mutant="another-leader-of-the-epoch-kills")
+def test_62_another_leader_in_an_equal_epoch() -> None:
+    """A follower is told that somebody else leads the epoch in which it follows a leader: it says no, and lives."""
+
+    async def scenario(cluster: SimCluster, active: Node, topic_id: UUID) -> None:
+        stranger = Stranger(cluster)
+        leader, epoch = active.quorum.leader_and_epoch
+        for target in cluster.nodes:
+            other = next(node for node in cluster.nodes if node not in (target, leader))
+            for request in storm(epoch, target=target, leader=other)[:2]:
+                answer = await stranger.send(target, request)
+                assert answer.error is ErrorCode.INVALID_REQUEST
+                assert (answer.leader_id, answer.epoch) == (leader, epoch)
+
+    one_topic(scenario)
+
+
+def test_62_epochs_that_only_climb_are_bounded_by_what_was_proven() -> None:
+    """A17: whoever climbs step by step gets no further than the bound above the last epoch that a voter has proven."""
+
+    async def scenario(cluster: SimCluster, active: Node, topic_id: UUID) -> None:
+        target = next(node for node in cluster.nodes if node != active.node)
+        before = cluster.nodes[target].quorum.leader_and_epoch.epoch
+        cluster.world.isolate(f"n{target}")  # nobody proves it anything
+        call = cluster.nodes[target].quorum.rpc_handlers()[0]
+
+        async def inside(node: Node, request: Request) -> Response:
+            method = quorum_wire.method_of(request)
+            return quorum_wire.decode_response(method, await call[method.path](quorum_wire.encode_request(request)))
+
+        for claimed in range(before, before + 3 * EPOCH_LEAD_MAX, 50):
+            request = BeginQuorumEpochRequest(CLUSTER, NodeId(1 + target % 3), claimed, voter(target))
+            await cluster.on(target, lambda node, request=request: inside(node, request))  # type: ignore[misc]
+        reached = cluster.nodes[target].quorum.leader_and_epoch.epoch
+        assert before < reached <= before + EPOCH_LEAD_MAX
+        cluster.world.heal()
+        await cluster.until(cluster.healthy)
 
     one_topic(scenario)

@@ -94,7 +94,7 @@ class MetadataDelta:
         _APPLY[type(record)](self, record)
 
     def check_whole(self) -> None:
-        """All records of a batch are applied. Raises FatalError for a topic without partitions: no snapshot holds it."""
+        """A batch was applied whole. Raises FatalError for a topic without partitions, which no snapshot holds."""
         for topic_id in self.created_topics:
             if not self._own_topics[topic_id]:
                 raise FatalError(f"Topic {topic_id} is created without partitions: the metadata is damaged.")

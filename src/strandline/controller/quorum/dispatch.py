@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch, QuorumListener
 from strandline.controller.quorum.metadata_log import MetadataLog
 from strandline.controller.quorum.snapshots import SnapshotStore
+from strandline.controller.raft.invariants import ensure
 from strandline.proto.ids import NodeId
 
 _TURN_BYTES_MAX = 1024 * 1024
@@ -151,8 +152,8 @@ class Dispatcher:
                 self.new_record_bytes += size
             next_offset = replay.next_offset
             for batch in batches:
-                assert next_offset <= batch.base_offset
-                assert batch.last_offset < limit
+                in_order = next_offset <= batch.base_offset and batch.last_offset < limit
+                ensure(in_order, "OnceAndInOrder", next=next_offset, base=batch.base_offset, limit=limit)
                 next_offset = replay.next_offset = batch.last_offset + 1
                 if batch.records:
                     replay.listener.handle_commit(batch)

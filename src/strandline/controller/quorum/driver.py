@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 
+import structlog
+
 from strandline.controller.quorum import wire
 from strandline.controller.quorum.api import LeaderAndEpoch, QuorumConfig
 from strandline.controller.quorum.callers import Callers
@@ -34,11 +36,16 @@ from strandline.proto.ids import Endpoint, NodeId
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock, Rpc, RpcError, RpcUnavailable
 
+log = structlog.get_logger("strandline.quorum")
+
 _TIMER_MS_MIN = 1.0
 """Never wake sooner: an overdue deadline must not turn into a busy loop."""
 
 _FULL_DISK_RETRY_S = 0.5
 """How often a vote that found no room on the disk is written again."""
+
+_NOTICE_INTERVAL_MS = 1_000.0
+"""At most this often a peer's mistake is logged; the line says how many were not."""
 
 _RECOVERY_POINT_INTERVAL_MS = 30_000.0
 """At most this often two small syncs are spent on telling recovery how far the log is durable."""
@@ -95,6 +102,8 @@ class Driver:
         self._snapshotting = False
         self._held_back: Ready | None = None
         self._recovery_point_armed = False
+        self._quiet_until_ms = -math.inf
+        self._untold = 0
         self.reloads = 0
         """Fetched snapshots that replaced the log so far."""
         self._recovery_point_due_ms = self.now_ms() + _RECOVERY_POINT_INTERVAL_MS
@@ -211,6 +220,15 @@ class Driver:
                     return
             self._carry_out(ready)
 
+    def _tell(self, notices: tuple[str, ...]) -> None:
+        """Log what the core noticed, seldom: a peer that repeats itself must not fill the disk with lines."""
+        for notice in notices:
+            if self.now_ms() < self._quiet_until_ms:
+                self._untold += 1
+                continue
+            log.warning("metadata quorum: " + notice, node=self.core.key.node_id, untold_since=self._untold)
+            self._untold, self._quiet_until_ms = 0, self.now_ms() + _NOTICE_INTERVAL_MS
+
     def _hold_back(self, ready: Ready) -> None:
         """No room to remember an epoch or a vote. Nothing leaves this node until there is: to the others it is silent,
         which Raft bears, and it need not fall."""
@@ -220,6 +238,7 @@ class Driver:
 
     def _carry_out(self, ready: Ready) -> None:
         """All but `persist`, which is durable by now."""
+        self._tell(ready.notices)
         for action in ready.log:
             if not self._change_log(action):
                 break
@@ -368,9 +387,8 @@ class Driver:
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
-        if not task.cancelled() and task.exception() is not None:
-            error = task.exception()
-            assert error is not None
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
             self.fail(error)
 
     def _guarded(self, action: Callable[[], None]) -> None:

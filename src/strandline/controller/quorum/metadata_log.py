@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from strandline.controller.quorum.api import CommittedBatch, QuorumConfig
 from strandline.controller.quorum.control_records import leader_change
 from strandline.controller.quorum.recovery_point import RecoveryPoint
+from strandline.controller.raft.invariants import ensure
 from strandline.controller.raft.log_summary import EMPTY, LogSummary
 from strandline.controller.raft.messages import Batch, LeaderChange, OffsetAndEpoch
 from strandline.log.batch import build_batch, iter_batches
@@ -125,7 +126,7 @@ class MetadataLog:
 
     def _write(self, batch: Batch, timestamp_ms: int) -> None:
         log = self.partition_log
-        assert log.log_end_offset == batch.base_offset
+        ensure(log.log_end_offset == batch.base_offset, "NoGap", end=log.log_end_offset, base=batch.base_offset)
         if isinstance(batch.data, LeaderChange):
             record = leader_change(batch.data, timestamp_ms)
             data = build_batch([record], base_offset=batch.base_offset, leader_epoch=batch.epoch, control=True)
@@ -134,7 +135,7 @@ class MetadataLog:
             log.append_batch(batch.data, LeaderEpoch(batch.epoch))
         else:
             log.append_as_follower(memoryview(batch.data))
-        assert log.log_end_offset == batch.next_offset
+        ensure(log.log_end_offset == batch.next_offset, "NoGap", end=log.log_end_offset, next=batch.next_offset)
 
     def truncate_to(self, offset: int) -> None:
         """Drop every record at or after `offset`."""

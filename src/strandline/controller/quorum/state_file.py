@@ -12,7 +12,7 @@ from strandline.controller.raft.messages import ReplicaKey
 from strandline.controller.raft.ready import ElectionState
 from strandline.log.checkpoints import decode_id, encode_id
 from strandline.log.disk import Disk, read_file, write_file_durably
-from strandline.proto.errors import CorruptLogError
+from strandline.proto.errors import CorruptLogError, FatalError
 from strandline.proto.ids import ZERO_UUID, NodeId
 
 FILE_NAME = "quorum-state"
@@ -44,8 +44,16 @@ class StateFile:
             raise CorruptLogError(self._path, 0, None, f"not a quorum-state file ({error})", _ADVICE) from error
 
     def write(self, state: ElectionState) -> None:
-        """Make `state` durable. Raises DiskError."""
-        write_file_durably(self._disk, self._path, _encode(state))
+        """Make `state` durable.
+
+        Raises:
+            DiskError
+            FatalError: it would not be read back as it is; nothing was written (schedule 62).
+        """
+        data = _encode(state)
+        if not _reads_back(data, state):
+            raise FatalError(f"internal error: the quorum state {state} cannot be written down")
+        write_file_durably(self._disk, self._path, data)
 
 
 def _encode(state: ElectionState) -> bytes:
@@ -60,6 +68,13 @@ def _encode(state: ElectionState) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
+def _reads_back(data: bytes, state: ElectionState) -> bool:
+    try:
+        return _decode(data) == state
+    except ValueError:
+        return False
+
+
 def _decode(data: bytes) -> ElectionState:
     fields = json.loads(data)
     if fields["data_version"] not in (0, 1):
@@ -68,8 +83,8 @@ def _decode(data: bytes) -> ElectionState:
     if not all(type(number) is int for number in numbers):
         raise ValueError("ids and epochs must be whole numbers")
     leader, epoch, voted = numbers
-    if epoch < 0:
-        raise ValueError(f"leaderEpoch {epoch}")
+    if not 0 <= epoch < 2**31 or not all(-1 <= node < 2**31 for node in (leader, voted)):
+        raise ValueError(f"leaderEpoch {epoch}, leaderId {leader}, votedId {voted}")
     voted_for = None
     if voted >= 0:
         voted_for = ReplicaKey(NodeId(voted), _uuid_from_text(fields.get("votedDirectoryId", "")))

@@ -29,7 +29,7 @@ from strandline.controller.raft.messages import (
 from strandline.log.batch import iter_batches, verify_crc
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
-from strandline.proto.ids import NodeId
+from strandline.proto.ids import ZERO_UUID, NodeId
 from strandline.proto.v1 import quorum_pb2 as pb
 
 if TYPE_CHECKING:
@@ -148,9 +148,14 @@ def _key(key: ReplicaKey) -> pb.ReplicaKey:
 
 def _read_key(message: pb.ReplicaKey) -> ReplicaKey:
     raw = message.directory_id
-    if len(raw) not in (0, 16):
-        raise ProtocolError(f"a directory id has 16 bytes, not {len(raw)}")
-    return ReplicaKey(NodeId(message.node_id), UUID(bytes=raw) if raw else None)
+    if len(raw) not in (0, 16) or raw == ZERO_UUID.bytes:
+        raise ProtocolError(f"a directory id has 16 bytes, not all of them zero, and is not {raw.hex()!r}")
+    return ReplicaKey(_node(message.node_id), UUID(bytes=raw) if raw else None)
+
+
+def _node(node_id: int) -> NodeId:
+    _not_negative(node_id=node_id)
+    return NodeId(node_id)
 
 
 def _point(point: OffsetAndEpoch) -> pb.OffsetAndEpoch:
@@ -173,7 +178,7 @@ _Answer = (
 
 
 def _leader(message: _Answer) -> NodeId | None:
-    return NodeId(message.leader_id) if message.HasField("leader_id") else None
+    return _node(message.leader_id) if message.HasField("leader_id") else None
 
 
 def _not_negative(**numbers: int) -> None:
@@ -214,7 +219,7 @@ def _begin(data: bytes) -> BeginQuorumEpochRequest:
     message = pb.BeginQuorumEpochRequest.FromString(data)
     _not_negative(epoch=message.epoch)
     return BeginQuorumEpochRequest(
-        message.cluster_id, NodeId(message.leader_id), message.epoch, _read_key(message.voter)
+        message.cluster_id, _node(message.leader_id), message.epoch, _read_key(message.voter)
     )
 
 
@@ -222,7 +227,7 @@ def _end(data: bytes) -> EndQuorumEpochRequest:
     message = pb.EndQuorumEpochRequest.FromString(data)
     _not_negative(epoch=message.epoch)
     candidates = tuple(_read_key(key) for key in message.preferred_candidates)
-    return EndQuorumEpochRequest(message.cluster_id, NodeId(message.leader_id), message.epoch, candidates)
+    return EndQuorumEpochRequest(message.cluster_id, _node(message.leader_id), message.epoch, candidates)
 
 
 def _fetch(data: bytes) -> FetchRequest:
@@ -263,21 +268,25 @@ def _fetch_snapshot(data: bytes) -> FetchSnapshotRequest:
 
 def _vote_answer(data: bytes) -> VoteResponse:
     message = pb.VoteResponse.FromString(data)
+    _not_negative(epoch=message.epoch)
     return VoteResponse(ErrorCode.of(message.error), message.epoch, _leader(message), message.granted)
 
 
 def _begin_answer(data: bytes) -> BeginQuorumEpochResponse:
     message = pb.BeginQuorumEpochResponse.FromString(data)
+    _not_negative(epoch=message.epoch)
     return BeginQuorumEpochResponse(ErrorCode.of(message.error), message.epoch, _leader(message))
 
 
 def _end_answer(data: bytes) -> EndQuorumEpochResponse:
     message = pb.EndQuorumEpochResponse.FromString(data)
+    _not_negative(epoch=message.epoch)
     return EndQuorumEpochResponse(ErrorCode.of(message.error), message.epoch, _leader(message))
 
 
 def _fetch_answer(data: bytes) -> FetchResponse:
     message = pb.QuorumFetchResponse.FromString(data)
+    _not_negative(epoch=message.epoch)
     return FetchResponse(
         ErrorCode.of(message.error),
         message.epoch,
@@ -292,7 +301,7 @@ def _fetch_answer(data: bytes) -> FetchResponse:
 
 def _fetch_snapshot_answer(data: bytes) -> FetchSnapshotResponse:
     message = pb.QuorumFetchSnapshotResponse.FromString(data)
-    _not_negative(size=message.size, position=message.position)
+    _not_negative(epoch=message.epoch, size=message.size, position=message.position)
     return FetchSnapshotResponse(
         ErrorCode.of(message.error),
         message.epoch,

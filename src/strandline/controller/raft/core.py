@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from strandline.controller.raft.candidate import Candidate
-from strandline.controller.raft.config import RaftConfig
+from strandline.controller.raft.config import EPOCH_MAX, RaftConfig
 from strandline.controller.raft.election import election_backoff_ms, election_timeout_ms
 from strandline.controller.raft.follower import Follower
+from strandline.controller.raft.invariants import ensure
 from strandline.controller.raft.leader import Leader
 from strandline.controller.raft.log_summary import LogSummary
 from strandline.controller.raft.messages import (
@@ -39,6 +40,7 @@ from strandline.controller.raft.voters import VoterSet
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError
 from strandline.proto.ids import NodeId
+from strandline.proto.marks import mark
 from strandline.proto.ports import Rng
 
 
@@ -56,7 +58,8 @@ class RaftCore:
 
     Invariants:
     - the epoch never goes back (Kafka's MonotonicEpoch), nor does the high watermark (MonotonicHighWatermark);
-    - one leader a epoch, as far as this node can see;
+    - one leader an epoch, as far as this node can see: who names another is not believed;
+    - no request lifts the epoch more than `EPOCH_LEAD_MAX` above the last that was proven (rule A17);
     - no record at or above the high watermark is handed to the state machine, none below it is truncated.
     """
 
@@ -87,10 +90,14 @@ class RaftCore:
         self._log_actions: list[LogAction] = []
         self._flush = False
         self._send: list[Outbound] = []
+        self._notices: list[str] = []
         self._watermark_moved = self.high_watermark > 0
         self._next_request_id = 0
         self._in_flight: dict[int, _Sent] = {}
         self.role: Role = initial_role(self, saved or ElectionState(0), now_ms)
+        self.proven_epoch = self.role.epoch
+        """The newest epoch that did not merely stand in a request: found at the start, opened by this node, or told in
+        the answer of a voter that it asked."""
         self._remember(self.role.election())
         self.role.entered(now_ms)
 
@@ -140,8 +147,7 @@ class RaftCore:
     def append(self, batch: Batch, now_ms: float) -> None:
         """The leader appends. The batch must continue the log, in the current epoch."""
         self._now_ms = now_ms
-        assert self.leading is not None
-        assert batch.epoch == self.epoch
+        ensure(batch.epoch == self.epoch, "AppendsInItsEpoch", batch=batch.epoch, epoch=self.epoch)
         self.append_own(batch)
 
     def flushed(self, offset: int, now_ms: float) -> None:
@@ -172,7 +178,8 @@ class RaftCore:
 
     def snapshot_taken(self, snapshot: OffsetAndEpoch, start: OffsetAndEpoch) -> None:
         """A local snapshot is durable, and the log below `start` (the end of a kept snapshot) was deleted."""
-        assert snapshot.offset <= self.high_watermark, "a snapshot holds committed records alone (rule A10)"
+        # A snapshot holds committed records alone (rule A10).
+        ensure(snapshot.offset <= self.high_watermark, "CommittedSnapshot", snapshot=snapshot, hw=self.high_watermark)
         self.log.snapshot_taken(snapshot)
         self.log.advance_start(start)
 
@@ -201,7 +208,9 @@ class RaftCore:
             flush=self._flush,
             send=tuple(self._send),
             high_watermark=self.high_watermark if self._watermark_moved else None,
+            notices=tuple(self._notices),
         )
+        self._notices.clear()
         self._persist = None
         self._log_actions.clear()
         self._flush = False
@@ -219,6 +228,8 @@ class RaftCore:
         before = self.role
         if response.error is not ErrorCode.INCONSISTENT_CLUSTER_ID:
             self.learn(response.epoch, response.leader_id, now_ms)
+            if response.epoch == self.epoch:
+                self.proven_epoch = self.epoch
         if self.role is not before or sent.role is not before:
             return
         if response.epoch == self.epoch or isinstance(response, VoteResponse):
@@ -231,10 +242,17 @@ class RaftCore:
         if sent is not None and sent.role is self.role:
             self.role.on_failure(sent.request, message.broken, now_ms)
 
-    def learn(self, epoch: int, leader_id: NodeId | None, now_ms: float) -> None:
-        """Take over a higher epoch, or the leader of this one, from what a peer says."""
+    def learn(self, epoch: int, leader_id: NodeId | None, now_ms: float) -> bool:
+        """Take over a higher epoch, or the leader of this one, from what a peer says.
+
+        False: it cannot be so, and is noticed and not believed: an epoch that cannot be reached, or another leader in
+        an epoch that has one.
+        """
         if leader_id is not None and (leader_id == self.key.node_id or not self.voters.contains_id(leader_id)):
             leader_id = None
+        if epoch > EPOCH_MAX:
+            self.notice(f"a peer told of epoch {epoch}, beyond the last that there can be")
+            return False
         if epoch > self.epoch:
             if leader_id is not None:
                 self.follow(epoch, leader_id, now_ms)
@@ -244,16 +262,19 @@ class RaftCore:
             if self.leader_id is None:
                 self.follow(epoch, leader_id, now_ms)
             elif self.leader_id != leader_id:
-                raise FatalError(
-                    f"two leaders in epoch {epoch} of the metadata quorum: {self.leader_id} and {leader_id}; "
-                    "a voter has forgotten its vote"
+                mark("second-leader-refused")
+                self.notice(
+                    f"a peer names node {leader_id} as the leader of epoch {epoch}, which node {self.leader_id} leads: "
+                    "the peer is wrong, or a voter has forgotten its vote"
                 )
+                return False
+        return True
 
     # --- transitions (called by roles too) ---------------------------------------------------------------------------
 
     def become_unattached(self, epoch: int, now_ms: float, *, election_deadline_ms: float | None = None) -> None:
         """A higher epoch without a known leader. A running election timer goes on (rule A3)."""
-        assert epoch > self.epoch
+        ensure(epoch > self.epoch, "MonotonicEpoch", was=self.epoch, now=epoch)
         if not self.is_voter:
             self._move(Observer(self, epoch), now_ms)
             return
@@ -288,11 +309,23 @@ class RaftCore:
 
     def become_candidate(self, now_ms: float) -> None:
         """Open a new epoch and vote for oneself in it."""
-        self._move(Candidate(self, self.epoch + 1, now_ms=now_ms), now_ms)
+        epoch = self.next_epoch()
+        if epoch is None:
+            self.lost_pre_vote(self.leader_id, self.role.voted_for, now_ms)
+        else:
+            self._move(Candidate(self, epoch, now_ms=now_ms), now_ms)
+
+    def next_epoch(self) -> int | None:
+        """The epoch that this node may open; None once there is none left."""
+        if self.epoch >= EPOCH_MAX:
+            self.notice(f"epoch {self.epoch} is the last: no leader can be elected any more")
+            return None
+        self.proven_epoch = self.epoch + 1
+        return self.proven_epoch
 
     def become_leader(self, granting: tuple[NodeId, ...], now_ms: float) -> None:
         """A majority voted for this node."""
-        assert len(granting) >= self.voters.majority
+        ensure(len(granting) >= self.voters.majority, "ElectedByAMajority", granting=granting)
         self._move(Leader(self, self.epoch, granting, now_ms=now_ms), now_ms)
 
     def vote_for(self, candidate: ReplicaKey, now_ms: float) -> None:
@@ -309,7 +342,7 @@ class RaftCore:
         move = LEGAL.get((self.role.kind, role.kind))
         if move is None:
             raise FatalError(f"a quorum node may not go from {self.role.kind.value} to {role.kind.value}")
-        assert role.epoch >= self.epoch, "MonotonicEpoch"
+        ensure(role.epoch >= self.epoch, "MonotonicEpoch", was=self.epoch, now=role.epoch)
         before, self.role = self.role, role
         if move.durable:
             self._remember(role.election())
@@ -321,6 +354,10 @@ class RaftCore:
             self._saved = self._persist = election
 
     # --- outputs (called by roles) -----------------------------------------------------------------------------------
+
+    def notice(self, what: str) -> None:
+        """Have a sentence logged that an operator should see."""
+        self._notices.append(what)
 
     def send(self, to: NodeId, request: Request) -> int:
         """Order a call to a peer; returns its id."""
@@ -340,11 +377,13 @@ class RaftCore:
 
     def append_own(self, batch: Batch) -> None:
         """Append as leader."""
-        assert isinstance(self.role, Leader)
+        leading = self.leading
+        if leading is None:
+            raise FatalError("internal error: a node that does not lead appended a batch of its own")
         self.log.append(batch)
         self.order(Append(batch))
         self._flush = True
-        self.role.appended()
+        leading.appended()
 
     def append_fetched(self, batch: Batch) -> None:
         """Append what the leader sent."""
@@ -354,13 +393,13 @@ class RaftCore:
 
     def truncate_to(self, offset: int) -> None:
         """Drop a diverging tail, never below the high watermark (rule A8)."""
-        assert offset >= self.high_watermark
+        ensure(offset >= self.high_watermark, "CommittedStays", cut=offset, high_watermark=self.high_watermark)
         self.log.truncate_to(offset)
         self.order(TruncateTo(offset))
 
     def advance_high_watermark(self, offset: int) -> None:
         """Everything below `offset` is committed; a lower value is ignored (rule A6)."""
         if offset > self.high_watermark:
-            assert offset <= self.log.end_offset
+            ensure(offset <= self.log.end_offset, "HighWatermarkWithinTheLog", end=self.log.end_offset, now=offset)
             self.high_watermark = offset
             self._watermark_moved = True

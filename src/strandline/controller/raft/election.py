@@ -6,7 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 from strandline.controller.raft.config import RETRY_BACKOFF_MAX_MS
-from strandline.controller.raft.messages import SendRequest, VoteRequest, VoteResponse
+from strandline.controller.raft.invariants import ensure
+from strandline.controller.raft.messages import Response, SendRequest, VoteRequest, VoteResponse
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId
 
@@ -60,12 +61,13 @@ class VoteRound:
         """When a failed call is to be repeated."""
         return min(self._retry_at.values(), default=math.inf)
 
-    def record(self, sent: SendRequest, response: VoteResponse) -> None:
+    def record(self, sent: SendRequest, response: Response) -> None:
         """Count an answer. An error is a refusal: it would be the same if asked again in this epoch."""
         self._in_flight.pop(sent.to, None)
         self._failed.pop(sent.to, None)
         self._retry_at.pop(sent.to, None)
-        if response.error is ErrorCode.NONE and response.granted and response.epoch == self._epoch:
+        vote = response if isinstance(response, VoteResponse) and response.error is ErrorCode.NONE else None
+        if vote is not None and vote.granted and vote.epoch == self._epoch:
             self.granted[sent.to] = None
         else:
             self._rejected[sent.to] = None
@@ -79,10 +81,9 @@ class VoteRound:
         self._retry_at[sent.to] = now_ms + wait_ms
 
     def check(self) -> None:
-        """Assert the invariants."""
-        assert not self.granted.keys() & self._rejected.keys()
-        assert not self.granted.keys() & self._failed.keys()
-        assert not self.won or not self.lost
+        """Hold the invariants. Raises FatalError."""
+        apart = not self.granted.keys() & (self._rejected.keys() | self._failed.keys())
+        ensure(apart and not (self.won and self.lost), "OneAnswerAVoter", granted=list(self.granted))
 
 
 def election_timeout_ms(core: RaftCore) -> float:

@@ -6,7 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strandline.controller.raft.config import CHECK_QUORUM_FACTOR, OBSERVER_SESSION_MS, RETRY_BACKOFF_MAX_MS
+from strandline.controller.raft.config import (
+    CHECK_QUORUM_FACTOR,
+    OBSERVER_SESSION_MS,
+    OBSERVERS_MAX,
+    RETRY_BACKOFF_MAX_MS,
+)
+from strandline.controller.raft.invariants import ensure
 from strandline.controller.raft.messages import (
     Batch,
     BeginQuorumEpochRequest,
@@ -203,7 +209,7 @@ class Leader(Role):
         self._heard_from(progress, now_ms)
         if progress.key.node_id in self.voters and self.voters[progress.key.node_id] is progress:
             self.update_high_watermark()
-        if request.max_wait_ms <= 0 or self._has_news(request):
+        if request.max_wait_ms <= 0 or self._has_news(request) or len(self._parked) >= OBSERVERS_MAX:
             self._serve(token, request)
         else:
             deadline_ms = now_ms + min(request.max_wait_ms, self.core.config.fetch_max_wait_ms)
@@ -215,7 +221,8 @@ class Leader(Role):
         progress.last_fetch_ms = now_ms
         self._heard_from(progress, now_ms)
         response = FetchSnapshotResponse(ErrorCode.NONE, self.epoch, self.leader_id, request.snapshot)
-        self.core.reply(token, response, ReadSnapshot(request.snapshot, request.position, request.max_bytes))
+        limit = min(request.max_bytes, self.core.config.snapshot_chunk_bytes)
+        self.core.reply(token, response, ReadSnapshot(request.snapshot, request.position, limit))
 
     def _has_news(self, request: FetchRequest) -> bool:
         if self.core.log.end_offset > request.fetch_offset:
@@ -243,7 +250,12 @@ class Leader(Role):
         voter = self.voters.get(replica.node_id)
         if voter is not None and voter.key.admits(replica):
             return voter
-        return self.observers.setdefault(replica, ReplicaProgress(replica))
+        seen = self.observers.pop(replica, None)
+        if seen is None and len(self.observers) >= OBSERVERS_MAX:
+            del self.observers[next(iter(self.observers))]
+        # Again at the end: the first one is who has been silent for longest.
+        self.observers[replica] = seen or ReplicaProgress(replica)
+        return self.observers[replica]
 
     def _heard_from(self, progress: ReplicaProgress, now_ms: float) -> None:
         """A voter that fetches counts for check-quorum, and needs no BeginQuorumEpoch for a while."""
@@ -279,8 +291,11 @@ class Leader(Role):
         return sorted(self.observers.values(), key=lambda progress: (progress.key.node_id, str(progress.key)))
 
     def check(self) -> None:
-        assert self.core.log.last_epoch == self.epoch
-        assert self.core.log.durable_offset <= self.core.log.end_offset
-        assert self.epoch_high_watermark is None or (
-            self.epoch_start_offset < self.epoch_high_watermark <= self.core.log.end_offset
+        ensure(self.core.log.last_epoch == self.epoch, "EpochOpened", log=self.core.log.last_epoch, epoch=self.epoch)
+        known = self.epoch_high_watermark
+        ensure(
+            known is None or self.epoch_start_offset < known <= self.core.log.end_offset,
+            "HighWatermarkWithinTheEpoch",
+            high_watermark=known,
+            epoch_start=self.epoch_start_offset,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from itertools import pairwise
 
+from strandline.controller.raft.invariants import ensure
 from strandline.controller.raft.messages import Batch, OffsetAndEpoch
 
 EMPTY = OffsetAndEpoch(0, 0)
@@ -56,8 +57,9 @@ class LogSummary:
 
     def append(self, batch: Batch) -> None:
         """Extend the log by one batch, which must fit."""
-        assert batch.base_offset == self.end_offset < batch.next_offset, f"a gap: {batch} at {self.end_offset}"
-        assert batch.epoch >= self.last_epoch, f"an epoch that goes back: {batch} after {self.last_epoch}"
+        contiguous = batch.base_offset == self.end_offset < batch.next_offset
+        ensure(contiguous, "NoGap", end=self.end_offset, base=batch.base_offset, next=batch.next_offset)
+        ensure(batch.epoch >= self.last_epoch, "EpochsAscend", last=self.last_epoch, batch=batch.epoch)
         if batch.epoch > self.last_epoch or not self._epochs:
             self._epochs.append(batch.epoch)
             self._starts.append(batch.base_offset)
@@ -65,7 +67,7 @@ class LogSummary:
 
     def truncate_to(self, offset: int) -> None:
         """Drop all records at or after `offset`."""
-        assert self.start.offset <= offset <= self.end_offset
+        ensure(self.start.offset <= offset <= self.end_offset, "CutWithinTheLog", offset=offset, end=self.end_offset)
         while self._starts and self._starts[-1] >= offset:
             self._starts.pop()
             self._epochs.pop()
@@ -85,13 +87,14 @@ class LogSummary:
 
     def snapshot_taken(self, snapshot: OffsetAndEpoch) -> None:
         """A local snapshot of committed records is durable."""
-        assert self.snapshot is None or self.snapshot.offset <= snapshot.offset <= self.end_offset
+        oldest = 0 if self.snapshot is None else self.snapshot.offset
+        ensure(oldest <= snapshot.offset <= self.end_offset, "SnapshotsAscend", latest=self.snapshot, new=snapshot)
         self.snapshot = snapshot
 
     def advance_start(self, start: OffsetAndEpoch) -> None:
         """The log below a snapshot's end was deleted; never past the latest snapshot (KAFKA-14238)."""
-        assert self.snapshot is not None
-        assert self.start.offset <= start.offset <= self.snapshot.offset
+        latest = self.start.offset if self.snapshot is None else self.snapshot.offset
+        ensure(self.start.offset <= start.offset <= latest, "SnapshotAtLogStart", start=start, snapshot=self.snapshot)
         self.start = start
         if self.end_offset == start.offset:
             self._epochs.clear()
@@ -144,10 +147,12 @@ class LogSummary:
         return ours.offset
 
     def check(self) -> None:
-        """Assert the invariants."""
-        assert self.start.offset <= self.end_offset
-        assert self.durable_offset <= self.end_offset
+        """Hold the invariants. Raises FatalError."""
+        start, end = self.start.offset, self.end_offset
+        ensure(start <= end and self.durable_offset <= end, "LogBounds", start=start, end=end, log=self.durable_offset)
         pairs = list(zip(self._epochs, self._starts, strict=True))
-        assert all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(pairs)), pairs
-        assert not pairs or (pairs[0][1] >= self.start.offset and pairs[-1][1] < self.end_offset), pairs
-        assert self.start == EMPTY or (self.snapshot is not None and self.snapshot.offset >= self.start.offset)
+        ensure(all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(pairs)), "EpochsAscend", epochs=pairs)
+        within = not pairs or (pairs[0][1] >= start and pairs[-1][1] < end)
+        ensure(within, "EpochsWithinTheLog", epochs=pairs, start=start, end=end)
+        covered = self.start == EMPTY or (self.snapshot is not None and self.snapshot.offset >= start)
+        ensure(covered, "SnapshotAtLogStart", start=self.start, snapshot=self.snapshot)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from strandline.controller.raft.fetching import FetchLoop, Outcome
+from strandline.controller.raft.invariants import ensure
 from strandline.controller.raft.messages import ReplicaKey, Response, SendRequest, VoteRequest
 from strandline.controller.raft.ready import ElectionState
 from strandline.controller.raft.state import Role, RoleKind
@@ -86,5 +87,5 @@ class Observer(Role):
         return self.core.rng.choice(choice)
 
     def check(self) -> None:
-        assert not self.core.voters.is_voter(self.core.key)
-        assert self._leader_id is None or self._voted_for is None
+        ensure(not self.core.is_voter, "ObserverIsNoVoter", replica=self.core.key)
+        ensure(self._leader_id is None or self._voted_for is None, "LeaderOrVote", epoch=self.epoch)

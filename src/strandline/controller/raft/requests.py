@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from strandline.controller.raft.config import EPOCH_LEAD_MAX, EPOCH_MAX
 from strandline.controller.raft.leader import Leader
 from strandline.controller.raft.messages import (
     BeginQuorumEpochRequest,
@@ -20,6 +21,7 @@ from strandline.controller.raft.messages import (
 )
 from strandline.controller.raft.resigned import Resigned
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import NodeId
 from strandline.proto.marks import mark
 
 if TYPE_CHECKING:
@@ -51,6 +53,18 @@ def handle_request(core: RaftCore, token: int, request: Request, now_ms: float) 
             core.reply(token, FetchSnapshotResponse(error, core.epoch, core.leader_id, request.snapshot))
 
 
+def _unreachable(core: RaftCore, epoch: int, sender: NodeId) -> bool:
+    """Whether a request names an epoch that no elections can have reached since this node last had proof (rule A17)."""
+    if epoch <= min(core.proven_epoch + EPOCH_LEAD_MAX, EPOCH_MAX):
+        return False
+    mark("epoch-refused")
+    core.notice(
+        f"refused: a request in the name of node {sender} claims epoch {epoch}, more than {EPOCH_LEAD_MAX} above "
+        f"{core.proven_epoch}, the last that a voter has proven to this node"
+    )
+    return True
+
+
 def _judge_fetch(core: RaftCore, request: FetchRequest | FetchSnapshotRequest) -> ErrorCode:
     if request.cluster_id != core.cluster_id:
         return ErrorCode.INCONSISTENT_CLUSTER_ID
@@ -69,6 +83,8 @@ def _on_vote(core: RaftCore, request: VoteRequest, now_ms: float) -> tuple[Error
         return ErrorCode.FENCED_LEADER_EPOCH, False
     last_epoch_max = request.candidate_epoch if request.pre_vote else request.candidate_epoch - 1
     if request.candidate.node_id == core.key.node_id or request.last.epoch > last_epoch_max:
+        return ErrorCode.INVALID_REQUEST, False
+    if _unreachable(core, request.candidate_epoch, request.candidate.node_id):
         return ErrorCode.INVALID_REQUEST, False
     recorded = core.voters.recorded(request.candidate.node_id)
     if not request.voter.admits(core.key) or (recorded is not None and not recorded.admits(request.candidate)):
@@ -98,7 +114,12 @@ def _on_begin(core: RaftCore, request: BeginQuorumEpochRequest, now_ms: float) -
         return ErrorCode.INVALID_REQUEST
     if request.epoch == core.epoch and isinstance(core.role, Leader | Resigned):
         return ErrorCode.INVALID_REQUEST
-    core.learn(request.epoch, request.leader_id, now_ms)
+    return _learned(core, request.epoch, request.leader_id, now_ms)
+
+
+def _learned(core: RaftCore, epoch: int, leader_id: NodeId, now_ms: float) -> ErrorCode:
+    if _unreachable(core, epoch, leader_id) or not core.learn(epoch, leader_id, now_ms):
+        return ErrorCode.INVALID_REQUEST
     return ErrorCode.NONE
 
 
@@ -107,11 +128,11 @@ def _on_end(core: RaftCore, request: EndQuorumEpochRequest, now_ms: float) -> Er
         return ErrorCode.INCONSISTENT_CLUSTER_ID
     if request.epoch < core.epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
-    if request.leader_id == core.key.node_id:
+    if request.leader_id == core.key.node_id or not core.voters.contains_id(request.leader_id):
         return ErrorCode.INVALID_REQUEST
     if request.epoch == core.epoch and isinstance(core.role, Leader | Resigned):
         return ErrorCode.INVALID_REQUEST
-    core.learn(request.epoch, request.leader_id, now_ms)
+    error = _learned(core, request.epoch, request.leader_id, now_ms)
     if core.role.leader_id == request.leader_id:
         core.role.on_leader_resigned(request, now_ms)
-    return ErrorCode.NONE
+    return error

@@ -157,4 +157,4 @@ class Role:
         """What this very role sent got no usable answer."""
 
     def check(self) -> None:
-        """Assert the role's invariants."""
+        """Hold the role's invariants. Raises FatalError."""
