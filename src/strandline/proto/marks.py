@@ -15,6 +15,8 @@ MARKS: dict[str, str] = {
     "epoch-refused": "a request was refused because no elections can have reached the epoch that it names",
     "second-leader-refused": "a peer named another leader in an epoch that has one, and was not believed",
     "committed-stays": "a quorum node kept committed records that its leader would have had it cut",
+    "lost-log-observes": "a voter that had lost its log started as an observer, under a new directory id",
+    "quorum-state-restored": "a damaged quorum-state file was written anew from the promise outside its directory",
     "check-quorum-resign": "a quorum leader resigned because a majority of voters had not fetched",
     "restarted-as-leader": "a quorum node that had led came back as resigned in its epoch",
     "quorum-diverging": "a quorum leader found a follower's log diverging",

@@ -20,9 +20,11 @@ PORT = 9
 class Node:
     """A listener and its quorum, in one life of a simulated machine."""
 
-    def __init__(self, number: int, voters: int, config: QuorumConfig) -> None:
+    def __init__(self, number: int, voters: int, config: QuorumConfig, *, recorded: bool = True) -> None:
         self.number = number
-        self.voters = [Voter(NodeId(n), UUID(int=n), Endpoint(f"n{n}", PORT)) for n in range(1, voters + 1)]
+        self.voters = [
+            Voter(NodeId(n), UUID(int=n) if recorded else None, Endpoint(f"n{n}", PORT)) for n in range(1, voters + 1)
+        ]
         self.config = config
         self.values: list[bytes] = []
         self.end_offset = 0
@@ -80,10 +82,18 @@ class Trial:
     """A few nodes in one world."""
 
     def __init__(
-        self, *, voters: int = 3, seed: int = 1, config: QuorumConfig | None = None, disk: DiskConfig | None = None
+        self,
+        *,
+        voters: int = 3,
+        seed: int = 1,
+        config: QuorumConfig | None = None,
+        disk: DiskConfig | None = None,
+        recorded: bool = True,
     ) -> None:
+        """`recorded`: the voter set was written with directory ids; else any directory of a node is that voter."""
         self.world = World(seed, WorldConfig(disk=disk or DiskConfig()))
         self.voters = voters
+        self.recorded = recorded
         self.config = config or QuorumConfig()
         self.nodes: dict[int, Node] = {}
         for number in range(1, voters + 1):
@@ -91,7 +101,7 @@ class Trial:
 
     def start(self, *numbers: int) -> None:
         for number in numbers or range(1, self.voters + 1):
-            node = self.nodes[number] = Node(number, self.voters, self.config)
+            node = self.nodes[number] = Node(number, self.voters, self.config, recorded=self.recorded)
             self.world.spawn(f"n{number}", node.main)
 
     def run(self, test: Callable[[], Awaitable[None]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from itertools import product
 from pathlib import Path
 from uuid import UUID
 
@@ -15,7 +16,9 @@ from strandline.controller.quorum import wire
 from strandline.controller.quorum.control_records import ControlType, control_type, leader_change, snapshot_header
 from strandline.controller.quorum.recovery_point import FILE_NAME, RecoveryPoint
 from strandline.controller.quorum.snapshots import SnapshotStore, encode_snapshot
-from strandline.controller.quorum.state_file import StateFile
+from strandline.controller.quorum.state_file import Remembered, StateFile
+from strandline.controller.quorum.state_file import _decode as decode_state
+from strandline.controller.quorum.state_file import _encode as encode_state
 from strandline.controller.raft.messages import (
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
@@ -50,17 +53,18 @@ ONE = ReplicaKey(NodeId(1), UUID(int=7))
 @pytest.mark.parametrize(
     "state",
     [
-        ElectionState(0),
-        ElectionState(3, leader_id=NodeId(2)),
-        ElectionState(4, voted_for=ONE),
-        ElectionState(4, voted_for=ReplicaKey(NodeId(1), None)),
+        Remembered(ElectionState(0)),
+        Remembered(ElectionState(3, leader_id=NodeId(2))),
+        Remembered(ElectionState(4, voted_for=ONE)),
+        Remembered(ElectionState(4, voted_for=ReplicaKey(NodeId(1), None))),
+        Remembered(ElectionState(4), UUID(int=5), False, UUID(int=6), OffsetAndEpoch(2**62, 4), 2**62),
     ],
 )
-def test_quorum_state_comes_back(tmp_path: Path, state: ElectionState) -> None:
+def test_quorum_state_comes_back(tmp_path: Path, state: Remembered) -> None:
     """A1, A2: what was written is what a restart reads."""
     file = StateFile(RealDisk(), str(tmp_path))
     assert file.read() is None
-    file.write(ElectionState(1, leader_id=NodeId(9)))
+    file.write(Remembered(ElectionState(1, leader_id=NodeId(9))))
     file.write(state)
     assert StateFile(RealDisk(), str(tmp_path)).read() == state
 
@@ -69,16 +73,17 @@ def test_quorum_state_comes_back(tmp_path: Path, state: ElectionState) -> None:
 def test_a17_a_state_that_could_not_be_read_back_is_not_written(tmp_path: Path, state: ElectionState) -> None:
     """Schedule 62: a file that its own program refuses keeps a node down for good."""
     file = StateFile(RealDisk(), str(tmp_path))
-    file.write(ElectionState(1))
+    file.write(Remembered(ElectionState(1)))
     with pytest.raises(FatalError, match="cannot be written down"):
-        file.write(state)
-    assert file.read() == ElectionState(1)
+        file.write(Remembered(state))
+    assert file.read() == Remembered(ElectionState(1))
 
 
 def test_quorum_state_is_kafkas_json(tmp_path: Path) -> None:
-    """QuorumStateData version 1, so that Kafka's operators and tools read it."""
-    StateFile(RealDisk(), str(tmp_path)).write(ElectionState(4, voted_for=ONE))
-    assert json.loads((tmp_path / "quorum-state").read_text()) == {
+    """QuorumStateData version 1, so that Kafka's operators read it; our own fields stand behind Kafka's."""
+    StateFile(RealDisk(), str(tmp_path)).write(Remembered(ElectionState(4, voted_for=ONE)))
+    fields = json.loads((tmp_path / "quorum-state").read_text())
+    assert dict(list(fields.items())[:5]) == {
         "leaderId": -1,
         "leaderEpoch": 4,
         "votedId": 1,
@@ -93,7 +98,7 @@ def test_kafkas_older_quorum_state_is_read(tmp_path: Path) -> None:
         '{"clusterId":"","leaderId":2,"leaderEpoch":9,"votedId":-1,"appliedOffset":0,"currentVoters":[{"voterId":1}],'
     )
     (tmp_path / "quorum-state").write_text(text + '"data_version":0}')
-    assert StateFile(RealDisk(), str(tmp_path)).read() == ElectionState(9, leader_id=NodeId(2))
+    assert StateFile(RealDisk(), str(tmp_path)).read() == Remembered(ElectionState(9, leader_id=NodeId(2)))
 
 
 @pytest.mark.parametrize(
@@ -118,11 +123,24 @@ def test_a_damaged_quorum_state_is_refused_with_file_and_advice(tmp_path: Path, 
         StateFile(RealDisk(), str(tmp_path)).read()
 
 
+def test_a_flipped_bit_in_the_state_is_noticed() -> None:
+    """A14: a digit that became another would be another epoch, or another vote; every bit is under the checksum."""
+    state = Remembered(ElectionState(41, voted_for=ONE), UUID(int=5), held=OffsetAndEpoch(1234, 40), sequence=7)
+    good = encode_state(state)
+    for position, bit in product(range(len(good)), range(8)):
+        flipped = good[:position] + bytes([good[position] ^ (1 << bit)]) + good[position + 1 :]
+        try:
+            read = decode_state(flipped)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+        assert read == state, "only the checksum's own name may change unnoticed"
+
+
 def test_a_half_written_successor_does_not_hide_the_state(tmp_path: Path) -> None:
     """A1: a crash in the middle of a write leaves the old content."""
-    StateFile(RealDisk(), str(tmp_path)).write(ElectionState(4, voted_for=ONE))
+    StateFile(RealDisk(), str(tmp_path)).write(Remembered(ElectionState(4, voted_for=ONE)))
     (tmp_path / "quorum-state.tmp").write_text('{"leaderId":1,"lead')
-    assert StateFile(RealDisk(), str(tmp_path)).read() == ElectionState(4, voted_for=ONE)
+    assert StateFile(RealDisk(), str(tmp_path)).read() == Remembered(ElectionState(4, voted_for=ONE))
 
 
 # --- recovery point --------------------------------------------------------------------------------------------------

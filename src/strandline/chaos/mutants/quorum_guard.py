@@ -5,8 +5,70 @@ from __future__ import annotations
 from strandline.chaos.mutants.mutant import Mutant, Patch, one_change
 
 _ROLES = "tests/controller/raft/test_raft_roles.py"
+_MEMORY = "tests/controller/quorum/test_quorum_memory.py"
+_LOST_LOG = "tests/schedules/quorum/test_lost_log.py"
 _FILES = "tests/controller/quorum/test_quorum_files.py"
 _ONE_MESSAGE = "tests/schedules/quorum/test_one_message.py"
+
+LOST_LOG: tuple[Mutant, ...] = (
+    one_change(
+        "lost-log-keeps-its-vote",
+        "A14: a voter that has lost its log goes on as another replica",
+        "controller.quorum.memory:Memory.settle",
+        "if not lost:",
+        "if True:",
+        f"{_LOST_LOG}::test_49_a_voter_without_its_log[holds]",
+        f"{_MEMORY}::test_row_of_the_table",
+    ),
+    one_change(
+        "promise-not-kept-outside",
+        "A14: the proof of a vote lies outside of the metadata directory",
+        "controller.quorum.memory:Memory._write",
+        "if self._promise is not None:",
+        "if False:",
+        f"{_LOST_LOG}::test_49_a_voter_without_its_log[holds]",
+    ),
+    one_change(
+        "lone-voter-begins-anew",
+        "A14: the only voter that has lost its log does not form an empty cluster",
+        "controller.quorum.memory:Memory.settle",
+        "if alone:",
+        "if False:",
+        f"{_MEMORY}::test_the_only_voter_that_lost_its_log_refuses",
+    ),
+    one_change(
+        "older-copy-goes-on",
+        "A14: a state older than the promise is an older copy",
+        "controller.quorum.memory:Memory.recall",
+        "elif state.sequence < promise.sequence:",
+        "elif False:",
+        f"{_MEMORY}::test_row_of_the_table",
+    ),
+    one_change(
+        "shorter-log-goes-on",
+        "A14: a log that ends before what was held is a lost one",
+        "controller.quorum.memory:Memory.settle",
+        "if not _reaches(log_end, self.now.held):",
+        "if False:",
+        f"{_MEMORY}::test_row_of_the_table",
+    ),
+    one_change(
+        "held-is-compared-by-epoch-first",
+        "A14: what was held was committed: offset and epoch both only rise",
+        "controller.quorum.memory:_reaches",
+        "return end.offset >= held.offset and end.epoch >= held.epoch",
+        "return end.at_least(held)",
+        f"{_MEMORY}::test_row_of_the_table",
+    ),
+    one_change(
+        "voteless-counts-where-no-directory-is-recorded",
+        "A14: a replica without its log counts only where its directory is named",
+        "controller.raft.messages:ReplicaKey.counts",
+        "return self.admits(presented) and not (voteless and self.directory_id is None)",
+        "return self.admits(presented)",
+        f"{_LOST_LOG}::test_49_a_voter_without_its_log[holds]",
+    ),
+)
 
 REPLAY: tuple[Mutant, ...] = (
     one_change(
@@ -108,4 +170,4 @@ BOUNDS: tuple[Mutant, ...] = (
     ),
 )
 
-TABLE = (*REPLAY, *BOUNDS)
+TABLE = (*LOST_LOG, *REPLAY, *BOUNDS)

@@ -13,9 +13,9 @@ from strandline.controller.quorum import wire
 from strandline.controller.quorum.api import LeaderAndEpoch, QuorumConfig
 from strandline.controller.quorum.callers import Callers
 from strandline.controller.quorum.dispatch import Dispatcher
+from strandline.controller.quorum.memory import Memory
 from strandline.controller.quorum.metadata_log import MetadataLog
 from strandline.controller.quorum.snapshots import SnapshotStore
-from strandline.controller.quorum.state_file import StateFile
 from strandline.controller.raft.core import RaftCore
 from strandline.controller.raft.messages import (
     FetchRequest,
@@ -56,7 +56,7 @@ class Durable:
     """What the driver writes to."""
 
     disk: Disk
-    state_file: StateFile
+    memory: Memory
     log: MetadataLog
     snapshots: SnapshotStore
 
@@ -186,6 +186,16 @@ class Driver:
     def _note_recovery_point(self) -> None:
         self._recovery_point_due_ms = self.now_ms() + _RECOVERY_POINT_INTERVAL_MS
         self._log.note_recovery_point()
+        self._durable.memory.hold(self._held())
+
+    def _held(self) -> OffsetAndEpoch:
+        """Up to where what this node has durably is committed: it is never truncated."""
+        offset = min(self.core.high_watermark, self._log.durable_offset)
+        return OffsetAndEpoch(offset, self.core.log.epoch_before(offset))
+
+    def note_held(self) -> None:
+        """After a clean stop: all that is committed and was synced is held. Raises DiskError."""
+        self._durable.memory.hold(self._held())
 
     def _sync_failed(self, _: list[PartitionLog], error: DiskError) -> None:
         """Never retried: a second fsync may succeed over bytes that are gone (D-32)."""
@@ -214,7 +224,7 @@ class Driver:
                 return
             if ready.persist is not None:
                 try:
-                    self._durable.state_file.write(ready.persist)
+                    self._durable.memory.remember(ready.persist, self._held())
                 except DiskFull:
                     self._hold_back(ready)
                     return

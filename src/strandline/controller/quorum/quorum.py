@@ -19,9 +19,9 @@ from strandline.controller.quorum.api import (
 )
 from strandline.controller.quorum.dispatch import Dispatcher
 from strandline.controller.quorum.driver import Driver, Durable
+from strandline.controller.quorum.memory import Memory
 from strandline.controller.quorum.metadata_log import MetadataLog, build_data_batch
 from strandline.controller.quorum.snapshots import SnapshotStore
-from strandline.controller.quorum.state_file import StateFile
 from strandline.controller.raft.config import RaftConfig
 from strandline.controller.raft.core import RaftCore
 from strandline.controller.raft.leader import Leader, ReplicaProgress
@@ -30,7 +30,7 @@ from strandline.controller.raft.voters import VoterSet
 from strandline.log.disk import Disk
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError
-from strandline.proto.ids import Endpoint, NodeId
+from strandline.proto.ids import ZERO_UUID, Endpoint, NodeId
 from strandline.proto.ports import Clock, Rng, Rpc, RpcUnavailable, StreamHandler, UnaryHandler
 
 DIRECTORY = "__cluster_metadata-0"
@@ -79,6 +79,7 @@ class Quorum:
         self._clock = clock
         self._rng = rng
         self._rpc = rpc
+        self._data_dir = data_dir
         self._directory = f"{data_dir}/{DIRECTORY}"
         self._config = config
         self._on_fatal = on_fatal
@@ -101,19 +102,29 @@ class Quorum:
             disk.mkdir(self._directory)
             disk.sync_dir(self._directory.rpartition("/")[0])
         snapshots = SnapshotStore(disk, self._directory)
-        state_file = StateFile(disk, self._directory)
-        saved = state_file.read()
+        memory = Memory(
+            disk,
+            self._data_dir,
+            self._directory,
+            directory_id=self._key.directory_id or ZERO_UUID,
+            promises=self._voters.contains_id(self._key.node_id),
+        )
+        memory.recall()
         log = MetadataLog.open(disk, self._directory, self._clock, self._config)
         self._log = log
+        summary = log.summary(snapshots.ids)
+        memory.settle(summary.end, alone=len(self._voters) == 1, rng=self._rng)
+        self._key = ReplicaKey(self._key.node_id, memory.directory_id)
         core = RaftCore(
             key=self._key,
             cluster_id=self._cluster_id,
             voters=self._voters,
             config=_raft_config(self._config),
             rng=self._rng,
-            log=log.summary(snapshots.ids),
-            saved=saved,
+            log=summary,
+            saved=memory.saved,
             now_ms=self._clock.monotonic_ms(),
+            voteless=not memory.now.has_vote,
         )
         dispatcher = Dispatcher(self._key.node_id, log, snapshots, self._failed)
         for listener in self._listeners:
@@ -122,7 +133,7 @@ class Quorum:
         self._dispatcher = dispatcher
         self._driver = Driver(
             core=core,
-            durable=Durable(disk, state_file, log, snapshots),
+            durable=Durable(disk, memory, log, snapshots),
             dispatcher=dispatcher,
             endpoints=self._endpoints,
             config=self._config,
@@ -147,6 +158,7 @@ class Quorum:
         if self._log is not None:
             self._log.close()
             self._log = None
+        driver.note_held()
 
     def abandon(self) -> None:
         """Stop as a killed process does: no resignation, no flush; only the file descriptors go."""

@@ -82,6 +82,7 @@ def encode_request(request: Request) -> bytes:
             high_watermark=request.high_watermark,
             max_wait_ms=request.max_wait_ms,
             max_bytes=request.max_bytes,
+            voteless=request.voteless,
         ).SerializeToString()
     return pb.QuorumFetchSnapshotRequest(
         cluster_id=request.cluster_id,
@@ -90,6 +91,7 @@ def encode_request(request: Request) -> bytes:
         snapshot=_point(request.snapshot),
         position=request.position,
         max_bytes=request.max_bytes,
+        voteless=request.voteless,
     ).SerializeToString()
 
 
@@ -247,6 +249,7 @@ def _fetch(data: bytes) -> FetchRequest:
         message.high_watermark,
         message.max_wait_ms,
         message.max_bytes,
+        message.voteless,
     )
 
 
@@ -260,6 +263,7 @@ def _fetch_snapshot(data: bytes) -> FetchSnapshotRequest:
         _read_point(message.snapshot),
         message.position,
         message.max_bytes,
+        message.voteless,
     )
 
 

@@ -74,9 +74,12 @@ class RaftCore:
         log: LogSummary,
         saved: ElectionState | None,
         now_ms: float,
+        voteless: bool = False,
     ) -> None:
-        """`saved` is the quorum-state file's content, None if there is none; `log` is what recovery found."""
+        """`saved` is the quorum-state file's content, None if there is none; `log` is what recovery found; `voteless`
+        says that this replica has lost its log, and votes only where its directory is named (rule A14)."""
         self.key = key
+        self.voteless = voteless
         self.cluster_id = cluster_id
         self.voters = voters
         self.config = config
@@ -116,7 +119,7 @@ class RaftCore:
     @property
     def is_voter(self) -> bool:
         """Whether this very replica, directory id included, is in the voter set."""
-        return self.voters.is_voter(self.key)
+        return self.voters.is_voter(self.key, voteless=self.voteless)
 
     @property
     def leading(self) -> Leader | None:

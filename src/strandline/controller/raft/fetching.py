@@ -116,6 +116,7 @@ class FetchLoop:
                 self._snapshot,
                 self._position,
                 core.config.snapshot_chunk_bytes,
+                core.voteless,
             )
         return FetchRequest(
             core.cluster_id,
@@ -126,6 +127,7 @@ class FetchLoop:
             core.high_watermark,
             min(core.config.fetch_max_wait_ms, core.config.fetch_timeout_ms // 3),
             core.config.fetch_max_bytes,
+            core.voteless,
         )
 
     def _on_records(self, request: FetchRequest, response: FetchResponse) -> Outcome:

@@ -204,7 +204,7 @@ class Leader(Role):
             mark("quorum-diverging")
             self.core.reply(token, self._answer(diverging=diverging))
             return
-        progress = self._progress(request.replica)
+        progress = self._progress(request.replica, voteless=request.voteless)
         progress.fetched(request.fetch_offset, log.end_offset, now_ms)
         self._heard_from(progress, now_ms)
         if progress.key.node_id in self.voters and self.voters[progress.key.node_id] is progress:
@@ -217,7 +217,7 @@ class Leader(Role):
 
     def on_fetch_snapshot(self, token: int, request: FetchSnapshotRequest, now_ms: float) -> None:
         """Serve bytes of a snapshot. It shows that the replica follows (rule A10), but acknowledges nothing."""
-        progress = self._progress(request.replica)
+        progress = self._progress(request.replica, voteless=request.voteless)
         progress.last_fetch_ms = now_ms
         self._heard_from(progress, now_ms)
         response = FetchSnapshotResponse(ErrorCode.NONE, self.epoch, self.leader_id, request.snapshot)
@@ -246,9 +246,9 @@ class Leader(Role):
         start = self.core.log.start.offset
         return FetchResponse(error, self.epoch, self.leader_id, known, start, diverging=diverging, snapshot=snapshot)
 
-    def _progress(self, replica: ReplicaKey) -> ReplicaProgress:
+    def _progress(self, replica: ReplicaKey, *, voteless: bool) -> ReplicaProgress:
         voter = self.voters.get(replica.node_id)
-        if voter is not None and voter.key.admits(replica):
+        if voter is not None and voter.key.counts(replica, voteless=voteless):
             return voter
         seen = self.observers.pop(replica, None)
         if seen is None and len(self.observers) >= OBSERVERS_MAX:

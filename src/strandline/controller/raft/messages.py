@@ -32,6 +32,10 @@ class ReplicaKey(NamedTuple):
             return False
         return self.directory_id is None or self.directory_id == presented.directory_id
 
+    def counts(self, presented: ReplicaKey, *, voteless: bool) -> bool:
+        """As `admits`; one that has lost its log counts only where its directory is recorded (rule A14)."""
+        return self.admits(presented) and not (voteless and self.directory_id is None)
+
 
 class OffsetAndEpoch(NamedTuple):
     """End of a log, an epoch or a snapshot: `offset` is exclusive, `epoch` is that of the record before it."""
@@ -149,6 +153,8 @@ class FetchRequest:
     max_wait_ms: int
     """How long the leader may park the fetch while it has nothing new."""
     max_bytes: int
+    voteless: bool = False
+    """The fetcher has lost its log: it counts as a voter only where a voter set names its very directory (rule A14)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +184,7 @@ class FetchSnapshotRequest:
     snapshot: OffsetAndEpoch
     position: int
     max_bytes: int
+    voteless: bool = False
 
 
 @dataclass(frozen=True, slots=True)

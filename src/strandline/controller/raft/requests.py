@@ -87,7 +87,8 @@ def _on_vote(core: RaftCore, request: VoteRequest, now_ms: float) -> tuple[Error
     if _unreachable(core, request.candidate_epoch, request.candidate.node_id):
         return ErrorCode.INVALID_REQUEST, False
     recorded = core.voters.recorded(request.candidate.node_id)
-    if not request.voter.admits(core.key) or (recorded is not None and not recorded.admits(request.candidate)):
+    asked = request.voter.counts(core.key, voteless=core.voteless)
+    if not asked or (recorded is not None and not recorded.admits(request.candidate)):
         mark("vote-refused-directory")
         return ErrorCode.INVALID_VOTER_KEY, False
     if request.candidate_epoch > core.epoch:
@@ -108,7 +109,7 @@ def _on_begin(core: RaftCore, request: BeginQuorumEpochRequest, now_ms: float) -
         return ErrorCode.INCONSISTENT_CLUSTER_ID
     if request.epoch < core.epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
-    if not request.voter.admits(core.key):
+    if not request.voter.counts(core.key, voteless=core.voteless):
         return ErrorCode.INVALID_VOTER_KEY
     if request.leader_id == core.key.node_id or not core.voters.contains_id(request.leader_id):
         return ErrorCode.INVALID_REQUEST

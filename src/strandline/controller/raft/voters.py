@@ -42,10 +42,11 @@ class VoterSet:
         """The key recorded for this node id."""
         return self._by_id.get(node_id)
 
-    def is_voter(self, presented: ReplicaKey) -> bool:
-        """Whether this very replica is a voter; a wiped disk under a voter's node id is not (D-26)."""
+    def is_voter(self, presented: ReplicaKey, *, voteless: bool = False) -> bool:
+        """Whether this very replica is a voter; a wiped disk under a voter's node id is not (D-26), nor one that has
+        lost its log (`voteless`), unless its directory id is the one recorded (rule A14)."""
         recorded = self._by_id.get(presented.node_id)
-        return recorded is not None and recorded.admits(presented)
+        return recorded is not None and recorded.counts(presented, voteless=voteless)
 
     def others(self, node_id: NodeId) -> tuple[ReplicaKey, ...]:
         """All voters but this node."""
