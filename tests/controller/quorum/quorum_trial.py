@@ -132,8 +132,10 @@ class Trial:
         return node
 
     def append(self, node: Node, value: bytes) -> None:
+        process = self.world.process(f"n{node.number}")
         assert node.quorum is not None
-        node.quorum.append(node.leader.epoch, [value])
+        assert process is not None
+        process.context.copy().run(node.quorum.append, node.leader.epoch, [value])
 
     async def commit(self, value: bytes) -> Node:
         node = await self.elect()

@@ -11,11 +11,20 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kio.schema.voters_record.v0 import VotersRecord as KafkaVotersRecord
+from kio.serial import entity_reader
 
 from strandline.controller.quorum import wire
-from strandline.controller.quorum.control_records import ControlType, control_type, leader_change, snapshot_header
+from strandline.controller.quorum.control_records import (
+    ControlType,
+    control_type,
+    leader_change,
+    read_voters,
+    snapshot_header,
+    voters_record,
+)
 from strandline.controller.quorum.recovery_point import FILE_NAME, RecoveryPoint
-from strandline.controller.quorum.snapshots import SnapshotStore, encode_snapshot
+from strandline.controller.quorum.snapshots import Snapshot, SnapshotStore, encode_snapshot
 from strandline.controller.quorum.state_file import Remembered, StateFile
 from strandline.controller.quorum.state_file import _decode as decode_state
 from strandline.controller.quorum.state_file import _encode as encode_state
@@ -187,9 +196,39 @@ def test_snapshot_header_is_kafkas_message() -> None:
     assert record.value == bytes.fromhex("0000 0000000000000102 00")
 
 
+VOTERS = (ReplicaKey(NodeId(1), UUID(int=1)), ReplicaKey(NodeId(3), None))
+
+
+def test_voters_record_is_kafkas_message() -> None:
+    """VotersRecord version 0, type 6, as another implementation of the schema reads it."""
+    record = voters_record(VOTERS, 5)
+    assert record.key == bytes.fromhex("00000006")
+    assert record.value is not None
+    read, size = entity_reader(KafkaVotersRecord)(record.value, 0)
+    assert size == len(record.value)
+    assert [(voter.voter_id, voter.voter_directory_id, voter.endpoints) for voter in read.voters] == [
+        (1, UUID(int=1), ()),
+        (3, None, ()),
+    ]
+    assert read_voters([leader_change(LeaderChange(NodeId(1), (), ()), 5), record]) == VOTERS
+    assert read_voters([snapshot_header(1, 1)]) is None
+
+
+def test_a_voters_record_that_cannot_be_is_refused() -> None:
+    """Cut, doubled or overlong, a node twice, a negative one, another version, nobody at all."""
+    value = voters_record(VOTERS, 5).value
+    assert value is not None
+    twice = voters_record((VOTERS[0], VOTERS[0]), 5).value
+    negative = voters_record((ReplicaKey(NodeId(-1), None),), 5).value
+    wrong = [value[:size] for size in range(len(value))] + [value + b"x", value * 2, b"\0\1" + value[2:], b"\0\0\1\0"]
+    for data in (*wrong, twice, negative):
+        with pytest.raises(ProtocolError):
+            read_voters([Record(0, 0, bytes.fromhex("00000006"), data)])
+
+
 def test_foreign_control_records() -> None:
     """A newer type is known to be unknown; a key that is none is the peer's mistake."""
-    assert control_type(Record(0, 0, bytes.fromhex("00000006"), b"")) is None
+    assert control_type(Record(0, 0, bytes.fromhex("00000009"), b"")) is None
     for key in (None, b"", b"\0\0\0", b"\0" * 5):
         with pytest.raises(ProtocolError):
             control_type(Record(0, 0, key, b""))
@@ -211,11 +250,18 @@ def test_a_snapshot_comes_back_under_kafkas_name(tmp_path: Path) -> None:
     assert path.stat().st_size == size
     again = SnapshotStore(RealDisk(), str(tmp_path))
     assert again.latest == OffsetAndEpoch(12, 3)
-    assert again.load(OffsetAndEpoch(12, 3)) == values
+    assert again.load(OffsetAndEpoch(12, 3)) == Snapshot(values, None)
     headers = [header for header, _ in iter_batches(path.read_bytes())]
     assert [header.is_control for header in headers] == [True, False, True]
     assert [header.base_offset for header in headers] == [0, 1, 1001]
     assert {header.leader_epoch for header in headers} == {3}
+
+
+def test_a_snapshot_says_who_voted(tmp_path: Path) -> None:
+    """A11: the voter set stands beside the header, and comes back with the records."""
+    store = SnapshotStore(RealDisk(), str(tmp_path))
+    asyncio.run(store.write(OffsetAndEpoch(12, 3), [b"a"], timestamp_ms=1, voters=VOTERS))
+    assert store.load(OffsetAndEpoch(12, 3)) == Snapshot([b"a"], VOTERS)
 
 
 def test_large_and_empty_snapshots() -> None:
@@ -283,8 +329,8 @@ def test_a_fetched_snapshot_is_checked_before_it_exists(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     store.store_chunk(snapshot, 0, data[:50])
     store.store_chunk(snapshot, 50, data[50:])
-    assert store.install(snapshot) == [b"a", b"b"]
-    assert store.load(snapshot) == [b"a", b"b"]
+    assert store.install(snapshot) == Snapshot([b"a", b"b"], None)
+    assert store.load(snapshot) == Snapshot([b"a", b"b"], None)
     with pytest.raises(CorruptLogError, match="no bytes"):
         store.install(OffsetAndEpoch(6, 1))
 

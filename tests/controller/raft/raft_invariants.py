@@ -65,13 +65,16 @@ class CheckedWorld(World):
         """The leader's own write of this very drain is not on its disk yet, and need not be."""
         wanted = {b.base_offset: b.epoch for b in leader.written.batches if b.base_offset < high_watermark}
         holders = 0
-        for key in self.voters:
+        assert leader.core is not None
+        for key in leader.core.voters:
             node = self.nodes[key.node_id]
-            if node.key != key:
+            # What a voter held when it lost it was acknowledged: until its vote is taken it counts as one that is down.
+            image = node.durable if key.admits(node.key) else node.lost.get(key)
+            if image is None:
                 continue
-            have = {b.base_offset: b.epoch for b in node.durable.batches}
-            start = node.durable.start.offset
-            if node.durable.end_offset() >= high_watermark and all(
+            have = {b.base_offset: b.epoch for b in image.batches}
+            start = image.start.offset
+            if image.end_offset() >= high_watermark and all(
                 have.get(offset) == epoch for offset, epoch in wanted.items() if offset >= start
             ):
                 holders += 1

@@ -6,6 +6,10 @@ import random
 
 import pytest
 from raft_invariants import CheckedWorld
+from raft_node import SimNode, directory
+
+from strandline.controller.raft.voter_changes import add_voter, remove_voter
+from strandline.proto.errors import KafkaError
 
 SEEDS = range(40)
 
@@ -77,3 +81,79 @@ def test_invariants_hold_and_the_quorum_recovers(seed: int) -> None:
     for node in everyone:
         world.assert_all_applied(node)
     assert appended == 0 or world.committed_to > 0
+
+
+def restore(world: CheckedWorld, node: SimNode) -> None:
+    """One step of an operator who gives a node that lost its log its vote back, if the quorum lets it."""
+    for leader in world.leaders():
+        core = leader.core
+        assert core is not None
+        recorded = core.voters.recorded(node.id)
+        try:
+            if recorded is None:
+                add_voter(core, node.id, directory(node.directory), world.now_ms)
+            elif not recorded.counts(node.key, voteless=True):
+                remove_voter(core, node.id, recorded.directory_id, world.now_ms)
+        except KafkaError:
+            continue
+        leader.pump()
+
+
+def votes(world: CheckedWorld, node: SimNode) -> bool:
+    """A majority of the nodes have it that this directory votes, and committed so."""
+    cores = [other.core for other in world.nodes.values() if other.core is not None]
+    named = [core for core in cores if core.voters.recorded(node.id) == node.key]
+    return len([core for core in named if core.high_watermark > core.voters_offset]) > len(world.nodes) // 2
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("recorded", [True, False])
+def test_invariants_hold_over_lost_logs_and_voter_changes(seed: int, recorded: bool) -> None:
+    """A11, A14: again and again one voter loses its log under everything else that happens, and gets its vote back by
+    voter changes, at any instant; never two at once, so that a majority keeps what was committed."""
+    rng = random.Random(seed)
+    world = CheckedWorld(range(1, rng.choice([3, 3, 5]) + 1), seed=seed, recorded_directories=recorded)
+    world.latency_ms = (0.5, rng.choice([2.0, 20.0]))
+    world.loss = rng.choice([0.0, 0.02])
+    world.duplication = rng.choice([0.0, 0.1])
+    nodes = list(world.nodes.values())
+    for node in nodes:
+        node.start()
+    losses = 0
+    lost: SimNode | None = None
+    for _ in range(40):
+        chaos(world, rng, rng.uniform(100, 1_500))
+        if lost is not None:
+            if rng.random() < 0.5:
+                world.heal()
+            for _ in range(rng.randrange(8)):
+                restore(world, lost)
+                world.run(rng.uniform(10, 1_000))
+            if votes(world, lost):
+                lost = None
+        elif rng.random() < 0.5 and world.committed_to:
+            lost = rng.choice(nodes)
+            if lost.up:
+                world.crash(lost.id)
+            losses += 1
+            lost.wipe(1_000 + losses, voteless=True)
+
+    world.heal()
+    world.loss = world.duplication = 0.0
+    for node in nodes:
+        if not node.up:
+            node.start()
+    for _ in range(200):
+        if lost is None or votes(world, lost):
+            break
+        restore(world, lost)
+        world.run(200)
+    assert lost is None or votes(world, lost), "the vote never came back"
+    assert world.run(15_000, until=lambda: world.established() is not None), "no leader 15 s after healing"
+    leader = world.established()
+    assert leader is not None
+    assert leader.append("last") is not None
+    assert world.run(10_000, until=lambda: all(node.applied and node.applied[-1][2] == "last" for node in nodes))
+    for node in nodes:
+        world.assert_all_applied(node)
+    assert losses, "nothing was lost"

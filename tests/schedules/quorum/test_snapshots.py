@@ -204,7 +204,7 @@ def kept_over_a_power_cut(seed: int, step: Step) -> list[bytes] | None:
 
     async def after(ports: Ports) -> None:
         store = SnapshotStore(ports.disk, "/data")
-        found.append(store.load(TAKEN) if store.ids == [TAKEN] else None)
+        found.append(store.load(TAKEN).records if store.ids == [TAKEN] else None)
 
     async def scenario() -> None:
         world.spawn("n1", before)
@@ -235,7 +235,7 @@ def test_a10_a_fetched_snapshot_survives_the_loss_of_power() -> None:
     async def install(store: SnapshotStore) -> None:
         store.store_chunk(TAKEN, 0, data[:700])
         store.store_chunk(TAKEN, 700, data[700:])
-        assert store.install(TAKEN) == STATE
+        assert store.install(TAKEN).records == STATE
 
     for seed in range(10):
         assert kept_over_a_power_cut(seed, install) == STATE, seed

@@ -7,6 +7,8 @@ from strandline.chaos.mutants.mutant import Mutant, Patch, one_change
 _ROLES = "tests/controller/raft/test_raft_roles.py"
 _MEMORY = "tests/controller/quorum/test_quorum_memory.py"
 _LOST_LOG = "tests/schedules/quorum/test_lost_log.py"
+_VOTERS = "tests/controller/raft/test_raft_voters.py"
+_SIMULATION = "tests/controller/raft/test_raft_simulation.py"
 _FILES = "tests/controller/quorum/test_quorum_files.py"
 _ONE_MESSAGE = "tests/schedules/quorum/test_one_message.py"
 
@@ -67,6 +69,131 @@ LOST_LOG: tuple[Mutant, ...] = (
         "return self.admits(presented) and not (voteless and self.directory_id is None)",
         "return self.admits(presented)",
         f"{_LOST_LOG}::test_49_a_voter_without_its_log[holds]",
+    ),
+)
+
+VOTER_CHANGES: tuple[Mutant, ...] = (
+    one_change(
+        "two-voter-changes-at-once",
+        "A11: a change of the voters waits until the last one is committed",
+        "controller.raft.voter_changes:_one_at_a_time",
+        "if known is None or core.voters_offset >= known:",
+        "if known is None:",
+        f"{_VOTERS}::test_one_change_at_a_time",
+    ),
+    one_change(
+        "voters-changed-before-the-epoch-commits",
+        "A11: a change of the voters waits for a commit of the own epoch",
+        "controller.raft.voter_changes:_one_at_a_time",
+        "if known is None or core.voters_offset >= known:",
+        "if known is not None and core.voters_offset >= known:",
+        f"{_VOTERS}::test_one_change_at_a_time",
+    ),
+    one_change(
+        "lagging-replica-is-added",
+        "A11: the joiner has caught up as an observer",
+        "controller.raft.voter_changes:_caught_up",
+        "if seen.end_offset < (leader.epoch_high_watermark or 0):",
+        "if False:",
+        f"{_VOTERS}::test_a_replica_that_lags_or_is_silent_is_not_added",
+    ),
+    one_change(
+        "voter-with-its-log-is-removed",
+        "A11: a voter that fetches is not removed",
+        "controller.raft.voter_changes:_is_silent",
+        "if silent_ms < patience_ms:",
+        "if False:",
+        f"{_LOST_LOG}::test_49_a_vote_is_not_taken_from_who_has_its_log",
+    ),
+    one_change(
+        "too-few-voters-are-left",
+        "A11: a majority of the places stays filled",
+        "controller.raft.voter_changes:remove_voter",
+        "if len(rest) < core.voters.majority:",
+        "if False:",
+        f"{_LOST_LOG}::test_49_a_vote_is_not_taken_from_who_has_its_log",
+    ),
+    one_change(
+        "joiner-fetches-before-it-flushes",
+        "A8: observers that may be promoted flush before they fetch",
+        "controller.raft.observer:Observer.__init__",
+        "after_flush=core.key.node_id in core.voters.places",
+        "after_flush=False",
+        f"{_VOTERS}::test_an_observer_with_a_place_flushes_before_it_fetches",
+        f"{_SIMULATION}::test_invariants_hold_over_lost_logs_and_voter_changes[True-1]",
+    ),
+    one_change(
+        "truncated-voters-stay",
+        "A11: a voter set that is cut counts no more",
+        "controller.raft.log_summary:LogSummary.truncate_to",
+        "self._voters.pop()",
+        "break",
+        f"{_VOTERS}::test_an_observer_becomes_a_voter_where_the_log_names_it",
+    ),
+    one_change(
+        "voters-count-from-their-commit-on",
+        "A11: a voter set counts from its append on",
+        "controller.raft.core:RaftCore.append_own",
+        "self._voters_moved()",
+        "pass",
+        f"{_VOTERS}::test_a_change_counts_from_its_append_on",
+    ),
+    one_change(
+        "vacant-place-does-not-count",
+        "A11: a vacant place counts in the majority",
+        "controller.raft.voters:VoterSet.majority",
+        "len(self.places) // 2 + 1",
+        "len(self.keys) // 2 + 1",
+        f"{_VOTERS}::test_places_and_keys",
+    ),
+    one_change(
+        "stale-voter-knows-best",
+        "A11: a candidate whose voter set is newer may be a directory that the voter does not know",
+        "controller.raft.requests:_on_vote",
+        " or request.voters_offset > core.voters_offset",
+        "",
+        f"{_VOTERS}::test_a_stale_voter_votes_for_a_directory_that_it_does_not_know",
+    ),
+    one_change(
+        "stale-voter-follows-only-whom-it-knows",
+        "A11: a leader may have been given its vote in a record that the voter lacks",
+        "controller.raft.requests:_on_begin",
+        "request.leader_id not in core.voters.places",
+        "not core.voters.contains_id(request.leader_id)",
+        f"{_VOTERS}::test_a_stale_voter_follows_a_leader_whose_place_is_vacant_to_it",
+    ),
+    one_change(
+        "named-observer-waits-for-a-dead-leader",
+        "A11: an observer that is asked by its name grants a pre-vote where its leader serves it no more",
+        "controller.raft.observer:Observer.may_grant",
+        "return self._leader_id is None or not self._served",
+        "return self._leader_id is None",
+        f"{_VOTERS}::test_an_observer_that_is_named_elects_another_where_its_leader_is_gone",
+    ),
+    one_change(
+        "stranger-stands-for-election",
+        "A17: only configured controllers stand for election",
+        "controller.raft.requests:_on_vote",
+        " or request.candidate.node_id not in core.voters.places",
+        "",
+        f"{_VOTERS}::test_a_stranger_gets_no_vote",
+    ),
+    one_change(
+        "open-directory-stays-open",
+        "A11: which directory votes is recorded where the configuration leaves it open",
+        "controller.raft.voter_changes:record_directories",
+        "if keys != core.voters.keys:",
+        "if False:",
+        f"{_VOTERS}::test_a_directory_that_the_configuration_leaves_open_is_recorded",
+    ),
+    one_change(
+        "snapshot-forgets-the-voters",
+        "A11: a snapshot says who voted at its end",
+        "controller.quorum.snapshots:encode_snapshot",
+        "if voters is not None:",
+        "if False:",
+        f"{_FILES}::test_a_snapshot_says_who_voted",
+        f"{_LOST_LOG}::test_49_a_vote_outlives_the_log_in_a_snapshot",
     ),
 )
 
@@ -170,4 +297,4 @@ BOUNDS: tuple[Mutant, ...] = (
     ),
 )
 
-TABLE = (*LOST_LOG, *REPLAY, *BOUNDS)
+TABLE = (*LOST_LOG, *VOTER_CHANGES, *REPLAY, *BOUNDS)

@@ -107,7 +107,7 @@ SNAPSHOTS: tuple[Mutant, ...] = (
         (
             Patch(
                 "controller.quorum.driver:Driver._install",
-                "self._dispatcher.reload(snapshot.offset, snapshot.epoch, records)",
+                "self._dispatcher.reload(snapshot.offset, snapshot.epoch, content.records)",
                 "pass",
             ),
             Patch(

@@ -162,8 +162,8 @@ class Dispatcher:
         replay.loaded = True
         latest = self._snapshots.latest
         if latest is not None:
-            records = self._snapshots.load(latest)
-            replay.listener.handle_load_snapshot(latest.offset, latest.epoch, records)
+            content = self._snapshots.load(latest)
+            replay.listener.handle_load_snapshot(latest.offset, latest.epoch, content.records)
             replay.next_offset = latest.offset
 
     async def _warm(self, offset: int, limit: int, max_bytes: int) -> None:

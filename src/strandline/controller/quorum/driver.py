@@ -12,6 +12,7 @@ import structlog
 from strandline.controller.quorum import wire
 from strandline.controller.quorum.api import LeaderAndEpoch, QuorumConfig
 from strandline.controller.quorum.callers import Callers
+from strandline.controller.quorum.commits import Commits
 from strandline.controller.quorum.dispatch import Dispatcher
 from strandline.controller.quorum.memory import Memory
 from strandline.controller.quorum.metadata_log import MetadataLog
@@ -98,6 +99,7 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._callers = Callers(core, durable.log, durable.snapshots, self._spawn)
+        self.commits = Commits(core)
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._snapshotting = False
         self._held_back: Ready | None = None
@@ -214,6 +216,7 @@ class Driver:
             self._pumping = False
         if not self._stopped:
             self._dispatch()
+            self.commits.settle()
             self._arm_timer()
 
     def _drain(self) -> None:
@@ -229,6 +232,8 @@ class Driver:
                     self._hold_back(ready)
                     return
             self._carry_out(ready)
+            if self.core.is_voter:
+                self._durable.memory.gain_vote()
 
     def _tell(self, notices: tuple[str, ...]) -> None:
         """Log what the core noticed, seldom: a peer that repeats itself must not fill the disk with lines."""
@@ -286,16 +291,16 @@ class Driver:
         """Freeze, truncate fully, reload (rule A10)."""
         snapshot = action.snapshot
         try:
-            records = self._durable.snapshots.install(snapshot)
+            content = self._durable.snapshots.install(snapshot)
         except CorruptLogError:
             self.core.snapshot_refused(self.now_ms())
             return
         mark("quorum-snapshot-installed")
         self._log.reset_to(snapshot)
         self._durable.snapshots.drop_before(snapshot)
-        self.core.snapshot_installed(snapshot, self.now_ms())
+        self.core.snapshot_installed(snapshot, self.now_ms(), content.voters)
         self.reloads += 1
-        self._dispatcher.reload(snapshot.offset, snapshot.epoch, records)
+        self._dispatcher.reload(snapshot.offset, snapshot.epoch, content.records)
 
     def _dispatch(self) -> None:
         leading = self.core.leading
@@ -328,7 +333,8 @@ class Driver:
         if offset > self.core.high_watermark or self.core.log.epoch_before(offset) != epoch:
             raise FatalError(f"a listener's snapshot {snapshot} does not end at a committed record of its epoch")
         try:
-            await snapshots.write(snapshot, records, timestamp_ms=self._clock.wall_ms())
+            voters = self.core.log.voters_at(offset)
+            await snapshots.write(snapshot, records, timestamp_ms=self._clock.wall_ms(), voters=voters)
         except DiskFull:
             return  # the log simply stays longer until there is room
         if self._stopped:
@@ -421,6 +427,7 @@ class Driver:
             self._timer.cancel()
             self._timer = None
         self._callers.turn_away()
+        self.commits.turn_away()
         for task in list(self._tasks):
             task.cancel()
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from strandline.controller.quorum.api import CommittedBatch, QuorumConfig
-from strandline.controller.quorum.control_records import leader_change
+from strandline.controller.quorum.control_records import leader_change, read_voters, voters_record
 from strandline.controller.quorum.recovery_point import RecoveryPoint
 from strandline.controller.raft.invariants import ensure
 from strandline.controller.raft.log_summary import EMPTY, LogSummary
-from strandline.controller.raft.messages import Batch, LeaderChange, OffsetAndEpoch
+from strandline.controller.raft.messages import Batch, LeaderChange, OffsetAndEpoch, ReplicaKey, VotersChange
 from strandline.log.batch import build_batch, iter_batches
 from strandline.log.config import LogConfig
 from strandline.log.disk import Disk
@@ -17,10 +17,13 @@ from strandline.log.partition_log import PartitionLog
 from strandline.log.reader import LogRead
 from strandline.log.records import Record, decode_records
 from strandline.log.recovery import open_log
+from strandline.log.segment import pread_blocking
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import CorruptLogError, KafkaError
 from strandline.proto.ids import LeaderEpoch, Offset, TopicPartition
 from strandline.proto.ports import Clock
+
+Voters = tuple[ReplicaKey, ...]
 
 TOPIC_PARTITION = TopicPartition("__cluster_metadata", 0)
 
@@ -74,9 +77,14 @@ class MetadataLog:
         """Everything below has been synced."""
         return self.partition_log.durable_offset
 
-    def summary(self, snapshots: Sequence[OffsetAndEpoch]) -> LogSummary:
-        """What the core must know of the log. A snapshot that is ahead of the log replaces it first: the node stopped
-        between making a fetched snapshot durable and truncating (rule A10)."""
+    def summary(self, snapshots: Sequence[OffsetAndEpoch], said: Voters | None = None) -> LogSummary:
+        """What the core must know of the log; `said` are the voters that the latest snapshot names. A snapshot that is
+        ahead of the log replaces it first: the node stopped between making a fetched snapshot durable and truncating
+        (rule A10).
+
+        Raises:
+            CorruptLogError: no snapshot tells what was before the log, or a batch of it is damaged.
+        """
         log = self.partition_log
         latest = snapshots[-1] if snapshots else None
         if latest is not None and (latest.offset > log.log_end_offset or latest.epoch > log.latest_epoch):
@@ -93,9 +101,24 @@ class MetadataLog:
                 "Restore the .checkpoint file that ends there, or let this node fetch everything anew",
             )
         self.delete_before(oldest.offset)
+        before = [] if latest is None or said is None else [(latest.offset - 1, said)]
         return LogSummary(
-            start=oldest, end_offset=log.log_end_offset, epochs=self._epochs(oldest.offset), snapshot=latest
+            start=oldest,
+            end_offset=log.log_end_offset,
+            epochs=self._epochs(oldest.offset),
+            snapshot=latest,
+            voters=(*before, *self._voters(0 if latest is None else latest.offset)),
         )
+
+    def _voters(self, start_offset: int) -> Iterator[tuple[int, Voters]]:
+        """(offset, voters) of every voter set in the log from `start_offset` on."""
+        for segment in self.partition_log.segments:
+            for position, header in segment.headers(0, pread_blocking):
+                if header.is_control and header.base_offset >= start_offset:
+                    data = pread_blocking(segment.file, header.size, position)
+                    said = read_voters(decode_records(data))
+                    if said is not None:
+                        yield header.base_offset, said
 
     def _epochs(self, start_offset: int) -> tuple[tuple[int, int], ...]:
         """(epoch, start offset) of every epoch that has records, oldest first."""
@@ -129,13 +152,18 @@ class MetadataLog:
         ensure(log.log_end_offset == batch.base_offset, "NoGap", end=log.log_end_offset, base=batch.base_offset)
         if isinstance(batch.data, LeaderChange):
             record = leader_change(batch.data, timestamp_ms)
-            data = build_batch([record], base_offset=batch.base_offset, leader_epoch=batch.epoch, control=True)
-            log.append_batch(data, LeaderEpoch(batch.epoch))
+            self._write_control(record, batch)
+        elif isinstance(batch.data, VotersChange):
+            self._write_control(voters_record(batch.data.voters, timestamp_ms), batch)
         elif isinstance(batch.data, bytearray):
             log.append_batch(batch.data, LeaderEpoch(batch.epoch))
         else:
             log.append_as_follower(memoryview(batch.data))
         ensure(log.log_end_offset == batch.next_offset, "NoGap", end=log.log_end_offset, next=batch.next_offset)
+
+    def _write_control(self, record: Record, batch: Batch) -> None:
+        data = build_batch([record], base_offset=batch.base_offset, leader_epoch=batch.epoch, control=True)
+        self.partition_log.append_batch(data, LeaderEpoch(batch.epoch))
 
     def truncate_to(self, offset: int) -> None:
         """Drop every record at or after `offset`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -26,6 +27,7 @@ from strandline.controller.raft.config import RaftConfig
 from strandline.controller.raft.core import RaftCore
 from strandline.controller.raft.leader import Leader, ReplicaProgress
 from strandline.controller.raft.messages import Batch, ReplicaKey
+from strandline.controller.raft.voter_changes import add_voter, remove_voter
 from strandline.controller.raft.voters import VoterSet
 from strandline.log.disk import Disk
 from strandline.proto.error_codes import ErrorCode
@@ -34,6 +36,9 @@ from strandline.proto.ids import ZERO_UUID, Endpoint, NodeId
 from strandline.proto.ports import Clock, Rng, Rpc, RpcUnavailable, StreamHandler, UnaryHandler
 
 DIRECTORY = "__cluster_metadata-0"
+
+_CHANGE_TIMEOUT_S = 10.0
+"""How long a change of the voter set waits for its commit."""
 
 _CLOSE_TIMEOUT_S = 0.5
 """How long a stopping leader waits for the voters to hear that it resigned."""
@@ -112,7 +117,8 @@ class Quorum:
         memory.recall()
         log = MetadataLog.open(disk, self._directory, self._clock, self._config)
         self._log = log
-        summary = log.summary(snapshots.ids)
+        latest = snapshots.latest
+        summary = log.summary(snapshots.ids, None if latest is None else snapshots.load(latest).voters)
         memory.settle(summary.end, alone=len(self._voters) == 1, rng=self._rng)
         self._key = ReplicaKey(self._key.node_id, memory.directory_id)
         core = RaftCore(
@@ -216,20 +222,31 @@ class Quorum:
         """A voter's internal listener; None for nodes that are no voters."""
         return self._endpoints.get(node_id)
 
+    @property
+    def key(self) -> ReplicaKey:
+        """As which replica this node presents itself; known once it has started."""
+        return self._key
+
+    @property
+    def voters(self) -> VoterSet:
+        """Who votes, by the log as far as this node has it."""
+        return self._voters if self._driver is None else self._driver.core.voters
+
     def describe(self) -> QuorumDescription:
         """The quorum as this node knows it."""
         leader = self.leader_and_epoch
         leading = self._driver.core.leading if self._driver is not None else None
         if leading is not None:
             return self._describe_as_leader(leading)
-        voters = [self._describe_unknown(key) for key in self._voters]
-        observers = [] if self._voters.is_voter(self._key) else [self._describe_self()]
+        voters = [self._describe_unknown(key) for key in self.voters]
+        votes = self._driver is not None and self._driver.core.is_voter
+        observers = [] if votes else [self._describe_self()]
         return QuorumDescription(leader.leader_id, leader.epoch, self.high_watermark, voters, observers)
 
     def _describe_as_leader(self, leading: Leader) -> QuorumDescription:
         voters = [
             self._describe_self() if key.node_id == self._key.node_id else self._describe(leading.voters[key.node_id])
-            for key in self._voters
+            for key in self.voters
         ]
         observers = [self._describe(seen) for seen in leading.described_observers(self._clock.monotonic_ms())]
         known = -1 if leading.epoch_high_watermark is None else leading.epoch_high_watermark
@@ -283,6 +300,40 @@ class Quorum:
         driver.core.append(Batch(base, base + len(records), epoch, data), self._clock.monotonic_ms())
         driver.schedule_pump()
         return base + len(records) - 1
+
+    async def remove_voter(self, node_id: NodeId, directory_id: UUID | None) -> None:
+        """Take the vote of a replica that is gone, and wait until that is committed.
+
+        Raises:
+            KafkaError: see `raft.voter_changes.remove_voter`; REQUEST_TIMED_OUT, it was not committed in time, and may
+                be yet.
+        """
+        await self._change(lambda core, now_ms: remove_voter(core, node_id, directory_id, now_ms))
+
+    async def add_voter(self, node_id: NodeId, directory_id: UUID) -> None:
+        """Give a vacant place to a replica that has caught up, and wait until that is committed.
+
+        Raises:
+            KafkaError: see `raft.voter_changes.add_voter`; REQUEST_TIMED_OUT, it was not committed in time, and may be
+                yet.
+        """
+        await self._change(lambda core, now_ms: add_voter(core, node_id, directory_id, now_ms))
+
+    async def _change(self, change: Callable[[RaftCore, float], int | None]) -> None:
+        driver = self._driver
+        if driver is None or driver.stopped:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "This node's quorum does not run.")
+        offset = change(driver.core, driver.now_ms())
+        driver.pump()
+        committed = driver.commits.wait_for(driver.core.epoch, driver.core.voters_offset if offset is None else offset)
+        try:
+            async with asyncio.timeout(_CHANGE_TIMEOUT_S):
+                await committed
+        except TimeoutError:
+            message = (
+                "The change of the voter set is not committed yet: is a majority of the voters up? Look again later."
+            )
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message) from None
 
     def resign(self) -> None:
         """Give up leading and ask the best of the other voters to stand. Nothing happens if this node does not lead."""

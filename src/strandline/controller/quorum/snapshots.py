@@ -10,9 +10,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
-from strandline.controller.quorum.control_records import ControlType, control_type, snapshot_footer, snapshot_header
-from strandline.controller.raft.messages import OffsetAndEpoch
+from strandline.controller.quorum.control_records import (
+    ControlType,
+    control_type,
+    read_voters,
+    snapshot_footer,
+    snapshot_header,
+    voters_record,
+)
+from strandline.controller.raft.messages import OffsetAndEpoch, ReplicaKey
 from strandline.log.batch import build_batch, iter_batches, verify_crc
 from strandline.log.disk import Disk, File
 from strandline.log.records import Record, decode_records
@@ -28,6 +36,14 @@ _ADVICE = (
     "This node will not serve metadata it cannot trust. If the other voters are healthy, move this node's "
     "__cluster_metadata-0 directory away, keep its quorum-state file, and let it fetch the snapshot anew"
 )
+
+
+class Snapshot(NamedTuple):
+    """What a snapshot holds."""
+
+    records: list[bytes]
+    voters: tuple[ReplicaKey, ...] | None
+    """Who voted at its end; None where the log had not said so by then."""
 
 
 class SnapshotStore:
@@ -62,9 +78,16 @@ class SnapshotStore:
 
     # --- own snapshots -----------------------------------------------------------------------------------------------
 
-    async def write(self, snapshot: OffsetAndEpoch, records: Sequence[bytes], *, timestamp_ms: int) -> int:
+    async def write(
+        self,
+        snapshot: OffsetAndEpoch,
+        records: Sequence[bytes],
+        *,
+        timestamp_ms: int,
+        voters: tuple[ReplicaKey, ...] | None = None,
+    ) -> int:
         """Make a new snapshot durable; returns its size in bytes. Raises DiskError."""
-        data = encode_snapshot(records, epoch=snapshot.epoch, timestamp_ms=timestamp_ms)
+        data = encode_snapshot(records, epoch=snapshot.epoch, timestamp_ms=timestamp_ms, voters=voters)
         part = f"{self._directory}/own{_PART}"
         file = self._disk.open(part, create=True)
         try:
@@ -76,8 +99,8 @@ class SnapshotStore:
         self._freeze(part, snapshot)
         return len(data)
 
-    def load(self, snapshot: OffsetAndEpoch) -> list[bytes]:
-        """The records of a snapshot.
+    def load(self, snapshot: OffsetAndEpoch) -> Snapshot:
+        """The content of a snapshot.
 
         Raises:
             CorruptLogError: a batch does not parse, its CRC does not hold, or header or footer is missing.
@@ -130,8 +153,8 @@ class SnapshotStore:
             file.truncate(0)
         file.pwrite(data, position)
 
-    def install(self, snapshot: OffsetAndEpoch) -> list[bytes]:
-        """Check the fetched snapshot, make it durable, and return its records.
+    def install(self, snapshot: OffsetAndEpoch) -> Snapshot:
+        """Check the fetched snapshot, make it durable, and return its content.
 
         Raises:
             CorruptLogError: it is damaged; the part is dropped and nothing else has changed.
@@ -141,7 +164,7 @@ class SnapshotStore:
         if self._part is None or self._part[0] != snapshot:
             raise CorruptLogError(part, 0, None, "no bytes of it were stored", "It will be fetched anew")
         try:
-            records = _load(self._disk, part)
+            content = _load(self._disk, part)
         except CorruptLogError:
             self.forget_part()
             raise
@@ -150,7 +173,7 @@ class SnapshotStore:
         file.close()
         self._part = None
         self._freeze(part, snapshot)
-        return records
+        return content
 
     def forget_part(self) -> None:
         """Drop a half-fetched snapshot."""
@@ -168,11 +191,16 @@ class SnapshotStore:
             self.ids.sort()
 
 
-def encode_snapshot(records: Sequence[bytes], *, epoch: int, timestamp_ms: int) -> bytes:
+def encode_snapshot(
+    records: Sequence[bytes], *, epoch: int, timestamp_ms: int, voters: tuple[ReplicaKey, ...] | None = None
+) -> bytes:
     """The bytes of a snapshot file. `timestamp_ms` is wall-clock time; 0 stands for the last contained record's."""
     build = partial(build_batch, leader_epoch=epoch)
-    out = build([snapshot_header(timestamp_ms, timestamp_ms)], base_offset=0, control=True)
-    offset = 1
+    head = [snapshot_header(timestamp_ms, timestamp_ms)]
+    if voters is not None:
+        head.append(voters_record(voters, timestamp_ms))
+    out = build(head, base_offset=0, control=True)
+    offset = len(head)
     run: list[Record] = []
     run_bytes = 0
     for value in records:
@@ -189,13 +217,14 @@ def encode_snapshot(records: Sequence[bytes], *, epoch: int, timestamp_ms: int) 
     return bytes(out)
 
 
-def _load(disk: Disk, path: str) -> list[bytes]:
+def _load(disk: Disk, path: str) -> Snapshot:
     file = disk.open(path)
     try:
         data = file.pread(file.size(), 0)
     finally:
         file.close()
     values: list[bytes] = []
+    voters: tuple[ReplicaKey, ...] | None = None
     controls: list[ControlType | None] = []
     position = 0
     try:
@@ -204,6 +233,7 @@ def _load(disk: Disk, path: str) -> list[bytes]:
             records = decode_records(view)
             if header.is_control:
                 controls += [control_type(record) for record in records]
+                voters = read_voters(records) or voters
             else:
                 values += [record.value or b"" for record in records]
             if controls[:1] != [ControlType.SNAPSHOT_HEADER]:
@@ -213,4 +243,4 @@ def _load(disk: Disk, path: str) -> list[bytes]:
         raise CorruptLogError(path, position, None, f"the snapshot is damaged: {error}", _ADVICE) from error
     if controls[-1:] != [ControlType.SNAPSHOT_FOOTER]:
         raise CorruptLogError(path, position, None, "the snapshot has no footer: it is incomplete", _ADVICE)
-    return values
+    return Snapshot(values, voters)

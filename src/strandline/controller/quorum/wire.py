@@ -9,6 +9,7 @@ from uuid import UUID
 
 from google.protobuf.message import DecodeError
 
+from strandline.controller.quorum.control_records import read_voters
 from strandline.controller.raft.messages import (
     Batch,
     BeginQuorumEpochRequest,
@@ -27,6 +28,7 @@ from strandline.controller.raft.messages import (
     VoteResponse,
 )
 from strandline.log.batch import iter_batches, verify_crc
+from strandline.log.records import decode_records
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.ids import ZERO_UUID, NodeId
@@ -57,6 +59,7 @@ def encode_request(request: Request) -> bytes:
             voter=_key(request.voter),
             last=_point(request.last),
             pre_vote=request.pre_vote,
+            voters_offset=request.voters_offset,
         ).SerializeToString()
     if isinstance(request, BeginQuorumEpochRequest):
         return pb.BeginQuorumEpochRequest(
@@ -195,7 +198,8 @@ def read_batches(records: bytes) -> tuple[Batch, ...]:
         batches = []
         for header, view in iter_batches(records):
             verify_crc(view)
-            batches.append(Batch(header.base_offset, header.next_offset, header.leader_epoch, view))
+            voters = read_voters(decode_records(view)) if header.is_control else None
+            batches.append(Batch(header.base_offset, header.next_offset, header.leader_epoch, view, voters))
         return tuple(batches)
     except KafkaError as error:
         raise ProtocolError(f"fetched records of the metadata log are damaged: {error}") from error
@@ -214,6 +218,7 @@ def _vote(data: bytes) -> VoteRequest:
         _read_key(message.voter),
         _read_point(message.last),
         message.pre_vote,
+        message.voters_offset,
     )
 
 

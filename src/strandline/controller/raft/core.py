@@ -27,6 +27,7 @@ from strandline.controller.raft.messages import (
     ResponseReceived,
     SendRequest,
     VoteResponse,
+    VotersChange,
 )
 from strandline.controller.raft.observer import Observer
 from strandline.controller.raft.prospective import Prospective
@@ -36,6 +37,7 @@ from strandline.controller.raft.resigned import Resigned
 from strandline.controller.raft.restart import initial_role
 from strandline.controller.raft.state import LEGAL, Role
 from strandline.controller.raft.unattached import Unattached
+from strandline.controller.raft.voter_changes import record_directories
 from strandline.controller.raft.voters import VoterSet
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError
@@ -81,10 +83,13 @@ class RaftCore:
         self.key = key
         self.voteless = voteless
         self.cluster_id = cluster_id
+        self._configured = voters
         self.voters = voters
+        """The latest voter set in the log, committed or not; the configured one while the log says nothing."""
         self.config = config
         self.rng = rng
         self.log = log
+        self._voters_moved()
         self.rounds_lost = 0
         self.high_watermark = log.snapshot.offset if log.snapshot is not None else 0
         self._now_ms = now_ms
@@ -115,6 +120,11 @@ class RaftCore:
     def leader_id(self) -> NodeId | None:
         """The known leader of the current epoch."""
         return self.role.leader_id
+
+    @property
+    def voters_offset(self) -> int:
+        """Where in the log the voter set stands; 0 for the configured one (an epoch's record stands there)."""
+        return max(0, self.log.voters[0])
 
     @property
     def is_voter(self) -> bool:
@@ -165,6 +175,7 @@ class RaftCore:
         something else at an (offset, epoch) that others may hold (D-24). A fetcher tries again."""
         self._now_ms = now_ms
         self.log.truncate_to(end_offset)
+        self._voters_moved()
         self.high_watermark = min(self.high_watermark, end_offset)
         if isinstance(self.role, Leader):
             self.resign(now_ms)
@@ -186,10 +197,13 @@ class RaftCore:
         self.log.snapshot_taken(snapshot)
         self.log.advance_start(start)
 
-    def snapshot_installed(self, snapshot: OffsetAndEpoch, now_ms: float) -> None:
-        """The fetched snapshot is durable, has replaced the log, and is about to be loaded."""
+    def snapshot_installed(
+        self, snapshot: OffsetAndEpoch, now_ms: float, voters: tuple[ReplicaKey, ...] | None = None
+    ) -> None:
+        """The fetched snapshot is durable, has replaced the log, and is about to be loaded; `voters` as it says."""
         self._now_ms = now_ms
-        self.log.reset_to(snapshot)
+        self.log.reset_to(snapshot, voters)
+        self._voters_moved()
         self.advance_high_watermark(snapshot.offset)
         if isinstance(self.role, Follower | Observer):
             self.role.fetching.snapshot_installed()
@@ -202,6 +216,8 @@ class RaftCore:
 
     def ready(self) -> Ready:
         """Drain the outputs."""
+        self._fit_role()
+        record_directories(self, self._now_ms)
         self.role.pump(self._now_ms)
         self.log.check()
         self.role.check()
@@ -251,7 +267,7 @@ class RaftCore:
         False: it cannot be so, and is noticed and not believed: an epoch that cannot be reached, or another leader in
         an epoch that has one.
         """
-        if leader_id is not None and (leader_id == self.key.node_id or not self.voters.contains_id(leader_id)):
+        if leader_id is not None and (leader_id == self.key.node_id or leader_id not in self.voters.places):
             leader_id = None
         if epoch > EPOCH_MAX:
             self.notice(f"a peer told of epoch {epoch}, beyond the last that there can be")
@@ -341,6 +357,35 @@ class RaftCore:
             role = Observer(self, self.epoch, voted_for=candidate)
         self._move(role, now_ms)
 
+    def change_voters(self, keys: tuple[ReplicaKey, ...], now_ms: float) -> int:
+        """The leader appends a voter set, which counts at once (rule A11); its offset. `voter_changes` judges it."""
+        self._now_ms = now_ms
+        base = self.log.end_offset
+        keys = tuple(sorted(keys, key=lambda key: key.node_id))
+        self.append_own(Batch(base, base + 1, self.epoch, VotersChange(keys), keys))
+        return base
+
+    def _voters_moved(self) -> None:
+        """The log was moved: its latest voter set holds, from its append on; a truncation takes it back (rule A11)."""
+        _, keys = self.log.voters
+        voters = self._configured if keys is None else self._configured.filled(keys)
+        if voters.keys != self.voters.keys:
+            mark("voters-changed")
+            self.voters = voters
+
+    def _fit_role(self) -> None:
+        """What was fetched, or cut, may have made a voter of this observer, or the other way round."""
+        role = self.role
+        if isinstance(role, Follower) and not self.is_voter:
+            self._move(Observer(self, self.epoch, leader_id=role.leader_id), self._now_ms)
+        elif isinstance(role, Observer) and self.is_voter:
+            if role.leader_id is not None:
+                self.follow(self.epoch, role.leader_id, self._now_ms)
+            else:
+                deadline_ms = self._now_ms + election_timeout_ms(self)
+                vote = role.voted_for
+                self._move(Unattached(self, self.epoch, election_deadline_ms=deadline_ms, voted_for=vote), self._now_ms)
+
     def _move(self, role: Role, now_ms: float) -> None:
         move = LEGAL.get((self.role.kind, role.kind))
         if move is None:
@@ -384,6 +429,7 @@ class RaftCore:
         if leading is None:
             raise FatalError("internal error: a node that does not lead appended a batch of its own")
         self.log.append(batch)
+        self._voters_moved()
         self.order(Append(batch))
         self._flush = True
         leading.appended()
@@ -391,6 +437,7 @@ class RaftCore:
     def append_fetched(self, batch: Batch) -> None:
         """Append what the leader sent."""
         self.log.append(batch)
+        self._voters_moved()
         self.order(Append(batch))
         self._flush = True
 
@@ -398,6 +445,7 @@ class RaftCore:
         """Drop a diverging tail, never below the high watermark (rule A8)."""
         ensure(offset >= self.high_watermark, "CommittedStays", cut=offset, high_watermark=self.high_watermark)
         self.log.truncate_to(offset)
+        self._voters_moved()
         self.order(TruncateTo(offset))
 
     def advance_high_watermark(self, offset: int) -> None:

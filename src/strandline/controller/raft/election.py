@@ -41,7 +41,7 @@ class VoteRound:
     @property
     def lost(self) -> bool:
         """No majority can be reached among those that have not refused and could be called."""
-        return len(self._core.voters) - len(self._rejected) - len(self._failed) < self._core.voters.majority
+        return len(self._core.voters.keys) - len(self._rejected) - len(self._failed) < self._core.voters.majority
 
     def pump(self, now_ms: float) -> None:
         """Ask everyone who has not answered and is not being asked."""
@@ -54,7 +54,9 @@ class VoteRound:
                 continue
             self._in_flight[node] = None
             self._retry_at.pop(node, None)
-            request = VoteRequest(core.cluster_id, core.key, self._epoch, voter, core.log.end, self._pre_vote)
+            request = VoteRequest(
+                core.cluster_id, core.key, self._epoch, voter, core.log.end, self._pre_vote, core.voters_offset
+            )
             core.send(node, request)
 
     def deadline_ms(self) -> float:

@@ -43,6 +43,8 @@ class ReplicaProgress:
     """What the leader knows of one other replica. Times are this node's monotonic milliseconds; -inf for never."""
 
     key: ReplicaKey
+    presented: ReplicaKey | None = None
+    """As it presented itself in its last valid fetch: `key` may leave the directory open."""
     end_offset: int = -1
     """The offset of its last valid fetch: it holds all before, durably if it is a voter."""
     last_fetch_ms: float = -math.inf
@@ -95,11 +97,13 @@ class Leader(Role):
     def __init__(self, core: RaftCore, epoch: int, granting: tuple[NodeId, ...], *, now_ms: float) -> None:
         super().__init__(core, epoch)
         self._granting = granting
+        self.since_ms = now_ms
         self.epoch_start_offset = core.log.end_offset
         self.epoch_high_watermark: int | None = None
         self.voters: dict[NodeId, ReplicaProgress] = {
             key.node_id: ReplicaProgress(key) for key in core.voters.others(core.key.node_id)
         }
+        self._voter_keys = core.voters.keys
         self.observers: dict[ReplicaKey, ReplicaProgress] = {}
         self._parked: dict[ReplicaKey, ParkedFetch] = {}
         self._news = False
@@ -164,15 +168,34 @@ class Leader(Role):
     # --- the log and what is committed -------------------------------------------------------------------------------
 
     def appended(self) -> None:
-        """The own log grew: parked fetches have something to read."""
+        """The own log grew: parked fetches have something to read, and it may say who votes from here on."""
         self._news = True
+        if self.core.voters.keys != self._voter_keys:
+            self._count_anew()
+
+    def _count_anew(self) -> None:
+        """Another voter set, in force at once (rule A11): progress goes on where the replica is the same one."""
+        known = {seen.key: seen for seen in self.observers.values()}
+        known |= {seen.presented: seen for seen in self.voters.values() if seen.presented is not None}
+        known |= {seen.key: seen for seen in self.voters.values()}
+        voters: dict[NodeId, ReplicaProgress] = {}
+        for key in self.core.voters.others(self.core.key.node_id):
+            progress = voters[key.node_id] = known.get(key) or ReplicaProgress(key)
+            progress.key = key
+            self.observers.pop(key, None)
+        for node, former in self.voters.items():
+            if voters.get(node) is not former and former.presented is not None:
+                self.observers[former.presented] = ReplicaProgress(former.presented)
+        self.voters = voters
+        self._voter_keys = self.core.voters.keys
+        self._fetched_voters = {node: None for node in self._fetched_voters if node in voters}
 
     def update_high_watermark(self) -> None:
         """Recompute after a flush of the own log or a valid fetch of a voter (rules A6, A9)."""
         ends = [voter.end_offset for voter in self.voters.values()]
         ends.append(self.core.log.durable_offset)
         ends.sort(reverse=True)
-        majority_end = ends[self.core.voters.majority - 1]
+        majority_end = ends[self.core.voters.majority - 1] if len(ends) >= self.core.voters.majority else -1
         if majority_end <= self.epoch_start_offset:
             return
         if self.epoch_high_watermark is None or majority_end > self.epoch_high_watermark:
@@ -205,6 +228,7 @@ class Leader(Role):
             self.core.reply(token, self._answer(diverging=diverging))
             return
         progress = self._progress(request.replica, voteless=request.voteless)
+        progress.presented = request.replica
         progress.fetched(request.fetch_offset, log.end_offset, now_ms)
         self._heard_from(progress, now_ms)
         if progress.key.node_id in self.voters and self.voters[progress.key.node_id] is progress:
@@ -272,13 +296,17 @@ class Leader(Role):
     # --- BeginQuorumEpoch --------------------------------------------------------------------------------------------
 
     def on_response(self, sent: SendRequest, response: Response, now_ms: float) -> None:
-        voter = self.voters[sent.to]
+        voter = self.voters.get(sent.to)
+        if voter is None:
+            return
         voter.begin_in_flight = False
         voter.begin_failures = 0
         voter.begin_at_ms = now_ms + self.core.config.fetch_timeout_ms / 2
 
     def on_failure(self, sent: SendRequest, broken: bool, now_ms: float) -> None:
-        voter = self.voters[sent.to]
+        voter = self.voters.get(sent.to)
+        if voter is None:
+            return
         voter.begin_in_flight = False
         wait_ms = min(self.core.config.retry_backoff_ms * 2**voter.begin_failures, RETRY_BACKOFF_MAX_MS)
         voter.begin_failures = min(voter.begin_failures + 1, 10)

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from itertools import pairwise
 
 from strandline.controller.raft.invariants import ensure
-from strandline.controller.raft.messages import Batch, OffsetAndEpoch
+from strandline.controller.raft.messages import Batch, OffsetAndEpoch, ReplicaKey
 
 EMPTY = OffsetAndEpoch(0, 0)
 """End of an empty log. Epochs of records start at 1."""
@@ -18,10 +18,11 @@ class LogSummary:
     Invariants:
     - start_offset <= end_offset, durable_offset <= end_offset;
     - epochs and their start offsets both strictly increase, and lie in [start.offset, end_offset);
-    - `start` is EMPTY or the end of a snapshot (Kafka's SnapshotAtLogStart), and the latest snapshot is not below it.
+    - `start` is EMPTY or the end of a snapshot (Kafka's SnapshotAtLogStart), and the latest snapshot is not below it;
+    - the offsets of the voter sets ascend, and lie before the log's end.
     """
 
-    __slots__ = ("_epochs", "_starts", "durable_offset", "end_offset", "snapshot", "start")
+    __slots__ = ("_epochs", "_starts", "_voters", "durable_offset", "end_offset", "snapshot", "start")
 
     def __init__(
         self,
@@ -30,14 +31,17 @@ class LogSummary:
         end_offset: int = 0,
         epochs: tuple[tuple[int, int], ...] = (),
         snapshot: OffsetAndEpoch | None = None,
+        voters: tuple[tuple[int, tuple[ReplicaKey, ...]], ...] = (),
     ) -> None:
-        """`epochs` are (epoch, start offset) pairs. All that a node finds at its start counts as durable."""
+        """`epochs` are (epoch, start offset) pairs, `voters` (offset, voters from there on); what a snapshot says of
+        them stands at the offset before its end. All that a node finds at its start counts as durable."""
         self.start = start
         self.end_offset = end_offset
         self.durable_offset = end_offset
         self.snapshot = snapshot
         self._epochs = [epoch for epoch, _ in epochs]
         self._starts = [offset for _, offset in epochs]
+        self._voters = list(voters)
         self.check()
 
     @property
@@ -55,6 +59,15 @@ class LogSummary:
         """(epoch, first offset) of every epoch that has records here, oldest first."""
         return tuple(zip(self._epochs, self._starts, strict=True))
 
+    @property
+    def voters(self) -> tuple[int, tuple[ReplicaKey, ...] | None]:
+        """(offset, voters) of the latest voter set in the log, committed or not; (-1, None) while there is none."""
+        return self._voters[-1] if self._voters else (-1, None)
+
+    def voters_at(self, end_offset: int) -> tuple[ReplicaKey, ...] | None:
+        """The voters that a log which ends at `end_offset` says; None if it says nothing of them."""
+        return next((keys for offset, keys in reversed(self._voters) if offset < end_offset), None)
+
     def append(self, batch: Batch) -> None:
         """Extend the log by one batch, which must fit."""
         contiguous = batch.base_offset == self.end_offset < batch.next_offset
@@ -63,6 +76,8 @@ class LogSummary:
         if batch.epoch > self.last_epoch or not self._epochs:
             self._epochs.append(batch.epoch)
             self._starts.append(batch.base_offset)
+        if batch.voters is not None:
+            self._voters.append((batch.base_offset, batch.voters))
         self.end_offset = batch.next_offset
 
     def truncate_to(self, offset: int) -> None:
@@ -71,15 +86,18 @@ class LogSummary:
         while self._starts and self._starts[-1] >= offset:
             self._starts.pop()
             self._epochs.pop()
+        while self._voters and self._voters[-1][0] >= offset:
+            self._voters.pop()
         self.end_offset = offset
         self.durable_offset = min(self.durable_offset, offset)
 
-    def reset_to(self, snapshot: OffsetAndEpoch) -> None:
-        """Replace everything by a snapshot (rule A10)."""
+    def reset_to(self, snapshot: OffsetAndEpoch, voters: tuple[ReplicaKey, ...] | None = None) -> None:
+        """Replace everything by a snapshot, and by the voters that it says (rule A10)."""
         self.start = self.snapshot = snapshot
         self.end_offset = self.durable_offset = snapshot.offset
         self._epochs.clear()
         self._starts.clear()
+        self._voters = [] if voters is None else [(snapshot.offset - 1, voters)]
 
     def flushed(self, offset: int) -> None:
         """A sync ended that had begun when the log ended at `offset`."""
@@ -154,5 +172,7 @@ class LogSummary:
         ensure(all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(pairs)), "EpochsAscend", epochs=pairs)
         within = not pairs or (pairs[0][1] >= start and pairs[-1][1] < end)
         ensure(within, "EpochsWithinTheLog", epochs=pairs, start=start, end=end)
+        changes = [offset for offset, _ in self._voters]
+        ensure(all(a < b for a, b in pairwise([*changes, end])), "VotersWithinTheLog", voters=changes, end=end)
         covered = self.start == EMPTY or (self.snapshot is not None and self.snapshot.offset >= start)
         ensure(covered, "SnapshotAtLogStart", start=self.start, snapshot=self.snapshot)

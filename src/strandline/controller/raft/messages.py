@@ -61,14 +61,23 @@ class LeaderChange:
 
 
 @dataclass(frozen=True, slots=True)
+class VotersChange:
+    """The control record that says who votes from its offset on (Kafka's VotersRecord). Rule A11."""
+
+    voters: tuple[ReplicaKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
-    """Records appended together. `data` is opaque to the core, save that it makes LeaderChange itself."""
+    """Records appended together. `data` is opaque to the core, save that it makes LeaderChange and VotersChange."""
 
     base_offset: int
     next_offset: int
     """One past the last record's offset."""
     epoch: int
-    data: Buffer | LeaderChange
+    data: Buffer | LeaderChange | VotersChange
+    voters: tuple[ReplicaKey, ...] | None = None
+    """Who votes from `base_offset` on; None in a batch that does not say so."""
 
 
 # --- requests and responses ------------------------------------------------------------------------------------------
@@ -87,6 +96,9 @@ class VoteRequest:
     last: OffsetAndEpoch
     """End of the candidate's log."""
     pre_vote: bool
+    voters_offset: int = 0
+    """Where in the candidate's log its voter set stands; 0 for the configured one. A voter whose own set is older does
+    not know yet which directory of the candidate votes."""
 
 
 @dataclass(frozen=True, slots=True)

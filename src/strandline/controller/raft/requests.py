@@ -88,7 +88,9 @@ def _on_vote(core: RaftCore, request: VoteRequest, now_ms: float) -> tuple[Error
         return ErrorCode.INVALID_REQUEST, False
     recorded = core.voters.recorded(request.candidate.node_id)
     asked = request.voter.counts(core.key, voteless=core.voteless)
-    if not asked or (recorded is not None and not recorded.admits(request.candidate)):
+    # A candidate whose voter set is newer than ours may have been given its vote in it.
+    known = recorded is None or recorded.admits(request.candidate) or request.voters_offset > core.voters_offset
+    if not asked or not known or request.candidate.node_id not in core.voters.places:
         mark("vote-refused-directory")
         return ErrorCode.INVALID_VOTER_KEY, False
     if request.candidate_epoch > core.epoch:
@@ -111,7 +113,7 @@ def _on_begin(core: RaftCore, request: BeginQuorumEpochRequest, now_ms: float) -
         return ErrorCode.FENCED_LEADER_EPOCH
     if not request.voter.counts(core.key, voteless=core.voteless):
         return ErrorCode.INVALID_VOTER_KEY
-    if request.leader_id == core.key.node_id or not core.voters.contains_id(request.leader_id):
+    if request.leader_id == core.key.node_id or request.leader_id not in core.voters.places:
         return ErrorCode.INVALID_REQUEST
     if request.epoch == core.epoch and isinstance(core.role, Leader | Resigned):
         return ErrorCode.INVALID_REQUEST
@@ -129,7 +131,7 @@ def _on_end(core: RaftCore, request: EndQuorumEpochRequest, now_ms: float) -> Er
         return ErrorCode.INCONSISTENT_CLUSTER_ID
     if request.epoch < core.epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
-    if request.leader_id == core.key.node_id or not core.voters.contains_id(request.leader_id):
+    if request.leader_id == core.key.node_id or request.leader_id not in core.voters.places:
         return ErrorCode.INVALID_REQUEST
     if request.epoch == core.epoch and isinstance(core.role, Leader | Resigned):
         return ErrorCode.INVALID_REQUEST

@@ -23,20 +23,22 @@ class OffsetAndEpoch(_message.Message):
     def __init__(self, offset: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class VoteRequest(_message.Message):
-    __slots__ = ("cluster_id", "candidate", "candidate_epoch", "voter", "last", "pre_vote")
+    __slots__ = ("cluster_id", "candidate", "candidate_epoch", "voter", "last", "pre_vote", "voters_offset")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     CANDIDATE_FIELD_NUMBER: _ClassVar[int]
     CANDIDATE_EPOCH_FIELD_NUMBER: _ClassVar[int]
     VOTER_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     PRE_VOTE_FIELD_NUMBER: _ClassVar[int]
+    VOTERS_OFFSET_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     candidate: ReplicaKey
     candidate_epoch: int
     voter: ReplicaKey
     last: OffsetAndEpoch
     pre_vote: bool
-    def __init__(self, cluster_id: _Optional[str] = ..., candidate: _Optional[_Union[ReplicaKey, _Mapping]] = ..., candidate_epoch: _Optional[int] = ..., voter: _Optional[_Union[ReplicaKey, _Mapping]] = ..., last: _Optional[_Union[OffsetAndEpoch, _Mapping]] = ..., pre_vote: _Optional[bool] = ...) -> None: ...
+    voters_offset: int
+    def __init__(self, cluster_id: _Optional[str] = ..., candidate: _Optional[_Union[ReplicaKey, _Mapping]] = ..., candidate_epoch: _Optional[int] = ..., voter: _Optional[_Union[ReplicaKey, _Mapping]] = ..., last: _Optional[_Union[OffsetAndEpoch, _Mapping]] = ..., pre_vote: _Optional[bool] = ..., voters_offset: _Optional[int] = ...) -> None: ...
 
 class VoteResponse(_message.Message):
     __slots__ = ("error", "epoch", "leader_id", "granted")
