@@ -10,7 +10,7 @@ from uuid import UUID
 
 import structlog
 
-from strandline.controller import api, wire
+from strandline.controller import api, voter_api, wire
 from strandline.controller.command_queue import CommandQueue, Operation
 from strandline.controller.machine import brokers, configs, elections, isr, producer_ids, topics
 from strandline.controller.machine.result import Result
@@ -263,6 +263,14 @@ class Controller:
     async def elect_leaders(self, request: api.ElectLeadersRequest) -> api.ElectLeadersReply:
         """Elect leaders, or with `dry_run` preview it."""
         return await self._do(lambda state, _: elections.elect_leaders(state, request, self._now_ms()))
+
+    async def remove_voter(self, request: voter_api.RemoveVoterRequest) -> voter_api.VoterReply:
+        """Take the vote of a replica that is gone. Raises KafkaError, see `raft.voter_changes.remove_voter`."""
+        return voter_api.VoterReply(await self._quorum.remove_voter(request.node_id, request.directory_id))
+
+    async def add_voter(self, request: voter_api.AddVoterRequest) -> voter_api.VoterReply:
+        """Give a replica a vacant place in the quorum. Raises KafkaError, see `raft.voter_changes.add_voter`."""
+        return voter_api.VoterReply(await self._quorum.add_voter(request.node_id, request.directory_id))
 
     async def describe_replicas(self, request: api.DescribeReplicasRequest) -> api.DescribeReplicasReply:
         """The tracked offsets, with their age. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION."""

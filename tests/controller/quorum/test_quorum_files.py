@@ -66,7 +66,7 @@ ONE = ReplicaKey(NodeId(1), UUID(int=7))
         Remembered(ElectionState(3, leader_id=NodeId(2))),
         Remembered(ElectionState(4, voted_for=ONE)),
         Remembered(ElectionState(4, voted_for=ReplicaKey(NodeId(1), None))),
-        Remembered(ElectionState(4), UUID(int=5), False, UUID(int=6), OffsetAndEpoch(2**62, 4), 2**62),
+        Remembered(ElectionState(4), UUID(int=5), False, UUID(int=6), 3, OffsetAndEpoch(2**62, 4), 2**62),
     ],
 )
 def test_quorum_state_comes_back(tmp_path: Path, state: Remembered) -> None:

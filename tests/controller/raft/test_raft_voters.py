@@ -107,7 +107,7 @@ def test_a_replica_that_lags_or_is_silent_is_not_added() -> None:
     remove_voter(bench.core, NodeId(3), key(3).directory_id, bench.now)
     committed(bench)
     bench.fetch(3, 0, replica=NEW, max_wait_ms=0)
-    assert refused(bench, 3, 33, add=True) is ErrorCode.INVALID_REQUEST
+    assert refused(bench, 3, 33, add=True) is ErrorCode.REQUEST_TIMED_OUT
     bench.fetch(3, bench.core.log.end_offset, replica=NEW, max_wait_ms=0)
     bench.fetch(2, bench.core.log.end_offset, max_wait_ms=0)
     bench.wait(2_500)

@@ -21,7 +21,7 @@ class Commits:
         self._core = core
         self._waiting: dict[asyncio.Future[None], tuple[int, int]] = {}
 
-    def wait_for(self, epoch: int, offset: int) -> asyncio.Future[None]:
+    def committed(self, epoch: int, offset: int) -> asyncio.Future[None]:
         """The end of the wait: nothing, or KafkaError NOT_CONTROLLER."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[future] = (epoch, offset)

@@ -30,7 +30,7 @@ from strandline.controller.raft.log_summary import EMPTY
 from strandline.controller.raft.messages import OffsetAndEpoch
 from strandline.controller.raft.ready import ElectionState
 from strandline.log.disk import Disk, DiskFull
-from strandline.proto.errors import CorruptLogError
+from strandline.proto.errors import ConfigError, CorruptLogError
 from strandline.proto.marks import mark
 from strandline.proto.ports import Rng
 
@@ -62,7 +62,8 @@ class Memory:
         self._state = StateFile(disk, directory)
         self._promise = StateFile(disk, data_dir, PROMISE) if promises else None
         self._found: Remembered | None = None
-        self._lost = ""
+        self.lost = ""
+        """Why the log counts as lost, as far as the files tell by themselves."""
         self.now = Remembered(ElectionState(0), directory_id=directory_id)
         """What stands in both files; before `settle`, what they said."""
 
@@ -107,9 +108,9 @@ class Memory:
             self.now = replace(self._found, directory_id=self._found.directory_id or self.now.directory_id)
         if promise is not None and promise.sequence:
             if state is None:
-                self._lost = "its metadata directory is not there, or has no quorum-state"
+                self.lost = "its metadata directory is not there, or has no quorum-state"
             elif state.sequence < promise.sequence:
-                self._lost = "its metadata directory is an older copy: its quorum-state is from before the last promise"
+                self.lost = "its metadata directory is an older copy: its quorum-state is from before the last promise"
 
     def settle(self, log_end: OffsetAndEpoch, *, alone: bool, rng: Rng) -> None:
         """The log is open and ends at `log_end`: decide what the node is, and make both files say so.
@@ -118,7 +119,7 @@ class Memory:
             CorruptLogError: the only voter has lost its log.
             DiskError
         """
-        lost = self._lost
+        lost = self.lost
         if self._found is None and self._promise is not None and log_end != EMPTY:
             lost = "its log has records, and neither quorum-state nor quorum-promise says how it voted"
         if not _reaches(log_end, self.now.held):
@@ -130,11 +131,13 @@ class Memory:
             raise CorruptLogError(self._directory, 0, log_end.offset, f"the metadata log was lost: {lost}", LONE_ADVICE)
         mark("lost-log-observes")
         log.error(f"this node has lost its metadata log, for {lost}; {RESTORE_ADVICE}")
-        former = self.now.directory_id if self.now.has_vote else self.now.former_id
+        before = self.now
+        former = (before.directory_id, before.election.epoch)
+        if not before.has_vote:
+            former = (before.former_id, before.former_epoch)
         fresh = UUID(int=rng.getrandbits(128), version=4)
         self._found = None
-        election = ElectionState(0)
-        self._write(Remembered(election, fresh, has_vote=False, former_id=former, sequence=self.now.sequence))
+        self._write(Remembered(ElectionState(0), fresh, False, *former, sequence=before.sequence))
 
     def remember(self, election: ElectionState, held: OffsetAndEpoch) -> None:
         """Make a vote, an epoch or a leader durable. Raises DiskError."""
@@ -153,9 +156,28 @@ class Memory:
         """The voter set names this very directory. Written when there is room for it. Raises DiskError."""
         if not self.now.has_vote:
             try:
-                self._write(replace(self.now, has_vote=True, former_id=None))
+                self._write(replace(self.now, has_vote=True, former_id=None, former_epoch=0))
             except DiskFull:
                 return
+
+    def force_vote(self) -> bool:
+        """Take the vote back under the former name although the log was lost: an operator's last resort, who accepts
+        that committed metadata may be lost. After `recall`, on a node that does not run. False: it has its vote.
+
+        Raises:
+            ConfigError: it has no former name: it never voted.
+            DiskError
+        """
+        before = self.now
+        if before.has_vote:
+            return False
+        if before.former_id is None:
+            allowed = "a node that has voted once; this one was formatted without a vote, and has to be given one"
+            raise ConfigError("quorum-promise", self._directory, allowed)
+        # An epoch in which neither the former voter nor this observer can have voted.
+        epoch = max(before.former_epoch, before.election.epoch) + 1
+        self._write(Remembered(ElectionState(epoch), before.former_id, held=before.held, sequence=before.sequence))
+        return True
 
     def _write(self, remembered: Remembered) -> None:
         remembered = replace(remembered, sequence=self.now.sequence + 1)

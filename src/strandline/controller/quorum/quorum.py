@@ -32,7 +32,7 @@ from strandline.controller.raft.voters import VoterSet
 from strandline.log.disk import Disk
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError
-from strandline.proto.ids import ZERO_UUID, Endpoint, NodeId
+from strandline.proto.ids import Endpoint, NodeId
 from strandline.proto.ports import Clock, Rng, Rpc, RpcUnavailable, StreamHandler, UnaryHandler
 
 DIRECTORY = "__cluster_metadata-0"
@@ -73,6 +73,7 @@ class Quorum:
         A node whose id is a voter's but whose directory id is not that voter's has lost its disk: it observes only,
         and `describe` shows it so (D-26).
         """
+        self._formatted_id = directory_id
         self._key = ReplicaKey(node_id, directory_id)
         self._cluster_id = cluster_id
         self._voters = VoterSet(ReplicaKey(voter.node_id, voter.directory_id) for voter in voters)
@@ -107,13 +108,8 @@ class Quorum:
             disk.mkdir(self._directory)
             disk.sync_dir(self._directory.rpartition("/")[0])
         snapshots = SnapshotStore(disk, self._directory)
-        memory = Memory(
-            disk,
-            self._data_dir,
-            self._directory,
-            directory_id=self._key.directory_id or ZERO_UUID,
-            promises=self._voters.contains_id(self._key.node_id),
-        )
+        promises = self._voters.contains_id(self._key.node_id)
+        memory = memory_of(disk, self._data_dir, self._formatted_id, promises=promises)
         memory.recall()
         log = MetadataLog.open(disk, self._directory, self._clock, self._config)
         self._log = log
@@ -301,31 +297,31 @@ class Quorum:
         driver.schedule_pump()
         return base + len(records) - 1
 
-    async def remove_voter(self, node_id: NodeId, directory_id: UUID | None) -> None:
-        """Take the vote of a replica that is gone, and wait until that is committed.
+    async def remove_voter(self, node_id: NodeId, directory_id: UUID) -> tuple[NodeId, ...]:
+        """Take the vote of a replica that is gone, wait until that is committed, and tell who votes then.
 
         Raises:
             KafkaError: see `raft.voter_changes.remove_voter`; REQUEST_TIMED_OUT, it was not committed in time, and may
                 be yet.
         """
-        await self._change(lambda core, now_ms: remove_voter(core, node_id, directory_id, now_ms))
+        return await self._change(lambda core, now_ms: remove_voter(core, node_id, directory_id, now_ms))
 
-    async def add_voter(self, node_id: NodeId, directory_id: UUID) -> None:
-        """Give a vacant place to a replica that has caught up, and wait until that is committed.
+    async def add_voter(self, node_id: NodeId, directory_id: UUID) -> tuple[NodeId, ...]:
+        """Give a vacant place to a replica that has caught up, wait until that is committed, and tell who votes then.
 
         Raises:
             KafkaError: see `raft.voter_changes.add_voter`; REQUEST_TIMED_OUT, it was not committed in time, and may be
                 yet.
         """
-        await self._change(lambda core, now_ms: add_voter(core, node_id, directory_id, now_ms))
+        return await self._change(lambda core, now_ms: add_voter(core, node_id, directory_id, now_ms))
 
-    async def _change(self, change: Callable[[RaftCore, float], int | None]) -> None:
+    async def _change(self, change: Callable[[RaftCore, float], int | None]) -> tuple[NodeId, ...]:
         driver = self._driver
         if driver is None or driver.stopped:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "This node's quorum does not run.")
         offset = change(driver.core, driver.now_ms())
         driver.pump()
-        committed = driver.commits.wait_for(driver.core.epoch, driver.core.voters_offset if offset is None else offset)
+        committed = driver.commits.committed(driver.core.epoch, driver.core.voters_offset if offset is None else offset)
         try:
             async with asyncio.timeout(_CHANGE_TIMEOUT_S):
                 await committed
@@ -334,12 +330,18 @@ class Quorum:
                 "The change of the voter set is not committed yet: is a majority of the voters up? Look again later."
             )
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message) from None
+        return tuple(key.node_id for key in driver.core.voters)
 
     def resign(self) -> None:
         """Give up leading and ask the best of the other voters to stand. Nothing happens if this node does not lead."""
         if self._driver is not None and not self._driver.stopped:
             self._driver.core.resign(self._clock.monotonic_ms())
             self._driver.pump()
+
+
+def memory_of(disk: Disk, data_dir: str, directory_id: UUID, *, promises: bool) -> Memory:
+    """What the node of a data directory remembers of the quorum; `promises` if it is one of its voters."""
+    return Memory(disk, data_dir, f"{data_dir}/{DIRECTORY}", directory_id=directory_id, promises=promises)
 
 
 def _raft_config(config: QuorumConfig) -> RaftConfig:

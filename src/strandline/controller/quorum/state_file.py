@@ -35,6 +35,7 @@ class Remembered:
         directory_id: under which it presents itself; None in a file of a version that did not write it.
         has_vote: False after it lost its log: it has a vote only where a voter set names `directory_id` itself.
         former_id: as which it was a voter before it lost its log.
+        former_epoch: the last epoch in which it may have voted as such.
         held: everything before was committed, and durable in its log.
         sequence: counts the writes; of two copies the one with more is the newer one.
     """
@@ -43,6 +44,7 @@ class Remembered:
     directory_id: UUID | None = None
     has_vote: bool = True
     former_id: UUID | None = None
+    former_epoch: int = 0
     held: OffsetAndEpoch = EMPTY
     sequence: int = 0
 
@@ -103,6 +105,7 @@ def _encode(state: Remembered) -> bytes:
         "directoryId": _uuid_to_text(state.directory_id),
         "hasVote": state.has_vote,
         "formerDirectoryId": _uuid_to_text(state.former_id),
+        "formerEpoch": state.former_epoch,
         "heldOffset": state.held.offset,
         "heldEpoch": state.held.epoch,
         "sequence": state.sequence,
@@ -143,6 +146,7 @@ def _decode(data: bytes) -> Remembered:
         directory_id=_uuid_from_text(fields["directoryId"]),
         has_vote=fields["hasVote"],
         former_id=_uuid_from_text(fields["formerDirectoryId"]),
+        former_epoch=_number(fields, "formerEpoch", 0, 2**31 - 1),
         held=OffsetAndEpoch(_number(fields, "heldOffset", 0), _number(fields, "heldEpoch", 0, 2**31 - 1)),
         sequence=_number(fields, "sequence", 0),
     )

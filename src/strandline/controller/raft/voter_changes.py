@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from strandline.controller.raft.core import RaftCore
 
 
-def remove_voter(core: RaftCore, node_id: NodeId, directory_id: UUID | None, now_ms: float) -> int | None:
+def remove_voter(core: RaftCore, node_id: NodeId, directory_id: UUID, now_ms: float) -> int | None:
     """Take the vote of a replica that is gone, and leave its place vacant; the record's offset, None if it is done.
 
     Raises:
         KafkaError: NOT_CONTROLLER; VOTER_NOT_FOUND, no such voter; INVALID_REQUEST, it still fetches, or too few would
-            be left; REQUEST_TIMED_OUT, an earlier change is not committed yet.
+            be left; REQUEST_TIMED_OUT, whether it fetches is not known yet, or an earlier change is not committed.
     """
     leader = _leading(core)
     recorded = core.voters.recorded(node_id)
@@ -58,8 +58,9 @@ def add_voter(core: RaftCore, node_id: NodeId, directory_id: UUID, now_ms: float
     """Give a vacant place to a replica that has caught up; the record's offset, None if it is done.
 
     Raises:
-        KafkaError: NOT_CONTROLLER; INVALID_REQUEST, the node has no place in the quorum, or the replica does not fetch
-            or lags; DUPLICATE_VOTER, another directory of that node votes; REQUEST_TIMED_OUT, as for `remove_voter`.
+        KafkaError: NOT_CONTROLLER; INVALID_REQUEST, the node has no place in the quorum, or the replica does not fetch;
+            DUPLICATE_VOTER, another directory of that node votes; REQUEST_TIMED_OUT, the replica lags, or an earlier
+            change is not committed yet.
     """
     leader = _leading(core)
     key = ReplicaKey(node_id, directory_id)
@@ -110,11 +111,14 @@ def _leading(core: RaftCore) -> Leader:
 def _is_silent(core: RaftCore, leader: Leader, node_id: NodeId, now_ms: float) -> None:
     """A voter that fetches has its log; whether it does, a new leader knows after a while."""
     patience_ms = core.config.fetch_timeout_ms * CHECK_QUORUM_FACTOR
-    silent_ms = now_ms - leader.voters[node_id].last_fetch_ms
-    if silent_ms < patience_ms:
+    fetched_ms = leader.voters[node_id].last_fetch_ms
+    if now_ms - fetched_ms < patience_ms:
+        observers = [seen for seen in leader.observers.values() if seen.key.node_id == node_id]
+        replaced = any(seen.last_fetch_ms > fetched_ms for seen in observers)  # then it may fall silent soon
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST,
-            f"Node {node_id} fetched as a voter {silent_ms:.0f} ms ago: its log is not lost, and its vote stays.",
+            ErrorCode.REQUEST_TIMED_OUT if replaced else ErrorCode.INVALID_REQUEST,
+            f"Node {node_id} fetched as a voter {now_ms - fetched_ms:.0f} ms ago: while it does so its log is not "
+            "lost, and its vote stays.",
         )
     if now_ms - leader.since_ms < patience_ms:
         raise KafkaError(
@@ -136,22 +140,23 @@ def _one_at_a_time(core: RaftCore, leader: Leader) -> None:
 
 
 def _caught_up(core: RaftCore, leader: Leader, key: ReplicaKey, now_ms: float) -> None:
-    """Everything committed is in its log, and it is there: it will be counted from the append on."""
+    """It is there, and lately had all that the leader had: else the quorum would wait for it. What it counts for is not
+    at stake: it acknowledges only what it has, and votes by its log."""
     seen = leader.observers.get(key, ReplicaProgress(key))
     if now_ms - seen.last_fetch_ms >= core.config.fetch_timeout_ms:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
             f"Node {key.node_id} with directory {key.directory_id} does not fetch. Start it, and try again.",
         )
-    if seen.end_offset < (leader.epoch_high_watermark or 0):
+    if now_ms - seen.last_caught_up_ms >= core.config.fetch_timeout_ms:
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST,
-            f"Node {key.node_id} has fetched up to {seen.end_offset} of {leader.epoch_high_watermark}. Try again "
-            "when it has caught up.",
+            ErrorCode.REQUEST_TIMED_OUT,
+            f"Node {key.node_id} has fetched up to {seen.end_offset} of {core.log.end_offset}. Try again when it has "
+            "caught up.",
         )
 
 
-def _unknown(node_id: NodeId, directory_id: UUID | None, recorded: ReplicaKey | None) -> str:
+def _unknown(node_id: NodeId, directory_id: UUID, recorded: ReplicaKey | None) -> str:
     if recorded is None:
         return f"Node {node_id} is no controller of this cluster."
     return f"Node {node_id} votes with directory {recorded.directory_id}, not {directory_id}."
