@@ -13,16 +13,18 @@ tells the two apart.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from strandline.log.batch import HEADER_SIZE
 from strandline.log.checkpoints import LEADER_EPOCHS, decode_epochs
 from strandline.log.config import LogConfig
 from strandline.log.disk import Disk, File, read_file
 from strandline.log.epochs import LeaderEpochs
 from strandline.log.partition_log import PartitionLog
 from strandline.log.reader import IndexCache
-from strandline.log.scan import Damage, ScannedBatch, find_batch_after, only_zeros, scan_batches
+from strandline.log.scan import Damage, ScannedBatch, find_batch_after, only_zeros, scan_batches, written_end
 from strandline.log.segment import (
     INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
@@ -40,6 +42,9 @@ from strandline.proto.ports import Clock
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log")
 _INDEX_NAME = re.compile(r"(\d{20})\.(index|timeindex|snapshot)")
 _LEFTOVERS = (".tmp", ".deleted", ".swap", ".cleaned")
+
+RECORD_BYTES_MIN = 7
+"""The smallest record of format 2: length, attributes, deltas of time and offset, no key, no value, no headers."""
 
 ADVICE = (
     "Nothing was changed. If this partition has other replicas, move its directory away and restart: it is fetched "
@@ -73,8 +78,13 @@ def open_log(
     last_life: LastLife | None = None,
     cache: IndexCache | None = None,
     sync: bool = True,
+    before_cut: Callable[[int], None] = lambda _: None,
 ) -> PartitionLog:
     """The log of a directory, which is made if it is missing; ready for appends.
+
+    `before_cut` is called right before a tail that is not merely zeros is cut: a torn write, or a batch that rotted. It
+    gets an offset that the tail cannot have reached (if it was not compressed); what it makes durable is known of the
+    log whatever happens next.
 
     `sync=False` leaves it to the caller to call `sync_now` (many logs at once): until then `durable_offset` counts for
     nothing.
@@ -85,6 +95,7 @@ def open_log(
     """
     disk.mkdir(directory)
     opening = _Opening(disk, directory, clock.wall_ms(), config or LogConfig(), last_life or LastLife())
+    opening.before_cut = before_cut
     try:
         opening.load()
         producers = opening.snapshots.load(opening.segments, opening.log_end_offset, opening.now_ms)
@@ -118,6 +129,7 @@ class _Opening:
     """One directory being opened."""
 
     def __init__(self, disk: Disk, directory: str, now_ms: int, config: LogConfig, last_life: LastLife) -> None:
+        self.before_cut: Callable[[int], None] = lambda _: None
         self.disk = disk
         self.directory = directory
         self.now_ms = now_ms
@@ -293,6 +305,7 @@ class _Opening:
         if damage is not None:
             self._judge(i, damage, known_durable)
             mark("torn-tail-cut")
+            self.before_cut(expected + self._records_max(i, damage))
         self._cut(first, i)
         self.log_end_offset = expected
         if self.epochs.entries() == stated:
@@ -324,6 +337,12 @@ class _Opening:
         if reason:
             mark("damage-refused")
             raise CorruptLogError(file.path, damage.position, damage.offset, f"{damage.reason}; {reason}", ADVICE)
+
+    def _records_max(self, i: int, damage: Damage) -> int:
+        """More records than can stand from the damage on; the zeros at a batch's end look as if nothing were there."""
+        files = [segment.file for segment in self.segments[i:]]
+        ends = [written_end(file, 0) for file in files[1:]]
+        return (written_end(files[0], damage.position) - damage.position + sum(ends) + HEADER_SIZE) // RECORD_BYTES_MIN
 
     def _cut(self, first: int, last: int) -> None:
         """Make `last` the last segment and every scanned file as long as its batches. Later segments go newest first,

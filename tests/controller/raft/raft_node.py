@@ -189,6 +189,7 @@ class SimNode:
             saved=self.durable.saved,
             now_ms=self.world.now_ms,
             voteless=self.voteless,
+            life=self.life,
         )
         self.role_seen = ""
         self.pump()
@@ -210,6 +211,30 @@ class SimNode:
         self.voteless = voteless
         self.durable = DiskImage()
         self.directory = directory_number
+
+    def cut_tail(self, batches: int) -> None:
+        """Recovery cuts so many batches off the end, and knows that they may have been acknowledged (rule A15)."""
+        assert self.core is None
+        if not self.in_doubt:
+            self.lost[self.key] = self.durable.copy()
+        saved = self.durable.saved or ElectionState(0)
+        end = max(self.durable.end_offset(), 0 if saved.doubt is None else saved.doubt.offset) + 3
+        for _ in range(batches):
+            if self.durable.batches:
+                self.durable.batches.pop()
+        self.durable.saved = replace(saved, doubt=OffsetAndEpoch(end, saved.epoch))
+
+    @property
+    def in_doubt(self) -> bool:
+        return self.durable.saved is not None and self.durable.saved.doubt is not None
+
+    def acknowledged(self, key: ReplicaKey) -> list[DiskImage]:
+        """The disks on whose strength a replica of this node may be counted: what a voter held when it lost it was
+        acknowledged. Until its vote is taken, or its doubt has ended, it counts as one that is down."""
+        images = [self.durable] if key.admits(self.key) else []
+        if key in self.lost and (not images or self.in_doubt):
+            images.append(self.lost[key])
+        return images
 
     # --- running -----------------------------------------------------------------------------------------------------
 

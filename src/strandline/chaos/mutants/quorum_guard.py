@@ -9,6 +9,8 @@ _MEMORY = "tests/controller/quorum/test_quorum_memory.py"
 _LOST_LOG = "tests/schedules/quorum/test_lost_log.py"
 _VOTERS = "tests/controller/raft/test_raft_voters.py"
 _SIMULATION = "tests/controller/raft/test_raft_simulation.py"
+_DOUBT = "tests/schedules/quorum/test_tail_in_doubt.py"
+_VOTES = "tests/controller/raft/test_raft_votes.py"
 _FILES = "tests/controller/quorum/test_quorum_files.py"
 _ONE_MESSAGE = "tests/schedules/quorum/test_one_message.py"
 
@@ -69,6 +71,73 @@ LOST_LOG: tuple[Mutant, ...] = (
         "return self.admits(presented) and not (voteless and self.directory_id is None)",
         "return self.admits(presented)",
         f"{_LOST_LOG}::test_49_a_voter_without_its_log[holds]",
+    ),
+)
+
+DOUBT: tuple[Mutant, ...] = (
+    one_change(
+        "cut-tail-is-intact",
+        "A15: a voter that cut a tail is in doubt",
+        "controller.quorum.memory:Memory.doubt",
+        "self._write(replace(self.now, election=replace(election, doubt=doubt)))",
+        "pass",
+        f"{_DOUBT}::test_45_a_rotten_tail_of_the_metadata_log[holds]",
+    ),
+    one_change(
+        "doubt-is-forgotten",
+        "A15: the doubt outlives a restart",
+        "controller.raft.core:RaftCore._remember",
+        "doubt=self.doubt",
+        "doubt=None",
+        f"{_DOUBT}::test_45_a_rotten_tail_of_the_metadata_log[holds]",
+    ),
+    one_change(
+        "vote-in-doubt-counts-in-full",
+        "A15: a majority of votes beyond doubt, or all votes",
+        "controller.raft.election:VoteRound.record",
+        "self.granted[sent.to] = not vote.in_doubt",
+        "self.granted[sent.to] = True",
+        f"{_VOTES}::test_a15_a_vote_in_doubt_counts_only_with_all_others",
+    ),
+    one_change(
+        "own-vote-in-doubt-counts-in-full",
+        "A15: a candidate in doubt is no better than another voter",
+        "controller.raft.election:VoteRound.__init__",
+        "core.doubt is None or core.log.end.at_least(core.doubt)",
+        "True",
+        f"{_VOTES}::test_a15_a_candidate_in_doubt_needs_all_others",
+    ),
+    one_change(
+        "who-has-more-than-was-lost-is-doubted",
+        "A15: a candidate whose log reaches beyond what was cut has a vote in full",
+        "controller.raft.requests:handle_request",
+        "core.doubt is not None and not request.last.at_least(core.doubt)",
+        "core.doubt is not None",
+        f"{_VOTES}::test_a15_a_candidate_that_has_more_than_was_lost_has_a_vote_in_full",
+    ),
+    one_change(
+        "doubt-is-for-good",
+        "A15: all of them together elect in spite of every doubt",
+        "controller.raft.election:VoteRound.won",
+        "return len(self.granted) == len(voters.keys) >= voters.majority",
+        "return False",
+        f"{_DOUBT}::test_a15_all_together_elect_in_spite_of_every_doubt",
+    ),
+    one_change(
+        "doubt-ends-before-it-is-durable",
+        "A15: the doubt ends when what was lost is durable again",
+        "controller.raft.core:RaftCore._end_doubt",
+        "and self.log.durable_offset >= self._doubt_ends_at",
+        "",
+        f"{_VOTES}::test_a15_the_doubt_ends_with_the_flush_that_covers_what_is_committed",
+    ),
+    one_change(
+        "fetch-of-a-former-life-counts",
+        "A15: a fetch of an earlier life counts no more, for that life may have held more",
+        "controller.raft.leader:Leader.on_fetch",
+        "if request.life < progress.life and",
+        "if False and",
+        f"{_VOTES}::test_a15_a_late_fetch_of_a_former_life_acknowledges_nothing",
     ),
 )
 
@@ -297,4 +366,4 @@ BOUNDS: tuple[Mutant, ...] = (
     ),
 )
 
-TABLE = (*LOST_LOG, *VOTER_CHANGES, *REPLAY, *BOUNDS)
+TABLE = (*LOST_LOG, *DOUBT, *VOTER_CHANGES, *REPLAY, *BOUNDS)

@@ -12,7 +12,7 @@ __all__ = ["quorum"]
 
 _RISK = (
     "Changes of topics, leaders and settings that were committed may be lost for good, and acknowledged records with "
-    "them: those that only this node's lost log held, and controllers that are away. Do it only where too few "
+    "them: those that only what this node lost held, and controllers that are away. Do it only where too few "
     "controllers with their logs are left to elect a leader; to one node, while every controller that still has its "
     "log runs; and restore the votes of the others by `strandline quorum restore-vote`."
 )
@@ -27,7 +27,7 @@ _RISK = (
 def force_vote(
     *, config_path: str | None, overrides: dict[str, str], accepted: bool, dry_run: bool, output: str
 ) -> None:
-    """Let a stopped controller vote although its metadata log was lost: the last resort.
+    """Let a stopped controller vote although its metadata log was lost, or its end cut: the last resort.
 
     While a majority of the controllers have their logs, `strandline quorum restore-vote` gives a vote back and risks
     nothing. This command is for when it is too late for that. It changes two small files of the node's data directory;
@@ -51,7 +51,7 @@ def force_vote(
             raise click.ClickException(
                 f"{memory.lost}. Start the node once, so that it follows the others, and stop it."
             )
-        node, lost = config.node_id, not memory.now.has_vote
+        node, lost = config.node_id, not memory.now.has_vote or memory.now.election.doubt is not None
         if lost and not dry_run:
             if not accepted:
                 raise click.ClickException(f"{_RISK} If so, add --i-accept-the-loss-of-committed-metadata.")
@@ -61,6 +61,6 @@ def force_vote(
     elif not lost:
         click.echo(f"Node {node} has its vote: there is nothing to force.")
     elif dry_run:
-        click.echo(f"Node {node} has no vote, and would have one again. {_RISK}")
+        click.echo(f"Node {node} has no vote, or a doubtful one, and would have one again. {_RISK}")
     else:
         click.echo(f"Node {node} votes again when it starts.")

@@ -112,6 +112,24 @@ class Memory:
             elif state.sequence < promise.sequence:
                 self.lost = "its metadata directory is an older copy: its quorum-state is from before the last promise"
 
+    def doubt(self, end_offset: int) -> None:
+        """A tail of the log is about to be cut that ended before `end_offset`: it may have been acknowledged, and this
+        node must know that from now on (rule A15). Raises DiskError."""
+        if self._promise is None or self._found is None or self.lost:
+            return  # nobody counts on it; or it is about to start as one on which nobody counts
+        mark("tail-in-doubt")
+        log.warning(
+            "the end of the metadata log is cut: a torn write, or damage, they look alike. Until this node has caught "
+            "up, its vote for who may lack that end counts only together with those of all other controllers"
+        )
+        election = self.now.election
+        # Of an epoch in which it knew no leader it has no records: it wrote the leader down before it fetched.
+        epoch = election.epoch if election.leader_id is not None else max(0, election.epoch - 1)
+        doubt = OffsetAndEpoch(end_offset, epoch)
+        if election.doubt is not None and election.doubt.at_least(doubt):
+            doubt = election.doubt
+        self._write(replace(self.now, election=replace(election, doubt=doubt)))
+
     def settle(self, log_end: OffsetAndEpoch, *, alone: bool, rng: Rng) -> None:
         """The log is open and ends at `log_end`: decide what the node is, and make both files say so.
 
@@ -161,14 +179,18 @@ class Memory:
                 return
 
     def force_vote(self) -> bool:
-        """Take the vote back under the former name although the log was lost: an operator's last resort, who accepts
-        that committed metadata may be lost. After `recall`, on a node that does not run. False: it has its vote.
+        """Take the vote back under the former name although the log was lost, or in full although it is in doubt: an
+        operator's last resort, who accepts that committed metadata may be lost. After `recall`, on a node that does not
+        run. False: it has its vote.
 
         Raises:
             ConfigError: it has no former name: it never voted.
             DiskError
         """
         before = self.now
+        if before.has_vote and before.election.doubt is not None:
+            self._write(replace(before, election=replace(before.election, doubt=None)))
+            return True
         if before.has_vote:
             return False
         if before.former_id is None:

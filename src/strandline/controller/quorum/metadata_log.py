@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from strandline.controller.quorum.api import CommittedBatch, QuorumConfig
 from strandline.controller.quorum.control_records import leader_change, read_voters, voters_record
@@ -37,9 +37,16 @@ class MetadataLog:
         log.on_cut_below = lambda _, offset: recovery_point.lower_to(offset)
 
     @classmethod
-    def open(cls, disk: Disk, directory: str, clock: Clock, config: QuorumConfig) -> MetadataLog:
+    def open(
+        cls,
+        disk: Disk,
+        directory: str,
+        clock: Clock,
+        config: QuorumConfig,
+        before_cut: Callable[[int], None] = lambda _: None,
+    ) -> MetadataLog:
         """Recover the log. What it then holds is made durable before anyone counts it: after a mere restart of the
-        process some of it may never have been synced (rule A9).
+        process some of it may never have been synced (rule A9). `before_cut` hears of a tail that is cut (rule A15).
 
         Raises:
             CorruptLogError: damage in what was once durable.
@@ -52,7 +59,15 @@ class MetadataLog:
             max_message_bytes=config.max_batch_bytes,
             retention_ms=-1,
         )
-        log = open_log(disk, directory, TOPIC_PARTITION, clock=clock, config=log_config, last_life=last_life)
+        log = open_log(
+            disk,
+            directory,
+            TOPIC_PARTITION,
+            clock=clock,
+            config=log_config,
+            last_life=last_life,
+            before_cut=before_cut,
+        )
         disk.sync_dir(directory)  # names that the last life made and had not synced yet
         recovery_point.note(log.log_end_offset)
         return cls(log, recovery_point)

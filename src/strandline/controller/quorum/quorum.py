@@ -111,7 +111,7 @@ class Quorum:
         promises = self._voters.contains_id(self._key.node_id)
         memory = memory_of(disk, self._data_dir, self._formatted_id, promises=promises)
         memory.recall()
-        log = MetadataLog.open(disk, self._directory, self._clock, self._config)
+        log = MetadataLog.open(disk, self._directory, self._clock, self._config, memory.doubt)
         self._log = log
         latest = snapshots.latest
         summary = log.summary(snapshots.ids, None if latest is None else snapshots.load(latest).voters)
@@ -127,6 +127,7 @@ class Quorum:
             saved=memory.saved,
             now_ms=self._clock.monotonic_ms(),
             voteless=not memory.now.has_vote,
+            life=memory.now.sequence,
         )
         dispatcher = Dispatcher(self._key.node_id, log, snapshots, self._failed)
         for listener in self._listeners:

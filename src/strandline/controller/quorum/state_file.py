@@ -8,7 +8,7 @@ two places: `quorum-state` beside the metadata log, `quorum-promise` in the root
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -102,6 +102,8 @@ def _encode(state: Remembered) -> bytes:
         "votedId": -1 if voted is None else voted.node_id,
         "votedDirectoryId": _uuid_to_text(voted.directory_id if voted is not None else None),
         "data_version": 1,
+        "doubtOffset": -1 if election.doubt is None else election.doubt.offset,
+        "doubtEpoch": -1 if election.doubt is None else election.doubt.epoch,
         "directoryId": _uuid_to_text(state.directory_id),
         "hasVote": state.has_vote,
         "formerDirectoryId": _uuid_to_text(state.former_id),
@@ -139,8 +141,10 @@ def _decode(data: bytes) -> Remembered:
     election = ElectionState(epoch, leader_id=NodeId(leader) if leader >= 0 else None, voted_for=voted_for)
     if "sequence" not in fields:
         return Remembered(election)
+    doubt = OffsetAndEpoch(_number(fields, "doubtOffset", -1), _number(fields, "doubtEpoch", -1, 2**31 - 1))
+    election = replace(election, doubt=doubt if min(doubt) >= 0 else None)
     if type(fields["hasVote"]) is not bool:
-        raise ValueError(f"hasVote {fields['hasVote']!r}")
+        raise ValueError(f"hasVote {fields['hasVote']!r} is neither true nor false")
     return Remembered(
         election,
         directory_id=_uuid_from_text(fields["directoryId"]),

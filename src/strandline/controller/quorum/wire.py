@@ -86,6 +86,7 @@ def encode_request(request: Request) -> bytes:
             max_wait_ms=request.max_wait_ms,
             max_bytes=request.max_bytes,
             voteless=request.voteless,
+            life=request.life,
         ).SerializeToString()
     return pb.QuorumFetchSnapshotRequest(
         cluster_id=request.cluster_id,
@@ -102,7 +103,11 @@ def encode_response(response: Response, records: Buffer = b"") -> bytes:
     """The bytes of a response; `records` are the batches of a fetch response, read by the caller."""
     if isinstance(response, VoteResponse):
         return pb.VoteResponse(
-            error=response.error, epoch=response.epoch, leader_id=response.leader_id, granted=response.granted
+            error=response.error,
+            epoch=response.epoch,
+            leader_id=response.leader_id,
+            granted=response.granted,
+            in_doubt=response.in_doubt,
         ).SerializeToString()
     if isinstance(response, BeginQuorumEpochResponse):
         return pb.BeginQuorumEpochResponse(
@@ -244,6 +249,7 @@ def _fetch(data: bytes) -> FetchRequest:
         fetch_offset=message.fetch_offset,
         last_fetched_epoch=message.last_fetched_epoch,
         max_bytes=message.max_bytes,
+        life=message.life,
     )
     return FetchRequest(
         message.cluster_id,
@@ -255,6 +261,7 @@ def _fetch(data: bytes) -> FetchRequest:
         message.max_wait_ms,
         message.max_bytes,
         message.voteless,
+        message.life,
     )
 
 
@@ -278,7 +285,8 @@ def _fetch_snapshot(data: bytes) -> FetchSnapshotRequest:
 def _vote_answer(data: bytes) -> VoteResponse:
     message = pb.VoteResponse.FromString(data)
     _not_negative(epoch=message.epoch)
-    return VoteResponse(ErrorCode.of(message.error), message.epoch, _leader(message), message.granted)
+    error = ErrorCode.of(message.error)
+    return VoteResponse(error, message.epoch, _leader(message), message.granted, message.in_doubt)
 
 
 def _begin_answer(data: bytes) -> BeginQuorumEpochResponse:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strandline.controller.raft.candidate import Candidate
 from strandline.controller.raft.config import EPOCH_MAX, RaftConfig
@@ -77,11 +77,17 @@ class RaftCore:
         saved: ElectionState | None,
         now_ms: float,
         voteless: bool = False,
+        life: int = 0,
     ) -> None:
         """`saved` is the quorum-state file's content, None if there is none; `log` is what recovery found; `voteless`
-        says that this replica has lost its log, and votes only where its directory is named (rule A14)."""
+        says that this replica has lost its log, and votes only where its directory is named (rule A14); `life` is
+        greater at each start."""
         self.key = key
         self.voteless = voteless
+        self.life = life
+        self.doubt = None if saved is None else saved.doubt
+        """Up to where this node may have acknowledged what recovery cut; None once it has caught up (rule A15)."""
+        self._doubt_ends_at: int | None = None
         self.cluster_id = cluster_id
         self._configured = voters
         self.voters = voters
@@ -169,6 +175,7 @@ class RaftCore:
         self.log.flushed(offset)
         if isinstance(self.role, Leader):
             self.role.update_high_watermark()
+        self._end_doubt()
 
     def append_failed(self, end_offset: int, now_ms: float) -> None:
         """Writing ordered batches failed; the log really ends at `end_offset`. A leader steps down: it must not write
@@ -397,7 +404,21 @@ class RaftCore:
         before.left(now_ms)
         role.entered(now_ms)
 
+    def caught_up_to(self, high_watermark: int) -> None:
+        """The own log is a prefix of that of an epoch's leader, and reaches its high watermark: whatever this node once
+        acknowledged and lost, and was committed, lies below. That ends its doubt when it is durable."""
+        if self.doubt is not None:
+            self._doubt_ends_at = high_watermark
+            self._end_doubt()
+
+    def _end_doubt(self) -> None:
+        if self._doubt_ends_at is not None and self.log.durable_offset >= self._doubt_ends_at:
+            mark("doubt-ended")
+            self.doubt = self._doubt_ends_at = None
+            self._remember(self.role.election())
+
     def _remember(self, election: ElectionState) -> None:
+        election = replace(election, doubt=self.doubt)
         if election != self._saved:
             self._saved = self._persist = election
 
@@ -445,6 +466,7 @@ class RaftCore:
         """Drop a diverging tail, never below the high watermark (rule A8)."""
         ensure(offset >= self.high_watermark, "CommittedStays", cut=offset, high_watermark=self.high_watermark)
         self.log.truncate_to(offset)
+        self._doubt_ends_at = None
         self._voters_moved()
         self.order(TruncateTo(offset))
 

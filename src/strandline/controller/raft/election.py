@@ -10,6 +10,7 @@ from strandline.controller.raft.invariants import ensure
 from strandline.controller.raft.messages import Response, SendRequest, VoteRequest, VoteResponse
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId
+from strandline.proto.marks import mark
 
 if TYPE_CHECKING:
     from strandline.controller.raft.core import RaftCore
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
 class VoteRound:
     """The votes of one round; the node's own is granted from the start.
+
+    A vote in doubt, of a voter that cut a tail of its log which it may have acknowledged, says less than others: that
+    voter may have held what was committed, and not know it. So a majority of other votes wins, or the votes of all: one
+    of those who held it still does (rule A15).
 
     Invariants:
     - a voter is in at most one of granted, rejected and failed;
@@ -27,7 +32,8 @@ class VoteRound:
         self._core = core
         self._epoch = epoch
         self._pre_vote = pre_vote
-        self.granted: dict[NodeId, None] = {core.key.node_id: None}
+        self.granted: dict[NodeId, bool] = {core.key.node_id: core.doubt is None or core.log.end.at_least(core.doubt)}
+        """Who granted, and whether beyond doubt."""
         self._rejected: dict[NodeId, None] = {}
         self._failed: dict[NodeId, int] = {}
         self._in_flight: dict[NodeId, None] = {}
@@ -35,13 +41,21 @@ class VoteRound:
 
     @property
     def won(self) -> bool:
-        """A majority granted."""
-        return len(self.granted) >= self._core.voters.majority
+        """A majority granted beyond doubt; or everybody did."""
+        voters = self._core.voters
+        if sum(self.granted.values()) >= voters.majority:
+            return True
+        return len(self.granted) == len(voters.keys) >= voters.majority
 
     @property
     def lost(self) -> bool:
-        """No majority can be reached among those that have not refused and could be called."""
-        return len(self._core.voters.keys) - len(self._rejected) - len(self._failed) < self._core.voters.majority
+        """It cannot be won any more by those that have not refused and could be called."""
+        voters = self._core.voters
+        doubtful = len(self.granted) - sum(self.granted.values())
+        absent = len(self._rejected) + len(self._failed)
+        return len(voters.keys) - absent - doubtful < voters.majority and (
+            absent > 0 or len(voters.keys) < voters.majority
+        )
 
     def pump(self, now_ms: float) -> None:
         """Ask everyone who has not answered and is not being asked."""
@@ -70,7 +84,9 @@ class VoteRound:
         self._retry_at.pop(sent.to, None)
         vote = response if isinstance(response, VoteResponse) and response.error is ErrorCode.NONE else None
         if vote is not None and vote.granted and vote.epoch == self._epoch:
-            self.granted[sent.to] = None
+            if vote.in_doubt:
+                mark("vote-in-doubt")
+            self.granted[sent.to] = not vote.in_doubt
         else:
             self._rejected[sent.to] = None
         self.check()

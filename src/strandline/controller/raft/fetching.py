@@ -128,6 +128,7 @@ class FetchLoop:
             min(core.config.fetch_max_wait_ms, core.config.fetch_timeout_ms // 3),
             core.config.fetch_max_bytes,
             core.voteless,
+            core.life,
         )
 
     def _on_records(self, request: FetchRequest, response: FetchResponse) -> Outcome:
@@ -162,6 +163,8 @@ class FetchLoop:
             core.append_fetched(batch)
         if response.high_watermark >= 0:
             core.advance_high_watermark(min(core.log.end_offset, response.high_watermark))
+            if core.log.end_offset >= response.high_watermark:
+                core.caught_up_to(response.high_watermark)
         return Outcome.PROGRESS
 
     def _on_snapshot_bytes(self, response: FetchSnapshotResponse) -> Outcome:

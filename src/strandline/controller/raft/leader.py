@@ -45,6 +45,8 @@ class ReplicaProgress:
     key: ReplicaKey
     presented: ReplicaKey | None = None
     """As it presented itself in its last valid fetch: `key` may leave the directory open."""
+    life: int = 0
+    """Which of its starts that was."""
     end_offset: int = -1
     """The offset of its last valid fetch: it holds all before, durably if it is a voter."""
     last_fetch_ms: float = -math.inf
@@ -201,6 +203,7 @@ class Leader(Role):
         if self.epoch_high_watermark is None or majority_end > self.epoch_high_watermark:
             self.epoch_high_watermark = majority_end
             self.core.advance_high_watermark(majority_end)
+            self.core.caught_up_to(majority_end)
             self.core.rounds_lost = 0
             self._news = True
 
@@ -228,6 +231,10 @@ class Leader(Role):
             self.core.reply(token, self._answer(diverging=diverging))
             return
         progress = self._progress(request.replica, voteless=request.voteless)
+        if request.life < progress.life and self.voters.get(progress.key.node_id) is progress:
+            self.core.reply(token, self._answer(ErrorCode.INVALID_REQUEST))
+            return
+        progress.life = request.life
         progress.presented = request.replica
         progress.fetched(request.fetch_offset, log.end_offset, now_ms)
         self._heard_from(progress, now_ms)

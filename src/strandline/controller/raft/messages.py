@@ -109,6 +109,9 @@ class VoteResponse:
     epoch: int
     leader_id: NodeId | None
     granted: bool
+    in_doubt: bool = False
+    """The voter cut a tail that it may have acknowledged, and the candidate may lack it: the vote counts only together
+    with all others (rule A15)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +170,8 @@ class FetchRequest:
     max_bytes: int
     voteless: bool = False
     """The fetcher has lost its log: it counts as a voter only where a voter set names its very directory (rule A14)."""
+    life: int = 0
+    """Rises with each start of the fetcher: a fetch of an earlier life, which may have held more, counts no more."""
 
 
 @dataclass(frozen=True, slots=True)

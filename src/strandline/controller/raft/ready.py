@@ -15,6 +15,8 @@ class ElectionState:
     epoch: int
     leader_id: NodeId | None = None
     voted_for: ReplicaKey | None = None
+    doubt: OffsetAndEpoch | None = None
+    """Up to where the log may have reached before recovery cut its tail; None once it has caught up (rule A15)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,8 @@ def handle_request(core: RaftCore, token: int, request: Request, now_ms: float) 
     """Answer a request, or hand it to the role that will."""
     if isinstance(request, VoteRequest):
         error, granted = _on_vote(core, request, now_ms)
-        core.reply(token, VoteResponse(error, core.epoch, core.leader_id, granted))
+        in_doubt = core.doubt is not None and not request.last.at_least(core.doubt)
+        core.reply(token, VoteResponse(error, core.epoch, core.leader_id, granted, in_doubt))
     elif isinstance(request, BeginQuorumEpochRequest):
         error = _on_begin(core, request, now_ms)
         core.reply(token, BeginQuorumEpochResponse(error, core.epoch, core.leader_id))

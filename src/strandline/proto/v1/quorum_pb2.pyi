@@ -41,16 +41,18 @@ class VoteRequest(_message.Message):
     def __init__(self, cluster_id: _Optional[str] = ..., candidate: _Optional[_Union[ReplicaKey, _Mapping]] = ..., candidate_epoch: _Optional[int] = ..., voter: _Optional[_Union[ReplicaKey, _Mapping]] = ..., last: _Optional[_Union[OffsetAndEpoch, _Mapping]] = ..., pre_vote: _Optional[bool] = ..., voters_offset: _Optional[int] = ...) -> None: ...
 
 class VoteResponse(_message.Message):
-    __slots__ = ("error", "epoch", "leader_id", "granted")
+    __slots__ = ("error", "epoch", "leader_id", "granted", "in_doubt")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     LEADER_ID_FIELD_NUMBER: _ClassVar[int]
     GRANTED_FIELD_NUMBER: _ClassVar[int]
+    IN_DOUBT_FIELD_NUMBER: _ClassVar[int]
     error: int
     epoch: int
     leader_id: int
     granted: bool
-    def __init__(self, error: _Optional[int] = ..., epoch: _Optional[int] = ..., leader_id: _Optional[int] = ..., granted: _Optional[bool] = ...) -> None: ...
+    in_doubt: bool
+    def __init__(self, error: _Optional[int] = ..., epoch: _Optional[int] = ..., leader_id: _Optional[int] = ..., granted: _Optional[bool] = ..., in_doubt: _Optional[bool] = ...) -> None: ...
 
 class BeginQuorumEpochRequest(_message.Message):
     __slots__ = ("cluster_id", "leader_id", "epoch", "voter")
@@ -97,7 +99,7 @@ class EndQuorumEpochResponse(_message.Message):
     def __init__(self, error: _Optional[int] = ..., epoch: _Optional[int] = ..., leader_id: _Optional[int] = ...) -> None: ...
 
 class QuorumFetchRequest(_message.Message):
-    __slots__ = ("cluster_id", "replica", "epoch", "fetch_offset", "last_fetched_epoch", "high_watermark", "max_wait_ms", "max_bytes", "voteless")
+    __slots__ = ("cluster_id", "replica", "epoch", "fetch_offset", "last_fetched_epoch", "high_watermark", "max_wait_ms", "max_bytes", "voteless", "life")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -107,6 +109,7 @@ class QuorumFetchRequest(_message.Message):
     MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     MAX_BYTES_FIELD_NUMBER: _ClassVar[int]
     VOTELESS_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     replica: ReplicaKey
     epoch: int
@@ -116,7 +119,8 @@ class QuorumFetchRequest(_message.Message):
     max_wait_ms: int
     max_bytes: int
     voteless: bool
-    def __init__(self, cluster_id: _Optional[str] = ..., replica: _Optional[_Union[ReplicaKey, _Mapping]] = ..., epoch: _Optional[int] = ..., fetch_offset: _Optional[int] = ..., last_fetched_epoch: _Optional[int] = ..., high_watermark: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., max_bytes: _Optional[int] = ..., voteless: _Optional[bool] = ...) -> None: ...
+    life: int
+    def __init__(self, cluster_id: _Optional[str] = ..., replica: _Optional[_Union[ReplicaKey, _Mapping]] = ..., epoch: _Optional[int] = ..., fetch_offset: _Optional[int] = ..., last_fetched_epoch: _Optional[int] = ..., high_watermark: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., max_bytes: _Optional[int] = ..., voteless: _Optional[bool] = ..., life: _Optional[int] = ...) -> None: ...
 
 class QuorumFetchResponse(_message.Message):
     __slots__ = ("error", "epoch", "leader_id", "high_watermark", "log_start_offset", "diverging", "snapshot", "records")
