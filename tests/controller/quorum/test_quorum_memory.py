@@ -69,6 +69,7 @@ ROWS: list[tuple[Remembered | str | None, Remembered | str | None, OffsetAndEpoc
     (DAMAGED, NEWER, OffsetAndEpoch(99, 5), LOST),
     (DAMAGED, None, HELD, REFUSED),
     (DAMAGED, DAMAGED, HELD, REFUSED),
+    (None, DAMAGED, EMPTY, REFUSED),
     (NEWER, NEWER, HELD, KNOWN),
     (NEWER, NEWER, OffsetAndEpoch(300, 8), KNOWN),
     (NEWER, OLDER, HELD, KNOWN),  # it fell between the two writes

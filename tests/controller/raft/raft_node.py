@@ -138,8 +138,8 @@ class SimNode:
         self.id = NodeId(node_id)
         self.directory = directory_number
         self.voteless = False
-        self.lost: dict[ReplicaKey, DiskImage] = {}
-        """What it held under former names, when it lost that."""
+        self.lost: dict[ReplicaKey, list[DiskImage]] = {}
+        """What it held, by its name then, each time that it lost something of it."""
         self.durable = DiskImage()
         self.written = DiskImage()
         self.unflushed: list[tuple[str, object]] = []
@@ -207,7 +207,7 @@ class SimNode:
     def wipe(self, directory_number: int, *, voteless: bool = False) -> None:
         """Lose the disk and format it anew; `voteless`: only the log, and the node knows it (rule A14)."""
         assert self.core is None
-        self.lost[self.key] = self.durable
+        self.lost.setdefault(self.key, []).append(self.durable)
         self.voteless = voteless
         self.durable = DiskImage()
         self.directory = directory_number
@@ -215,8 +215,7 @@ class SimNode:
     def cut_tail(self, batches: int) -> None:
         """Recovery cuts so many batches off the end, and knows that they may have been acknowledged (rule A15)."""
         assert self.core is None
-        if not self.in_doubt:
-            self.lost[self.key] = self.durable.copy()
+        self.lost.setdefault(self.key, []).append(self.durable.copy())
         saved = self.durable.saved or ElectionState(0)
         end = max(self.durable.end_offset(), 0 if saved.doubt is None else saved.doubt.offset) + 3
         for _ in range(batches):
@@ -232,9 +231,7 @@ class SimNode:
         """The disks on whose strength a replica of this node may be counted: what a voter held when it lost it was
         acknowledged. Until its vote is taken, or its doubt has ended, it counts as one that is down."""
         images = [self.durable] if key.admits(self.key) else []
-        if key in self.lost and (not images or self.in_doubt):
-            images.append(self.lost[key])
-        return images
+        return images + (self.lost.get(key, []) if not images or self.in_doubt else [])
 
     # --- running -----------------------------------------------------------------------------------------------------
 

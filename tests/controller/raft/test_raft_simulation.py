@@ -155,7 +155,7 @@ def test_invariants_hold_over_lost_logs_and_voter_changes(seed: int, recorded: b
     leader = world.established()
     assert leader is not None
     assert leader.append("last") is not None
-    assert world.run(10_000, until=lambda: all(node.applied and node.applied[-1][2] == "last" for node in nodes))
+    assert world.run(40_000, until=lambda: all(node.applied and node.applied[-1][2] == "last" for node in nodes))
     for node in nodes:
         world.assert_all_applied(node)
     assert losses, "nothing was lost"
@@ -201,7 +201,7 @@ def test_invariants_hold_over_tails_that_are_cut(seed: int) -> None:
     leader = world.established()
     assert leader is not None
     assert leader.append("last") is not None
-    assert world.run(10_000, until=lambda: all(node.applied and node.applied[-1][2] == "last" for node in nodes))
+    assert world.run(40_000, until=lambda: all(node.applied and node.applied[-1][2] == "last" for node in nodes))
     assert world.run(1_000, until=lambda: not any(node.in_doubt for node in nodes)), "the doubt never ends"
     for node in nodes:
         world.assert_all_applied(node)

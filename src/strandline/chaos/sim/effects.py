@@ -30,6 +30,7 @@ EFFECTS: dict[str, str] = {
     "no-space": "a write met the end of the disk: ENOSPC",
     "disk-slow": "a sync or a read took many times longer",
     "bit-flipped": "a bit on a disk turned over",
+    "metadata-lost": "a machine's metadata directory was gone",
     "disk-replaced": "a machine got a new, empty disk",
 }
 """name -> what it says that happened."""

@@ -16,6 +16,7 @@ is another replica, an observer, until a voter change gives it a vote (`raft.vot
 | any          | there                  | ends before that      | has lost its log                        |
 | none         | there, ever written to | any                   | has lost its log                        |
 | damaged      | none, or damaged       | any                   | does not start                          |
+| none         | damaged                | any                   | does not start                          |
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ LONE_ADVICE = (
     "one, move the whole data directory away and run `strandline format`"
 )
 RESTORE_ADVICE = (
-    "it fetches everything from the other controllers and votes no more; once it has caught up, `strandline quorum "
-    "restore-vote` gives it its vote back"
+    "It has no vote, and fetches everything from the other controllers. Once it has caught up, `strandline quorum "
+    "restore-vote` with its node id gives it its vote back"
 )
 
 
@@ -94,8 +95,8 @@ class Memory:
         try:
             promise = None if self._promise is None else self._promise.read()
         except CorruptLogError as error:
-            if damage is not None:
-                raise
+            if state is None:
+                raise  # of what it promised there is no other copy
             log.warning("the quorum's promise is damaged; it is written anew from the quorum's state", error=str(error))
         if damage is not None:
             if promise is None and self._promise is not None:
@@ -148,7 +149,7 @@ class Memory:
         if alone:
             raise CorruptLogError(self._directory, 0, log_end.offset, f"the metadata log was lost: {lost}", LONE_ADVICE)
         mark("lost-log-observes")
-        log.error(f"this node has lost its metadata log, for {lost}; {RESTORE_ADVICE}")
+        log.error(f"this node has lost its metadata log: {lost}. {RESTORE_ADVICE}")
         before = self.now
         former = (before.directory_id, before.election.epoch)
         if not before.has_vote:
