@@ -59,6 +59,13 @@ def move_away(cluster: DevCluster, node_id: int) -> None:
     shutil.move(directory, cluster.root / f"moved-away-{node_id}")
 
 
+def flip(path: Path, position: int) -> None:
+    """Another byte at `position`."""
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0xFF
+    path.write_bytes(data)
+
+
 def config(cluster: DevCluster, node_id: int) -> str:
     return str(cluster.root / f"node-{node_id}.properties")
 
@@ -73,11 +80,17 @@ def votes_again(cluster: DevCluster, node_id: int) -> None:
     assert len(read_all(cluster, "kept")) == RECORDS
 
 
-def test_a_controller_without_its_metadata_directory_gets_its_vote_back(cluster: DevCluster) -> None:
-    """It says that it has no vote, `quorum describe` says so too, and how to restore it; that is done, and risks
-    nothing."""
+def test_a_controller_with_a_damaged_metadata_log_gets_its_vote_back(cluster: DevCluster) -> None:
+    """It refuses to start, and says to move the directory away. Then it says that it has no vote; `quorum describe` says
+    so too, and how to restore it; that is done, and risks nothing."""
     former = members(quorum(cluster), "voters")[3]
     cluster.kill(3)
+    [log] = Path(cluster.data_dir(3), "__cluster_metadata-0").glob("*.log")
+    flip(log, 200)
+    cluster.start_node(3, wait=False)
+    assert eventually(lambda: cluster.exit_code(3)) == 1
+    assert f"{log} at byte" in cluster.last_words(3)
+    assert "move its __cluster_metadata-0 directory away and start it again" in cluster.last_words(3)
     move_away(cluster, 3)
     cluster.start_node(3)
     assert "lost its metadata log" in cluster.last_words(3)

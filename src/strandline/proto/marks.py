@@ -24,6 +24,8 @@ MARKS: dict[str, str] = {
     "tail-in-doubt": "a voter cut a tail of its metadata log that it may have acknowledged",
     "vote-in-doubt": "a vote was granted by a voter in doubt: it counted only together with those of all",
     "doubt-ended": "a voter in doubt had caught up with a leader, and its vote counted in full again",
+    "snapshot-damaged-dropped": "a damaged metadata snapshot was dropped at the start, an older one being whole",
+    "metadata-rot-found": "a quorum node met a rotten batch in its own metadata log, and stopped",
     "check-quorum-resign": "a quorum leader resigned because a majority of voters had not fetched",
     "restarted-as-leader": "a quorum node that had led came back as resigned in its epoch",
     "quorum-diverging": "a quorum leader found a follower's log diverging",

@@ -362,7 +362,7 @@ def test_damage_refuses_the_start_with_a_sentence(tmp_path: Path) -> None:
         first, second = (header.size for header, _ in list(iter_batches(log.read_bytes()))[:2])
         places = {
             (directory / "quorum-state", Path(member.data_dir) / "quorum-promise"): 0,
-            (sorted(directory.glob("*.checkpoint"))[-1],): 40,
+            tuple(sorted(directory.glob("*.checkpoint"))): 40,
             (log,): first + second - 1,
         }
         for paths, position in places.items():

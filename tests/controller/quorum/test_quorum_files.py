@@ -164,14 +164,16 @@ def test_recovery_point_tells_the_same_boot_from_another(tmp_path: Path) -> None
     life = RecoveryPoint(disk, str(tmp_path)).read()
     assert (life.recovery_point, life.same_boot) == (42, bool(disk.boot_id()))
     file = tmp_path / FILE_NAME
-    file.write_text(file.read_text().replace(disk.boot_id(), "another"))
+    file.write_text("recovery.point=42\nboot.id=another\n")  # as an earlier version wrote it
     assert RecoveryPoint(disk, str(tmp_path)).read().same_boot is False
     point.lower_to(50)
     assert RecoveryPoint(disk, str(tmp_path)).read().recovery_point == 42
     point.lower_to(7)
     assert RecoveryPoint(disk, str(tmp_path)).read().recovery_point == 7
     whole = file.read_bytes()
-    for damaged in [b"recovery.point=x\n", *(whole[:end] for end in range(len(whole)))]:
+    flipped = bytes([whole[-2] ^ 1])
+    cut = (whole[:end] for end in range(len(whole)))
+    for damaged in [b"recovery.point=x\n", whole[:-2] + flipped + b"\n", whole.replace(b"=7\n", b"=9\n"), *cut]:
         file.write_bytes(damaged)
         with pytest.raises(CorruptLogError, match="Remove the file"):
             RecoveryPoint(disk, str(tmp_path)).read()

@@ -224,8 +224,8 @@ VOTES: tuple[Mutant, ...] = (
         (
             Patch(
                 "controller.raft.election:VoteRound.won",
-                "return len(self.granted) >= self._core.voters.majority",
-                "return True",
+                "if sum(self.granted.values()) >= voters.majority:",
+                "if True:",
             ),
             Patch("controller.raft.election:VoteRound.check", "not (self.won and self.lost)", "True"),
             Patch(

@@ -11,6 +11,7 @@ _VOTERS = "tests/controller/raft/test_raft_voters.py"
 _SIMULATION = "tests/controller/raft/test_raft_simulation.py"
 _DOUBT = "tests/schedules/quorum/test_tail_in_doubt.py"
 _VOTES = "tests/controller/raft/test_raft_votes.py"
+_SNAPSHOTS = "tests/schedules/quorum/test_snapshots.py"
 _FILES = "tests/controller/quorum/test_quorum_files.py"
 _ONE_MESSAGE = "tests/schedules/quorum/test_one_message.py"
 
@@ -31,6 +32,30 @@ LOST_LOG: tuple[Mutant, ...] = (
         "if self._promise is not None:",
         "if False:",
         f"{_LOST_LOG}::test_49_a_voter_without_its_log[holds]",
+    ),
+    one_change(
+        "rotten-batch-is-sent-on",
+        "A14: what is read of the metadata log is what was written",
+        "controller.quorum.metadata_log:MetadataLog._verify",
+        "verify_crc(view)",
+        "pass",
+        f"{_SNAPSHOTS}::test_31_rot_in_what_was_replayed_reaches_no_other_node",
+    ),
+    one_change(
+        "damaged-latest-snapshot-ends-the-start",
+        "A14: the snapshot before the latest stands in for it",
+        "controller.quorum.snapshots:SnapshotStore.open_latest",
+        "damage = damage or error\n                continue",
+        "raise",
+        f"{_SNAPSHOTS}::test_31_a_bit_flips_in_the_latest_snapshot_alone",
+    ),
+    one_change(
+        "damaged-recovery-point-is-believed",
+        "A14: a recovery point stands under a checksum",
+        "controller.quorum.recovery_point:RecoveryPoint.read",
+        'if "crc" in values and values.pop("crc") != _crc(values):',
+        'if "crc" in values and not values.pop("crc"):',
+        f"{_FILES}::test_recovery_point_tells_the_same_boot_from_another",
     ),
     one_change(
         "lone-voter-begins-anew",

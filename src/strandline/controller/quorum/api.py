@@ -15,6 +15,15 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import Endpoint, NodeId
 
+DAMAGE_ADVICE = (
+    "This node will not serve metadata it cannot trust. If a majority of the other controllers is well, stop the node, "
+    "move its __cluster_metadata-0 directory away and start it again: it fetches everything from them. A controller "
+    "then has no vote, until `strandline quorum restore-vote` gives it back. On the only controller restore the "
+    "directory from a copy"
+)
+"""What to do about damage in the metadata log or its snapshots. Its quorum-promise file must stay: it is the proof that
+a controller has voted (rule A14)."""
+
 
 class LeaderAndEpoch(NamedTuple):
     """Who leads the metadata quorum. `leader_id` is None while an election runs; the epoch never goes back."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from strandline.controller.quorum.api import CommittedBatch, QuorumConfig
+from strandline.controller.quorum.api import DAMAGE_ADVICE, CommittedBatch, QuorumConfig
 from strandline.controller.quorum.control_records import leader_change, read_voters, voters_record
 from strandline.controller.quorum.recovery_point import RecoveryPoint
 from strandline.controller.raft.invariants import ensure
 from strandline.controller.raft.log_summary import EMPTY, LogSummary
 from strandline.controller.raft.messages import Batch, LeaderChange, OffsetAndEpoch, ReplicaKey, VotersChange
-from strandline.log.batch import build_batch, iter_batches
+from strandline.log.batch import build_batch, iter_batches, verify_crc
 from strandline.log.config import LogConfig
 from strandline.log.disk import Disk
 from strandline.log.partition_log import PartitionLog
@@ -21,6 +21,7 @@ from strandline.log.segment import pread_blocking
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import CorruptLogError, KafkaError
 from strandline.proto.ids import LeaderEpoch, Offset, TopicPartition
+from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
 
 Voters = tuple[ReplicaKey, ...]
@@ -59,15 +60,18 @@ class MetadataLog:
             max_message_bytes=config.max_batch_bytes,
             retention_ms=-1,
         )
-        log = open_log(
-            disk,
-            directory,
-            TOPIC_PARTITION,
-            clock=clock,
-            config=log_config,
-            last_life=last_life,
-            before_cut=before_cut,
-        )
+        try:
+            log = open_log(
+                disk,
+                directory,
+                TOPIC_PARTITION,
+                clock=clock,
+                config=log_config,
+                last_life=last_life,
+                before_cut=before_cut,
+            )
+        except CorruptLogError as error:
+            raise _with_advice(error) from error
         disk.sync_dir(directory)  # names that the last life made and had not synced yet
         recovery_point.note(log.log_end_offset)
         return cls(log, recovery_point)
@@ -113,7 +117,7 @@ class MetadataLog:
                 0,
                 oldest.offset,
                 f"the log starts at {log.log_start_offset}, and no snapshot tells what was before",
-                "Restore the .checkpoint file that ends there, or let this node fetch everything anew",
+                DAMAGE_ADVICE,
             )
         self.delete_before(oldest.offset)
         before = [] if latest is None or said is None else [(latest.offset - 1, said)]
@@ -213,24 +217,47 @@ class MetadataLog:
         self.note_recovery_point()
 
     def read(self, offset: int, max_bytes: int) -> bytes | None:
-        """Whole batches from `offset`, one at least; None if they are not in memory."""
+        """Whole batches from `offset`, one at least; None if they are not in memory. Raises CorruptLogError."""
         found = self.partition_log.read(offset, max_bytes, self.end_offset)
-        return None if found is None else found.data
+        if found is None:
+            return None
+        self._verify(found.data)
+        return found.data
 
     async def read_cold(self, offset: int, max_bytes: int) -> bytes:
         """As `read`, off the loop; nothing if a snapshot took the place of these records meanwhile."""
-        return (await self._read_cold(offset, max_bytes, self.end_offset)).data
+        found = await self._read_cold(offset, max_bytes, self.end_offset)
+        self._verify(found.data)
+        return found.data
 
     def committed(self, offset: int, limit: int, max_bytes: int) -> tuple[list[CommittedBatch], int] | None:
         """Batches in [offset, limit) and their size in bytes; None if they are not in memory. Control batches come
-        without records, so that no offset is missing."""
+        without records, so that no offset is missing. Raises CorruptLogError."""
         found = self.partition_log.read(offset, max_bytes, limit)
-        return None if found is None else (_decode(found.data), len(found.data))
+        return None if found is None else self._decoded(found.data)
 
     async def committed_cold(self, offset: int, limit: int, max_bytes: int) -> tuple[list[CommittedBatch], int]:
         """As `committed`, off the loop; nothing if a snapshot took the place of these records meanwhile."""
         found = await self._read_cold(offset, max_bytes, limit)
-        return _decode(found.data), len(found.data)
+        return self._decoded(found.data)
+
+    def _decoded(self, data: bytes) -> tuple[list[CommittedBatch], int]:
+        self._verify(data)
+        return _decode(data), len(data)
+
+    def _verify(self, data: bytes) -> None:
+        """What was read is what was written: a bit that turned over since must reach no image, and no other node.
+
+        Raises:
+            CorruptLogError: the CRC of a batch does not hold.
+        """
+        for header, view in iter_batches(data):
+            try:
+                verify_crc(view)
+            except KafkaError as error:
+                mark("metadata-rot-found")
+                where = self.partition_log.directory
+                raise CorruptLogError(where, 0, header.base_offset, error.message, DAMAGE_ADVICE) from error
 
     async def _read_cold(self, offset: int, max_bytes: int, limit: int) -> LogRead:
         try:
@@ -239,6 +266,10 @@ class MetadataLog:
             if offset < self.start_offset:
                 return LogRead(b"", Offset(offset), Offset(offset))
             raise
+
+
+def _with_advice(error: CorruptLogError) -> CorruptLogError:
+    return CorruptLogError(error.path, error.position, error.offset, error.reason, DAMAGE_ADVICE)
 
 
 def build_data_batch(records: Sequence[bytes], *, base_offset: int, epoch: int, timestamp_ms: int) -> bytearray:

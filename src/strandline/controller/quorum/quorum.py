@@ -113,8 +113,8 @@ class Quorum:
         memory.recall()
         log = MetadataLog.open(disk, self._directory, self._clock, self._config, memory.doubt)
         self._log = log
-        latest = snapshots.latest
-        summary = log.summary(snapshots.ids, None if latest is None else snapshots.load(latest).voters)
+        latest = snapshots.open_latest()
+        summary = log.summary(snapshots.ids, None if latest is None else latest.voters)
         memory.settle(summary.end, alone=len(self._voters) == 1, rng=self._rng)
         self._key = ReplicaKey(self._key.node_id, memory.directory_id)
         core = RaftCore(
@@ -132,7 +132,7 @@ class Quorum:
         dispatcher = Dispatcher(self._key.node_id, log, snapshots, self._failed)
         for listener in self._listeners:
             dispatcher.register(listener)
-        dispatcher.load_latest_snapshot()
+        dispatcher.load_latest_snapshot(latest)
         self._dispatcher = dispatcher
         self._driver = Driver(
             core=core,

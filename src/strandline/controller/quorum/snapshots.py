@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
+import structlog
+
+from strandline.controller.quorum.api import DAMAGE_ADVICE
 from strandline.controller.quorum.control_records import (
     ControlType,
     control_type,
@@ -25,17 +28,15 @@ from strandline.log.batch import build_batch, iter_batches, verify_crc
 from strandline.log.disk import Disk, File
 from strandline.log.records import Record, decode_records
 from strandline.proto.errors import CorruptLogError, KafkaError, ProtocolError
+from strandline.proto.marks import mark
+
+log = structlog.get_logger("strandline.quorum")
 
 _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 _PART = ".checkpoint.part"
 _BATCH_BYTES_MAX = 1024 * 1024
 _KEPT = 2
 """The latest, and the one before it: the log reaches back to that, so that a follower a little behind needs none."""
-
-_ADVICE = (
-    "This node will not serve metadata it cannot trust. If the other voters are healthy, move this node's "
-    "__cluster_metadata-0 directory away, keep its quorum-state file, and let it fetch the snapshot anew"
-)
 
 
 class Snapshot(NamedTuple):
@@ -75,6 +76,32 @@ class SnapshotStore:
     def path(self, snapshot: OffsetAndEpoch) -> str:
         """Where it lies."""
         return f"{self._directory}/{snapshot.offset:020d}-{snapshot.epoch:010d}.checkpoint"
+
+    def open_latest(self) -> Snapshot | None:
+        """The content of the latest snapshot. A damaged one is dropped where an older one is whole, to which the log
+        reaches back.
+
+        Raises:
+            CorruptLogError: no snapshot is whole; nothing was changed.
+        """
+        whole: Snapshot | None = None
+        damage: CorruptLogError | None = None
+        for snapshot in reversed(self.ids):
+            try:
+                whole = self.load(snapshot)
+            except CorruptLogError as error:
+                damage = damage or error
+                continue
+            break
+        if whole is None and damage is not None:
+            raise damage
+        if damage is not None:
+            log.warning("a damaged snapshot is dropped, an older one is whole", error=str(damage))
+            mark("snapshot-damaged-dropped")
+            while self.ids[-1] != snapshot:
+                self._disk.unlink(self.path(self.ids.pop()))
+            self._disk.sync_dir(self._directory)
+        return whole
 
     # --- own snapshots -----------------------------------------------------------------------------------------------
 
@@ -240,7 +267,7 @@ def _load(disk: Disk, path: str) -> Snapshot:
                 raise ProtocolError("it does not begin with a snapshot header")
             position += header.size
     except (KafkaError, ProtocolError) as error:
-        raise CorruptLogError(path, position, None, f"the snapshot is damaged: {error}", _ADVICE) from error
+        raise CorruptLogError(path, position, None, f"the snapshot is damaged: {error}", DAMAGE_ADVICE) from error
     if controls[-1:] != [ControlType.SNAPSHOT_FOOTER]:
-        raise CorruptLogError(path, position, None, "the snapshot has no footer: it is incomplete", _ADVICE)
+        raise CorruptLogError(path, position, None, "the snapshot has no footer: it is incomplete", DAMAGE_ADVICE)
     return Snapshot(values, voters)
