@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from strandline.client import Admin
+from strandline.client import Admin, NewTopic
 from strandline.cluster.cli.main import main
 from strandline.cluster.dev import DevCluster
 from tests.rows.helpers import QUICK, eventually, make_topic, read_all, send_all
@@ -75,14 +75,15 @@ def votes_again(cluster: DevCluster, node_id: int) -> None:
     leader = quorum(cluster)["leader_id"]
     other = next(node for node in cluster.node_ids if node not in (leader, node_id))
     cluster.kill(other)
-    make_topic(cluster, f"with-the-vote-of-{node_id}", replication=1)
+    with Admin(cluster.responsive) as admin:
+        admin.create_topics([NewTopic(f"with-the-vote-of-{node_id}", replica_assignment={0: [node_id]})])
     cluster.start_node(other)
     assert len(read_all(cluster, "kept")) == RECORDS
 
 
 def test_a_controller_with_a_damaged_metadata_log_gets_its_vote_back(cluster: DevCluster) -> None:
-    """It refuses to start, and says to move the directory away. Then it says that it has no vote; `quorum describe` says
-    so too, and how to restore it; that is done, and risks nothing."""
+    """It refuses to start, and says to move the directory away. Then it says that it has no vote; `quorum describe`
+    says so too, and how to restore it; that is done, and risks nothing."""
     former = members(quorum(cluster), "voters")[3]
     cluster.kill(3)
     [log] = Path(cluster.data_dir(3), "__cluster_metadata-0").glob("*.log")
