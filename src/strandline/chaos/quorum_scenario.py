@@ -29,6 +29,7 @@ from strandline.chaos.sim.world import World, WorldConfig
 from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch, NotLeader, QuorumConfig, Voter
 from strandline.controller.quorum.quorum import Quorum
 from strandline.controller.quorum.state_file import PROMISE, Remembered, StateFile
+from strandline.controller.raft.messages import ReplicaKey
 from strandline.controller.raft.ready import ElectionState
 from strandline.proto import marks
 from strandline.proto.errors import CorruptLogError
@@ -383,11 +384,14 @@ def view(quorum: Quorum, node: int, process: Process) -> QuorumView | None:
     if driver is None or driver.stopped or driver._held_back is not None:
         return None
     core = driver.core
+    replica = core.key
+    if replica.node_id not in core.voters.places:  # it promises nothing, so it remembers nothing of what was destroyed
+        replica = ReplicaKey(replica.node_id, UUID(int=process.machine.disk.destroyed))
     voted_for = core.role.voted_for
     return QuorumView(
         node=node,
         incarnation=process.incarnation,
-        replica=core.key,
+        replica=replica,
         doubt=core.doubt is not None,
         epoch=core.epoch,
         leader=core.leader_id,
