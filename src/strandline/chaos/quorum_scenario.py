@@ -40,6 +40,9 @@ CLUSTER = "simulated"
 PROGRESS_MS = 20_000
 """After healing, a commit must come within so much virtual time."""
 
+CATCH_UP_MS = 60_000
+"""After healing, a controller that lost its log must have fetched everything, and have its vote, within so much."""
+
 
 @dataclass
 class QuorumOptions:
@@ -299,7 +302,9 @@ class QuorumRun:
         if not await self._all_count():
             # A vote that is lost, or in doubt, and one more that is away: that needs its operator.
             await self._progress()
-            await self._until("every controller has its vote", self._whole)
+            self.quiet = True  # who fetches everything anew must not run after what is appended
+            await self._until("every controller has its vote", self._whole, CATCH_UP_MS)
+            self.quiet = False
         # A majority alone, whatever state the faults have left.
         mend = cripple(self.nemesis, voters, split(self.seed, "minority"))
         await self._progress()
@@ -315,11 +320,11 @@ class QuorumRun:
         await self._until("every controller has started", lambda: set(names) <= self._quorums().keys())
         return all_vote(self._quorums(), names)
 
-    async def _until(self, what: str, holds: Callable[[], bool]) -> None:
-        deadline_ms = self.world.now_ms + PROGRESS_MS
+    async def _until(self, what: str, holds: Callable[[], bool], within_ms: int = PROGRESS_MS) -> None:
+        deadline_ms = self.world.now_ms + within_ms
         while not holds():
             if self.world.now_ms > deadline_ms:
-                raise InvariantViolated("Progress", f"not within {PROGRESS_MS} ms after healing: {what}")
+                raise InvariantViolated("Progress", f"not within {within_ms} ms after healing: {what}")
             await self.world.sleep_ms(50)
 
     async def _progress(self) -> None:

@@ -29,6 +29,7 @@ from strandline.cluster.settings import controller_config
 from strandline.controller.api import PING_METHOD
 from strandline.controller.controller import Controller, ping_handler
 from strandline.controller.metadata.publisher import ImagePublisher
+from strandline.controller.metadata.rehearsal import ImageRehearsal
 from strandline.controller.quorum.quorum import Quorum
 from strandline.log.disk import Disk, DiskError
 from strandline.log.log_dir import LogDir
@@ -84,6 +85,7 @@ class Node:
         )
         # The publisher first: the controller begins on the image that the publisher holds.
         self.quorum.register(self.publisher)
+        self.quorum.rehearse_on(ImageRehearsal(self.publisher))
         self.controller: Controller | None = None
         if config.is_controller:
             self.controller = Controller(

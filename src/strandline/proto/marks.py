@@ -26,6 +26,8 @@ MARKS: dict[str, str] = {
     "doubt-ended": "a voter in doubt had caught up with a leader, and its vote counted in full again",
     "snapshot-damaged-dropped": "a damaged metadata snapshot was dropped at the start, an older one being whole",
     "metadata-rot-found": "a quorum node met a rotten batch in its own metadata log, and stopped",
+    "snapshot-not-kept": "a quorum node wrote a metadata snapshot that could not be loaded, and kept its log instead",
+    "unreplayable-not-appended": "a voter did not append what its leader sent, because it could not have replayed it",
     "check-quorum-resign": "a quorum leader resigned because a majority of voters had not fetched",
     "restarted-as-leader": "a quorum node that had led came back as resigned in its epoch",
     "quorum-diverging": "a quorum leader found a follower's log diverging",

@@ -9,7 +9,7 @@ from uuid import UUID
 from strandline.chaos.sim.disk import DiskConfig
 from strandline.chaos.sim.process import Ports
 from strandline.chaos.sim.world import World, WorldConfig
-from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch, QuorumConfig, Voter
+from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch, QuorumConfig, Rehearsal, Voter
 from strandline.controller.quorum.quorum import Quorum
 from strandline.proto.errors import CorruptLogError
 from strandline.proto.ids import Endpoint, NodeId
@@ -32,6 +32,7 @@ class Node:
         self.leader = LeaderAndEpoch(None, 0)
         self.fatal: list[BaseException] = []
         self.refused: BaseException | None = None
+        self.rehearsal: Rehearsal | None = None
         self.quorum: Quorum | None = None
 
     async def main(self, ports: Ports) -> None:
@@ -52,6 +53,8 @@ class Node:
             on_fatal=self.fatal.append,
         )
         quorum.register(self)
+        if self.rehearsal is not None:
+            quorum.rehearse_on(self.rehearsal)
         unary, streams = quorum.rpc_handlers()
         try:
             await quorum.start()

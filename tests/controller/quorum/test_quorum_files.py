@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from uuid import UUID
@@ -47,6 +48,7 @@ from strandline.controller.raft.messages import (
 )
 from strandline.controller.raft.ready import ElectionState
 from strandline.log.batch import build_batch, iter_batches
+from strandline.log.disk import File
 from strandline.log.real_disk import RealDisk
 from strandline.log.records import Record, decode_records
 from strandline.proto.error_codes import ErrorCode
@@ -327,14 +329,45 @@ def test_a_fetched_snapshot_is_checked_before_it_exists(tmp_path: Path) -> None:
     data = encode_snapshot([b"a", b"b"], epoch=1, timestamp_ms=1)
     store.store_chunk(snapshot, 0, data[:50])
     with pytest.raises(CorruptLogError):
-        store.install(snapshot)
+        store.fetched(snapshot)
     assert list(tmp_path.iterdir()) == []
     store.store_chunk(snapshot, 0, data[:50])
     store.store_chunk(snapshot, 50, data[50:])
-    assert store.install(snapshot) == Snapshot([b"a", b"b"], None)
+    assert store.fetched(snapshot) == Snapshot([b"a", b"b"], None)
+    store.install(snapshot)
     assert store.load(snapshot) == Snapshot([b"a", b"b"], None)
     with pytest.raises(CorruptLogError, match="no bytes"):
-        store.install(OffsetAndEpoch(6, 1))
+        store.fetched(OffsetAndEpoch(6, 1))
+
+
+class RottingDisk(RealDisk):
+    """What it has synced has one bit turned over."""
+
+    async def sync(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
+        await super().sync(files, directories)
+        for file in files:
+            (byte,) = file.pread(1, 80)
+            file.pwrite(bytes([byte ^ 1]), 80)
+
+
+def test_an_own_snapshot_is_read_back_before_it_exists(tmp_path: Path) -> None:
+    """One that is not what was written, or that `check` refuses, leaves nothing behind."""
+    snapshot = OffsetAndEpoch(5, 1)
+    store = SnapshotStore(RottingDisk(), str(tmp_path))
+    with pytest.raises(CorruptLogError):
+        asyncio.run(store.write(snapshot, [b"a" * 100], timestamp_ms=1))
+    assert (store.ids, list(tmp_path.iterdir())) == ([], [])
+    store = SnapshotStore(RealDisk(), str(tmp_path))
+
+    def refuse(content: Snapshot) -> None:
+        assert content == Snapshot([b"a"], None)
+        raise FatalError("nobody can load this")
+
+    with pytest.raises(FatalError, match="nobody can load this"):
+        asyncio.run(store.write(snapshot, [b"a"], timestamp_ms=1, check=refuse))
+    assert (store.ids, list(tmp_path.iterdir())) == ([], [])
+    asyncio.run(store.write(snapshot, [b"a"], timestamp_ms=1))
+    assert store.ids == [snapshot]
 
 
 def test_reading_a_snapshot_by_pieces(tmp_path: Path) -> None:

@@ -106,7 +106,10 @@ class MetadataLogMatching:
         """(node, incarnation): a new process may have found another log."""
 
     def check(self, node: int, incarnation: int, disk: SimDisk, bounds: tuple[int, int, int]) -> None:
-        """Compare one log with all that was seen of others. `bounds`: its start, high watermark and end."""
+        """Compare one log with all that was seen of others; not while a bit of it is known to be rotten. `bounds`: its
+        start, high watermark and end."""
+        if DIRECTORY in disk.rotten:
+            return
         start, high_watermark, log_end = bounds
         scanned = self._scanned.setdefault((node, incarnation), _Scanned())
         begin = max(scanned.end, start)

@@ -14,6 +14,8 @@ _VOTES = "tests/controller/raft/test_raft_votes.py"
 _SNAPSHOTS = "tests/schedules/quorum/test_snapshots.py"
 _FILES = "tests/controller/quorum/test_quorum_files.py"
 _ONE_MESSAGE = "tests/schedules/quorum/test_one_message.py"
+_UNREPLAYABLE = "tests/schedules/quorum/test_unreplayable.py"
+_FETCHED = "tests/controller/quorum/test_fetched.py"
 
 LOST_LOG: tuple[Mutant, ...] = (
     one_change(
@@ -324,6 +326,49 @@ REPLAY: tuple[Mutant, ...] = (
         "self._hold_off_until_ms = now_ms + HOLD_OFF_MS",
         "pass",
         f"{_ONE_MESSAGE}::test_61_a_decision_of_the_controllers_own_that_is_refused_does_not_spin",
+    ),
+    one_change(
+        "followers-append-what-they-cannot-replay",
+        "A16: a voter appends nothing that it could not replay",
+        "controller.quorum.fetched:Fetched.judged",
+        "if not response.batches or request.fetch_offset != self._log.end_offset:",
+        "if True:",
+        f"{_UNREPLAYABLE}::test_61_a_leader_appends_what_nobody_can_replay",
+        f"{_FETCHED}::test_what_cannot_be_replayed_is_cut_off",
+    ),
+    one_change(
+        "committed-record-is-refused-for-ever",
+        "A16: what is committed is not refused any more",
+        "controller.quorum.fetched:Fetched.judged",
+        "if fetched.next_offset <= response.high_watermark:",
+        "if False:",
+        f"{_UNREPLAYABLE}::test_61_one_node_that_cannot_replay_what_the_others_can_stops_alone",
+        f"{_FETCHED}::test_what_is_committed_is_not_refused",
+    ),
+    one_change(
+        "rehearsal-outlives-a-truncation",
+        "A16: records are tried on what the log holds",
+        "controller.quorum.fetched:Fetched._stands_at",
+        "if self._next == offset:",
+        "if self._next >= offset:",
+        f"{_FETCHED}::test_after_a_truncation_the_rehearsal_begins_anew",
+    ),
+    one_change(
+        "snapshot-replaces-the-log-untried",
+        "A16: a snapshot that cannot be loaded replaces nothing",
+        "controller.quorum.driver:Driver._try",
+        "if self._fetched is not None:",
+        "if False:",
+        f"{_FETCHED}::test_a_snapshot_that_cannot_be_loaded_replaces_nothing",
+    ),
+    one_change(
+        "own-snapshot-is-trusted-unread",
+        "A10: the log is deleted on the word of a snapshot that was read back",
+        "controller.quorum.snapshots:SnapshotStore.write",
+        "check(_load(self._disk, part))",
+        "pass",
+        f"{_FETCHED}::test_the_log_stays_where_the_snapshot_cannot_be_loaded",
+        f"{_FILES}::test_an_own_snapshot_is_read_back_before_it_exists",
     ),
 )
 

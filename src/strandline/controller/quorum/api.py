@@ -161,3 +161,16 @@ class QuorumListener(Protocol):
 
         The end offset must be a batch boundary at or below what was handed over.
         """
+
+
+class Rehearsal(Protocol):
+    """A copy of a listener's state, on which records are replayed before they are appended. Nobody else sees it."""
+
+    def restart(self) -> None:
+        """Begin anew on what the listener was handed."""
+
+    def replay(self, batch: CommittedBatch) -> None:
+        """Replay the next batch. Raises FatalError if the listener could not; then nothing has changed."""
+
+    def load(self, end_offset: int, epoch: int, records: Iterable[bytes]) -> None:
+        """Try a snapshot. Raises FatalError if the listener could not load it."""

@@ -70,6 +70,11 @@ class Dispatcher:
         for replay in self._replays:
             self._load(replay, content)
 
+    @property
+    def handed_over(self) -> int:
+        """Up to where the first listener has the log."""
+        return self._replays[0].next_offset if self._replays else 0
+
     def advance(self, high_watermark: int) -> None:
         """Everything below is committed."""
         self._high_watermark = high_watermark

@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
@@ -14,17 +15,20 @@ from strandline.controller.quorum.api import LeaderAndEpoch, QuorumConfig
 from strandline.controller.quorum.callers import Callers
 from strandline.controller.quorum.commits import Commits
 from strandline.controller.quorum.dispatch import Dispatcher
+from strandline.controller.quorum.fetched import Fetched
 from strandline.controller.quorum.memory import Memory
 from strandline.controller.quorum.metadata_log import MetadataLog
-from strandline.controller.quorum.snapshots import SnapshotStore
+from strandline.controller.quorum.snapshots import Snapshot, SnapshotStore
 from strandline.controller.raft.core import RaftCore
 from strandline.controller.raft.messages import (
     FetchRequest,
+    FetchResponse,
     Inbound,
     OffsetAndEpoch,
     Request,
     RequestFailed,
     RequestReceived,
+    Response,
     ResponseReceived,
     SendRequest,
 )
@@ -47,6 +51,8 @@ _FULL_DISK_RETRY_S = 0.5
 
 _NOTICE_INTERVAL_MS = 1_000.0
 """At most this often a peer's mistake is logged; the line says how many were not."""
+
+_NOT_KEPT = "it could not be loaded. Nothing is deleted: the metadata log stays, and grows until a snapshot is whole"
 
 _RECOVERY_POINT_INTERVAL_MS = 30_000.0
 """At most this often two small syncs are spent on telling recovery how far the log is durable."""
@@ -81,7 +87,9 @@ class Driver:
         clock: Clock,
         rpc: Rpc,
         on_fatal: Callable[[BaseException], None],
+        fetched: Fetched | None = None,
     ) -> None:
+        """`fetched` tries what a leader sends before it is appended."""
         self.core = core
         self._durable = durable
         self._log = durable.log
@@ -91,6 +99,7 @@ class Driver:
         self._clock = clock
         self._rpc = rpc
         self._on_fatal = on_fatal
+        self._fetched = fetched
         self._loop = asyncio.get_running_loop()
         self._syncer = Syncer(durable.disk, self._synced, self._sync_failed)
         self._stopped = False
@@ -291,16 +300,23 @@ class Driver:
         """Freeze, truncate fully, reload (rule A10)."""
         snapshot = action.snapshot
         try:
-            content = self._durable.snapshots.install(snapshot)
+            content = self._durable.snapshots.fetched(snapshot)
         except CorruptLogError:
             self.core.snapshot_refused(self.now_ms())
             return
+        self._try(snapshot, content)  # before anything is replaced: it would stop this node for good
+        self._durable.snapshots.install(snapshot)
         mark("quorum-snapshot-installed")
         self._log.reset_to(snapshot)
         self._durable.snapshots.drop_before(snapshot)
         self.core.snapshot_installed(snapshot, self.now_ms(), content.voters)
         self.reloads += 1
         self._dispatcher.reload(snapshot.offset, snapshot.epoch, content.records)
+
+    def _try(self, snapshot: OffsetAndEpoch, content: Snapshot) -> None:
+        """Raises FatalError if this node could not load it."""
+        if self._fetched is not None:
+            self._fetched.snapshot(snapshot.offset, snapshot.epoch, content.records)
 
     def _dispatch(self) -> None:
         leading = self.core.leading
@@ -334,9 +350,16 @@ class Driver:
             raise FatalError(f"a listener's snapshot {snapshot} does not end at a committed record of its epoch")
         try:
             voters = self.core.log.voters_at(offset)
-            await snapshots.write(snapshot, records, timestamp_ms=self._clock.wall_ms(), voters=voters)
+            wall_ms = self._clock.wall_ms()
+            await snapshots.write(
+                snapshot, records, timestamp_ms=wall_ms, voters=voters, check=partial(self._try, snapshot)
+            )
         except DiskFull:
             return  # the log simply stays longer until there is room
+        except (CorruptLogError, FatalError) as error:
+            mark("snapshot-not-kept")
+            log.error("a metadata snapshot was not kept: " + _NOT_KEPT, node=self.core.key.node_id, error=str(error))
+            return
         if self._stopped:
             return
         if self.core.log.start.offset > offset:
@@ -360,12 +383,25 @@ class Driver:
                 wire.encode_request(sent.request),
                 timeout_ms=self._timeout_ms(sent.request),
             )
-            outcome = ResponseReceived(sent.request_id, wire.decode_response(method, payload))
+            outcome = ResponseReceived(
+                sent.request_id, self._judged(sent.request, wire.decode_response(method, payload))
+            )
         except RpcUnavailable:
             outcome = RequestFailed(sent.request_id, broken=True)
         except (RpcError, ProtocolError):
             outcome = RequestFailed(sent.request_id, broken=False)
         self.step(outcome)
+
+    def _judged(self, request: Request, response: Response) -> Response:
+        """The answer without records that this node could not replay: once appended they count as acknowledged."""
+        if self._fetched is None or not isinstance(request, FetchRequest) or not isinstance(response, FetchResponse):
+            return response
+        if not self.core.is_voter:
+            return response
+        judged, why = self._fetched.judged(request, response, self._dispatcher.handed_over)
+        if why:
+            self._tell((why,))
+        return judged
 
     def _timeout_ms(self, request: Request) -> float:
         """A fetch may be parked: its answer is not late before twice that time."""

@@ -243,7 +243,7 @@ class MetadataLog:
 
     def _decoded(self, data: bytes) -> tuple[list[CommittedBatch], int]:
         self._verify(data)
-        return _decode(data), len(data)
+        return decode_batches(data), len(data)
 
     def _verify(self, data: bytes) -> None:
         """What was read is what was written: a bit that turned over since must reach no image, and no other node.
@@ -279,7 +279,8 @@ def build_data_batch(records: Sequence[bytes], *, base_offset: int, epoch: int, 
     )
 
 
-def _decode(data: bytes) -> list[CommittedBatch]:
+def decode_batches(data: bytes) -> list[CommittedBatch]:
+    """The batches with their records; those of the quorum's own have none. Raises KafkaError for what is no batch."""
     batches = []
     for header, view in iter_batches(data):
         values = [] if header.is_control else [record.value or b"" for record in decode_records(view)]

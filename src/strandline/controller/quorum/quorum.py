@@ -15,11 +15,13 @@ from strandline.controller.quorum.api import (
     QuorumConfig,
     QuorumDescription,
     QuorumListener,
+    Rehearsal,
     ReplicaDescription,
     Voter,
 )
 from strandline.controller.quorum.dispatch import Dispatcher
 from strandline.controller.quorum.driver import Driver, Durable
+from strandline.controller.quorum.fetched import Fetched
 from strandline.controller.quorum.memory import Memory
 from strandline.controller.quorum.metadata_log import MetadataLog, build_data_batch
 from strandline.controller.quorum.snapshots import SnapshotStore
@@ -90,6 +92,7 @@ class Quorum:
         self._config = config
         self._on_fatal = on_fatal
         self._listeners: list[QuorumListener] = []
+        self._rehearsal: Rehearsal | None = None
         self._dispatcher: Dispatcher | None = None
         self._driver: Driver | None = None
         self._log: MetadataLog | None = None
@@ -143,6 +146,7 @@ class Quorum:
             clock=self._clock,
             rpc=self._rpc,
             on_fatal=self._on_fatal,
+            fetched=None if self._rehearsal is None else Fetched(log, self._rehearsal),
         )
         self._driver.pump()
 
@@ -177,6 +181,10 @@ class Quorum:
         if self._dispatcher is not None and self._driver is not None:
             self._dispatcher.register(listener)
             self._driver.schedule_pump()
+
+    def rehearse_on(self, rehearsal: Rehearsal) -> None:
+        """Before `start`: append as a voter only what the first listener could replay, tried on this copy of it."""
+        self._rehearsal = rehearsal
 
     def rpc_handlers(self) -> tuple[dict[str, UnaryHandler], dict[str, StreamHandler]]:
         """The quorum's methods for the node's internal listener."""

@@ -8,7 +8,7 @@ directory (rule A10, "freeze"). A damaged one is refused, never used in part (D-
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ from strandline.controller.raft.messages import OffsetAndEpoch, ReplicaKey
 from strandline.log.batch import build_batch, iter_batches, verify_crc
 from strandline.log.disk import Disk, File
 from strandline.log.records import Record, decode_records
-from strandline.proto.errors import CorruptLogError, KafkaError, ProtocolError
+from strandline.proto.errors import CorruptLogError, FatalError, KafkaError, ProtocolError
 from strandline.proto.marks import mark
 
 log = structlog.get_logger("strandline.quorum")
@@ -45,6 +45,10 @@ class Snapshot(NamedTuple):
     records: list[bytes]
     voters: tuple[ReplicaKey, ...] | None
     """Who voted at its end; None where the log had not said so by then."""
+
+
+def _nothing_more(_: Snapshot) -> None:
+    pass
 
 
 class SnapshotStore:
@@ -112,8 +116,19 @@ class SnapshotStore:
         *,
         timestamp_ms: int,
         voters: tuple[ReplicaKey, ...] | None = None,
+        check: Callable[[Snapshot], None] = _nothing_more,
     ) -> int:
-        """Make a new snapshot durable; returns its size in bytes. Raises DiskError."""
+        """Make a new snapshot durable; returns its size in bytes.
+
+        It is read back before it gets its name: the log below it goes on its word.
+
+        Args:
+            check: called with what was read back; what it raises, this raises.
+
+        Raises:
+            CorruptLogError: what was read back is no whole snapshot. As after an error of `check`, nothing has changed.
+            DiskError
+        """
         data = encode_snapshot(records, epoch=snapshot.epoch, timestamp_ms=timestamp_ms, voters=voters)
         part = f"{self._directory}/own{_PART}"
         file = self._disk.open(part, create=True)
@@ -123,6 +138,11 @@ class SnapshotStore:
             await self._disk.sync([file])
         finally:
             file.close()
+        try:
+            check(_load(self._disk, part))
+        except Exception:
+            self._disk.unlink(part)
+            raise
         self._freeze(part, snapshot)
         return len(data)
 
@@ -174,33 +194,37 @@ class SnapshotStore:
         """Write bytes of a snapshot that is being fetched; position 0 starts anew. Raises DiskError."""
         if self._part is None or self._part[0] != snapshot:
             self.forget_part()
-            self._part = snapshot, self._disk.open(self.path(snapshot) + ".part", create=True)
+            self._part = snapshot, self._disk.open(self.path(snapshot) + _PART, create=True)
         file = self._part[1]
         if position == 0:
             file.truncate(0)
         file.pwrite(data, position)
 
-    def install(self, snapshot: OffsetAndEpoch) -> Snapshot:
-        """Check the fetched snapshot, make it durable, and return its content.
+    def fetched(self, snapshot: OffsetAndEpoch) -> Snapshot:
+        """The content of a snapshot that was fetched whole.
 
         Raises:
             CorruptLogError: it is damaged; the part is dropped and nothing else has changed.
             DiskError
         """
-        part = self.path(snapshot) + ".part"
+        part = self.path(snapshot) + _PART
         if self._part is None or self._part[0] != snapshot:
             raise CorruptLogError(part, 0, None, "no bytes of it were stored", "It will be fetched anew")
         try:
-            content = _load(self._disk, part)
+            return _load(self._disk, part)
         except CorruptLogError:
             self.forget_part()
             raise
+
+    def install(self, snapshot: OffsetAndEpoch) -> None:
+        """Make a fetched snapshot durable, once `fetched` has found it whole. Raises DiskError."""
+        if self._part is None or self._part[0] != snapshot:
+            raise FatalError(f"internal error: snapshot {snapshot} is installed, but was not fetched")
         _, file = self._part
         self._disk.sync_now([file])
         file.close()
         self._part = None
-        self._freeze(part, snapshot)
-        return content
+        self._freeze(self.path(snapshot) + _PART, snapshot)
 
     def forget_part(self) -> None:
         """Drop a half-fetched snapshot."""
@@ -208,7 +232,7 @@ class SnapshotStore:
             snapshot, file = self._part
             self._part = None
             file.close()
-            self._disk.unlink(self.path(snapshot) + ".part")
+            self._disk.unlink(self.path(snapshot) + _PART)
 
     def _freeze(self, part: str, snapshot: OffsetAndEpoch) -> None:
         self._disk.rename(part, self.path(snapshot))
