@@ -29,6 +29,7 @@ MARKS: dict[str, str] = {
     "snapshot-not-kept": "a quorum node wrote a metadata snapshot that could not be loaded, and kept its log instead",
     "unreplayable-not-appended": "a voter did not append what its leader sent, because it could not have replayed it",
     "check-quorum-resign": "a quorum leader resigned because a majority of voters had not fetched",
+    "false-life-resign": "a quorum leader resigned because a later start of a living voter had been claimed",
     "restarted-as-leader": "a quorum node that had led came back as resigned in its epoch",
     "quorum-diverging": "a quorum leader found a follower's log diverging",
     "quorum-truncated": "a quorum node cut records that an older leader had appended",

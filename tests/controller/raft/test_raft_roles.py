@@ -219,6 +219,30 @@ def test_a17_a_leader_remembers_so_many_observers() -> None:
     assert len(bench.core.leading._parked) <= OBSERVERS_MAX
 
 
+def test_a17_a_claimed_life_shuts_nobody_out() -> None:
+    """A voter goes on fetching after a later start of it was claimed: the leader resigns. One that fetches as of that
+    start now and then proves it, and what comes late of the start before is only refused."""
+    bench = Bench()
+    bench.lead()
+    for _ in range(20):
+        bench.fetch(3, 1, life=1, max_wait_ms=0)
+        bench.fetch(2, 1, life=2, max_wait_ms=0)
+        bench.wait(1000)
+        late = bench.fetch(2, 1, life=1, max_wait_ms=0)
+        assert isinstance(late, FetchResponse)
+        assert late.error is ErrorCode.INVALID_REQUEST
+    assert bench.role is RoleKind.LEADER
+    bench.fetch(2, 1, life=2**62, max_wait_ms=0)
+    for _ in range(8):
+        assert bench.role is RoleKind.LEADER
+        bench.fetch(3, 1, life=1, max_wait_ms=0)
+        bench.fetch(2, 1, life=2, max_wait_ms=0)
+        bench.wait(400)
+    bench.fetch(2, 1, life=2, max_wait_ms=0)
+    assert bench.role is RoleKind.RESIGNED
+    assert any("as of a later start" in notice for ready in bench.outputs for notice in ready.notices)
+
+
 def test_a17_an_answer_has_so_many_bytes_of_a_snapshot() -> None:
     bench = Bench()
     bench.lead()

@@ -14,6 +14,7 @@ _VOTES = "tests/controller/raft/test_raft_votes.py"
 _SNAPSHOTS = "tests/schedules/quorum/test_snapshots.py"
 _FILES = "tests/controller/quorum/test_quorum_files.py"
 _ONE_MESSAGE = "tests/schedules/quorum/test_one_message.py"
+_ANY_MESSAGE = "tests/schedules/quorum/test_any_message.py"
 _UNREPLAYABLE = "tests/schedules/quorum/test_unreplayable.py"
 _FETCHED = "tests/controller/quorum/test_fetched.py"
 
@@ -398,9 +399,34 @@ BOUNDS: tuple[Mutant, ...] = (
         "answers-prove-nothing",
         "A17: an epoch that a voter told when asked is proven",
         "controller.raft.core:RaftCore._on_response",
-        "self.proven_epoch = self.epoch",
+        "self._prove(self.epoch)",
         "pass",
         f"{_ROLES}::test_a17_who_is_far_behind_learns_by_asking",
+    ),
+    one_change(
+        "every-answer-proves",
+        "A17: an epoch counts as proven anew only now and then",
+        "controller.raft.core:RaftCore._prove",
+        "self._next_proof_ms = self._now_ms + PROOF_INTERVAL_MS",
+        "pass",
+        f"{_ANY_MESSAGE}::test_62_nobody_climbs_by_having_the_voters_ask_each_other",
+    ),
+    one_change(
+        "claimed-life-shuts-a-voter-out",
+        "A17: who claims a later start of a living voter does not shut it out",
+        "controller.raft.leader:Leader._on_earlier_life",
+        "self.core.resign(now_ms)",
+        "pass",
+        f"{_ROLES}::test_a17_a_claimed_life_shuts_nobody_out",
+        f"{_ANY_MESSAGE}::test_62_a_later_start_is_claimed_of_a_living_voter",
+    ),
+    one_change(
+        "one-late-fetch-ends-a-leadership",
+        "A17: a late fetch of an earlier life is only refused",
+        "controller.raft.leader:Leader.on_fetch",
+        "progress.earlier_life_since_ms = math.inf",
+        "pass",
+        f"{_ROLES}::test_a17_a_claimed_life_shuts_nobody_out",
     ),
     one_change(
         "another-leader-of-the-epoch-kills",

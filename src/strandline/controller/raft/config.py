@@ -30,6 +30,12 @@ away for long. It learns a higher epoch by asking, for answers of voters are not
 told: one message with 2^31 - 1 ends its elections for good.
 """
 
+PROOF_INTERVAL_MS = 10_000
+"""At most this often an epoch counts as proven anew (rule A17). What a lifted voter answers is proof to who asks it:
+without a pause somebody could have voters ask each other in turns, and lift them by another bound with each answer, to
+the last epoch within hours. So it takes months, and a log line a second tells of it. Elections gain nothing by more.
+"""
+
 CHECK_QUORUM_FACTOR = 1.5
 """A leader gives up after this many fetch timeouts without a majority (rule A5); Kafka has the same factor."""
 

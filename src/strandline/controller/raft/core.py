@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from strandline.controller.raft.candidate import Candidate
-from strandline.controller.raft.config import EPOCH_MAX, RaftConfig
+from strandline.controller.raft.config import EPOCH_MAX, PROOF_INTERVAL_MS, RaftConfig
 from strandline.controller.raft.election import election_backoff_ms, election_timeout_ms
 from strandline.controller.raft.follower import Follower
 from strandline.controller.raft.invariants import ensure
@@ -111,7 +112,8 @@ class RaftCore:
         self.role: Role = initial_role(self, saved or ElectionState(0), now_ms)
         self.proven_epoch = self.role.epoch
         """The newest epoch that did not merely stand in a request: found at the start, opened by this node, or told in
-        the answer of a voter that it asked."""
+        the answer of a voter that it asked; the newest but for the last `PROOF_INTERVAL_MS`."""
+        self._next_proof_ms = -math.inf
         self._remember(self.role.election())
         self.role.entered(now_ms)
 
@@ -255,7 +257,7 @@ class RaftCore:
         if response.error is not ErrorCode.INCONSISTENT_CLUSTER_ID:
             self.learn(response.epoch, response.leader_id, now_ms)
             if response.epoch == self.epoch:
-                self.proven_epoch = self.epoch
+                self._prove(self.epoch)
         if self.role is not before or sent.role is not before:
             return
         if response.epoch == self.epoch or isinstance(response, VoteResponse):
@@ -346,8 +348,13 @@ class RaftCore:
         if self.epoch >= EPOCH_MAX:
             self.notice(f"epoch {self.epoch} is the last: no leader can be elected any more")
             return None
-        self.proven_epoch = self.epoch + 1
-        return self.proven_epoch
+        self._prove(self.epoch + 1)
+        return self.epoch + 1
+
+    def _prove(self, epoch: int) -> None:
+        if epoch > self.proven_epoch and self._now_ms >= self._next_proof_ms:
+            self.proven_epoch = epoch
+            self._next_proof_ms = self._now_ms + PROOF_INTERVAL_MS
 
     def become_leader(self, granting: tuple[NodeId, ...], now_ms: float) -> None:
         """A majority voted for this node."""

@@ -47,6 +47,8 @@ class ReplicaProgress:
     """As it presented itself in its last valid fetch: `key` may leave the directory open."""
     life: int = 0
     """Which of its starts that was."""
+    earlier_life_since_ms: float = math.inf
+    """Since when fetches of an earlier start have come, and none of that one."""
     end_offset: int = -1
     """The offset of its last valid fetch: it holds all before, durably if it is a voter."""
     last_fetch_ms: float = -math.inf
@@ -233,8 +235,10 @@ class Leader(Role):
         progress = self._progress(request.replica, voteless=request.voteless)
         if request.life < progress.life and self.voters.get(progress.key.node_id) is progress:
             self.core.reply(token, self._answer(ErrorCode.INVALID_REQUEST))
+            self._on_earlier_life(progress, now_ms)
             return
         progress.life = request.life
+        progress.earlier_life_since_ms = math.inf
         progress.presented = request.replica
         progress.fetched(request.fetch_offset, log.end_offset, now_ms)
         self._heard_from(progress, now_ms)
@@ -245,6 +249,18 @@ class Leader(Role):
         else:
             deadline_ms = now_ms + min(request.max_wait_ms, self.core.config.fetch_max_wait_ms)
             self._parked[request.replica] = ParkedFetch(token, request, deadline_ms, self._answer())
+
+    def _on_earlier_life(self, progress: ReplicaProgress, now_ms: float) -> None:
+        """A fetch that came late, or a voter that lives, and of which somebody else has claimed a later start. That one
+        would be shut out as long as this node leads. In the next epoch no fetch of this one counts, and no claim."""
+        progress.earlier_life_since_ms = min(progress.earlier_life_since_ms, now_ms)
+        if now_ms - progress.earlier_life_since_ms >= CHECK_QUORUM_FACTOR * self.core.config.fetch_timeout_ms:
+            mark("false-life-resign")
+            self.core.notice(
+                f"node {progress.key.node_id} fetches, and somebody has fetched in its name as of a later start: "
+                "this node gives up leading, for it cannot tell which is true"
+            )
+            self.core.resign(now_ms)
 
     def on_fetch_snapshot(self, token: int, request: FetchSnapshotRequest, now_ms: float) -> None:
         """Serve bytes of a snapshot. It shows that the replica follows (rule A10), but acknowledges nothing."""
