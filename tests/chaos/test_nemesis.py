@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import pytest
 
+from strandline.chaos.checkers.metadata_logs import DIRECTORY
 from strandline.chaos.nemesis.kinds import BY_NAME_ALONE, DESTRUCTIVE, FAULTS, KINDS, NODE_KINDS
 from strandline.chaos.nemesis.minority import LASTING, cripple
 from strandline.chaos.nemesis.nemesis import Nemesis
@@ -17,7 +18,7 @@ from strandline.chaos.sim.effects import EFFECTS
 from strandline.chaos.sim.network import Link
 from strandline.chaos.sim.process import Ports, ProcessState
 from strandline.chaos.sim.world import World
-from strandline.log.disk import DiskError
+from strandline.log.disk import DiskError, write_file_durably
 
 NAMES = ("n1", "n2", "n3")
 
@@ -44,6 +45,8 @@ EFFECTS_OF = {
     "bit_rot": ("bit-flipped",),
     "lose_directory": ("directory-lost",),
     "wipe": ("disk-replaced",),
+    "lose_metadata": ("metadata-lost",),
+    "rot_metadata": ("bit-flipped",),
 }
 """What a fault does to machines that write a log each and never talk; `test_network` has what befalls those who do."""
 
@@ -70,6 +73,8 @@ class Site:
         self.world.spawn(name, self.write)
 
     async def write(self, ports: Ports) -> None:
+        ports.disk.mkdir(DIRECTORY)
+        write_file_durably(ports.disk, f"{DIRECTORY}/quorum-state", b"a vote")
         for number in range(1_000_000):
             with suppress(DiskError):
                 ports.disk.mkdir("/data/t-0")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 from uuid import UUID
 
-from strandline.controller import api, reports, wire
+from strandline.controller import api, reports, voter_api, wire
 from strandline.controller.ports import QuorumView
 from strandline.controller.quorum.api import LeaderAndEpoch
 from strandline.proto.error_codes import ErrorCode
@@ -172,6 +172,18 @@ class ControllerChannel:
     ) -> api.ElectLeadersReply:
         """See `Controller.elect_leaders`."""
         return await self.call("elect_leaders", request, api.ElectLeadersReply, timeout_ms)
+
+    async def remove_voter(
+        self, request: voter_api.RemoveVoterRequest, timeout_ms: float = DEFAULT_TIMEOUT_MS
+    ) -> voter_api.VoterReply:
+        """See `Controller.remove_voter`."""
+        return await self.call("remove_voter", request, voter_api.VoterReply, timeout_ms)
+
+    async def add_voter(
+        self, request: voter_api.AddVoterRequest, timeout_ms: float = DEFAULT_TIMEOUT_MS
+    ) -> voter_api.VoterReply:
+        """See `Controller.add_voter`."""
+        return await self.call("add_voter", request, voter_api.VoterReply, timeout_ms)
 
     async def describe_replicas(
         self, request: reports.DescribeReplicasRequest, timeout_ms: float = DEFAULT_TIMEOUT_MS

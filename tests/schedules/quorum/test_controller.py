@@ -186,6 +186,7 @@ class Ledger:
 
     def __init__(self, end_offset: int) -> None:
         self.log_end_offset = end_offset
+        self.max_append_bytes = 1_000_000
         self.leader_and_epoch = LeaderAndEpoch(NodeId(1), 1)
 
     def append(self, epoch: int, records: Sequence[bytes]) -> int:

@@ -31,8 +31,8 @@ QUORUM: tuple[Mutant, ...] = (
             Patch(_UPDATE, "if majority_end <= self.epoch_start_offset:", "if majority_end < self.epoch_start_offset:"),
             Patch(
                 "controller.raft.leader:Leader.check",
-                "self.epoch_start_offset < self.epoch_high_watermark <= ",
-                "self.epoch_start_offset <= self.epoch_high_watermark <= ",
+                "self.epoch_start_offset < known <= ",
+                "self.epoch_start_offset <= known <= ",
             ),
         ),
         (f"{_RAFT}/test_raft_leader.py::test_a6_nothing_of_an_older_epoch_is_committed_by_count",),

@@ -44,6 +44,8 @@ class Nemesis:
     """Machines whose disk lies since a failed sync: nothing starts there before a reboot."""
     excused: dict[str, int] = field(default_factory=dict)
     """Machines whose disk was told to fail, and how many faults are under way there: a node may stop itself."""
+    without_vote: dict[str, None] = field(default_factory=dict)
+    """Machines whose directory is to be formatted without a vote before its node starts: who starts it does that."""
     victim: str = ""
     injected: int = 0
     struck: Counter[str] = field(default_factory=Counter)

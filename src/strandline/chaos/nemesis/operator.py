@@ -1,0 +1,83 @@
+"""The operator of a simulated cluster: who reads that a controller has no vote, and restores it as the message says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from strandline.chaos.sim.world import World
+from strandline.controller.quorum.quorum import Quorum
+from strandline.controller.raft.messages import ReplicaKey
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import NodeId
+
+if TYPE_CHECKING:
+    import asyncio
+
+_LOOKS_EVERY_MS = 500.0
+
+
+@dataclass
+class Operator:
+    """Does what `strandline quorum restore-vote` does, for whoever follows the quorum's leader without the vote that
+    its node has a place for."""
+
+    world: World
+    quorums: Callable[[], Mapping[str, Quorum]]
+    """By machine, those whose processes live."""
+    controllers: Sequence[str]
+    note: Callable[[str], None]
+    restored: int = 0
+    _task: asyncio.Task[None] | None = None
+
+    async def work(self) -> None:
+        """For as long as the run lasts."""
+        while True:
+            await self.world.sleep_ms(_LOOKS_EVERY_MS)
+            self._look()
+
+    def _look(self) -> None:
+        quorums = self.quorums()
+        leaders = [(quorum.leader_and_epoch.epoch, name) for name, quorum in quorums.items() if _leads(quorum)]
+        if not leaders or (self._task is not None and not self._task.done()):
+            return
+        _, leader = max(leaders)
+        process = self.world.process(leader)
+        for observer in quorums[leader].describe().observers:
+            name = f"n{observer.node_id}"
+            key = ReplicaKey(observer.node_id, observer.directory_id)
+            if process is not None and name in self.controllers and name in quorums and quorums[name].key == key:
+                restoring = self._restore(quorums[leader], key)
+                self._task = process.context.copy().run(self.world.loop.create_task, restoring)
+                return
+
+    async def _restore(self, leader: Quorum, key: ReplicaKey) -> None:
+        former = leader.voters.recorded(key.node_id)
+        if key.directory_id is None or former == key:
+            return
+        try:
+            if former is not None:
+                await leader.remove_voter(key.node_id, former.directory_id or key.directory_id)
+            await leader.add_voter(key.node_id, key.directory_id)
+        except KafkaError:
+            return  # it is told why, and tries again later
+        self.restored += 1
+        self.note(f"n{key.node_id} has its vote again")
+
+
+def _leads(quorum: Quorum) -> bool:
+    return quorum.leader_and_epoch.leader_id == NodeId(quorum.key.node_id)
+
+
+def all_vote(quorums: Mapping[str, Quorum], controllers: Sequence[str]) -> bool:
+    """Every controller is there and has its vote, beyond doubt, in its own opinion and in that of all others."""
+    there = [quorums[name] for name in controllers if name in quorums]
+    return len(there) == len(controllers) and all(_votes(one, there) for one in there)
+
+
+def _votes(quorum: Quorum, others: Sequence[Quorum]) -> bool:
+    driver = quorum._driver
+    if driver is None or driver.stopped or driver.core.doubt is not None:
+        return False
+    return all(other.voters.is_voter(quorum.key, voteless=driver.core.voteless) for other in others)
