@@ -86,6 +86,10 @@ def test_a_controller_with_a_damaged_metadata_log_gets_its_vote_back(cluster: De
     says so too, and how to restore it; that is done, and risks nothing."""
     former = members(quorum(cluster), "voters")[3]
     cluster.kill(3)
+    silent = eventually(
+        lambda: (told := run("quorum", "restore-vote", "3", "-b", cluster.responsive)).exit_code and told
+    )
+    assert "node 3 does not fetch" in silent.output
     [log] = Path(cluster.data_dir(3), "__cluster_metadata-0").glob("*.log")
     flip(log, 200)
     cluster.start_node(3, wait=False)
