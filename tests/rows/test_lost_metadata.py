@@ -86,6 +86,10 @@ def test_a_controller_with_a_damaged_metadata_log_gets_its_vote_back(cluster: De
     says so too, and how to restore it; that is done, and risks nothing."""
     former = members(quorum(cluster), "voters")[3]
     cluster.kill(3)
+    silent = eventually(
+        lambda: (told := run("quorum", "restore-vote", "3", "-b", cluster.responsive)).exit_code and told
+    )
+    assert "node 3 does not fetch" in silent.output
     [log] = Path(cluster.data_dir(3), "__cluster_metadata-0").glob("*.log")
     flip(log, 200)
     cluster.start_node(3, wait=False)
@@ -130,17 +134,40 @@ def test_a_controller_with_a_new_disk_is_formatted_without_a_vote(cluster: DevCl
     votes_again(cluster, 2)
 
 
+def test_a_controller_that_cannot_tell_how_it_voted_starts_without_a_vote(cluster: DevCluster) -> None:
+    """Both copies of what it promised are damaged: it refuses, and the commands that it names are run."""
+    meta = Path(cluster.data_dir(3), "meta.properties").read_text()
+    cluster_id = next(line.partition("=")[2] for line in meta.splitlines() if line.startswith("cluster.id="))
+    cluster.kill(3)
+    data = Path(cluster.data_dir(3))
+    for path in (data / "__cluster_metadata-0" / "quorum-state", data / "quorum-promise"):
+        flip(path, 3)
+    cluster.start_node(3, wait=False)
+    assert eventually(lambda: cluster.exit_code(3)) == 1
+    assert "This node may have voted" in cluster.last_words(3)
+    assert "`strandline format --ignore-formatted --without-vote` with its configuration" in cluster.last_words(3)
+    move_away(cluster, 3)
+    (data / "quorum-promise").rename(cluster.root / "promise-moved-away")
+    done("format", "-c", config(cluster, 3), "--cluster-id", cluster_id, "--ignore-formatted", "--without-vote")
+    cluster.start_node(3)
+    eventually(lambda: 3 in members(quorum(cluster), "observers"))
+    done("quorum", "restore-vote", "3", "-b", cluster.responsive)
+    votes_again(cluster, 3)
+
+
 def test_too_few_are_left_and_one_votes_by_force(cluster: DevCluster) -> None:
     """Two of three lost their logs: nobody leads, and nothing can be restored. The last resort says what it risks;
     carried out on one of them, the one that has its log leads, and the other gets its vote back as usual."""
     for node_id in (2, 3):
         cluster.kill(node_id)
+    alone = ("-b", cluster.client(1), "-X", "default.api.timeout.ms=3000")
+    eventually(lambda: run("quorum", "describe", *alone).exit_code != 0)  # until then it would serve its log
     for node_id in (2, 3):
         move_away(cluster, node_id)
         cluster.start_node(node_id, wait=False)
         eventually(lambda node_id=node_id: "lost its metadata log" in cluster.last_words(node_id))
-    refused = run("quorum", "restore-vote", "3", "-b", cluster.client(1), "-X", "default.api.timeout.ms=3000")
-    assert refused.exit_code != 0
+    refused = run("quorum", "restore-vote", "3", *alone)
+    assert refused.exit_code != 0, refused.output
 
     cluster.stop_node(3)
     warned = run("quorum", "force-vote", "-c", config(cluster, 3))

@@ -56,13 +56,13 @@ class Tried:
             raise FatalError("nobody can load this")
 
 
-def batch(offset: int, value: bytes) -> Batch:
-    data = build_data_batch([value], base_offset=offset, epoch=1, timestamp_ms=1)
-    return Batch(offset, offset + 1, 1, bytes(data))
+def batch(offset: int, value: bytes, *, epoch: int = 1) -> Batch:
+    data = build_data_batch([value], base_offset=offset, epoch=epoch, timestamp_ms=1)
+    return Batch(offset, offset + 1, epoch, bytes(data))
 
 
-def asked(offset: int) -> FetchRequest:
-    return FetchRequest("c", ME, 1, offset, 1 if offset else 0, 0, 0, 1000)
+def asked(offset: int, *, epoch: int = 1) -> FetchRequest:
+    return FetchRequest("c", ME, epoch, offset, epoch if offset else 0, 0, 0, 1000)
 
 
 def answer(high_watermark: int, *batches: Batch) -> FetchResponse:
@@ -154,6 +154,17 @@ def test_after_a_truncation_the_rehearsal_begins_anew(tmp_path: Path) -> None:
     log.truncate_to(3)
     fetched.judged(asked(3), answer(2, batch(3, b"x")), 2)
     assert tried.values == [b"a", b"b", b"x"]
+
+
+def test_the_rehearsal_begins_anew_where_the_log_took_another_way(tmp_path: Path) -> None:
+    """What was tried was not appended, and another leader's record stands in its place."""
+    log = log_of(tmp_path, b"a")
+    tried = Tried([b"a"])
+    fetched = Fetched(log, tried)
+    fetched.judged(asked(2), answer(2, batch(2, b"b")), 2)
+    assert log.write(batch(2, b"x", epoch=2), 1)
+    fetched.judged(asked(3, epoch=2), answer(2, batch(3, b"y", epoch=2)), 2)
+    assert tried.values == [b"a", b"x", b"y"]
 
 
 def test_a_snapshot_that_cannot_be_loaded_replaces_nothing() -> None:

@@ -101,7 +101,7 @@ def allowed(elapsed_ms: float) -> float:
 
 def test_62_nobody_climbs_by_having_the_voters_ask_each_other() -> None:
     """What a lifted voter answers proves its epoch to the one that asks it. Whoever makes them ask, in turns, would
-    lift them by another bound with each answer, to the last epoch there can be within the hour."""
+    lift them by another bound with each answer, to the last epoch there can be within days."""
 
     async def attack(cluster: SimCluster, send: Send) -> None:
         before, began_ms = highest(cluster), cluster.world.now_ms

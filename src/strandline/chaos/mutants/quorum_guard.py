@@ -347,12 +347,12 @@ REPLAY: tuple[Mutant, ...] = (
         f"{_FETCHED}::test_what_is_committed_is_not_refused",
     ),
     one_change(
-        "rehearsal-outlives-a-truncation",
+        "rehearsal-of-another-log",
         "A16: records are tried on what the log holds",
         "controller.quorum.fetched:Fetched._stands_at",
-        "if self._next == offset:",
-        "if self._next >= offset:",
-        f"{_FETCHED}::test_after_a_truncation_the_rehearsal_begins_anew",
+        "if self._end == end:",
+        "if self._end is not None and self._end.offset == end.offset:",
+        f"{_FETCHED}::test_the_rehearsal_begins_anew_where_the_log_took_another_way",
     ),
     one_change(
         "snapshot-replaces-the-log-untried",

@@ -17,6 +17,9 @@ from strandline.client.commands.common import (
 )
 from strandline.client.types import QuorumDescription, QuorumReplica
 
+SILENT_MS = 3_000
+"""A voter that has not fetched for so long is down, or follows as another directory. The leader waits as long."""
+
 
 @click.command("restore-vote")
 @click.argument("node_id", type=click.IntRange(0))
@@ -40,6 +43,7 @@ def restore_vote(*, node_id: int, dry_run: bool, output: str, **where: Any) -> N
         former = next((item for item in described.voters if item.node_id == node_id), None)
         observer = _observer(described, node_id)
         if observer is None and former is not None:
+            _fetches(described, former)
             _tell(output, node_id, former, None, dry_run)
             return
         if observer is None or observer.directory_id is None:
@@ -52,6 +56,19 @@ def restore_vote(*, node_id: int, dry_run: bool, output: str, **where: Any) -> N
                 admin.remove_voter(node_id, former.directory_id)
             admin.add_voter(node_id, observer.directory_id)
     _tell(output, node_id, former, observer, dry_run)
+
+
+def _fetches(described: QuorumDescription, voter: QuorumReplica) -> None:
+    """Raises CommandWrong where a voter is silent: whether it has its log shows when it runs."""
+    now_ms = max(
+        item.last_fetch_timestamp_ms for item in described.voters
+    )  # the leader's own is the time of its answer
+    if now_ms - voter.last_fetch_timestamp_ms > SILENT_MS:
+        raise CommandWrong(
+            f"node {voter.node_id} does not fetch: it has not within {SILENT_MS // 1000} s, or since the leader was "
+            "elected. Start it. If it has lost its log it says so, and `strandline quorum describe` shows it as an "
+            "observer; then its vote can be restored"
+        )
 
 
 def _observer(described: QuorumDescription, node_id: int) -> QuorumReplica | None:

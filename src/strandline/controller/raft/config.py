@@ -33,7 +33,7 @@ told: one message with 2^31 - 1 ends its elections for good.
 PROOF_INTERVAL_MS = 10_000
 """At most this often an epoch counts as proven anew (rule A17). What a lifted voter answers is proof to who asks it:
 without a pause somebody could have voters ask each other in turns, and lift them by another bound with each answer, to
-the last epoch within hours. So it takes months, and a log line a second tells of it. Elections gain nothing by more.
+the last epoch within days. So it takes months, and log lines tell of it. Elections gain nothing by more.
 """
 
 CHECK_QUORUM_FACTOR = 1.5
