@@ -13,7 +13,7 @@ from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.metadata_logs import MetadataLogMatching
 from strandline.chaos.checkers.partitions import PartitionChecks
 from strandline.chaos.checkers.quorum import QuorumChecks, QuorumView
-from strandline.chaos.nemesis.operator import all_vote
+from strandline.chaos.nemesis.operator import all_vote, force_vote
 from strandline.chaos.quorum_scenario import compare_metadata_logs, view
 from strandline.chaos.sim.process import Ports, Process
 from strandline.chaos.sim.world import World
@@ -26,6 +26,7 @@ from strandline.controller.quorum.api import Voter
 from strandline.controller.quorum.quorum import Quorum
 from strandline.log.checkpoints import META_PROPERTIES
 from strandline.log.disk import Disk, DiskFull
+from strandline.log.log_dir import read_meta_properties
 from strandline.proto.ids import Endpoint, NodeId
 from strandline.proto.ports import Rng
 from strandline.replica.manager import ReplicaManager
@@ -77,6 +78,8 @@ class SimCluster:
         """Machines whose nodes have a reason to stop themselves."""
         self.without_vote: dict[str, None] = {}
         """Machines whose directory is to be formatted without a vote before its node starts."""
+        self.forced: dict[str, None] = {}
+        """Machines whose vote the operator forces before their nodes start."""
         self.self_stops = 0
         self.quorum_checks = QuorumChecks(lambda node: world.machines[f"n{node}"].disk)
         self.matching = MetadataLogMatching()
@@ -142,6 +145,9 @@ class SimCluster:
         config = self.config(name)
         if not ports.disk.exists(f"{DATA}/{META_PROPERTIES}") or name in self.without_vote:
             self._format(name, config, ports.disk, ports.rng)
+        if name in self.forced:
+            del self.forced[name]
+            force_vote(ports.disk, DATA, read_meta_properties(ports.disk, DATA).directory_id)
         node = Node(config, disk=ports.disk, clock=ports.clock, rng=ports.rng, rpc=ports.rpc)
         live = self.live[name] = Live(int(name[1:]), process, node)
         await node.start()

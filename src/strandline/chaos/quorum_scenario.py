@@ -19,7 +19,7 @@ from strandline.chaos.logs import LogCapture
 from strandline.chaos.nemesis.kinds import KINDS
 from strandline.chaos.nemesis.minority import cripple
 from strandline.chaos.nemesis.nemesis import Nemesis
-from strandline.chaos.nemesis.operator import Operator, all_vote
+from strandline.chaos.nemesis.operator import Operator, all_vote, force_vote
 from strandline.chaos.nemesis.options import FaultOptions
 from strandline.chaos.sim.disk import DiskConfig
 from strandline.chaos.sim.network import NetworkConfig
@@ -119,6 +119,9 @@ class Member:
             fresh = UUID(int=1_000_000 * disk.destroyed + self.node) if advised else directory_id
             StateFile(ports.disk, "/data", PROMISE).write(Remembered(ElectionState(0), fresh, has_vote=False))
             self.run.nemesis.without_vote.pop(name, None)
+        if name in self.run.nemesis.forced:
+            del self.run.nemesis.forced[name]
+            force_vote(ports.disk, "/data", directory_id)
         self.quorum = Quorum(
             node_id=NodeId(self.node),
             directory_id=directory_id,
@@ -240,7 +243,9 @@ class QuorumRun:
             on_fault=self._inspect,
         )
         self._logs = LogCapture(lambda: self.world.now_ms)
-        self.operator = Operator(self.world, self._quorums, names[:3], self.nemesis.note)
+        self.operator = Operator(
+            self.world, self._quorums, names[:3], self.nemesis.note, self.nemesis.victim, self.nemesis.force_vote
+        )
         self.world.loop.observe = self._observe
         self.world.loop.observe_every = 1
 

@@ -192,7 +192,15 @@ class ScenarioRun:
         )
         self.cluster.may_fall = self.nemesis.excused
         self.cluster.without_vote = self.nemesis.without_vote
-        self.operator = Operator(self.world, self.cluster.quorums, self.cluster.controllers, self.nemesis.note)
+        self.cluster.forced = self.nemesis.forced
+        self.operator = Operator(
+            self.world,
+            self.cluster.quorums,
+            self.cluster.controllers,
+            self.nemesis.note,
+            self.nemesis.victim,
+            self.nemesis.force_vote,
+        )
         self._reads = ConsistentRead()
         self._logs = LogCapture(lambda: self.world.now_ms)
         self._turns = 0

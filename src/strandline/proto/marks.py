@@ -78,6 +78,7 @@ MARKS: dict[str, str] = {
     "truncation-refused": "a follower kept its log rather than cut committed records that its leader lacks",
     "restarted-at-log-start": "a follower dropped its whole log, since the leader's begins after it",
     "log-offline": "a partition went offline because its log cannot be used",
+    "vote-forced": "an operator let a controller vote whose log had been cut: nobody was elected otherwise",
     # the log
     "torn-tail-cut": "recovery cut a torn batch off the end of a log",
     "log-lacking": "a log ends below what the directory's own checkpoints prove, or its directory is missing",

@@ -1,34 +1,49 @@
-"""The operator of a simulated cluster: who reads that a controller has no vote, and restores it as the message says."""
+"""The operator of a simulated cluster: who reads that a controller has no vote, and restores it as the message says.
+
+Where nobody is elected any more the operator takes the last resort (`strandline quorum force-vote`), as the message
+about a cut log says: one controller has lost its log, so that another one, which cut a torn write, would wait for its
+vote for ever. What is destroyed is that of one machine, the `victim`; the others' torn writes are honest ones, and
+their votes are forced without a loss.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from strandline.chaos.sim.world import World
-from strandline.controller.quorum.quorum import Quorum
+from strandline.controller.quorum.quorum import Quorum, memory_of
 from strandline.controller.raft.messages import ReplicaKey
+from strandline.log.disk import Disk
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NodeId
+from strandline.proto.marks import mark
 
 if TYPE_CHECKING:
     import asyncio
 
 _LOOKS_EVERY_MS = 500.0
+_LAST_RESORT_MS = 10_000.0
+"""So long nobody leads, with every controller running, before votes are forced."""
 
 
 @dataclass
 class Operator:
     """Does what `strandline quorum restore-vote` does, for whoever follows the quorum's leader without the vote that
-    its node has a place for."""
+    its node has a place for; and `force-vote` where nobody leads."""
 
     world: World
     quorums: Callable[[], Mapping[str, Quorum]]
     """By machine, those whose processes live."""
     controllers: Sequence[str]
     note: Callable[[str], None]
+    victim: str
+    force: Callable[[str], None]
+    """Stop that node, let it vote beyond doubt, and start it again."""
     restored: int = 0
+    _nobody_led_since_ms: float | None = None
     _task: asyncio.Task[None] | None = None
 
     async def work(self) -> None:
@@ -39,6 +54,7 @@ class Operator:
 
     def _look(self) -> None:
         quorums = self.quorums()
+        self._watch(quorums)
         leaders = [(quorum.leader_and_epoch.epoch, name) for name, quorum in quorums.items() if _leads(quorum)]
         if not leaders or (self._task is not None and not self._task.done()):
             return
@@ -51,6 +67,21 @@ class Operator:
                 restoring = self._restore(quorums[leader], key)
                 self._task = process.context.copy().run(self.world.loop.create_task, restoring)
                 return
+
+    def _watch(self, quorums: Mapping[str, Quorum]) -> None:
+        now_ms = self.world.now_ms
+        if any(_leads(quorum) for quorum in quorums.values()) or not quorums.keys() >= set(self.controllers):
+            self._nobody_led_since_ms = None
+            return
+        self._nobody_led_since_ms = self._nobody_led_since_ms or now_ms
+        if now_ms - self._nobody_led_since_ms < _LAST_RESORT_MS:
+            return
+        self._nobody_led_since_ms = None
+        for name in self.controllers:
+            if name != self.victim and _in_doubt(quorums[name]):
+                mark("vote-forced")
+                self.note(f"nobody leads: the vote of {name} is forced")
+                self.force(name)
 
     async def _restore(self, leader: Quorum, key: ReplicaKey) -> None:
         former = leader.voters.recorded(key.node_id)
@@ -68,6 +99,18 @@ class Operator:
 
 def _leads(quorum: Quorum) -> bool:
     return quorum.leader_and_epoch.leader_id == NodeId(quorum.key.node_id)
+
+
+def _in_doubt(quorum: Quorum) -> bool:
+    driver = quorum._driver
+    return driver is not None and driver.core.doubt is not None
+
+
+def force_vote(disk: Disk, data_dir: str, directory_id: UUID) -> None:
+    """What `strandline quorum force-vote` does on a node that does not run."""
+    memory = memory_of(disk, data_dir, directory_id, promises=True)
+    memory.recall()
+    memory.force_vote()
 
 
 def all_vote(quorums: Mapping[str, Quorum], controllers: Sequence[str]) -> bool:
