@@ -39,7 +39,7 @@ MARKS: dict[str, str] = {
     # replicas
     "isr-shrunk": "a leader saw its ISR shrink",
     "isr-expanded": "a leader saw its ISR grow",
-    "isr-change-rolled-back": "a leader took a proposed ISR change back: the controller found a member ineligible",
+    "isr-change-withdrawn": "a leader withdrew a proposed ISR change: the controller found a member ineligible",
     "not-enough-replicas": "an append was refused because the ISR was below min.insync.replicas: nothing was written",
     "not-enough-replicas-after-append": "a batch was committed while the ISR was below min.insync.replicas",
     "leadership-lost-while-waiting": "leadership was lost while a batch waited for the high watermark",
