@@ -20,7 +20,7 @@ from strandline.log.config import LOG_APPEND_TIME
 from strandline.log.disk import DiskError, DiskFull
 from strandline.log.log_state import LogState
 from strandline.log.producer_state import ProducerBatch
-from strandline.log.reader import LogRead, TimestampedOffset
+from strandline.log.reader import BatchPart, LogRead, TimestampedOffset
 from strandline.log.segment import Segment
 from strandline.log.snapshots import SNAPSHOT_INTERVAL_BYTES
 from strandline.log.validation import check_client_batches, check_replicated_batches
@@ -28,6 +28,9 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import LeaderEpoch, Offset
 from strandline.proto.marks import mark
+
+ANY_SIZE = 1 << 62
+"""Of a batch that is read: however large it is."""
 
 
 class AppendResult(NamedTuple):
@@ -246,20 +249,37 @@ class PartitionLog(LogState):
 
     # ------------------------------------------------------------------ reading
 
-    def read(self, offset: int, max_bytes: int, limit_offset: int, *, min_one_batch: bool = True) -> LogRead | None:
-        """Whole batches from the one that holds `offset` on: at most `max_bytes` (but one batch at least, if
-        `min_one_batch`), none that reaches `limit_offset`. Empty at the limit; None where the disk would have to be
-        waited for (then `read_cold`).
+    def read(
+        self, offset: int, max_bytes: int, limit_offset: int, *, one_batch_bytes: int = ANY_SIZE
+    ) -> LogRead | None:
+        """Whole batches from the one that holds `offset` on: at most `max_bytes` (but one batch at least, if it has at
+        most `one_batch_bytes`), none that reaches `limit_offset`. Empty at the limit; None where the disk would have to
+        be waited for (then `read_cold`).
 
         Raises:
             KafkaError: OFFSET_OUT_OF_RANGE outside of [log start, log end]; CORRUPT_MESSAGE for bytes that are no
                 batch; KAFKA_STORAGE_ERROR when the disk fails.
         """
-        return self._reader.read(offset, max_bytes, limit_offset, min_one_batch=min_one_batch)
+        return self._reader.read(offset, max_bytes, limit_offset, one_batch_bytes)
 
-    async def read_cold(self, offset: int, max_bytes: int, limit_offset: int, *, min_one_batch: bool = True) -> LogRead:
+    async def read_cold(
+        self, offset: int, max_bytes: int, limit_offset: int, *, one_batch_bytes: int = ANY_SIZE
+    ) -> LogRead:
         """`read` for bytes that are not in memory; the waiting is done off the loop."""
-        return await self._reader.read_cold(offset, max_bytes, limit_offset, min_one_batch=min_one_batch)
+        return await self._reader.read_cold(offset, max_bytes, limit_offset, one_batch_bytes)
+
+    def read_part(self, offset: int, position: int, max_bytes: int) -> BatchPart | None:
+        """At most `max_bytes` of the batch that holds `offset` (below the log end), from its byte `position` on; None
+        where the disk would have to be waited for (then `read_part_cold`). For a batch that is too large to be sent at
+        once.
+
+        Raises KafkaError as `read`.
+        """
+        return self._reader.read_part(offset, position, max_bytes)
+
+    async def read_part_cold(self, offset: int, position: int, max_bytes: int) -> BatchPart:
+        """`read_part` for bytes that are not in memory; the waiting is done off the loop."""
+        return await self._reader.read_part_cold(offset, position, max_bytes)
 
     def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> TimestampedOffset | None:
         """The first record below the limit that is as young as `timestamp_ms` or younger; None if there is none.

@@ -49,6 +49,7 @@ MARKS: dict[str, str] = {
     "truncated": "a follower cut a diverging log",
     "truncated-below-high-watermark": "a follower cut below its high watermark, as an unclean election allows",
     "truncation-refused": "a follower kept its log rather than cut committed records that its leader lacks",
+    "batch-in-pieces": "a leader sent a follower a batch in pieces, since it is larger than a chunk",
     "restarted-at-log-start": "a follower dropped its whole log, since the leader's begins after it",
     "log-offline": "a partition went offline because its log cannot be used",
     # the log

@@ -17,7 +17,7 @@ from strandline.replica.trims import PendingTrim, release
 
 if TYPE_CHECKING:
     from strandline.log.partition_log import PartitionLog
-    from strandline.replica.leader_stream import Subscription
+    from strandline.replica.subscription import Subscription
 
 AppendDone = Callable[[AppendOutcome], None]
 

@@ -41,8 +41,8 @@ TABLE: tuple[Mutant, ...] = (
         (
             Patch(
                 "log.reader:LogReader.read_cold",
-                "await self._warm(cold)",
-                "await self._warm(cold)\n                limit_offset = self._log.log_end_offset",
+                "self._read(offset, max_bytes, limit_offset, one_batch_bytes, pread)",
+                "self._read(offset, max_bytes, self._log.log_end_offset, one_batch_bytes, pread)",
             ),
         ),
         (f"{_STORAGE}::test_17_appends_and_commits_in_mid_read[holds]",),

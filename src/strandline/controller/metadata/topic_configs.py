@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
+from strandline.log.config import BATCH_BYTES_MAX
 from strandline.proto.errors import ConfigError
 
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}")
@@ -58,10 +59,10 @@ class ConfigKey:
     cluster: bool = True
 
 
-def _integer(low: int, high: int) -> Validator:
+def _integer(low: int, high: int, because: str = "") -> Validator:
     def validate(name: str, value: str) -> None:
         if not _WHOLE_NUMBER.fullmatch(value) or not low <= int(value) <= high:
-            raise ConfigError(name, value, f"a whole number from {low} to {high}")
+            raise ConfigError(name, value, f"a whole number from {low} to {high}{because}")
 
     return validate
 
@@ -141,12 +142,17 @@ _TOPIC_KEYS = (
         1,
         "An entry is added to the offset index about every so many bytes of log.",
     ),
-    _int(
+    ConfigKey(
         "max.message.bytes",
+        ConfigType.INT,
+        "1048588",
+        "The largest record batch that is accepted, in bytes, after compression; 100663296 (96 MiB) at most.",
+        _integer(
+            0,
+            BATCH_BYTES_MAX,
+            " (96 MiB, which is what the default of socket.request.max.bytes lets in)",
+        ),
         "message.max.bytes",
-        1_048_588,
-        0,
-        "The largest record batch that is accepted, in bytes, after compression.",
     ),
     _long(
         "max.compaction.lag.ms",
