@@ -28,6 +28,8 @@ class LogState:
 
     Invariants:
     - log_start_offset <= log_end_offset and durable_offset <= log_end_offset;
+    - the log start may lie inside the first batch (records were deleted up to there): readers get the batch whole and
+      skip what lies before, as of any batch that begins before the offset they asked for;
     - once `failure` is set nothing is written any more until the node restarts and recovers the log (D-18, D-32).
     """
 

@@ -111,7 +111,9 @@ class PartitionLog(LogState):
     def append_as_follower(self, batches: memoryview) -> Offset:
         """Write batches as the leader has them, offsets and epochs included; returns the new log end offset.
 
-        Sequences are not checked (the leader did), CRC and contiguity are: whole batches only, all or none of them.
+        Sequences are not checked (the leader did), CRC and contiguity are: whole batches only, all or none of them. An
+        empty log may begin inside its first batch: where records were deleted up to the middle of a batch, the leader
+        has the whole of it, and so will this log, from the same log start on (KAFKA-6975, F-55).
 
         Raises:
             KafkaError: CORRUPT_MESSAGE for bytes that are no batches or do not hold their CRC, OFFSET_OUT_OF_RANGE when
@@ -119,18 +121,29 @@ class PartitionLog(LogState):
             StorageError: the disk failed; the log is fenced from now on.
         """
         self._check_usable()
-        headers = check_replicated_batches(batches, self.log_end_offset, self.epochs.latest)
+        first = parse_header(batches)
+        if self.size_bytes == 0 and first.base_offset < self.log_end_offset <= first.last_offset:
+            mark("log-begins-inside-a-batch")
+            start = self.log_start_offset
+            headers = check_replicated_batches(batches, first.base_offset, self.epochs.latest)
+            self.truncate_fully_and_start_at(first.base_offset)
+            self._write_replicated(batches, headers)
+            self.delete_records_before(start)
+        else:
+            self._write_replicated(batches, check_replicated_batches(batches, self.log_end_offset, self.epochs.latest))
+        return self.log_end_offset
+
+    def _write_replicated(self, batches: memoryview, headers: list[BatchHeader]) -> None:
         now_ms = self._clock.wall_ms()
         config = self.config
         if self.segments[-1].size + len(batches) <= config.segment_bytes or len(headers) == 1:
             self._write(batches, headers, None, now_ms)
-            return self.log_end_offset
+            return
         position = 0
         for header in headers:  # about to roll: each segment is filled by batches, as on the leader
             following = position + header.size
             self._write(batches[position:following], [header], None, now_ms)
             position = following
-        return self.log_end_offset
 
     def _check_epoch(self, leader_epoch: int) -> None:
         if leader_epoch < self.epochs.latest:

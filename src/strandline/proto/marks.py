@@ -53,6 +53,7 @@ MARKS: dict[str, str] = {
     "restarted-at-log-start": "a follower dropped its whole log, since the leader's begins after it",
     "log-offline": "a partition went offline because its log cannot be used",
     # the log
+    "log-begins-inside-a-batch": "an empty log took a batch that begins before its start and reaches beyond it",
     "torn-tail-cut": "recovery cut a torn batch off the end of a log",
     "damage-refused": "recovery found damage that is no torn tail, and refused to use the log",
     "clean-start": "logs were opened after a clean shutdown, without recovery",

@@ -224,6 +224,32 @@ TABLE: tuple[Mutant, ...] = (
         f"{_PIECES}::test_a_new_subscription_begins_the_batch_anew",
     ),
     one_change(
+        "a-log-begins-with-a-batch",
+        "B: a log may begin inside its first batch (F-55)",
+        "log.partition_log:PartitionLog.append_as_follower",
+        "if self.size_bytes == 0 and first.base_offset",
+        "if False and first.base_offset",
+        f"{_SCHEDULES}/test_storage.py::test_55_records_deleted_up_to_the_middle_of_a_batch[holds]",
+    ),
+    one_change(
+        "what-was-deleted-comes-back-with-its-batch",
+        "B: a log may begin inside its first batch, and shows nothing before its start (F-55)",
+        "log.partition_log:PartitionLog.append_as_follower",
+        "self.delete_records_before(start)",
+        "pass",
+        "tests/log/test_start_inside_a_batch.py::test_an_empty_log_takes_the_batch_that_holds_its_start",
+    ),
+    one_change(
+        "a-damaged-batch-empties-the-log",
+        "B: a log may begin inside its first batch, once that is found whole (F-55)",
+        "log.partition_log:PartitionLog.append_as_follower",
+        "headers = check_replicated_batches(batches, first.base_offset, self.epochs.latest)\n"
+        "            self.truncate_fully_and_start_at(first.base_offset)",
+        "self.truncate_fully_and_start_at(first.base_offset)\n"
+        "            headers = check_replicated_batches(batches, first.base_offset, self.epochs.latest)",
+        "tests/log/test_start_inside_a_batch.py::test_other_batches_change_nothing",
+    ),
+    one_change(
         "acknowledges-what-was-never-sent",
         "B: acks: nobody acknowledges what it was not sent",
         "replica.leader_stream:FollowerLink.on_ack",
