@@ -24,9 +24,10 @@ class Site:
     """Three nodes, or three controllers and three brokers; a machine for clients, and one that a test cuts off with a
     node."""
 
-    def __init__(self, seed: int, split: bool) -> None:
+    def __init__(self, seed: int, split: bool, **settings: str) -> None:
         self.world = World(seed)
-        self.cluster = SimCluster(self.world, QUICK, split=split)
+        named = {key.replace("_", "."): value for key, value in settings.items()}
+        self.cluster = SimCluster(self.world, {**QUICK, **named}, split=split)
         self.world.add_machine("client")
         self.world.add_machine("beside")
         self.acked: dict[bytes, int] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -46,6 +47,25 @@ def test_deleted_records_stay_deleted_over_failovers() -> None:
         wait_isr(cluster, "deleted", {1, 2, 3})
 
 
+def test_a_deletion_outlives_kill_9_of_all() -> None:
+    """Nothing of what was answered is in the memory of processes alone."""
+    with DevCluster(settings=QUICK) as cluster:
+        make_topic(cluster, "deleted")
+        values = [b"%d" % number for number in range(10)]
+        send_all(cluster, "deleted", values)
+        wait_isr(cluster, "deleted", {1, 2, 3})
+        with Admin(cluster.responsive) as ours:
+            assert list(ours.delete_records({("deleted", 0): 6}).values()) == [6]
+        for node in cluster.broker_ids:
+            cluster.kill(node)
+        for node in cluster.broker_ids:
+            cluster.start_node(node, wait=False)
+        cluster.wait_ready()
+        wait_isr(cluster, "deleted", {1, 2, 3})
+        assert earliest(cluster) == 6
+        assert read_all(cluster, "deleted") == values[6:]
+
+
 def test_a_replica_that_lost_everything_joins_a_log_that_begins_inside_a_batch() -> None:
     """F-55 (KAFKA-6975): twenty records in one batch, the first seven deleted; a follower's directory is gone. It
     joins, leads, and other people's consumers and ours read what is left, and nothing before it."""
@@ -72,6 +92,49 @@ def test_a_replica_that_lost_everything_joins_a_log_that_begins_inside_a_batch()
                 assert earliest(cluster) == 7
                 assert read_all(cluster, "deleted") == [*values[7:], b"more"]
                 assert foreign(cluster) == [*values[7:], b"more"]
+
+
+def directories(cluster: DevCluster, node: int, topic: str) -> list[str]:
+    """A node's directories of a topic, strays without what is unique in their names."""
+    found = [path.name for path in Path(cluster.data_dir(node)).iterdir() if path.name.startswith(f"{topic}-")]
+    return sorted(name.partition(".")[0] + name[-6:] if "." in name else name for name in found)
+
+
+def test_topics_deleted_while_a_broker_is_down_leave_its_disk() -> None:
+    """Two topics are deleted, one of them is made anew, and a directory of the other is damaged meanwhile: the broker
+    sets both aside when it is back, says so, and removes them; the new topic is replicated, and nothing of the old one
+    with it."""
+    with DevCluster(settings={**QUICK, "log.stray.delete.delay.ms": "1000"}) as cluster:
+        for topic in ("gone", "anew"):
+            make_topic(cluster, topic)
+            send_all(cluster, topic, [b"old %d" % number for number in range(20)])
+            wait_isr(cluster, topic, {1, 2, 3})
+        away = followers(cluster, "anew")[0]
+        with down(cluster, away):
+            with Admin(cluster.responsive) as admin:
+                admin.delete_topics(["gone", "anew"])
+            [segment] = (Path(cluster.data_dir(away)) / "gone-0").glob("*.log")
+            segment.write_bytes(b"?" * 64 + segment.read_bytes()[64:])
+            eventually(lambda: "anew" not in known_topics(cluster))
+            make_topic(cluster, "anew")
+            send_all(cluster, "anew", [b"new"])
+        wait_isr(cluster, "anew", {1, 2, 3})
+        told = Path(cluster.log_path(away)).read_text()
+        for name in ("gone-0", "anew-0"):
+            assert re.search(rf"a stray partition is renamed aside.*{name}", told)
+        with down(cluster, leader_of(cluster, "anew")):
+            assert read_all(cluster, "anew") == [b"new"]
+        wait_isr(cluster, "anew", {1, 2, 3})
+        eventually(lambda: directories(cluster, away, "gone") == [])
+        eventually(lambda: directories(cluster, away, "anew") == ["anew-0"])
+        for node in cluster.broker_ids:
+            if node != away:
+                eventually(lambda node=node: directories(cluster, node, "gone") == [])  # type: ignore[misc]
+
+
+def known_topics(cluster: DevCluster) -> list[str]:
+    with Admin(cluster.responsive) as admin:
+        return list(admin.list_topics())
 
 
 def foreign(cluster: DevCluster) -> list[bytes]:

@@ -9,7 +9,7 @@ import structlog
 
 from strandline.cluster.coordinator.group_coordinator import GroupCoordinator
 from strandline.cluster.kafka.listener import KafkaListener
-from strandline.cluster.replica_feed import ReplicaFeed, isr_proposer, replica_offsets
+from strandline.cluster.replica_feed import ReplicaFeed, assigned_partitions, isr_proposer, replica_offsets
 from strandline.cluster.service.broker_service import BrokerService
 from strandline.cluster.settings import (
     coordinator_config,
@@ -191,6 +191,8 @@ class BrokerRole:
         self._feeding = True
         self.replicas.set_broker_epoch(own.broker_epoch)
         self.replicas.set_flush_policy(self.resolver.broker_value(image, "flush.policy"))
+        # Before anything is hosted: a new topic of an old name begins with nothing of the old one.
+        self.replicas.strays.set_aside(assigned_partitions(image, self._node.config.node))
         self._node.publisher.unsubscribe(self._await_own_registration)
         self._node.publisher.subscribe(self._feed.on_metadata)
         self._node.publisher.subscribe(self.groups.on_metadata)

@@ -9,7 +9,7 @@ from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import MetadataImage, PartitionInfo, ResourceType, TopicInfo
-from strandline.proto.ids import BrokerEpoch, LeaderEpoch, NodeId, Offset, TopicId, TopicIdPartition
+from strandline.proto.ids import BrokerEpoch, LeaderEpoch, NodeId, Offset, TopicId, TopicIdPartition, TopicPartition
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.states import (
     AlterPartitionItem,
@@ -88,6 +88,15 @@ class ReplicaFeed:
             log_config=resolver.log_config(image, topic.name),
             unclean_leader_election=resolver.unclean_election_enabled(image, topic.name),
         )
+
+
+def assigned_partitions(image: MetadataImage, node_id: NodeId) -> dict[TopicPartition, TopicId]:
+    """Every partition that has a replica on a node."""
+    return {
+        TopicPartition(topic.name, info.partition): topic.topic_id
+        for topic, info in image.partitions()
+        if node_id in info.replicas
+    }
 
 
 def broker_states(image: MetadataImage) -> Mapping[NodeId, BrokerState]:

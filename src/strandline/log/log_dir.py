@@ -29,7 +29,7 @@ from strandline.log.reader import IndexCache
 from strandline.log.recovery import LastLife, open_log
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, CorruptLogError, KafkaError, StorageError, StrandlineError
-from strandline.proto.ids import NodeId, TopicId, TopicPartition
+from strandline.proto.ids import NodeId, Offset, TopicId, TopicPartition
 from strandline.proto.ports import Clock
 
 BOOT_ID = ".boot-id"
@@ -100,6 +100,8 @@ class LogDir:
         self._recovery_points: dict[TopicPartition, int] = {}
         self._log_starts: dict[TopicPartition, int] = {}
         self._written: dict[str, bytes] = {}
+        self.writes = 0
+        """How often checkpoints were written, blocking."""
         self._deletions: dict[asyncio.Task[None], None] = {}
 
     @property
@@ -293,20 +295,28 @@ class LogDir:
 
         Raises DiskError.
         """
-        log = self.logs.pop(tp, None)
-        offline = self.offline.pop(tp, None)
-        if log is None and offline is None:
+        if tp not in self.logs and tp not in self.offline:
             return
+        log = self.logs.get(tp)
         unique = log.topic_id.hex if log is not None else f"{self._clock.wall_ms():032x}"
-        if log is not None:
-            log.close_files()
         name = f"{str(tp)[:200]}.{unique}{_DELETED}"
-        self.disk.rename(f"{self.path}/{tp}", f"{self.path}/{name}")
+        self.take_out(tp, name)
         self.disk.sync_dir(self.path)
-        self.high_watermarks.pop(tp, None)
         for entry in self.disk.listdir(f"{self.path}/{name}"):
             await self.disk.unlink_slowly(f"{self.path}/{name}/{entry}")
         self.disk.rmdir(f"{self.path}/{name}")
+
+    def take_out(self, tp: TopicPartition, name: str) -> None:
+        """Close a log and rename its directory to `name`, not durably yet; nothing is remembered of it.
+
+        Raises DiskError.
+        """
+        self.disk.rename(f"{self.path}/{tp}", f"{self.path}/{name}")  # if it fails the log is still what it was
+        log = self.logs.pop(tp, None)
+        if log is not None:
+            log.close_files()
+        self.offline.pop(tp, None)
+        self.high_watermarks.pop(tp, None)
 
     def _delete_directory(self, name: str) -> None:
         for entry in self.disk.listdir(f"{self.path}/{name}"):
@@ -333,15 +343,26 @@ class LogDir:
         self._write_checkpoints()
         self._sweep()
 
+    def gather_log_starts(self) -> tuple[bytes, dict[PartitionLog, Offset]]:
+        """The checkpoint of the present log starts, and which log is in it with what; for `LogStarts`."""
+        starts = {log: log.log_start_offset for log in self.logs.values()}
+        self._log_starts.update((log.topic_partition, start) for log, start in starts.items())
+        kept = self.logs.keys() | self.offline.keys()
+        self._log_starts = {tp: at for tp, at in self._log_starts.items() if tp in kept and at}
+        return encode_offsets(self._log_starts), starts
+
+    def forget_written(self, name: str) -> None:
+        """Somebody else replaces that checkpoint: the next `write_checkpoints` writes it, whatever is in it."""
+        self._written.pop(name, None)
+
     def _write_checkpoints(self) -> None:
         for tp, log in self.logs.items():
             point = log.recovery_point
             if point is not None:
                 self._recovery_points[tp] = point
-            self._log_starts[tp] = log.log_start_offset
+        _, starts = self.gather_log_starts()
         kept = self.logs.keys() | self.offline.keys()
         self._recovery_points = {tp: at for tp, at in self._recovery_points.items() if tp in kept and at}
-        self._log_starts = {tp: at for tp, at in self._log_starts.items() if tp in kept and at}
         self._write_files(
             {
                 HIGH_WATERMARKS: self.high_watermarks,
@@ -349,6 +370,7 @@ class LogDir:
                 LOG_STARTS: self._log_starts,
             }
         )
+        settle(starts)
 
     def _sweep(self) -> None:
         now_ms = self._clock.wall_ms()
@@ -384,6 +406,7 @@ class LogDir:
         }
         if not changed:
             return
+        self.writes += 1
         files: list[File] = []
         try:
             for name, data in changed.items():
@@ -425,3 +448,9 @@ class LogDir:
         finally:
             for log in logs:
                 log.close_files()
+
+
+def settle(starts: Mapping[PartitionLog, Offset]) -> None:
+    """These log starts are durable, but for those of logs that were cut meanwhile."""
+    for log, start in starts.items():
+        log.durable_log_start_offset = max(log.durable_log_start_offset, min(start, log.log_start_offset))

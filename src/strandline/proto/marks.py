@@ -51,6 +51,7 @@ MARKS: dict[str, str] = {
     "truncation-refused": "a follower kept its log rather than cut committed records that its leader lacks",
     "batch-in-pieces": "a leader sent a follower a batch in pieces, since it is larger than a chunk",
     "restarted-at-log-start": "a follower dropped its whole log, since the leader's begins after it",
+    "stray-set-aside": "the directory of a partition that is assigned here no longer was renamed aside at a start",
     "log-offline": "a partition went offline because its log cannot be used",
     # the log
     "log-begins-inside-a-batch": "an empty log took a batch that begins before its start and reaches beyond it",

@@ -246,7 +246,7 @@ class Fetcher:
                     plog.log_end_offset,
                     plog.latest_epoch,
                     plog.durable_offset,
-                    plog.log_start_offset,
+                    plog.durable_log_start_offset,
                 )
             )
         )
@@ -371,8 +371,14 @@ class Fetcher:
                 plog.delete_records_before(min(log_start_offset, core.high_watermark))
             except StorageError as error:
                 self._host.log_failed(partition, str(error))
-            if following.id >= 0:
-                self._push(frames.pack_trimmed(following.id, plog.log_start_offset))
+            else:
+                self._host.log_start_raised(partition)
+
+    def trimmed(self, partition: Partition) -> None:
+        """The partition's log start is durable here: tell the leader, for somebody may wait for it."""
+        following = self._followings.get(partition)
+        if following is not None and following.id >= 0:
+            self._push(frames.pack_trimmed(following.id, following.log.durable_log_start_offset))
 
     def on_diverging(self, subscription: int, epoch: int, end_offset: int) -> None:
         """Our log is no prefix of the leader's: cut it and fetch again, until it is. The answer's subscription must be

@@ -229,10 +229,10 @@ class FollowerLink:
             self._host.progressed(sub.partition, sub.core.disconnected(self.node_id, self.now_ms))
 
     def on_trimmed(self, subscription: int, log_start_offset: int) -> None:
-        """A follower has deleted what we had deleted."""
+        """A follower has durably deleted what we had deleted."""
         sub = self._subscriptions.get(subscription)
         if sub is not None:
-            sub.follower.log_start_offset = log_start_offset
+            sub.core.trimmed(sub.follower, log_start_offset, self.now_ms)
             self._host.progressed(sub.partition, advanced=False)
 
     def on_credit(self, size: int) -> None:

@@ -15,6 +15,7 @@ import structlog
 from strandline.log.disk import Disk, DiskError
 from strandline.log.log_dir import LogDir
 from strandline.log.partition_log import AppendResult, PartitionLog
+from strandline.log.strays import Strays
 from strandline.log.syncer import Syncer
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError, KafkaError, StorageError
@@ -25,6 +26,7 @@ from strandline.replica import reads
 from strandline.replica.core.isr import PendingIsr
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.counters import ReplicaCounters
+from strandline.replica.deletions import Deletions
 from strandline.replica.fetcher import STREAM_METHOD
 from strandline.replica.isr_changes import IsrChanges, SendAlterPartition
 from strandline.replica.partition import AppendDone, Partition, PendingAppend
@@ -44,7 +46,7 @@ from strandline.replica.states import (
     Role,
 )
 from strandline.replica.streams import Streams
-from strandline.replica.trims import TO_HIGH_WATERMARK, PendingTrim, TrimDone
+from strandline.replica.trims import PendingTrim, TrimDone
 from strandline.replica.upkeep import Upkeep
 
 log = structlog.get_logger("strandline.replica")
@@ -90,7 +92,11 @@ class ReplicaManager:
         self._syncer = Syncer(disk, self._synced, self._sync_failed)
         self._isr_changes = IsrChanges(send_alter_partition, self._isr_answered, self.fatal)
         self._publisher = Publisher(config.watermark_delay_ms)
-        self._upkeep = Upkeep(self, self._partitions, log_dir, self._streams, self._syncer)
+        self.strays = Strays(log_dir, disk, clock, config.stray_delete_delay_ms)
+        self._deletions = Deletions(
+            self, self._partitions, log_dir, disk, publisher=self._publisher, streams=self._streams
+        )
+        self._upkeep = Upkeep(self, self._set, log_dir, streams=self._streams, syncer=self._syncer, strays=self.strays)
         self._sync_before_ack = config.sync_before_ack
 
     # Life
@@ -106,9 +112,7 @@ class ReplicaManager:
         self._upkeep.stop()
         self._publisher.stop()
         ending = [*self._streams.stop()]
-        isr_task = self._isr_changes.stop()
-        if isr_task is not None:
-            ending.append(isr_task)
+        ending += [task for task in (self._isr_changes.stop(), self._deletions.stop()) if task is not None]
         if ending:
             await asyncio.wait(ending)
         for partition in self._partitions.values():
@@ -279,33 +283,11 @@ class ReplicaManager:
 
     def delete_records(self, tp: TopicPartition, offset: int, done: TrimDone) -> PendingTrim | None:
         """Delete what lies below `offset` (TO_HIGH_WATERMARK: everything committed), as leader. `done` is called once:
-        at once with an error, or when every replica in sync has done it.
+        at once with an error, or when every replica in sync has durably done it.
 
         Errors are those of `reads.refusal`, OFFSET_OUT_OF_RANGE beyond the high watermark, KAFKA_STORAGE_ERROR.
         """
-        partition = self._partitions.get(tp)
-        error, message = reads.refusal(partition)
-        if partition is None or error is not ErrorCode.NONE:
-            done(error, message, -1)
-            return None
-        core, plog = partition.leader, partition.log
-        assert core is not None
-        assert plog is not None
-        wanted = core.high_watermark if offset == TO_HIGH_WATERMARK else offset
-        if not 0 <= wanted <= core.high_watermark:
-            done(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset}: the high watermark is {core.high_watermark}", -1)
-            return None
-        try:
-            plog.delete_records_before(wanted)
-        except StorageError as failure:
-            self.log_failed(partition, str(failure))
-            done(ErrorCode.KAFKA_STORAGE_ERROR, str(failure), -1)
-            return None
-        pending = PendingTrim(wanted, done)
-        partition.trims.append(pending)
-        self._publisher.trimmed(partition)
-        partition.release_trims()
-        return None if pending.ended else pending
+        return self._deletions.delete(tp, offset, done)
 
     def on_high_watermark(self, tp: TopicPartition, wake: Callable[[], None]) -> Callable[[], None]:
         """Call `wake` once, when the partition's high watermark rises or its role changes. Returns how to withdraw.
@@ -424,6 +406,10 @@ class ReplicaManager:
         self.counters.replicated_in_bytes += size
         if self._sync_before_ack or not size:
             self._mark(partition)
+
+    def log_start_raised(self, partition: Partition) -> None:
+        """A follower deleted records from the front of its log."""
+        self._deletions.raised(partition)
 
     def truncated_below_high_watermark(self, partition: Partition, offset: int) -> None:
         """Committed records were given up, as an unclean election (or flush.policy = replicate) allows."""

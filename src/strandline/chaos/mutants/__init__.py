@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from strandline.chaos.mutants import (
     clauses,
     controller,
+    deletions,
     elections,
     groups,
     idempotence,
@@ -41,6 +42,7 @@ MUTANTS: dict[str, Mutant] = {
         replication.TABLE,
         replication_isr.TABLE,
         replication_reads.TABLE,
+        deletions.TABLE,
         log.TABLE,
         log_recovery.TABLE,
         idempotence.TABLE,

@@ -172,7 +172,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "deletes-uncommitted-records",
         "B: log start: a leader deletes nothing above the high watermark (D-16)",
-        "replica.manager:ReplicaManager.delete_records",
+        "replica.deletions:Deletions.delete",
         "if not 0 <= wanted <= core.high_watermark:",
         "if not 0 <= wanted <= core.log_end_offset:",
         f"{_STORAGE}::test_16_a_leader_is_asked_to_delete_what_is_not_committed[holds]",

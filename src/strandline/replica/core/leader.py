@@ -52,6 +52,7 @@ class LeaderCore:
         "_propose_after_ms",
         "_state",
         "_sync_before_ack",
+        "deleted_before",
         "durable_offset",
         "epoch_start_offset",
         "followers",
@@ -77,6 +78,7 @@ class LeaderCore:
         sync_before_ack: bool,
         lag_time_max_ms: float,
         now_ms: float,
+        log_start_offset: int = 0,
     ) -> None:
         """Become leader. The caller persists (leader epoch, `epoch_start_offset`) in the log (D-3), and looks at
         `high_watermark`, which is judged at once (a lone replica needs nobody's fetch)."""
@@ -92,6 +94,8 @@ class LeaderCore:
         self.log_end_offset = log_end_offset
         self.durable_offset = durable_offset
         self.high_watermark = min(high_watermark, log_end_offset)
+        self.deleted_before = log_start_offset
+        """Who joins the ISR has durably deleted what is before it: a client was told so, perhaps long ago."""
         self.isr = state.isr
         self.maximal_isr = state.isr
         self.recovering = state.recovering
@@ -145,6 +149,12 @@ class LeaderCore:
         if not follower.in_isr and self.pending is None and self._may_join(follower, now_ms):
             self._propose_expand(follower, now_ms)
         return self._advance(now_ms)
+
+    def trimmed(self, follower: FollowerProgress, log_start_offset: int, now_ms: float) -> None:
+        """A follower durably deleted what is before its new log start: that may have kept it out of the ISR."""
+        follower.log_start_offset = log_start_offset
+        if not follower.in_isr and self.pending is None and self._may_join(follower, now_ms):
+            self._propose_expand(follower, now_ms)
 
     def disconnected(self, node_id: NodeId, now_ms: float) -> bool:
         """A follower's stream ended. What it acknowledged still counts; but who is not in the ISR is not waited for."""
@@ -281,13 +291,15 @@ class LeaderCore:
         """All conditions of rule B, on one snapshot of the replica: a fetch in this leader epoch, what counts of it
         reaches the high watermark and the start of the epoch, unfenced, staying, and the very process that fetched.
 
-        And one of ours: it has caught up lately. Who has not would be dropped again by the next sweep.
+        And two of ours: it has deleted what clients were told is deleted; and it has caught up lately, for who has not
+        would be dropped again by the next sweep.
         """
         counted = follower.counted_offset
         return (
             counted >= 0
             and counted >= self.high_watermark
             and counted >= self.epoch_start_offset
+            and follower.log_start_offset >= self.deleted_before
             and self._eligible(follower)
             and follower.caught_up(self.log_end_offset, self._lag_time_max_ms, now_ms)
         )
