@@ -158,10 +158,11 @@ class PartitionLog(LogState):
         """The answer for batches that are all in the log already; None if they may be written. Raises KafkaError."""
         originals: list[ProducerBatch] = []
         previous: dict[int, BatchHeader] = {}
+        now_ms = self._clock.monotonic_ms() if self.producers.refusals else 0.0
         for header in headers:
             if header[9] < 0:
                 continue
-            original = self.producers.check(header, previous.get(header[9]))
+            original = self.producers.check(header, previous.get(header[9]), now_ms)
             if original is not None:
                 originals.append(original)
             else:

@@ -67,6 +67,8 @@ MARKS: dict[str, str] = {
     "read-failed": "a read failed with an I/O error",
     # idempotence
     "duplicate-batch": "a batch that was in the log already was answered with its original offsets",
+    "behind-a-refusal": "a batch was refused because an earlier one of its producer was, and has not come again yet",
+    "refused-before-there-was-a-log": "a batch came for a partition whose broker had refused one before it knew of it",
     "out-of-order-sequence": "a batch was refused because batches of its producer before it are missing",
 }
 """name -> what it says that a run reached."""

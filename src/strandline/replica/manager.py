@@ -14,15 +14,16 @@ import structlog
 
 from strandline.log.disk import Disk, DiskError
 from strandline.log.log_dir import LogDir
-from strandline.log.partition_log import AppendResult, PartitionLog
+from strandline.log.partition_log import PartitionLog
 from strandline.log.strays import Strays
 from strandline.log.syncer import Syncer
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import FatalError, KafkaError, StorageError
+from strandline.proto.errors import FatalError
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, NodeId, TopicId, TopicIdPartition, TopicPartition
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock, Rng, Rpc, StreamHandler
 from strandline.replica import reads
+from strandline.replica.appends import Appends
 from strandline.replica.core.isr import PendingIsr
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.counters import ReplicaCounters
@@ -33,9 +34,7 @@ from strandline.replica.partition import AppendDone, Partition, PendingAppend
 from strandline.replica.partition_set import PartitionSet
 from strandline.replica.publisher import Publisher
 from strandline.replica.states import (
-    ACKS_ALL,
     AlterPartitionOutcome,
-    AppendOutcome,
     BrokerState,
     EpochEnd,
     ListedOffset,
@@ -96,6 +95,7 @@ class ReplicaManager:
         self._deletions = Deletions(
             self, self._partitions, log_dir, disk, publisher=self._publisher, streams=self._streams
         )
+        self._appends = Appends(self, self._partitions, publisher=self._publisher, syncer=self._syncer)
         self._upkeep = Upkeep(self, self._set, log_dir, streams=self._streams, syncer=self._syncer, strays=self.strays)
         self._sync_before_ack = config.sync_before_ack
 
@@ -174,60 +174,11 @@ class ReplicaManager:
         `batches` must be writable: offsets and epoch are set in place. Nothing looks at it after this returns.
         Errors are those of `AppendOutcome`, of `reads.refusal` and of `PartitionLog.append_as_leader`.
         """
-        partition = self._partitions.get(tp)
-        error, message = reads.refusal(partition)
-        if partition is None or error is not ErrorCode.NONE:
-            done(AppendOutcome(error, message))
-            return None
-        core, plog = partition.leader, partition.log
-        assert core is not None
-        assert plog is not None
-        if not -1 <= acks <= 1:
-            done(AppendOutcome(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}: -1 (all), 0 and 1 are possible"))
-            return None
-        error = core.admit(acks)
-        if error is not ErrorCode.NONE:
-            done(AppendOutcome(error, f"{len(core.isr)} of {core.min_isr} replicas are in sync; nothing was written"))
-            return None
-        clock = self.clock
-        try:
-            result = plog.append_as_leader(batches, core.leader_epoch, clock.wall_ms())
-        except KafkaError as failure:
-            done(AppendOutcome(failure.code, failure.message or str(failure)))
-            return None
-        except StorageError as failure:
-            self.log_failed(partition, str(failure))
-            done(AppendOutcome(ErrorCode.KAFKA_STORAGE_ERROR, str(failure)))
-            return None
-        counters = self.counters
-        counters.appends += 1
-        if result.duplicate:
-            mark("duplicate-batch")
-            counters.duplicates += 1
-        else:
-            counters.messages_in_bytes += len(batches)
-            advanced = core.appended(result.next_offset, clock.monotonic_ms())
-            self._publisher.publish(partition, core, result)
-            if self._sync_before_ack:
-                self._syncer.mark(plog)
-            elif advanced:
-                self._released(partition)
-        return self._answer(partition, core, result, acks, done)
+        return self._appends.append(tp, batches, acks, done)
 
-    def _answer(
-        self, partition: Partition, core: LeaderCore, result: AppendResult, acks: int, done: AppendDone
-    ) -> PendingAppend | None:
-        """Answer now, or when the high watermark has passed the batch (a duplicate's original has perhaps)."""
-        base_offset, next_offset, append_time_ms, log_start, *_ = result
-        if acks == ACKS_ALL and core.high_watermark < next_offset:
-            pending = PendingAppend(next_offset, base_offset, append_time_ms, log_start, done)
-            partition.wait(pending)
-            return pending
-        error = core.judge_committed() if acks == ACKS_ALL else ErrorCode.NONE
-        # An ack that waits for nobody names the leader alone, which has the batch but may not have synced it yet.
-        synced = core.synced_replicas(next_offset) or (self.node_id,)
-        done(AppendOutcome(error, "", base_offset, append_time_ms, log_start, synced))
-        return None
+    def note_refusal(self, topic: str | TopicId, index: int, batches: memoryview, code: ErrorCode) -> None:
+        """A client's batches were refused before they came to `append`: see `Appends.note_refusal`."""
+        self._appends.note_refusal(topic, index, batches, code)
 
     # Reading
 
@@ -376,7 +327,7 @@ class ReplicaManager:
     def progressed(self, partition: Partition, advanced: bool) -> None:
         """Its leader learned something: answer who waited, propose what is due."""
         if advanced:
-            self._released(partition)
+            self.released(partition)
         core = partition.leader
         if core is None:
             return
@@ -396,7 +347,7 @@ class ReplicaManager:
             mark("isr-shrunk")
             self.counters.isr_shrinks += 1
 
-    def _released(self, partition: Partition) -> None:
+    def released(self, partition: Partition) -> None:
         """The high watermark rose: answer who waited, and let the followers know."""
         partition.release()
         self._publisher.rose(partition)
@@ -455,7 +406,7 @@ class ReplicaManager:
                 continue
             if partition.leader is not None:
                 if partition.leader.synced(plog.durable_offset, now_ms):
-                    self._released(partition)
+                    self.released(partition)
             elif partition.follower is not None:
                 self._streams.synced(partition)
 
@@ -476,4 +427,4 @@ class ReplicaManager:
         if core.pending is not pending:
             self.progressed(partition, advanced)
         elif advanced:
-            self._released(partition)
+            self.released(partition)

@@ -58,7 +58,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "written-though-refused",
         "B: acks=all: NOT_ENOUGH_REPLICAS: nothing is written",
-        "replica.manager:ReplicaManager.append",
+        "replica.appends:Appends.append",
         "error = core.admit(acks)",
         "error = core.admit(acks)\n"
         "        if error is not ErrorCode.NONE:\n"
@@ -68,7 +68,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "acks-all-answers-at-the-append",
         "B: acks=all: not before the high watermark has passed the batch",
-        "replica.manager:ReplicaManager._answer",
+        "replica.appends:Appends._answer",
         "if acks == ACKS_ALL and core.high_watermark < next_offset:",
         "if False:",
         f"{_MANAGER}::test_acks",
@@ -76,7 +76,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "acks-1-waits",
         "B: acks=1: after the local append",
-        "replica.manager:ReplicaManager._answer",
+        "replica.appends:Appends._answer",
         "if acks == ACKS_ALL and core.high_watermark < next_offset:",
         "if core.high_watermark < next_offset:",
         f"{_MANAGER}::test_acks",
