@@ -102,7 +102,7 @@ PARTITIONS: tuple[Mutant, ...] = (
         "answer-of-another-leader-epoch-counts",
         "B: AlterPartition: an answer of another leader epoch, or of an older partition epoch, says nothing",
         "replica.core.leader:LeaderCore.answered",
-        "if outcome.leader_epoch != self.leader_epoch or outcome.partition_epoch < self.partition_epoch:",
+        "if outcome.leader_epoch != self.leader_epoch or outcome.partition_epoch <= self.partition_epoch:",
         "if False:",
         f"{_LEADER_ISR}::test_an_answer_of_other_epochs_is_ignored",
     ),

@@ -159,7 +159,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "replicated-appends-are-checked",
         "C: append: replicated appends skip the checks of sequences",
-        "log.partition_log:PartitionLog.append_as_follower",
+        "log.partition_log:PartitionLog._write_replicated",
         "now_ms = self._clock.wall_ms()",
         "for header in headers:\n"
         "            if header.producer_id >= 0:\n"
