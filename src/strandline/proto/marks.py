@@ -66,7 +66,7 @@ MARKS: dict[str, str] = {
     # replicas
     "isr-shrunk": "a leader saw its ISR shrink",
     "isr-expanded": "a leader saw its ISR grow",
-    "isr-change-rolled-back": "a leader took a proposed ISR change back: the controller found a member ineligible",
+    "isr-change-withdrawn": "a leader withdrew a proposed ISR change: the controller found a member ineligible",
     "not-enough-replicas": "an append was refused because the ISR was below min.insync.replicas: nothing was written",
     "not-enough-replicas-after-append": "a batch was committed while the ISR was below min.insync.replicas",
     "leadership-lost-while-waiting": "leadership was lost while a batch waited for the high watermark",
@@ -76,10 +76,13 @@ MARKS: dict[str, str] = {
     "truncated": "a follower cut a diverging log",
     "truncated-below-high-watermark": "a follower cut below its high watermark, as an unclean election allows",
     "truncation-refused": "a follower kept its log rather than cut committed records that its leader lacks",
+    "batch-in-pieces": "a leader sent a follower a batch in pieces, since it is larger than a chunk",
     "restarted-at-log-start": "a follower dropped its whole log, since the leader's begins after it",
+    "stray-set-aside": "the directory of a partition that is assigned here no longer was renamed aside at a start",
     "log-offline": "a partition went offline because its log cannot be used",
     "vote-forced": "an operator let a controller vote whose log had been cut: nobody was elected otherwise",
     # the log
+    "log-begins-inside-a-batch": "an empty log took a batch that begins before its start and reaches beyond it",
     "torn-tail-cut": "recovery cut a torn batch off the end of a log",
     "log-lacking": "a log ends below what the directory's own checkpoints prove, or its directory is missing",
     "written-again": "recovery wrote batches again that another process of this boot had left, and synced them",
@@ -98,6 +101,8 @@ MARKS: dict[str, str] = {
     "topic-made-anew": "a consumer found that another topic has the name of the one that it had read",
     # idempotence
     "duplicate-batch": "a batch that was in the log already was answered with its original offsets",
+    "behind-a-refusal": "a batch was refused because an earlier one of its producer was, and has not come again yet",
+    "refused-before-there-was-a-log": "a batch came for a partition whose broker had refused one before it knew of it",
     "out-of-order-sequence": "a batch was refused because batches of its producer before it are missing",
 }
 """name -> what it says that a run reached."""

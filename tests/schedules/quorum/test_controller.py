@@ -80,7 +80,7 @@ def test_12_the_leader_brings_a_fenced_broker_back() -> None:
     cluster.fence(3)
     assert proposal_with_three(cluster).error is ErrorCode.INELIGIBLE_REPLICA
     assert all(cluster.image.is_active(node) for node in cluster.partition().isr)
-    assert judge_answer(ErrorCode.INELIGIBLE_REPLICA) is Judgement.ROLLED_BACK, "the leader waits for it no more"
+    assert judge_answer(ErrorCode.INELIGIBLE_REPLICA) is Judgement.REFUSED, "the leader withdraws it"
 
 
 @schedule(12, rule="B: a stopping member is ineligible", mutant="stopping-member-joins")
