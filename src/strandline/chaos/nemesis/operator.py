@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from strandline.chaos.sim.process import Process
 from strandline.chaos.sim.world import World
 from strandline.controller.quorum.quorum import Quorum, memory_of
 from strandline.controller.raft.messages import ReplicaKey
@@ -45,6 +46,8 @@ class Operator:
     restored: int = 0
     _nobody_led_since_ms: float | None = None
     _task: asyncio.Task[None] | None = None
+    _asked: tuple[str, Process] | None = None
+    """The leader that is asked, and its process: if that dies, the task in it never ends."""
 
     async def work(self) -> None:
         """For as long as the run lasts."""
@@ -56,7 +59,7 @@ class Operator:
         quorums = self.quorums()
         self._watch(quorums)
         leaders = [(quorum.leader_and_epoch.epoch, name) for name, quorum in quorums.items() if _leads(quorum)]
-        if not leaders or (self._task is not None and not self._task.done()):
+        if not leaders or self._busy():
             return
         _, leader = max(leaders)
         process = self.world.process(leader)
@@ -66,7 +69,14 @@ class Operator:
             if process is not None and name in self.controllers and name in quorums and quorums[name].key == key:
                 restoring = self._restore(quorums[leader], key)
                 self._task = process.context.copy().run(self.world.loop.create_task, restoring)
+                self._asked = leader, process
                 return
+
+    def _busy(self) -> bool:
+        if self._task is None or self._asked is None or self._task.done():
+            return False
+        leader, process = self._asked
+        return self.world.process(leader) is process
 
     def _watch(self, quorums: Mapping[str, Quorum]) -> None:
         now_ms = self.world.now_ms
