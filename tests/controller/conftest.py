@@ -36,6 +36,7 @@ class MachineCluster:
         static: dict[str, str] | None = None,
         flush_policy: str = "",
     ) -> None:
+        self.losses: list[elections.Loss] = []
         self.now_ms = 0.0
         self.flush_policy = flush_policy
         self.racks = racks or {}
@@ -69,6 +70,7 @@ class MachineCluster:
 
     def run(self, result: Result[T]) -> T:
         """Commit a result's records and hand out its reply."""
+        self.losses += elections.losses(self.state, result.records, self.now_ms)
         self._append(result.records)
         return result.reply
 

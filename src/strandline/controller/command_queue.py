@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -103,6 +103,8 @@ class CommandQueue:
         self._scheduled = False
         self._batch: list[bytes] = []
         self._batch_bytes = 0
+        self.decided: Callable[[MachineState, Sequence[MetadataRecord]], None] = lambda _state, _records: None
+        """Told of the records of each command, right before the working image takes them in."""
         self.before_turn: Callable[[], None] = lambda: None
         self.after_turn: Callable[[], None] = lambda: None
 
@@ -158,7 +160,9 @@ class CommandQueue:
         """
         state = self._active()
         result = operation(state, self._next_offset())
-        self._append(state, self._replayed(state, result.records))
+        replayed = self._replayed(state, result.records)
+        self.decided(state, result.records)
+        self._append(state, replayed)
         return result.reply
 
     # A turn
@@ -202,6 +206,7 @@ class CommandQueue:
             answer.error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"The controller failed at this: {error!r}")
         else:
             answer.reply = result.reply
+            self.decided(state, result.records)
         self._append(state, replayed)
         answer.offset = state.image.offset
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from uuid import UUID
@@ -87,6 +87,7 @@ class Controller:
         self._resolver = ConfigResolver(config.static)
         self._on_fatal = on_fatal
         self._queue = CommandQueue(quorum, self._lost, self._fatal)
+        self._queue.decided = self._tell_losses
         self._queue.before_turn = self._before_turn
         self._queue.after_turn = self._after_turn
         self._sessions = SessionServer(self._queue, rpc, clock, self._queue.schedule, self._fatal)
@@ -178,6 +179,11 @@ class Controller:
     def _fatal(self, error: BaseException) -> None:
         self._quorum.resign()
         self._on_fatal(error)
+
+    def _tell_losses(self, state: MachineState, records: Sequence[MetadataRecord]) -> None:
+        """An unclean election that the topic allows has no reply that says what it costs."""
+        for loss in elections.losses(state, records, self._clock.monotonic_ms()):
+            log.error("an unclean election", partition=loss.partition, leader=loss.leader, cost=loss.message)
 
     # Timers
 

@@ -154,6 +154,9 @@ def test_enabling_unclean_elections_elects_at_once(machine_cluster: Any) -> None
     cluster.set_config("unclean.leader.election.enable", "true")
     info = cluster.partition()
     assert (info.leader, info.isr, info.recovering) == (3, (3,), True)
+    [loss] = cluster.losses
+    assert (loss.partition, loss.leader) == ("t-0", 3)
+    assert "Of broker 1, which had all that was acknowledged, nothing has been reported" in loss.message
 
 
 def test_only_the_last_in_sync_leads_while_unclean_is_off(machine_cluster: Any) -> None:

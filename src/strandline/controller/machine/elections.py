@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from strandline.controller.api import (
     Candidate,
@@ -91,6 +93,29 @@ def _elect_one(
         ref.topic, ref.partition, ErrorCode.NONE, message, elected.leader, unclean, tuple(candidates)
     )
     return outcome, record
+
+
+class Loss(NamedTuple):
+    """What an unclean election costs."""
+
+    partition: str
+    leader: NodeId
+    message: str
+
+
+def losses(state: MachineState, records: Sequence[MetadataRecord], now_ms: float) -> Iterator[Loss]:
+    """What the unclean elections in `records` cost, by the state before them."""
+    for record in records:
+        if not isinstance(record, PartitionChangeRecord) or record.leader is None or record.leader < 0:
+            continue
+        topic = state.image.topic_by_id.get(record.topic_id)
+        if topic is None:  # it is made by the same records
+            continue
+        partition = topic.partitions[record.partition]
+        recovers = partition.recovering if record.recovering is None else record.recovering
+        if recovers and record.leader not in (*partition.isr, *partition.eligible_leader_replicas):
+            message = loss(candidates_of(state, topic, partition, now_ms), record.leader)
+            yield Loss(f"{topic.name}-{partition.partition}", record.leader, message)
 
 
 def _failed(state: MachineState, ref: PartitionRef, error: KafkaError, now_ms: float) -> ElectionOutcome:

@@ -61,11 +61,35 @@ def loss(candidates: list[Candidate], leader: NodeId) -> str:
     chosen = next(candidate for candidate in candidates if candidate.node_id == leader)
     if chosen.lost_records > 0:
         first, last = chosen.log_end_offset, chosen.log_end_offset + chosen.lost_records - 1
-        return f"Broker {leader} was not in sync: committed offsets {first} to {last} ({last - first + 1}) are lost."
+        lost = f"committed offsets {first} to {last} ({last - first + 1}) are lost"
+        return f"Broker {leader} was not in sync: {lost}.{_unknown_since(candidates, chosen)}"
     if chosen.in_doubt:
         return f"The log of broker {leader} was cut when it was recovered: acknowledged records may be lost."
     if chosen.condition is LogCondition.LACKING:
         return f"Broker {leader} lacked records when it started: acknowledged ones may be lost."
     if chosen.lost_records < 0:
         return f"Broker {leader} was not in sync: an unknown number of committed records may be lost."
-    return f"Broker {leader} was not in sync, but holds every offset that is known to be committed."
+    holds = "but holds every offset that is known to be committed"
+    return f"Broker {leader} was not in sync, {holds}.{_unknown_since(candidates, chosen)}"
+
+
+def _unknown_since(candidates: list[Candidate], chosen: Candidate) -> str:
+    """Reports are some seconds apart, and whoever led acknowledged records after its last one."""
+    others = [
+        other
+        for other in candidates
+        if other.node_id != chosen.node_id and (other.in_isr or other.in_elr or other.in_doubt)
+    ]
+    if not others:
+        return ""
+    if len(others) == 1:
+        whose = f"broker {others[0].node_id}, which had all that was acknowledged,"
+    else:
+        whose = f"{_brokers(tuple(other.node_id for other in others))}, which had all that was acknowledged,"
+    ages = [other.age_ms for other in others if other.age_ms >= 0]
+    if not ages:
+        return f" Of {whose} nothing has been reported since: how many records were acknowledged is not known."
+    return (
+        f" That is known from the last report of {whose} {min(ages) / 1000:.1f} s ago. How many records were "
+        "acknowledged after it is not known; they are lost too."
+    )
