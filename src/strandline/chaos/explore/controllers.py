@@ -1,0 +1,231 @@
+"""The explored controller: the product's machine on committed metadata, one command at a time.
+
+What a command appends counts as committed at once: how the quorum commits is explored by itself. In which order the
+replicas are assigned is forgotten: a command is carried out for each order, so that every node may be the preferred
+one, and nodes can be renamed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import permutations
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from strandline.chaos.explore.brokers import CLUSTER, ENDPOINT, NOW_MS
+from strandline.chaos.explore.logs import TOPIC_ID, TOPIC_PARTITION
+from strandline.chaos.explore.model import NODES
+from strandline.chaos.explore.values import Node
+from strandline.cluster.replica_feed import ReplicaFeed
+from strandline.controller import api
+from strandline.controller.machine import brokers, isr
+from strandline.controller.machine.election import Election
+from strandline.controller.machine.result import Result
+from strandline.controller.machine.sessions import ProbeFinding
+from strandline.controller.machine.state import MachineSettings, MachineState
+from strandline.controller.metadata.config_resolver import ConfigResolver
+from strandline.controller.metadata.delta import MetadataDelta
+from strandline.controller.metadata.image import (
+    METADATA_VERSION,
+    BrokerInfo,
+    MetadataImage,
+    PartitionInfo,
+    TopicInfo,
+    topic_resource,
+)
+from strandline.proto.errors import FatalError, KafkaError
+from strandline.proto.ids import BrokerEpoch, LeaderEpoch, Offset, PartitionEpoch
+from strandline.replica.states import BrokerState, PartitionState
+
+RESOLVER = ConfigResolver({})
+
+
+class Metadata(NamedTuple):
+    """What is committed: the brokers and the partition."""
+
+    brokers: dict[Node, BrokerInfo]
+    partition: PartitionInfo
+    min_isr: int
+
+
+def first_metadata(min_isr: int) -> Metadata:
+    """Three brokers, all in sync, of which one leads."""
+    infos = {
+        node: BrokerInfo(node, _incarnation(1), BrokerEpoch(1), {}, ENDPOINT, None, False, False) for node in NODES
+    }
+    partition = PartitionInfo(0, NODES, NODES, (), (), NODES[0], LeaderEpoch(0), PartitionEpoch(0), False)
+    return Metadata(infos, partition, min_isr)
+
+
+def image_of(metadata: Metadata, order: tuple[Node, ...] = NODES) -> MetadataImage:
+    """The metadata as the product has them, with the replicas in one of their orders."""
+    partition = replace(metadata.partition, replicas=order)
+    topic = TopicInfo(TOPIC_PARTITION.topic, TOPIC_ID, {0: partition})
+    return MetadataImage(
+        CLUSTER,
+        METADATA_VERSION,
+        brokers=dict(metadata.brokers),
+        topics={topic.name: topic},
+        topic_by_id={TOPIC_ID: topic},
+        configs={topic_resource(topic.name): {"min.insync.replicas": str(metadata.min_isr)}},
+    )
+
+
+Command = Callable[[MachineState], Any]
+"""Runs one of the product's commands, applies its records, and returns its answer."""
+
+
+def carried_out(metadata: Metadata, command: Command) -> Iterator[tuple[Metadata, Any]]:
+    """What a command may come to: the metadata after it, and its answer (a KafkaError where it is refused, a FatalError
+    where it would make metadata that nobody can replay)."""
+    met: dict[Any, None] = {}
+    for order in permutations(NODES):
+        state = MachineState(image_of(metadata, order), RESOLVER, random.Random(0), MachineSettings(), NOW_MS)
+        try:
+            answer = command(state)
+        except (KafkaError, FatalError) as error:
+            answer = error
+        after = _metadata_of(state.image, metadata.min_isr)
+        key = (tuple(sorted(after.brokers.items())), after.partition, _plain(answer))
+        if repr(key) not in met:
+            met[repr(key)] = None
+            yield after, answer
+
+
+def _plain(answer: Any) -> Any:
+    return answer.code if isinstance(answer, KafkaError) else str(answer)
+
+
+def _metadata_of(image: MetadataImage, min_isr: int) -> Metadata:
+    partition = image.partition(TOPIC_PARTITION.topic, 0)
+    assert partition is not None
+    sorted_ = replace(
+        partition,
+        replicas=NODES,
+        isr=tuple(sorted(partition.isr)),
+        eligible_leader_replicas=tuple(sorted(partition.eligible_leader_replicas)),
+        last_known_elr=tuple(sorted(partition.last_known_elr)),
+    )
+    return Metadata(dict(image.brokers), sorted_, min_isr)
+
+
+def _run(state: MachineState, result: Result[Any]) -> Any:
+    if result.records:
+        state.apply(result.records, 0)
+    return result.reply
+
+
+# Commands
+
+
+def fence(node: Node) -> Command:
+    """A broker's session has ended."""
+    return lambda state: _run(state, Result(None, brokers.fence(state, node, "explored")))
+
+
+def unfence(node: Node, epoch: int) -> Command:
+    """A broker that knows its registration sends a heartbeat."""
+    beat = api.Heartbeat(node, BrokerEpoch(epoch), Offset(epoch), want_fence=False, want_shutdown=False)
+    return lambda state: _run(state, brokers.heartbeat(state, beat, 0, NOW_MS))
+
+
+def register(node: Node, life: int, previous: int) -> Command:
+    """A new process of a broker registers: the old one is known to be dead, and fenced first if it was not."""
+    request = api.RegisterBrokerRequest(
+        CLUSTER, node, _incarnation(life), {}, ENDPOINT, previous_broker_epoch=BrokerEpoch(previous)
+    )
+
+    def command(state: MachineState) -> Any:
+        if not state.image.brokers[node].fenced:
+            _run(state, Result(None, brokers.fence(state, node, "for another process answers")))
+            state.sessions.mark_fenced(node)
+        return _register_as(state, request, life)
+
+    return command
+
+
+def register_unfenced(node: Node, life: int, previous: int) -> Command:
+    """The same, where the old process is known to be dead, and is not fenced yet."""
+    request = api.RegisterBrokerRequest(
+        CLUSTER, node, _incarnation(life), {}, ENDPOINT, previous_broker_epoch=BrokerEpoch(previous)
+    )
+
+    def command(state: MachineState) -> Any:
+        sessions = state.sessions
+        sessions.stream_opened(node)
+        sessions.stream_broke(node, NOW_MS)
+        sessions.due_probes(NOW_MS)
+        sessions.probed(node, ProbeFinding.OTHER_PROCESS, NOW_MS)
+        return _register_as(state, request, life)
+
+    return command
+
+
+def _register_as(state: MachineState, request: api.RegisterBrokerRequest, life: int) -> Any:
+    """Register at the offset that makes `life` the broker epoch: only which process is newer matters here."""
+    trial = MachineState(state.image, state.resolver, state.rng, state.settings, NOW_MS)
+    trial.sessions = state.sessions
+    records = len(brokers.register_broker(trial, request, 0, NOW_MS).records)
+    return _run(state, brokers.register_broker(state, request, life - records + 1, NOW_MS))
+
+
+def alter(node: Node, broker_epoch: int, item: Any) -> Command:
+    """A leader's proposal is judged."""
+    request = api.AlterPartitionRequest(
+        node,
+        BrokerEpoch(broker_epoch),
+        (
+            api.AlterPartitionItem(
+                item.topic_id,
+                item.partition,
+                item.leader_epoch,
+                item.partition_epoch,
+                tuple(api.IsrMember(member.node_id, member.broker_epoch) for member in item.new_isr),
+                item.recovering,
+            ),
+        ),
+    )
+    return lambda state: _run(state, isr.alter_partition(state, request))
+
+
+def prefer() -> Command:
+    """Give the leadership back to the preferred leader."""
+    return _prefer
+
+
+def _prefer(state: MachineState) -> Any:
+    topic, partition = next(iter(state.image.partitions()))
+    record = state.change(topic, partition, "preferred leader is back", election=Election.PREFERRED).build()
+    return _run(state, Result(None, [] if record is None else [record]))
+
+
+def _incarnation(life: int) -> UUID:
+    return UUID(int=life)
+
+
+# To the brokers
+
+
+class _Changes:
+    """Takes what the product's feed makes of an image."""
+
+    def __init__(self) -> None:
+        self.given: tuple[list[PartitionState], list[Any], dict[Any, BrokerState]] = ([], [], {})
+
+    def apply(self, changes: list[PartitionState], deleted: list[Any], states: dict[Any, BrokerState]) -> None:
+        self.given = (changes, deleted, states)
+
+
+def as_replicas_see_it(
+    node: Node, metadata: Metadata
+) -> tuple[list[PartitionState], list[Any], dict[Any, BrokerState]]:
+    """The metadata in the replicas' own values."""
+    image = image_of(metadata)
+    delta = MetadataDelta(image)
+    delta.partitions = {TOPIC_ID: {0: None}}
+    delta.brokers = dict(image.brokers)  # type: ignore[arg-type]
+    taken = _Changes()
+    ReplicaFeed(node, RESOLVER, taken).on_metadata(delta, image)  # type: ignore[arg-type]
+    return taken.given

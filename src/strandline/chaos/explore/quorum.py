@@ -1,0 +1,405 @@
+"""The explored quorum: three voters, the calls between them, and everything that can happen to either."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from strandline.chaos.explain.recorder import QUORUM
+from strandline.chaos.explore import quorum_rules as rules
+from strandline.chaos.explore.calls import BROKEN, Call, Calls, kind_of
+from strandline.chaos.explore.model import FIRST_MESSAGE, FIRST_NODE, NODES, RENAMINGS, SHARED, State, Step, View, Violation
+from strandline.chaos.explore.parts import Parts
+from strandline.chaos.explore.quorum_rules import History, Look, look
+from strandline.chaos.explore.trace import prelude
+from strandline.chaos.explore.values import Node
+from strandline.chaos.explore.voters import CODEC, Answered, Voter
+from strandline.controller.raft.messages import SendRequest
+from strandline.proto.errors import FatalError
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumBounds:
+    """How far the search goes.
+
+    Attributes:
+        epochs: the last epoch that anybody may open.
+        records: how many records clients append in all; leader changes come on top.
+        crashes: processes that end and start again, with or without the tail that was not synced.
+        timeouts: timers that run out: elections that are begun, leaders that resign.
+        network: requests that are given up or arrive twice, answers that are held back. Calls that nobody carries out
+            cost nothing.
+        snapshots: snapshots that are taken.
+    """
+
+    epochs: int = 2
+    records: int = 1
+    crashes: int = 1
+    timeouts: int = 4
+    network: int = 0
+    snapshots: int = 0
+
+
+class Outcome(NamedTuple):
+    """What one voter does in one step, in digests."""
+
+    voter: int
+    requests: tuple[int, ...]
+    """Calls that it makes."""
+    answers: dict[int, int]
+    """Calls that it held -> the same calls, answered."""
+    new_role: bool
+    """What its present role had asked nobody waits for any more."""
+    violation: Violation | None
+
+
+_NETWORK, _CRASHES, _RECORDS, _TIMEOUTS, _SNAPSHOTS = 1, 1 << 4, 1 << 8, 1 << 12, 1 << 16
+"""Units of the packed budget, one number: what is left of each, and how many records were written."""
+
+_PLENTY = 0xFF0FF
+
+
+class QuorumModel:
+    """Calls are carried out and answered at once, unless the budget of the network is spent on something else.
+
+    A fetch that its leader holds is answered later, when it pleases. Calls of a role that is over are forgotten, or at
+    the network's cost stay under way. A process that ends starts again at once: a voter that stays down is one that
+    nothing reaches and whose timers do not run out.
+    """
+
+    name = "quorum"
+    subject = QUORUM
+
+    def __init__(self, bounds: QuorumBounds, after: Sequence[str] = ()) -> None:
+        """The search begins after the steps named `after`, which cost nothing but records."""
+        self.bounds = bounds
+        self._prelude = tuple(after)
+        self.parts = Parts(CODEC, RENAMINGS)
+        self.calls = Calls(self.parts)
+        self._outcomes: dict[tuple[Any, ...], Outcome] = {}
+        self._looks: dict[int, Look] = {}
+        self._histories: dict[int, History] = {}
+        self._judged: dict[tuple[Any, ...], int | Violation] = {}
+
+    # Starts
+
+    def starts(self) -> Sequence[State]:
+        """Three voters without a past, started, and led through the prelude."""
+        voters = []
+        for node in NODES:
+            voter = Voter(node)
+            voter.start_process()
+            voters.append(self.parts.put(voter))
+        bounds = self.bounds
+        budget = (
+            bounds.network * _NETWORK
+            + bounds.crashes * _CRASHES
+            + bounds.timeouts * _TIMEOUTS
+            + bounds.snapshots * _SNAPSHOTS
+        )
+        return [prelude(self, (_PLENTY, *voters, self.parts.put(History())), self._prelude, _RECORDS, budget)]
+
+    # Steps
+
+    def steps(self, state: State) -> Iterator[Step]:
+        """Everything that can happen next."""
+        for node in NODES:
+            yield from self._node_steps(state, node)
+        before = -1
+        for digest in state[FIRST_MESSAGE:]:
+            if digest != before:
+                yield from self._call_steps(state, digest)
+            before = digest
+
+    def _node_steps(self, state: State, node: Node) -> Iterator[Step]:
+        budget = state[0]
+        now = self._look(state[node])
+        if budget & 0xF000:
+            yield from self._one(state, node, ("timeout",), _TIMEOUTS)
+        written = budget // _RECORDS & 0xF
+        if now.leads and written < self.bounds.records:
+            yield from self._one(state, node, ("append", written), -_RECORDS)
+        if now.syncing:
+            yield from self._one(state, node, ("sync",), 0)
+        if budget & 0xF0:
+            for kept in range(now.unsynced + 1):
+                yield from self._one(state, node, ("crash", kept), _CRASHES)
+        if budget & 0xF0000 and now.high_watermark > now.start.offset and not now.unsynced:
+            yield from self._one(state, node, ("snapshot",), _SNAPSHOTS)
+
+    def _one(self, state: State, node: Node, event: tuple[Any, ...], cost: int) -> Iterator[Step]:
+        """A step of one voter by itself."""
+        outcome = self._outcome(state[node], node, event, 0)
+        calls = state[FIRST_MESSAGE:]
+        if event[0] == "crash":
+            broken = self.calls.broken
+            calls = tuple([broken(call, node) for call in calls])
+        yield from self._after((event[0], node, *event[1:]), state, node, outcome, calls, state[0] - cost)
+
+    def _call_steps(self, state: State, digest: int) -> Iterator[Step]:
+        call = self.calls.get(digest)
+        rest = _without(state[FIRST_MESSAGE:], digest)
+        spare = state[0] & 0xF
+        if call.response is not None:
+            yield from self._answer(("answer", digest), state, digest, call, rest, state[0])
+        elif not call.parked:
+            yield from self._carry_out(state, digest, call, rest)
+        if spare and call.current:
+            outcome = self._outcome(state[call.caller], call.caller, ("failed",), digest)
+            kept = rest if call.parked else (*rest, self.calls.given_up(digest))
+            yield from self._after(("given up", digest), state, call.caller, outcome, kept, state[0] - _NETWORK)
+
+    def _answer(
+        self, event: tuple[Any, ...], state: State, digest: int, call: Call, rest: tuple[int, ...], budget: int
+    ) -> Iterator[Step]:
+        """The answer arrives, or the news that there is none."""
+        if not call.heard:
+            return
+        kind = "broken" if call.response == BROKEN else "answered"
+        outcome = self._outcome(state[call.caller], call.caller, (kind,), digest)
+        yield from self._after(event, state, call.caller, outcome, rest, budget)
+
+    def _carry_out(self, state: State, digest: int, call: Call, rest: tuple[int, ...]) -> Iterator[Step]:
+        """The request arrives; its answer at once, or held back; once, or again later."""
+        arrived = self.calls.arriving(digest, rest)
+        outcome = self._outcome(state[call.target], call.target, ("asked",), arrived)
+        yield from self._arrived(("call", digest), state, call, arrived, outcome, rest, state[0])
+        if state[0] & 0xF:
+            again = (*rest, self.calls.given_up(digest))
+            yield from self._arrived(
+                ("call twice", digest), state, call, arrived, outcome, again, state[0] - _NETWORK
+            )
+
+    def _arrived(
+        self,
+        event: tuple[Any, ...],
+        state: State,
+        call: Call,
+        arrived: int,
+        outcome: Outcome,
+        rest: tuple[int, ...],
+        budget: int,
+    ) -> Iterator[Step]:
+        answer = outcome.answers.get(arrived)
+        if not call.heard:
+            yield from self._after(event, state, call.target, outcome, rest, budget)
+        elif answer is None:
+            yield from self._after(event, state, call.target, outcome, (*rest, arrived), budget)
+        else:
+            if budget & 0xF:
+                held = ("held", *event)
+                yield from self._after(held, state, call.target, outcome, (*rest, answer), budget - _NETWORK)
+            answered = self.calls.get(answer)
+            for step in self._after(event, state, call.target, outcome, rest, budget):
+                if step.state is None:
+                    yield step
+                else:
+                    calls = step.state[FIRST_MESSAGE:]
+                    yield from self._answer(step.event, step.state, answer, answered, calls, step.state[0])
+
+    # What follows from one voter's step
+
+    def _after(
+        self,
+        event: tuple[Any, ...],
+        state: State,
+        node: Node,
+        outcome: Outcome,
+        calls: Sequence[int],
+        budget: int,
+    ) -> Iterator[Step]:
+        """The states that a voter's step leads to: one, and at the network's cost one for each call that stays under
+        way although the role that made it is over."""
+        if outcome.violation is not None:
+            yield Step(event, None, outcome.violation)
+            return
+        voter = outcome.voter
+        if self._look(voter).epoch > self.bounds.epochs:
+            return
+        shared = self._judge(state, node, voter)
+        if isinstance(shared, Violation):
+            yield Step(event, None, shared)
+            return
+        over: list[int] = []
+        answers = outcome.answers
+        if outcome.new_role:
+            under_way = []
+            for digest in calls:
+                call = self.calls.get(digest)
+                if call.caller == node and call.current:
+                    if not call.parked:
+                        over.append(self.calls.over(digest))
+                else:
+                    under_way.append(answers.get(digest, digest))
+        elif answers:
+            under_way = [answers.get(digest, digest) for digest in calls]
+        else:
+            under_way = list(calls)
+        under_way += outcome.requests
+        one, two, three = state[1], state[2], state[3]
+        if node == 1:
+            one = voter
+        elif node == 2:
+            two = voter
+        else:
+            three = voter
+        under_way.sort()
+        yield Step(event, (budget, one, two, three, shared, *under_way))
+        if over and budget & 0xF:
+            for late in over:
+                yield Step(
+                    (*event, late), (budget - _NETWORK, one, two, three, shared, *sorted([*under_way, late]))
+                )
+
+    def _judge(self, state: State, node: Node, voter: int) -> int | Violation:
+        """The history after a step of `node`, or what it broke."""
+        if state[node] == voter:
+            return state[SHARED]
+        key = (*state[FIRST_NODE:FIRST_MESSAGE], node, voter)
+        known = self._judged.get(key)
+        if known is None:
+            known = self._judged[key] = self._judge_anew(state, node, voter)
+        return known
+
+    def _judge_anew(self, state: State, node: Node, voter: int) -> int | Violation:
+        before, after = self._look(state[node]), self._look(voter)
+        if before == after:
+            return state[SHARED]
+        history: History = self._history(state[SHARED])
+        known = history
+        if after.leads and after.leads != before.leads:
+            judged = rules.new_leader(history, node, after)
+            if isinstance(judged, Violation):
+                return judged
+            history = judged
+        if after.high_watermark > before.high_watermark:
+            judged = rules.commit(history, node, after)
+            if isinstance(judged, Violation):
+                return judged
+            history = judged
+        others = [self._look(state[other]) for other in NODES if other != node]
+        if before.disk != after.disk or history is not known:
+            violation = rules.majority_holds((after, *others), history.committed)
+            if violation is not None:
+                return violation
+        if before.log != after.log:
+            for other in others:
+                violation = rules.logs_match(after, other)
+                if violation is not None:
+                    return violation
+        return state[SHARED] if history is known else self.parts.put(history)
+
+    # One voter's step, computed once
+
+    def _outcome(self, digest: int, node: Node, event: tuple[Any, ...], call: int) -> Outcome:
+        key = (digest, event, call)
+        known = self._outcomes.get(key)
+        if known is None:
+            known = self._outcomes[key] = self._compute(digest, node, event, call)
+        return known
+
+    def _compute(self, digest: int, node: Node, event: tuple[Any, ...], call_digest: int) -> Outcome:
+        voter: Voter = self.parts.get(digest)
+        before = look(voter)
+        role = voter.core.role
+        call = self.calls.get(call_digest) if call_digest else None
+        try:
+            sent = _do(voter, event, call)
+        except (AssertionError, FatalError) as error:
+            name = "FatalError" if isinstance(error, FatalError) else "CoreAssertion"
+            return Outcome(digest, (), {}, False, Violation(name, f"{node}: {error or 'an assertion failed'}"))
+        violation = rules.judge_step(node, before, look(voter), sent, restarted=event[0] == "crash")
+        new_role = voter.core.role is not role
+        put = self.calls.put
+        requests = tuple(put(Call(node, one.to, one.request)) for one in sent if isinstance(one, SendRequest))
+        answers = {
+            put(one.token): put(one.token._replace(response=one.response, parked=False, copy=0))
+            for one in sent
+            if isinstance(one, Answered)
+        }
+        return Outcome(self.parts.put(voter), requests, answers, new_role, violation)
+
+    def _look(self, digest: int) -> Look:
+        known = self._looks.get(digest)
+        if known is None:
+            known = self._looks[digest] = look(self.parts.get(digest))
+        return known
+
+    def _history(self, digest: int) -> History:
+        known = self._histories.get(digest)
+        if known is None:
+            known = self._histories[digest] = self.parts.get(digest)
+        return known
+
+    def forget(self, but: set[int]) -> None:
+        """Forget every part that is not named, and all that was computed from it."""
+        self.parts.forget(but)
+        self.calls = Calls(self.parts)
+        for computed in (self._outcomes, self._looks, self._histories, self._judged):
+            computed.clear()
+
+    # What is told
+
+    def view(self, state: State) -> View:
+        """A state as it is told."""
+        looks = {f"n{int(node)}": self._look(state[node]) for node in NODES}
+        words = {name: rules.tell_voter(one) for name, one in looks.items()}
+        committed = self._history(state[SHARED]).committed
+        words["committed"] = rules.tell_log(committed)
+        replicas = {name: rules.tell_point(one) for name, one in looks.items()}
+        calls = [self._tell_call(digest) for digest in state[FIRST_MESSAGE:]]
+        words["under way"] = ", ".join(calls) or "nothing"
+        return View(replicas, None, words)
+
+    def tell(self, state: State, event: tuple[Any, ...]) -> str:
+        """The name of a step."""
+        kind, what, *more = event
+        if kind == "held":
+            return "held " + self.tell(state, tuple(event[1:]))
+        if kind in ("call", "call twice", "answer", "given up"):
+            words = [kind, self._tell_way(what), *(f"late {self._tell_way(one)}" for one in more)]
+            return " ".join(words)
+        if kind == "timeout":
+            return " ".join([f"timeout {int(what)}", *(f"late {self._tell_way(one)}" for one in more)])
+        if kind == "crash":
+            late = (f"late {self._tell_way(one)}" for one in more[1:])
+            return " ".join([f"crash {int(what)} keeps {more[0]}", *late])
+        return " ".join(str(word) for word in event)
+
+    def _tell_way(self, digest: int) -> str:
+        call = self.calls.get(digest)
+        return f"{int(call.caller)}->{int(call.target)} {kind_of(call.request)}"
+
+    def _tell_call(self, digest: int) -> str:
+        call = self.calls.get(digest)
+        way = f"{int(call.caller)}->{int(call.target)} {kind_of(call.request)}"
+        if call.response is not None:
+            return f"{way} {'broken' if call.response == BROKEN else 'answered'}"
+        return f"{way} {'held' if call.parked else ''}{'' if call.current else ' of old'}".rstrip()
+
+
+def _do(voter: Voter, event: tuple[Any, ...], call: Call | None) -> list[Any]:
+    """Let one thing happen to a voter."""
+    kind = event[0]
+    if kind == "timeout":
+        return voter.time_out()
+    if kind == "append":
+        return voter.append(event[1])
+    if kind == "sync":
+        return voter.synced()
+    if kind == "snapshot":
+        return voter.take_snapshot()
+    if kind == "crash":
+        return voter.crash(event[1])
+    assert call is not None
+    if kind == "asked":
+        return voter.asked(call, call.request)
+    if kind == "answered":
+        return voter.answered(call.target, call.request, call.response, current=call.current)
+    return voter.failed(call.target, call.request, broken=kind == "broken")
+
+
+def _without(calls: tuple[int, ...], digest: int) -> tuple[int, ...]:
+    place = calls.index(digest)
+    return calls[:place] + calls[place + 1 :]
