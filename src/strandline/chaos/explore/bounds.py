@@ -1,61 +1,106 @@
-"""The models by name, and the bounds that have one."""
+"""How far a search goes: the bounds of each model, and those that have a name.
+
+Every step that is a fault or a wish of somebody costs: the bounds say how many of each one path may have. What the
+product does by itself costs nothing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from strandline.chaos.explore.model import Model
 
 
-class Preset(NamedTuple):
-    """Bounds with a name: what they are for, and how many states they were found to have (0: more than were met)."""
+def _bound(default: int, what: str) -> Any:
+    return field(default=default, metadata={"help": what})
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumBounds:
+    """Of three voters."""
+
+    epochs: int = _bound(2, "The last epoch that anybody may open.")
+    records: int = _bound(1, "Records that clients append, in all; leader changes come on top.")
+    crashes: int = _bound(1, "Processes that end and start again, with or without the tail that was not synced.")
+    timeouts: int = _bound(3, "Timers that run out: elections that are begun, leaders that resign.")
+    network: int = _bound(
+        0,
+        "Requests that are given up, arrive twice or outlive the role that made them, answers that are held back. "
+        "Calls that nobody carries out cost nothing.",
+    )
+    snapshots: int = _bound(0, "Snapshots that are taken of what is committed, the log below them being deleted.")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionBounds:
+    """Of three brokers with one partition, and its controller."""
+
+    min_isr: int = _bound(2, "min.insync.replicas.")
+    leader_epochs: int = _bound(2, "The last leader epoch; the first is 0.")
+    changes: int = _bound(5, "The last partition epoch; the first is 0.")
+    records: int = _bound(2, "Records that clients append, in all.")
+    crashes: int = _bound(
+        1, "Processes that end, with or without the tail that was not synced; a follower's syncs that fail."
+    )
+    stops: int = _bound(
+        0, "Processes that stop politely: leaderships move away, everything is synced, a marker says so."
+    )
+    delays: int = _bound(
+        1,
+        "How often a broker is slow: its sync, what it says, what its leader sends, or the metadata take longer than "
+        "what happens next. -1: nothing happens at once; every frame, sync and change of metadata is its own step.",
+    )
+    network: int = _bound(
+        0, "Frames and answers that are held back by themselves, proposals that arrive twice, streams that break."
+    )
+    fences: int = _bound(0, "Brokers that are fenced although they live.")
+    moves: int = _bound(0, "Elections of another member of the ISR, as the balancing of leaders asks for them.")
+    lags: int = _bound(1, "Followers that are found lagging.")
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """Bounds with a name, and what they are for. `after`: steps after which the search begins, with `;` between."""
 
     name: str
     purpose: str
-    bounds: dict[str, int]
+    bounds: QuorumBounds | PartitionBounds
     after: str = ""
-    """Steps, with `; ` between them, after which the search begins."""
 
 
 PRESETS: dict[str, tuple[Preset, ...]] = {
     "quorum": (
-        Preset(
-            "small",
-            "elections with a record and a crash; seconds",
-            {"epochs": 1, "records": 1, "crashes": 1, "timeouts": 2},
-        ),
-        Preset(
-            "usual",
-            "two epochs, a record, a crash, three timers; minutes",
-            {"epochs": 2, "records": 1, "crashes": 1, "timeouts": 3},
-        ),
+        Preset("small", "one epoch, a record, a crash: seconds", QuorumBounds(epochs=1, timeouts=2)),
+        Preset("usual", "two epochs, a record, a crash, three timers: minutes", QuorumBounds()),
     ),
     "partition": (
-        Preset("small", "one broker slow, one crash, two records; seconds", {"delays": 1, "crashes": 1, "records": 2}),
-        Preset("usual", "two brokers slow, one crash, two records; minutes", {"delays": 2, "crashes": 1, "records": 2}),
+        Preset("small", "one broker slow, one crash, two records: seconds", PartitionBounds()),
+        Preset("usual", "two brokers slow, one crash, two records: minutes", PartitionBounds(delays=2)),
     ),
 }
 
 
-def make_model(name: str, bounds: dict[str, int], after: Sequence[str] = ()) -> Model:
-    """A model within bounds. What is not named is as the model has it.
+def preset_of(model: str, name: str) -> Preset:
+    """A preset. Raises KeyError where the model has none of that name."""
+    return {preset.name: preset for preset in PRESETS[model]}[name]
 
-    Raises:
-        ValueError: the model has no such bound. The steps `after` which it begins are taken when its starts are asked
-            for, and may raise NoSuchStep then.
-    """
-    model: Any
-    kind: Any
-    if name == "quorum":
-        from strandline.chaos.explore.quorum import QuorumBounds as kind  # noqa: N813
-        from strandline.chaos.explore.quorum import QuorumModel as model  # noqa: N813
-    else:
-        from strandline.chaos.explore.partition import PartitionBounds as kind  # noqa: N813
-        from strandline.chaos.explore.partition import PartitionModel as model  # noqa: N813
-    known = [field.name for field in fields(kind)]
-    unknown = [bound for bound in bounds if bound not in known]
-    if unknown:
-        raise ValueError(f"the {name} has no bound {unknown[0]!r}; there are {', '.join(known)}")
-    return model(kind(**bounds), after)  # type: ignore[no-any-return]
+
+def make_model(name: str, bounds: QuorumBounds | PartitionBounds, after: Sequence[str] = ()) -> Model:
+    """A model within bounds. The steps `after` which it begins are taken when its starts are asked for, and may raise
+    NoSuchStep then."""
+    if isinstance(bounds, QuorumBounds):
+        from strandline.chaos.explore.quorum import QuorumModel
+
+        assert name == QuorumModel.name
+        return QuorumModel(bounds, after)
+    from strandline.chaos.explore.partition import PartitionModel
+
+    assert name == PartitionModel.name
+    return PartitionModel(bounds, after)
+
+
+def changed(bounds: Any, changes: dict[str, int]) -> Any:
+    """Bounds with some of them set anew. Raises TypeError for one that does not exist."""
+    return replace(bounds, **changes)

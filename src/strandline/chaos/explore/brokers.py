@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from strandline.chaos.explore.logs import TOPIC_ID, TOPIC_PARTITION, Entry, ModelLog
-from strandline.chaos.explore.values import Codec, Fresh, Node
+from strandline.chaos.explore.logs import TOPIC_ID, TOPIC_PARTITION, ModelLog
+from strandline.chaos.explore.values import Codec, Fresh
 from strandline.log.config import LogConfig
 from strandline.log.epochs import LeaderEpochs
 from strandline.proto.error_codes import ErrorCode
@@ -24,7 +24,7 @@ from strandline.replica.core.leader import LeaderCore
 from strandline.replica.core.progress import FollowerProgress
 from strandline.replica.fetcher import Fetcher
 from strandline.replica.following import Following
-from strandline.replica.leader_stream import FollowerLink, Subscription
+from strandline.replica.leader_stream import FollowerLink
 from strandline.replica.partition import Partition
 from strandline.replica.partition_set import PartitionSet
 from strandline.replica.publisher import Publisher
@@ -36,7 +36,6 @@ from strandline.replica.states import (
     BrokerState,
     PartitionState,
     ReplicaConfig,
-    Role,
 )
 from strandline.replica.streams import Streams
 
@@ -125,6 +124,7 @@ class Broker:
         life: how many processes have run here; the broker epoch of the present one.
         asked: what is on its way to the controller: NOTHING, THE_PENDING change of the ISR, or AN_OLDER one, whose
             answer says nothing any more.
+        clean: the broker epoch of a process that has ended as it should, by the marker it left; else -1.
         slow: what takes longer here than elsewhere (see `strandline.chaos.explore.partition`).
         trouble: what must not happen, if it happened in this step.
     """
@@ -132,6 +132,7 @@ class Broker:
     __slots__ = (
         "asked",
         "broker_epoch",
+        "clean",
         "log",
         "node_id",
         "partitions",
@@ -145,9 +146,9 @@ class Broker:
     clock = CLOCK
     config = CONFIG
     rng = random.Random(0)
-    rpc = None
+    rpc: Any = None
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeId) -> None:
         self.node_id = node
         self.log = ModelLog()
         self.broker_epoch = BrokerEpoch(NO_BROKER_EPOCH)
@@ -155,6 +156,7 @@ class Broker:
         self.streams: ExploredStreams | None = None
         self.publisher: Publisher | None = None
         self.asked = NOTHING
+        self.clean = int(NO_BROKER_EPOCH)
         self.slow: tuple[str, ...] = ()
         self.trouble = ""
 
@@ -192,6 +194,7 @@ class Broker:
         """A process starts on what the disk holds, and is registered."""
         self.broker_epoch = BrokerEpoch(epoch)
         log_dir: Any = LogDir(self.log, 0)
+        self.clean = int(NO_BROKER_EPOCH)
         self.partitions = PartitionSet(self.node_id, log_dir, CLOCK, CONFIG, self)
         self.streams = ExploredStreams(self)
         self.streams._started = True
@@ -204,6 +207,23 @@ class Broker:
         self.partitions = self.streams = self.publisher = None
         self.asked = NOTHING
         self.slow = ()
+
+    def stop(self) -> None:
+        """The process ends as it should: everything is synced, and says so."""
+        while self.log.unsynced:
+            self.log.mark()
+            self.log.synced()
+        epoch = self.broker_epoch
+        self.crash(0)
+        self.clean = int(epoch)
+
+    def sync_fails(self) -> None:
+        """The sync under way fails: the partition is offline here until the machine starts anew."""
+        partition = self.partition
+        assert partition is not None
+        self.log.syncing = -1
+        partition.fail("a sync failed")
+        self.stopped(partition)
 
     def apply(
         self, changes: list[PartitionState], deleted: list[TopicIdPartition], brokers: Mapping[NodeId, BrokerState]
@@ -242,7 +262,7 @@ class Broker:
             assert self.streams is not None
             self.streams.synced(partition)
 
-    def lags(self, follower: Node) -> None:
+    def lags(self, follower: NodeId) -> None:
         """A follower has not caught up for replica.lag.time.max.ms."""
         core, partition = self.core, self.partition
         assert partition is not None
@@ -329,14 +349,14 @@ class Broker:
         assert fetcher is not None
         return fetcher._next_frame()
 
-    def told_by_follower(self, follower: Node, frame: bytes) -> None:
+    def told_by_follower(self, follower: NodeId, frame: bytes) -> None:
         """A follower's frame arrives."""
         assert self.streams is not None
         link = self.streams._links.get(follower)
         if link is not None and not link.closed:
             frames.read_requests(frame, link)
 
-    def offer(self, follower: Node) -> bytes:
+    def offer(self, follower: NodeId) -> bytes:
         """Everything that there is for a follower now, as one frame."""
         assert self.streams is not None
         assert self.publisher is not None
@@ -355,7 +375,7 @@ class Broker:
         if fetcher is not None:
             fetcher._disconnected()
 
-    def hang_up(self, follower: Node) -> None:
+    def hang_up(self, follower: NodeId) -> None:
         """The stream of a follower broke."""
         assert self.streams is not None
         link = self.streams._links.pop(follower, None)
@@ -424,18 +444,17 @@ class Broker:
         self.trouble = str(error)
 
 
-def _member(member: Any) -> Node:
-    node: Node = member.node_id
+def _member(member: Any) -> Any:
+    return member.node_id
+
+
+def _itself(node: Any) -> Any:
     return node
-
-
-def _itself(node: Any) -> Node:
-    return node  # type: ignore[no-any-return]
 
 
 def broker_codec() -> Codec:
     """What of a broker is its state."""
-    times = {
+    times: dict[tuple[type, str], Any] = {
         (Fetcher, "received_ms"): NOW_MS,
         (Fetcher, "sent_ms"): NOW_MS,
         (Fetcher, "lost_ms"): None,
@@ -447,7 +466,7 @@ def broker_codec() -> Codec:
         (FollowerProgress, "leader_end_at_last_ack"): -1,
         (LeaderCore, "_propose_after_ms"): LONG_AGO_MS,
     }
-    world = {
+    world: dict[tuple[type, str], Any] = {
         (PartitionSet, "_clock"): CLOCK,
         (PartitionSet, "config"): CONFIG,
         (PartitionSet, "_deletions"): Fresh(dict),
@@ -480,7 +499,7 @@ def broker_codec() -> Codec:
         (PartitionState, "partition"): TOPIC_PARTITION.partition,
         (Broker, "trouble"): "",
     }
-    unordered = {
+    unordered: dict[tuple[type, str], Any] = {
         (PartitionState, "replicas"): _itself,
         (PartitionState, "isr"): _itself,
         (Partition, "isr"): _itself,
@@ -498,7 +517,7 @@ def broker_codec() -> Codec:
 
 
 def _by_id(partitions: PartitionSet) -> dict[Any, Partition]:
-    return {(TOPIC_ID, TOPIC_PARTITION.partition): one for one in partitions.partitions.values()}
+    return {(one.state.topic_id, one.state.partition): one for one in partitions.partitions.values()}
 
 
 def _followed(streams: Streams) -> dict[Partition, Fetcher]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from strandline.chaos.explore.parts import Parts
-from strandline.chaos.explore.values import Node
 from strandline.controller.raft.messages import (
     BeginQuorumEpochRequest,
     EndQuorumEpochRequest,
@@ -15,6 +14,7 @@ from strandline.controller.raft.messages import (
     Response,
     VoteRequest,
 )
+from strandline.proto.ids import NodeId
 
 BROKEN = "broken"
 """In place of an answer: the connection broke."""
@@ -31,8 +31,8 @@ class Call(NamedTuple):
         copy: tells a request from a second one of the same caller, while both are held.
     """
 
-    caller: Node
-    target: Node
+    caller: NodeId
+    target: NodeId
     request: Request
     response: Response | str | None = None
     parked: bool = False
@@ -51,7 +51,7 @@ class Calls:
         self._over: dict[int, int] = {}
         self._given_up: dict[int, int] = {}
         self._arriving: dict[int, int] = {}
-        self._broken: dict[tuple[int, Node], int] = {}
+        self._broken: dict[tuple[int, NodeId], int] = {}
 
     def get(self, digest: int) -> Call:
         """The call of a digest."""
@@ -94,7 +94,7 @@ class Calls:
                 return self.put(self.get(found)._replace(copy=1))
         return found
 
-    def broken(self, digest: int, node: Node) -> int:
+    def broken(self, digest: int, node: NodeId) -> int:
         """The call when the process of `node` ends: what it was asked is not answered, what it asked is not heard."""
         key = (digest, node)
         found = self._broken.get(key)

@@ -5,15 +5,22 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from strandline.chaos.explore.bounds import PRESETS, make_model
+from strandline.chaos.explore.bounds import (
+    PRESETS,
+    PartitionBounds,
+    QuorumBounds,
+    changed,
+    make_model,
+    preset_of,
+)
 from strandline.chaos.mutants import MUTANTS, without
 
 if TYPE_CHECKING:
@@ -22,89 +29,105 @@ if TYPE_CHECKING:
     from strandline.chaos.explore.trace import Trace
 
 
-@click.command("explore")
-@click.argument("model_name", metavar="MODEL", type=click.Choice(tuple(PRESETS)))
-@click.option("--preset", default="usual", help="Named bounds: small (seconds) or usual (minutes).")
-@click.option(
-    "--bound", "bounds", multiple=True, metavar="NAME=N", help="Another bound than the preset's; may be repeated."
-)
-@click.option("--after", metavar="STEPS", help="Begin after these steps, with ; between them: they cost nothing.")
-@click.option("--states", type=click.IntRange(1), default=5_000_000, help="End after so many states.")
-@click.option("--depth", type=click.IntRange(1), default=1000, help="End at that depth.")
-@click.option("--minutes", type=float, default=None, help="End after that time.")
-@click.option("--jobs", type=click.IntRange(1), default=2, help="Processes, each with states of its own.")
-@click.option(
-    "--break",
-    "break_name",
-    type=click.Choice(tuple(MUTANTS)),
-    metavar="MUTANT",
-    help="Take a rule out on purpose (see `strandline mutants --list`): some state must break an invariant.",
-)
-@click.option("--replay", metavar="STEPS", help="Do not search: take these steps, with ; between them, or of a file (@FILE).")
-@click.option("--html", type=click.Path(dir_okay=False), help="Write the story of the path as a page.")
-@click.option("--scenario", type=click.Path(dir_okay=False), help="Write the path as a golden scenario.")
-@click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", help="json: one object.")
-def explore(
-    *,
-    model_name: str,
-    preset: str,
-    bounds: tuple[str, ...],
-    after: str | None,
-    states: int,
-    depth: int,
-    minutes: float | None,
-    jobs: int,
-    break_name: str | None,
-    replay: str | None,
-    html: str | None,
-    scenario: str | None,
-    output: str,
-) -> None:
-    """Meet every state of the quorum or of a partition within bounds, and check that none breaks an invariant.
+@click.group("explore")
+def explore() -> None:
+    """Meet every state of the production cores within bounds, and check that none breaks an invariant.
 
-    The pure cores are the product's own; around them every order of messages, syncs, crashes and timers is tried, the
-    shortest first. What is explored, and what each bound means, stands in docs/exploring.md. Exit 1 if an invariant
-    was broken: the path to it is told, and how to walk it again.
+    Seeds of the simulator sample schedules; here every order of messages, syncs, crashes and timers is tried, the
+    shortest first. What is explored, and what each bound means, stands in docs/exploring.md.
+    """
+
+
+def _bounds_options(kind: type) -> Callable[[Any], Any]:
+    def decorate(command: Any) -> Any:
+        for bound in reversed(fields(kind)):
+            name = f"--{bound.name.replace('_', '-')}"
+            command = click.option(name, bound.name, type=int, default=None, help=bound.metadata["help"])(command)
+        return command
+
+    return decorate
+
+
+def _presets(model: str) -> Callable[[Any], Any]:
+    words = "; ".join(f"{preset.name}: {preset.purpose}" for preset in PRESETS[model])
+    names = click.Choice([preset.name for preset in PRESETS[model]])
+    return click.option("--preset", type=names, default="usual", help=f"Bounds with a name. {words}.")
+
+
+def _search_options(command: Any) -> Any:
+    options = (
+        click.option(
+            "--after", metavar="STEPS", help="Begin after these steps, with ; between them; they cost nothing."
+        ),
+        click.option("--states", type=click.IntRange(1), default=5_000_000, help="End after so many states."),
+        click.option("--depth", type=click.IntRange(1), default=1000, help="End at that depth."),
+        click.option("--minutes", type=float, default=None, help="End after that time."),
+        click.option("--jobs", type=click.IntRange(1), default=2, help="Processes, each with states of its own."),
+        click.option(
+            "--break",
+            "break_name",
+            type=click.Choice(tuple(MUTANTS)),
+            metavar="MUTANT",
+            help="Take a rule out on purpose (see `strandline mutants --list`): some step must break an invariant.",
+        ),
+        click.option(
+            "--replay", metavar="STEPS", help="Do not search: take these steps, with ; between them, or those of @FILE."
+        ),
+        click.option("--html", type=click.Path(dir_okay=False), help="Write the story of the path as a page."),
+        click.option("--scenario", type=click.Path(dir_okay=False), help="Write the path as a golden scenario."),
+        click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", help="json: one object."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@explore.command("quorum")
+@_presets("quorum")
+@_bounds_options(QuorumBounds)
+@_search_options
+def quorum(**options: Any) -> None:
+    """Three voters of the metadata quorum: elections, appends, fetches, crashes, snapshots.
+
+    Exit 1 if an invariant was broken: the path to it is told, and how to walk it again.
 
     \b
     strandline explore quorum
-    strandline explore partition --preset small
-    strandline explore partition --bound crashes=2 --bound delays=1 --minutes 10
+    strandline explore quorum --epochs 2 --crashes 0 --network 1
     strandline explore quorum --preset small --break two-votes-an-epoch --html path.html
     """
-    case = _case(model_name, preset, bounds, after, break_name)
-    with without(break_name):
-        model = case.make()
-        if replay is not None:
-            trace = _walk(model, replay)
-            _tell_trace(case, model, trace, html, scenario, output)
-            sys.exit(1 if trace.violation is not None else 0)
-        found = _search(model, states, depth, minutes, jobs)
-        trace = None
-        if found.broken is not None:
-            from strandline.chaos.explore.trace import retrace
-
-            trace = retrace(model, found.broken)
-        _tell_found(case, found, trace, output)
-        if trace is not None:
-            _tell_trace(case, model, trace, html, scenario, output if output == "table" else "none")
-            sys.exit(1)
+    _run("quorum", **options)
 
 
-class _Case:
+@explore.command("partition")
+@_presets("partition")
+@_bounds_options(PartitionBounds)
+@_search_options
+def partition(**options: Any) -> None:
+    """Three brokers with one partition, and its controller: replication, ISR, elections, fencing, registration.
+
+    Exit 1 if an invariant was broken: the path to it is told, and how to walk it again.
+
+    \b
+    strandline explore partition --preset small
+    strandline explore partition --crashes 2 --delays 1 --minutes 10
+    strandline explore partition --network 1 --fences 1 --break isr-instead-of-maximal
+    """
+    _run("partition", **options)
+
+
+@dataclass(frozen=True)
+class Case:
     """What is explored, as the command line names it."""
 
-    def __init__(self, model: str, bounds: Mapping[str, int], after: str, break_name: str | None) -> None:
-        self.model = model
-        self.bounds = dict(bounds)
-        self.after = after
-        self.break_name = break_name
+    model: str
+    bounds: Any
+    after: str = ""
+    break_name: str | None = None
 
     def make(self) -> Model:
-        try:
-            model = make_model(self.model, self.bounds, steps_of(self.after))
-        except ValueError as error:
-            raise click.BadParameter(str(error), param_hint="--bound") from None
+        """The model. Raises BadParameter where it cannot begin after those steps."""
+        model = make_model(self.model, self.bounds, steps_of(self.after))
         try:
             model.starts()
         except ValueError as error:
@@ -114,8 +137,9 @@ class _Case:
     def command(self, steps: list[str]) -> str:
         """The command that walks a path again."""
         words = ["strandline", "explore", self.model]
-        for name, value in self.bounds.items():
-            words += ["--bound", f"{name}={value}"]
+        for name, value in asdict(self.bounds).items():
+            if value != asdict(preset_of(self.model, "usual").bounds)[name]:
+                words += [f"--{name.replace('_', '-')}", str(value)]
         if self.after:
             words += ["--after", self.after]
         if self.break_name is not None:
@@ -128,18 +152,42 @@ def steps_of(text: str) -> list[str]:
     return [name.strip() for name in text.split(";") if name.strip()]
 
 
-def _case(model: str, preset: str, changes: tuple[str, ...], after: str | None, break_name: str | None) -> _Case:
-    found = {one.name: one for one in PRESETS[model]}
-    if preset not in found:
-        there = ", ".join(found)
-        raise click.BadParameter(f"the {model} has no preset {preset!r}; there are {there}", param_hint="--preset")
-    bounds = dict(found[preset].bounds)
-    for change in changes:
-        name, equals, value = change.partition("=")
-        if not equals or not value.lstrip("-").isdigit():
-            raise click.BadParameter(f"{change!r} is not of the form NAME=N", param_hint="--bound")
-        bounds[name] = int(value)
-    return _Case(model, bounds, found[preset].after if after is None else after, break_name)
+def _run(
+    model_name: str,
+    *,
+    preset: str,
+    after: str | None,
+    states: int,
+    depth: int,
+    minutes: float | None,
+    jobs: int,
+    break_name: str | None,
+    replay: str | None,
+    html: str | None,
+    scenario: str | None,
+    output: str,
+    **bounds: int | None,
+) -> None:
+    chosen = preset_of(model_name, preset)
+    wanted = changed(chosen.bounds, {name: value for name, value in bounds.items() if value is not None})
+    case = Case(model_name, wanted, chosen.after if after is None else after, break_name)
+    with without(break_name):
+        model = case.make()
+        if replay is not None:
+            trace = _walk(model, replay)
+            _tell_trace(case, model, trace, html=html, scenario=scenario, output=output)
+            sys.exit(1 if trace.violation is not None else 0)
+        found = _search(model, states, depth, minutes, jobs)
+        path = None
+        if found.broken is not None:
+            from strandline.chaos.explore.trace import retrace
+
+            path = retrace(model, found.broken)
+        _tell_found(case, found, path, output)
+        if path is not None:
+            told = output if output == "table" else ""
+            _tell_trace(case, model, path, html=html, scenario=scenario, output=told)
+            sys.exit(1)
 
 
 def _search(model: Model, states: int, depth: int, minutes: float | None, jobs: int) -> Found:
@@ -164,21 +212,18 @@ def _progress() -> Iterator[Any]:
 
         def told(depth: int, ahead: int, states: int, steps: int) -> None:
             rate = states / (bar.tasks[task].elapsed or 1.0)
-            words = f"depth {depth} of {ahead:,} states; {states:,} states in all, {steps:,} steps, {rate:,.0f} states/s"
+            words = f"depth {depth}: {ahead:,} states; {states:,} in all, {steps:,} steps, {rate:,.0f} states/s"
             bar.update(task, description=words)
 
         yield told
 
 
-def _tell_found(case: _Case, found: Found, trace: Trace | None, output: str) -> None:
+def _tell_found(case: Case, found: Found, path: Trace | None, output: str) -> None:
     if output == "json":
         from strandline.chaos.explore.story import facts
 
         told = {
-            "model": case.model,
-            "bounds": case.bounds,
-            "after": case.after,
-            "break": case.break_name,
+            **_told(case),
             "complete": found.complete,
             "stopped": found.stopped,
             "depth": found.depth,
@@ -186,8 +231,8 @@ def _tell_found(case: _Case, found: Found, trace: Trace | None, output: str) -> 
             "steps": found.steps,
             "seconds": round(found.seconds, 2),
             "levels": [asdict(level) for level in found.levels],
-            "path": None if trace is None else facts(trace),
-            "replay": None if trace is None else case.command(trace.names),
+            "path": None if path is None else facts(path),
+            "replay": None if path is None else case.command(path.names),
         }
         click.echo(json.dumps(told))
         return
@@ -197,33 +242,38 @@ def _tell_found(case: _Case, found: Found, trace: Trace | None, output: str) -> 
         click.echo(f"{level.depth:>5}  {figures}")
     rate = found.states / max(found.seconds, 0.001)
     click.echo(f"{found.states:,} states, {found.steps:,} steps in {found.seconds:.1f} s ({rate:,.0f} states/s)")
-    if found.broken is not None:
-        return
-    if found.complete:
+    if found.broken is None and found.complete:
         click.secho(f"every state within the bounds holds; the furthest lie {found.depth - 1} steps deep", fg="green")
-    else:
+    elif found.broken is None:
         click.echo(f"stopped by {found.stopped}: every state less than {found.depth} steps deep holds")
+
+
+def _told(case: Case) -> dict[str, Any]:
+    return {"model": case.model, "bounds": asdict(case.bounds), "after": case.after, "break": case.break_name}
 
 
 def _walk(model: Model, replay: str) -> Trace:
     from strandline.chaos.explore.trace import NoSuchStep, walk
 
-    text = Path(replay[1:]).read_text() if replay.startswith("@") else replay
-    lines = [line.removeprefix("> ") for line in text.splitlines() if line.startswith("> ")] if "\n" in text else [text]
+    names = steps_of(replay)
+    if replay.startswith("@"):
+        lines = Path(replay[1:]).read_text(encoding="utf-8").splitlines()
+        steps = [line[2:] for line in lines if line.startswith("> ")]
+        names = [step for step in steps[1:] if not step.startswith(("expect ", "after "))]
     try:
-        return walk(model, [name for line in lines for name in steps_of(line)])
+        return walk(model, names)
     except NoSuchStep as error:
         raise click.ClickException(str(error)) from None
 
 
-def _tell_trace(case: _Case, model: Model, trace: Trace, html: str | None, scenario: str | None, output: str) -> None:
+def _tell_trace(case: Case, model: Model, path: Trace, *, html: str | None, scenario: str | None, output: str) -> None:
     from strandline.chaos.explain import page, text
-    from strandline.chaos.explore.story import facts, scenario as scenario_of, story_of
+    from strandline.chaos.explore.story import facts, golden, story_of
 
-    command = case.command(trace.names)
-    story = story_of(model, trace, [command])
+    command = case.command(path.names)
+    story = story_of(model, path, [command])
     if output == "json":
-        click.echo(json.dumps({"model": case.model, "bounds": case.bounds, "break": case.break_name, **facts(trace)}))
+        click.echo(json.dumps({**_told(case), **facts(path)}))
     elif output == "table":
         click.echo("")
         for line in text.render(story, lines_max=200):
@@ -233,7 +283,5 @@ def _tell_trace(case: _Case, model: Model, trace: Trace, html: str | None, scena
         Path(html).write_text(page.render(story), encoding="utf-8")
         click.echo(f"  written: {html}", err=True)
     if scenario is not None:
-        bounds = " ".join(f"{name}={value}" for name, value in case.bounds.items())
-        head = [f"# {story.error}: {story.message}", "", f"> {case.model} {bounds}"]
-        Path(scenario).write_text("\n".join([*head, *scenario_of(model, trace)]) + "\n", encoding="utf-8")
+        Path(scenario).write_text(golden(model, path, case.after), encoding="utf-8")
         click.echo(f"  written: {scenario}", err=True)

@@ -17,7 +17,6 @@ from uuid import UUID
 from strandline.chaos.explore.brokers import CLUSTER, ENDPOINT, NOW_MS
 from strandline.chaos.explore.logs import TOPIC_ID, TOPIC_PARTITION
 from strandline.chaos.explore.model import NODES
-from strandline.chaos.explore.values import Node
 from strandline.cluster.replica_feed import ReplicaFeed
 from strandline.controller import api
 from strandline.controller.machine import brokers, isr
@@ -36,7 +35,7 @@ from strandline.controller.metadata.image import (
     topic_resource,
 )
 from strandline.proto.errors import FatalError, KafkaError
-from strandline.proto.ids import BrokerEpoch, LeaderEpoch, Offset, PartitionEpoch
+from strandline.proto.ids import BrokerEpoch, LeaderEpoch, NodeId, Offset, PartitionEpoch
 from strandline.replica.states import BrokerState, PartitionState
 
 RESOLVER = ConfigResolver({})
@@ -45,7 +44,7 @@ RESOLVER = ConfigResolver({})
 class Metadata(NamedTuple):
     """What is committed: the brokers and the partition."""
 
-    brokers: dict[Node, BrokerInfo]
+    brokers: dict[NodeId, BrokerInfo]
     partition: PartitionInfo
     min_isr: int
 
@@ -59,7 +58,7 @@ def first_metadata(min_isr: int) -> Metadata:
     return Metadata(infos, partition, min_isr)
 
 
-def image_of(metadata: Metadata, order: tuple[Node, ...] = NODES) -> MetadataImage:
+def image_of(metadata: Metadata, order: tuple[NodeId, ...] = NODES) -> MetadataImage:
     """The metadata as the product has them, with the replicas in one of their orders."""
     partition = replace(metadata.partition, replicas=order)
     topic = TopicInfo(TOPIC_PARTITION.topic, TOPIC_ID, {0: partition})
@@ -120,18 +119,33 @@ def _run(state: MachineState, result: Result[Any]) -> Any:
 # Commands
 
 
-def fence(node: Node) -> Command:
+def fence(node: NodeId) -> Command:
     """A broker's session has ended."""
     return lambda state: _run(state, Result(None, brokers.fence(state, node, "explored")))
 
 
-def unfence(node: Node, epoch: int) -> Command:
+def unfence(node: NodeId, epoch: int) -> Command:
     """A broker that knows its registration sends a heartbeat."""
     beat = api.Heartbeat(node, BrokerEpoch(epoch), Offset(epoch), want_fence=False, want_shutdown=False)
     return lambda state: _run(state, brokers.heartbeat(state, beat, 0, NOW_MS))
 
 
-def register(node: Node, life: int, previous: int) -> Command:
+def stop(node: NodeId, epoch: int, late: tuple[NodeId, ...]) -> Command:
+    """A broker asks to be let go; `late` are those that have not heard of all that is committed."""
+    beat = api.Heartbeat(node, BrokerEpoch(epoch), Offset(epoch), want_fence=False, want_shutdown=True)
+
+    def command(state: MachineState) -> Any:
+        for other, broker in state.image.brokers.items():
+            known = Offset(0 if other in late else 1)
+            state.sessions.touch(other, fenced=broker.fenced, metadata_offset=known, now_ms=NOW_MS)
+        if state.image.brokers[node].in_controlled_shutdown:
+            state.sessions.begin_controlled_shutdown(node, 1)
+        return _run(state, brokers.heartbeat(state, beat, 0, NOW_MS))
+
+    return command
+
+
+def register(node: NodeId, life: int, previous: int) -> Command:
     """A new process of a broker registers: the old one is known to be dead, and fenced first if it was not."""
     request = api.RegisterBrokerRequest(
         CLUSTER, node, _incarnation(life), {}, ENDPOINT, previous_broker_epoch=BrokerEpoch(previous)
@@ -146,7 +160,7 @@ def register(node: Node, life: int, previous: int) -> Command:
     return command
 
 
-def register_unfenced(node: Node, life: int, previous: int) -> Command:
+def register_unfenced(node: NodeId, life: int, previous: int) -> Command:
     """The same, where the old process is known to be dead, and is not fenced yet."""
     request = api.RegisterBrokerRequest(
         CLUSTER, node, _incarnation(life), {}, ENDPOINT, previous_broker_epoch=BrokerEpoch(previous)
@@ -171,7 +185,7 @@ def _register_as(state: MachineState, request: api.RegisterBrokerRequest, life: 
     return _run(state, brokers.register_broker(state, request, life - records + 1, NOW_MS))
 
 
-def alter(node: Node, broker_epoch: int, item: Any) -> Command:
+def alter(node: NodeId, broker_epoch: int, item: Any) -> Command:
     """A leader's proposal is judged."""
     request = api.AlterPartitionRequest(
         node,
@@ -219,13 +233,13 @@ class _Changes:
 
 
 def as_replicas_see_it(
-    node: Node, metadata: Metadata
+    node: NodeId, metadata: Metadata
 ) -> tuple[list[PartitionState], list[Any], dict[Any, BrokerState]]:
     """The metadata in the replicas' own values."""
     image = image_of(metadata)
     delta = MetadataDelta(image)
     delta.partitions = {TOPIC_ID: {0: None}}
-    delta.brokers = dict(image.brokers)  # type: ignore[arg-type]
+    delta.brokers = dict(image.brokers)
     taken = _Changes()
     ReplicaFeed(node, RESOLVER, taken).on_metadata(delta, image)  # type: ignore[arg-type]
     return taken.given

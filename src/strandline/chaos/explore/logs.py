@@ -100,7 +100,7 @@ class ModelLog:
     def append_as_follower(self, batches: memoryview) -> Offset:
         """Records as a leader has them. Raises KafkaError where they do not follow on the log."""
         offset, latest = self.log_end_offset, self.epochs.latest
-        found = []
+        found: list[Entry] = []
         for position in range(0, len(batches), RECORD_BYTES):
             base, epoch, value, _ = batches[position : position + RECORD_BYTES]
             if base != offset + len(found):

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, Protocol
 
 from strandline.chaos.explore.parts import Parts
 from strandline.chaos.explore.values import Node
+from strandline.proto.ids import NodeId
 
-NODES = (Node(1), Node(2), Node(3))
+NODES = (NodeId(Node(1)), NodeId(Node(2)), NodeId(Node(3)))
 
 State = tuple[int, ...]
 """(budget, node 1, node 2, node 3, shared, messages in order of their digests): digests of parts but for the first,
@@ -81,14 +82,16 @@ class Model(Protocol):
         ...
 
 
-def _renamings() -> tuple[Mapping[int, Node], ...]:
-    blind = dict.fromkeys(NODES, Node(0))
-    return (blind, *(dict(zip(NODES, order, strict=True)) for order in permutations(NODES)))
+def _renamings() -> tuple[Mapping[Node, Node], ...]:
+    names = [Node(node) for node in NODES]
+    blind = dict.fromkeys(names, Node(0))
+    return (blind, *(dict(zip(names, order, strict=True)) for order in permutations(names)))
 
 
 RENAMINGS = _renamings()
 _TARGETS = tuple(
-    tuple(FIRST_NODE + renaming[node] - 1 for node in NODES) if index else () for index, renaming in enumerate(RENAMINGS)
+    tuple(FIRST_NODE + renaming[Node(node)] - 1 for node in NODES) if index else ()
+    for index, renaming in enumerate(RENAMINGS)
 )
 """Renaming -> where the parts of node 1, 2 and 3 stand in a renamed state."""
 
@@ -106,7 +109,7 @@ def fingerprint(parts: Parts, state: State) -> int:
     for rank, node in enumerate(order):
         places[node] = FIRST_NODE + rank
     best = _hash(parts, state, _BY_ORDER[tuple(places)])
-    if a == b or b == c:
+    if b in {a, c}:
         for index in range(1, 7):
             targets = _TARGETS[index]
             if all(signs[node] == (a, b, c)[targets[node] - FIRST_NODE] for node in (0, 1, 2)):

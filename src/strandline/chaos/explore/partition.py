@@ -3,60 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import structlog
 
 from strandline.chaos.explore import partition_rules as rules
+from strandline.chaos.explore.bounds import PartitionBounds
 from strandline.chaos.explore.brokers import Broker, no_loop
 from strandline.chaos.explore.controllers import as_replicas_see_it, first_metadata
 from strandline.chaos.explore.model import FIRST_MESSAGE, NODES, SHARED, State, Step, View, Violation
 from strandline.chaos.explore.partition_acts import Acts, Frame, Outcome, Proposal
 from strandline.chaos.explore.partition_rules import Look, World
 from strandline.chaos.explore.trace import prelude
-from strandline.chaos.explore.values import Node
+from strandline.proto.ids import NodeId
+from strandline.replica.states import Role
 
-
-@dataclass(frozen=True, slots=True)
-class PartitionBounds:
-    """How far the search goes.
-
-    Attributes:
-        min_isr: min.insync.replicas.
-        leader_epochs: the last leader epoch; the first is 0.
-        changes: the last partition epoch; the first is 0.
-        records: how many records clients append in all.
-        crashes: processes that end, with or without the tail that was not synced.
-        delays: how often a broker is slow: its sync, its frames, the leader's frames to it or the metadata take longer
-            than what happens next. Without a delay all that follows from a step happens at once. -1: there is no such
-            thing as at once, every frame, sync and piece of news is a step of its own.
-        network: frames and answers that are held back by themselves, proposals that arrive twice, streams that break.
-        fences: brokers that are fenced although they live.
-        moves: elections of another member of the ISR, as the balancing of leaders asks for them.
-        lags: followers that are found lagging.
-    """
-
-    min_isr: int = 2
-    leader_epochs: int = 2
-    changes: int = 5
-    records: int = 2
-    crashes: int = 1
-    delays: int = 2
-    network: int = 0
-    fences: int = 0
-    moves: int = 0
-    lags: int = 1
-
-
-_NETWORK, _CRASHES, _RECORDS, _FENCES, _MOVES, _LAGS, _DELAYS = (1 << shift for shift in range(0, 28, 4))
+_NETWORK, _CRASHES, _RECORDS, _FENCES, _MOVES, _LAGS, _DELAYS, _STOPS = (1 << shift for shift in range(0, 32, 4))
 """Units of the packed budget, one number: what is left of each, and how many records were written."""
 
 _ANY = 0xF
-_PLENTY = 0xFFFF0FF
+_PLENTY = 0xFFFFF0FF
 
-Internal = tuple[str, Node, Callable[[State], Iterator[Step]]]
-"""Something that happens by itself: its kind, the broker that may be slow at it, and the steps that it is."""
+
+class Internal(NamedTuple):
+    """Something that happens by itself: its kind, the broker that may be slow at it, and the steps that it is."""
+
+    kind: str
+    node: NodeId
+    happen: Callable[[State], Iterator[Step]]
 
 
 class PartitionModel:
@@ -94,6 +69,7 @@ class PartitionModel:
             + bounds.fences * _FENCES
             + bounds.moves * _MOVES
             + bounds.lags * _LAGS
+            + bounds.stops * _STOPS
             + max(bounds.delays, 0) * _DELAYS
         )
         state: State = (0, *brokers, self.parts.put(World(metadata)))
@@ -162,26 +138,30 @@ class PartitionModel:
             if not now.up:
                 continue
             if now.knows != newest:
-                yield "metadata", node, lambda state, node=node: self._learn(state, node)
+                yield Internal("metadata", node, partial(self._learn, node=node))
             if now.syncing:
-                yield "sync", node, lambda state, node=node: self._alone(("sync", node), state, node, "synced")
+                yield Internal("sync", node, partial(self._sync, node=node))
             leader = now.follows
             if leader is None or not self.acts.look(state[leader]).up:
                 continue
             if not now.connected:
                 if self.acts.one(state[leader], leader, "accept", node, leader, now.life).out:
-                    yield "stream", node, lambda state, node=node, leader=leader: self._connect(state, node, leader)
+                    yield Internal("stream", node, partial(self._connect, node=node, leader=leader))
             elif now.says and not self._held(state, node, leader):
-                yield "stream", node, lambda state, node=node, leader=leader: self._say(state, node, leader)
+                yield Internal("stream", node, partial(self._say, node=node, leader=leader))
             elif node in self.acts.look(state[leader]).offers:
-                yield "fetch", node, lambda state, node=node, leader=leader: self._offer(state, leader, node)
+                yield Internal("fetch", node, partial(self._offer, node=leader, follower=node))
 
-    def _learn(self, state: State, node: Node) -> Iterator[Step]:
+    def _sync(self, state: State, node: NodeId) -> Iterator[Step]:
+        """The sync under way ends."""
+        return self._alone(("sync", node), state, node, "synced")
+
+    def _learn(self, state: State, node: NodeId) -> Iterator[Step]:
         """The newest metadata arrive. A stream that is given up ends at the other side too."""
         for outcome in self.acts.of(state[node], node, "learn", self.acts.bare(state[SHARED])):
             yield self._after(("learn", node), state, self._hung_up(state, node, outcome), state[0])
 
-    def _hung_up(self, state: State, node: Node, outcome: Outcome) -> dict[Node, Outcome]:
+    def _hung_up(self, state: State, node: NodeId, outcome: Outcome) -> dict[NodeId, Outcome]:
         """What `node` did, and the end of the stream that it has left by that."""
         changed = {node: outcome}
         if outcome.violation is not None:
@@ -194,7 +174,7 @@ class PartitionModel:
                 changed[leader] = self.acts.one(state[leader], leader, "hang_up", node)
         return changed
 
-    def _connect(self, state: State, node: Node, leader: Node) -> Iterator[Step]:
+    def _connect(self, state: State, node: NodeId, leader: NodeId) -> Iterator[Step]:
         """A follower opens a stream, and says where its log ends."""
         life = self.acts.look(state[node]).life
         rest = [one for one in state[FIRST_MESSAGE:] if not self._is_frame(one, node, leader)]
@@ -202,7 +182,7 @@ class PartitionModel:
         accepted = self.acts.one(state[leader], leader, "accept", node, leader, life)
         yield from self._say(self._changed(state, {node: connected, leader: accepted}, rest), node, leader, "connect")
 
-    def _say(self, state: State, node: Node, leader: Node, name: str = "say") -> Iterator[Step]:
+    def _say(self, state: State, node: NodeId, leader: NodeId, name: str = "say") -> Iterator[Step]:
         """What a follower has to say arrives, or is held back."""
         said = self.acts.one(state[node], node, "say")
         event = (name, node, leader)
@@ -213,23 +193,23 @@ class PartitionModel:
             messages = [*state[FIRST_MESSAGE:], held]
             yield self._after(("held", *event), state, {node: said}, state[0] - _NETWORK, messages)
 
-    def _offer(self, state: State, node: Node, follower: Node) -> Iterator[Step]:
+    def _offer(self, state: State, node: NodeId, follower: NodeId) -> Iterator[Step]:
         """What a leader has for a follower arrives. To hold it back would be to send it later."""
         offered = self.acts.one(state[node], node, "offer", follower)
         for heard in self.acts.of(state[follower], follower, "told_by_leader", offered.out):
             yield self._after(("offer", node, follower), state, {node: offered, follower: heard}, state[0])
 
-    def _held(self, state: State, follower: Node, leader: Node) -> bool:
+    def _held(self, state: State, follower: NodeId, leader: NodeId) -> bool:
         """A frame on that way is held back."""
         return any(self._is_frame(digest, follower, leader) for digest in state[FIRST_MESSAGE:])
 
-    def _is_frame(self, digest: int, follower: Node, leader: Node) -> bool:
+    def _is_frame(self, digest: int, follower: NodeId, leader: NodeId) -> bool:
         message = self.acts.message(digest)
         return isinstance(message, Frame) and (message.follower, message.leader) == (follower, leader)
 
     # Processes
 
-    def _process_steps(self, state: State, node: Node, now: Look) -> Iterator[Step]:
+    def _process_steps(self, state: State, node: NodeId, now: Look) -> Iterator[Step]:
         budget = state[0]
         written = budget // _RECORDS & _ANY
         if now.leads >= 0 and written < self.bounds.records:
@@ -241,7 +221,12 @@ class PartitionModel:
                 yield from self._alone(("lag", node, follower), state, node, "lags", follower, cost=_LAGS)
         if budget // _CRASHES & _ANY:
             for kept in range(now.unsynced + 1):
-                yield self._crash(state, node, kept)
+                yield self._crash(("crash", node, kept), state, node, state[0] - _CRASHES)
+            if now.syncing and now.leads < 0 and now.role is not None:
+                yield from self._alone(("sync fails", node), state, node, "sync_fails", cost=_CRASHES)
+        elif now.role is Role.OFFLINE:
+            for kept in range(now.unsynced + 1):
+                yield self._crash(("crash", node, kept), state, node, state[0])
         if now.retries and self._would_judge(state, now):
             yield from self._alone(("retry", node), state, node, "retry")
         if now.connected and budget & _ANY:
@@ -259,16 +244,15 @@ class PartitionModel:
         leader = now.follows
         return now.connected and leader is not None and self.acts.look(state[leader]).leads == now.knows[0]
 
-    def _alone(
-        self, event: tuple[Any, ...], state: State, node: Node, *what: Any, cost: int = 0
-    ) -> Iterator[Step]:
+    def _alone(self, event: tuple[Any, ...], state: State, node: NodeId, *what: Any, cost: int = 0) -> Iterator[Step]:
         """A step of one broker by itself."""
         for outcome in self.acts.of(state[node], node, *what):
             yield self._after(event, state, {node: outcome}, state[0] - cost)
 
-    def _crash(self, state: State, node: Node, kept: int) -> Step:
+    def _crash(self, event: tuple[Any, ...], state: State, node: NodeId, budget: int) -> Step:
         """The process ends, and its streams with it; what it had said may still be on its way."""
-        changed = self._hung_up(state, node, self.acts.one(state[node], node, "crash", kept))
+        how, _, *kept = event
+        changed = self._hung_up(state, node, self.acts.one(state[node], node, how, *kept))
         for other in NODES:
             one = self.acts.look(state[other])
             if one.connected and one.follows == node:
@@ -280,11 +264,11 @@ class PartitionModel:
                 messages.append(digest)
             elif isinstance(message, Proposal) and not message.answered:
                 messages.append(self.acts.put_message(message._replace(heard=False)))
-        return self._after(("crash", node, kept), state, changed, state[0] - _CRASHES, messages)
+        return self._after(event, state, changed, budget, messages)
 
     # The controller
 
-    def _controller_steps(self, state: State, node: Node, now: Look) -> Iterator[Step]:
+    def _controller_steps(self, state: State, node: NodeId, now: Look) -> Iterator[Step]:
         info = self.acts.world(state[SHARED]).metadata.brokers[node]
         budget = state[0]
         if info.fenced:
@@ -292,8 +276,11 @@ class PartitionModel:
                 yield from self._command(("unfence", node), state, "unfence", node, now.life)
         elif not now.up:
             yield from self._command(("fence", node), state, "fence", node)
-        elif budget // _FENCES & _ANY:
-            yield from self._command(("fence", node), state, "fence", node, cost=_FENCES)
+        else:
+            if budget // _FENCES & _ANY:
+                yield from self._command(("fence", node), state, "fence", node, cost=_FENCES)
+            if now.knows is not None and (info.in_controlled_shutdown or budget // _STOPS & _ANY):
+                yield from self._stop(state, node, now, 0 if info.in_controlled_shutdown else _STOPS)
         if node == NODES[0] and budget // _MOVES & _ANY:
             yield from self._command(("move",), state, "prefer", cost=_MOVES)
 
@@ -302,6 +289,18 @@ class PartitionModel:
         for name, there, answer in self._commanded(event, state, *command):
             if isinstance(answer, Violation):
                 yield Step(name, None, answer)
+            elif there[SHARED] != state[SHARED]:
+                yield self._after(name, there, {}, state[0] - cost)
+
+    def _stop(self, state: State, node: NodeId, now: Look, cost: int) -> Iterator[Step]:
+        """A broker asks to be let go; when it may, it ends."""
+        newest = self.acts.published(state[SHARED])
+        late = tuple(other for other in NODES if self.acts.look(state[other]).knows != newest)
+        for name, there, answer in self._commanded(("stop", node), state, "stop", node, now.life, late):
+            if isinstance(answer, Violation):
+                yield Step(name, None, answer)
+            elif self.acts.world(there[SHARED]).metadata.brokers[node].fenced:
+                yield self._crash(name[:2], there, node, state[0] - cost)
             elif there[SHARED] != state[SHARED]:
                 yield self._after(name, there, {}, state[0] - cost)
 
@@ -317,19 +316,19 @@ class PartitionModel:
             there = (*state[:SHARED], shared, *state[FIRST_MESSAGE:])
             yield ((*event, "way", number) if number else event), there, answer
 
-    def _register(self, state: State, node: Node) -> Iterator[Step]:
+    def _register(self, state: State, node: NodeId) -> Iterator[Step]:
         """A process starts and registers."""
         info = self.acts.world(state[SHARED]).metadata.brokers[node]
-        life = int(info.broker_epoch) + 1
+        life, clean = int(info.broker_epoch) + 1, self.acts.look(state[node]).clean
         started = self.acts.one(state[node], node, "start", life)
         for way in ("register",) if info.fenced else ("register", "register_unfenced"):
-            for name, there, answer in self._commanded((way, node), state, way, node, life, -1):
+            for name, there, answer in self._commanded((way, node), state, way, node, life, clean):
                 if isinstance(answer, Violation):
                     yield Step(name, None, answer)
                 else:
                     yield self._after(name, there, {node: started}, state[0])
 
-    def _propose(self, state: State, node: Node) -> Iterator[Step]:
+    def _propose(self, state: State, node: NodeId) -> Iterator[Step]:
         """A leader's proposal is judged and answered at once; or it arrives again later, or late, or its answer is."""
         asked = self.acts.one(state[node], node, "propose")
         proposal = Proposal(node, self.acts.look(state[node]).life, asked.out)
@@ -356,9 +355,8 @@ class PartitionModel:
             for heard in self.acts.of(there[leader], leader, "answered", answer):
                 yield self._after(name, there, {leader: heard}, state[0])
             if state[0] & _ANY:
-                late = proposal._replace(outcome=self.acts.answer(answer), answered=True)
-                there = _with(there, self.acts.put_message(late))
-                yield self._after(("held", *name), there, {}, state[0] - _NETWORK)
+                late = self.acts.put_message(proposal._replace(outcome=self.acts.answer(answer), answered=True))
+                yield self._after(("held", *name), _with(there, late), {}, state[0] - _NETWORK)
 
     # Messages that were held back
 
@@ -390,9 +388,9 @@ class PartitionModel:
         now = self.acts.look(state[follower])
         gone = now.life != message.life or not (now.connected and now.follows == leader)
         for heard in self.acts.of(state[leader], leader, "told_by_follower", follower, message.frame):
-            if heard.violation is None and gone:
-                heard = self.acts.one(heard.broker, leader, "hang_up", follower)
-            yield self._after(event, state, {leader: heard}, state[0])
+            ended = heard.violation is None and gone
+            then = self.acts.one(heard.broker, leader, "hang_up", follower) if ended else heard
+            yield self._after(event, state, {leader: then}, state[0])
 
     # What follows
 
@@ -400,7 +398,7 @@ class PartitionModel:
         self,
         event: tuple[Any, ...],
         state: State,
-        changed: dict[Node, Outcome],
+        changed: dict[NodeId, Outcome],
         budget: int,
         messages: Iterable[int] | None = None,
     ) -> Step:
@@ -414,7 +412,7 @@ class PartitionModel:
             return Step(event, None, judged)
         return Step(event, (budget, after[1], after[2], after[3], judged, *after[FIRST_MESSAGE:]))
 
-    def _changed(self, state: State, changed: dict[Node, Outcome], messages: Iterable[int]) -> State:
+    def _changed(self, state: State, changed: dict[NodeId, Outcome], messages: Iterable[int]) -> State:
         one, two, three = (changed[node].broker if node in changed else state[node] for node in NODES)
         return (state[0], one, two, three, state[SHARED], *sorted(messages))
 

@@ -9,13 +9,13 @@ from strandline.chaos.explore import partition_rules as rules
 from strandline.chaos.explore.brokers import CLUSTER, Broker, broker_codec, no_loop
 from strandline.chaos.explore.controllers import as_replicas_see_it, carried_out
 from strandline.chaos.explore.model import FIRST_NODE, RENAMINGS, SHARED, State, Violation
-from strandline.chaos.explore.parts import Parts
 from strandline.chaos.explore.partition_rules import Look, World, look
-from strandline.chaos.explore.values import Node
+from strandline.chaos.explore.parts import Parts
 from strandline.controller.api import AlterPartitionReply
 from strandline.controller.metadata.image import PartitionInfo
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError, ProtocolError
+from strandline.proto.ids import NodeId
 from strandline.replica import frames
 from strandline.replica.states import AlterPartitionItem, AlterPartitionOutcome
 
@@ -23,8 +23,8 @@ from strandline.replica.states import AlterPartitionItem, AlterPartitionOutcome
 class Frame(NamedTuple):
     """What a follower has said, and its leader not heard."""
 
-    follower: Node
-    leader: Node
+    follower: NodeId
+    leader: NodeId
     life: int
     """The follower's broker epoch."""
     frame: bytes
@@ -37,7 +37,7 @@ class Proposal(NamedTuple):
     waits for it.
     """
 
-    leader: Node
+    leader: NodeId
     broker_epoch: int
     item: AlterPartitionItem
     outcome: AlterPartitionOutcome | None = None
@@ -86,7 +86,7 @@ class Acts:
 
     # Brokers
 
-    def of(self, digest: int, node: Node, *event: Any) -> tuple[Outcome, ...]:
+    def of(self, digest: int, node: NodeId, *event: Any) -> tuple[Outcome, ...]:
         """What a broker does when something happens to it: one outcome, or one for each order in which a leader may
         look at its followers."""
         key = (digest, event)
@@ -95,11 +95,11 @@ class Acts:
             known = self._outcomes[key] = self._compute(digest, node, event)
         return known
 
-    def one(self, digest: int, node: Node, *event: Any) -> Outcome:
+    def one(self, digest: int, node: NodeId, *event: Any) -> Outcome:
         """The same, where no order matters."""
         return self.of(digest, node, *event)[0]
 
-    def _compute(self, digest: int, node: Node, event: tuple[Any, ...]) -> tuple[Outcome, ...]:
+    def _compute(self, digest: int, node: NodeId, event: tuple[Any, ...]) -> tuple[Outcome, ...]:
         found: dict[tuple[int, str], Outcome] = {}
         now = self.look(digest)
         for backwards in (False, True) if now.leads >= 0 and len(now.isr) == 1 else (False,):
@@ -111,7 +111,7 @@ class Acts:
             found[outcome.broker, str(outcome.violation)] = outcome
         return tuple(found.values())
 
-    def _act(self, digest: int, broker: Broker, node: Node, event: tuple[Any, ...]) -> Outcome:
+    def _act(self, digest: int, broker: Broker, node: NodeId, event: tuple[Any, ...]) -> Outcome:
         before, pending = self.look(digest), broker.pending
         try:
             with no_loop():
@@ -126,7 +126,7 @@ class Acts:
         self._looks.setdefault(digest, after)
         return Outcome(digest, out, broken)
 
-    def _do(self, broker: Broker, node: Node, event: tuple[Any, ...]) -> Any:
+    def _do(self, broker: Broker, node: NodeId, event: tuple[Any, ...]) -> Any:
         kind, *args = event
         if kind == "slow":
             broker.slow = tuple(sorted({*broker.slow, args[0]}))
@@ -265,8 +265,8 @@ class Acts:
         return state[SHARED] if judged is world else self.put_world(judged)
 
 
-def _itself(node: Any) -> Node:
-    return node  # type: ignore[no-any-return]
+def _itself(node: Any) -> Any:
+    return node
 
 
 def _outcome_of(reply: AlterPartitionReply) -> AlterPartitionOutcome:

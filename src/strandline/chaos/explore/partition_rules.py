@@ -8,9 +8,8 @@ from strandline.chaos.explore.brokers import NOTHING, Broker
 from strandline.chaos.explore.controllers import Metadata
 from strandline.chaos.explore.logs import Entry
 from strandline.chaos.explore.model import NODES, Violation
-from strandline.chaos.explore.values import Node
 from strandline.controller.metadata.image import PartitionInfo
-from strandline.proto.ids import NO_NODE
+from strandline.proto.ids import NO_NODE, NodeId
 from strandline.replica.states import Role
 
 
@@ -25,6 +24,7 @@ class Look(NamedTuple):
         proposes: a change of the ISR waits to be sent; asked: one is on its way.
         lagging: members of the ISR that are behind the leader's log end.
         retries: a refused fetch is to be tried again.
+        slow: what takes longer here than elsewhere; clean: see `Broker.clean`.
     """
 
     life: int
@@ -36,18 +36,19 @@ class Look(NamedTuple):
     syncing: bool
     high_watermark: int
     leads: int
-    isr: tuple[Node, ...]
-    maximal_isr: tuple[Node, ...]
-    follows: Node | None
+    isr: tuple[NodeId, ...]
+    maximal_isr: tuple[NodeId, ...]
+    follows: NodeId | None
     connected: bool
     says: bool
     retries: bool
-    offers: tuple[Node, ...]
-    links: tuple[tuple[Node, int], ...]
+    offers: tuple[NodeId, ...]
+    links: tuple[tuple[NodeId, int], ...]
     proposes: bool
     asked: bool
-    lagging: tuple[Node, ...]
+    lagging: tuple[NodeId, ...]
     slow: tuple[str, ...]
+    clean: int
 
     @property
     def place(self) -> tuple[Any, ...]:
@@ -61,13 +62,13 @@ class Look(NamedTuple):
         return self.life > 0
 
 
-DOWN = Look(0, None, None, (), (), 0, False, 0, -1, (), (), None, False, False, False, (), (), False, False, (), ())
+DOWN = Look(0, None, None, (), (), 0, False, 0, -1, (), (), None, False, False, False, (), (), False, False, (), (), -1)
 
 
 def look(broker: Broker) -> Look:
     """The present state of a broker."""
     log = broker.log
-    stored = DOWN._replace(entries=log.entries, disk=log.disk)
+    stored = DOWN._replace(entries=log.entries, disk=log.disk, clean=broker.clean)
     if not broker.up:
         return stored
     partition = broker.partition
@@ -114,7 +115,7 @@ def published(metadata: Metadata) -> Any:
     return (int(metadata.partition.leader_epoch), int(metadata.partition.partition_epoch), brokers)
 
 
-def _lagging(core: Any) -> tuple[Node, ...]:
+def _lagging(core: Any) -> tuple[NodeId, ...]:
     return tuple(
         node
         for node, follower in sorted(core.followers.items())
@@ -163,7 +164,7 @@ class World(NamedTuple):
     committed: tuple[Entry, ...] = ()
 
 
-def judge_step(node: Node, before: Look, after: Look, trouble: str) -> Violation | None:
+def judge_step(node: NodeId, before: Look, after: Look, trouble: str) -> Violation | None:
     """What one broker may not do, whatever the others are."""
     if trouble:
         return Violation("CommittedRecordsAreKept", f"{node}: {trouble}")
@@ -202,9 +203,7 @@ def judge(world: World, looks: tuple[Look, ...]) -> World | Violation:
     )
 
 
-def _candidates(
-    partition: PartitionInfo, looks: tuple[Look, ...], committed: tuple[Entry, ...]
-) -> Violation | None:
+def _candidates(partition: PartitionInfo, looks: tuple[Look, ...], committed: tuple[Entry, ...]) -> Violation | None:
     """LeaderCandidateCompleteness: who may be elected has everything committed, on its disk."""
     for node in (*partition.isr, *partition.eligible_leader_replicas):
         one = looks[node - 1]
@@ -224,7 +223,7 @@ def _candidates(
 
 def _leaders(partition: PartitionInfo, looks: tuple[Look, ...], committed: tuple[Entry, ...]) -> Violation | None:
     """OneLeaderPerLeaderEpoch, LeaderCompleteness, MaximalIsr."""
-    led: dict[int, Node] = {}
+    led: dict[int, NodeId] = {}
     for node, one in zip(NODES, looks, strict=True):
         if one.leads < 0:
             continue

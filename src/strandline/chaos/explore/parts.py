@@ -23,7 +23,7 @@ _THAWED_MAX = 64
 class Parts:
     """Values by digest. 60 bits: among a million parts two share a digest with a chance below one in a million."""
 
-    def __init__(self, codec: Codec, renamings: tuple[Mapping[int, Node], ...]) -> None:
+    def __init__(self, codec: Codec, renamings: tuple[Mapping[Node, Node], ...]) -> None:
         """`renamings[0]` is the blind one, `renamings[1]` leaves every name as it is, the others are all the rest."""
         self.codec = codec
         self.renamings = renamings

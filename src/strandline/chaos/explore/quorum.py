@@ -3,42 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from strandline.chaos.explain.recorder import QUORUM
 from strandline.chaos.explore import quorum_rules as rules
+from strandline.chaos.explore.bounds import QuorumBounds
 from strandline.chaos.explore.calls import BROKEN, Call, Calls, kind_of
-from strandline.chaos.explore.model import FIRST_MESSAGE, FIRST_NODE, NODES, RENAMINGS, SHARED, State, Step, View, Violation
+from strandline.chaos.explore.model import (
+    FIRST_MESSAGE,
+    FIRST_NODE,
+    NODES,
+    RENAMINGS,
+    SHARED,
+    State,
+    Step,
+    View,
+    Violation,
+)
 from strandline.chaos.explore.parts import Parts
 from strandline.chaos.explore.quorum_rules import History, Look, look
 from strandline.chaos.explore.trace import prelude
-from strandline.chaos.explore.values import Node
 from strandline.chaos.explore.voters import CODEC, Answered, Voter
 from strandline.controller.raft.messages import SendRequest
 from strandline.proto.errors import FatalError
-
-
-@dataclass(frozen=True, slots=True)
-class QuorumBounds:
-    """How far the search goes.
-
-    Attributes:
-        epochs: the last epoch that anybody may open.
-        records: how many records clients append in all; leader changes come on top.
-        crashes: processes that end and start again, with or without the tail that was not synced.
-        timeouts: timers that run out: elections that are begun, leaders that resign.
-        network: requests that are given up or arrive twice, answers that are held back. Calls that nobody carries out
-            cost nothing.
-        snapshots: snapshots that are taken.
-    """
-
-    epochs: int = 2
-    records: int = 1
-    crashes: int = 1
-    timeouts: int = 4
-    network: int = 0
-    snapshots: int = 0
+from strandline.proto.ids import NodeId
 
 
 class Outcome(NamedTuple):
@@ -57,6 +45,7 @@ class Outcome(NamedTuple):
 _NETWORK, _CRASHES, _RECORDS, _TIMEOUTS, _SNAPSHOTS = 1, 1 << 4, 1 << 8, 1 << 12, 1 << 16
 """Units of the packed budget, one number: what is left of each, and how many records were written."""
 
+_ANY = 0xF
 _PLENTY = 0xFF0FF
 
 
@@ -112,105 +101,85 @@ class QuorumModel:
                 yield from self._call_steps(state, digest)
             before = digest
 
-    def _node_steps(self, state: State, node: Node) -> Iterator[Step]:
+    def _node_steps(self, state: State, node: NodeId) -> Iterator[Step]:
         budget = state[0]
         now = self._look(state[node])
-        if budget & 0xF000:
+        if budget // _TIMEOUTS & _ANY:
             yield from self._one(state, node, ("timeout",), _TIMEOUTS)
-        written = budget // _RECORDS & 0xF
+        written = budget // _RECORDS & _ANY
         if now.leads and written < self.bounds.records:
             yield from self._one(state, node, ("append", written), -_RECORDS)
         if now.syncing:
             yield from self._one(state, node, ("sync",), 0)
-        if budget & 0xF0:
+        if budget // _CRASHES & _ANY:
             for kept in range(now.unsynced + 1):
                 yield from self._one(state, node, ("crash", kept), _CRASHES)
-        if budget & 0xF0000 and now.high_watermark > now.start.offset and not now.unsynced:
+        if budget // _SNAPSHOTS & _ANY and now.high_watermark > now.start.offset and not now.unsynced:
             yield from self._one(state, node, ("snapshot",), _SNAPSHOTS)
 
-    def _one(self, state: State, node: Node, event: tuple[Any, ...], cost: int) -> Iterator[Step]:
+    def _one(self, state: State, node: NodeId, event: tuple[Any, ...], cost: int) -> Iterator[Step]:
         """A step of one voter by itself."""
         outcome = self._outcome(state[node], node, event, 0)
         calls = state[FIRST_MESSAGE:]
         if event[0] == "crash":
-            broken = self.calls.broken
-            calls = tuple([broken(call, node) for call in calls])
-        yield from self._after((event[0], node, *event[1:]), state, node, outcome, calls, state[0] - cost)
+            calls = tuple([self.calls.broken(call, node) for call in calls])
+        there = (state[0] - cost, *state[FIRST_NODE:FIRST_MESSAGE], *calls)
+        yield from self._after((event[0], node, *event[1:]), there, node, outcome)
+
+    # Calls: in these steps `state` is what is left without the call
 
     def _call_steps(self, state: State, digest: int) -> Iterator[Step]:
         call = self.calls.get(digest)
-        rest = _without(state[FIRST_MESSAGE:], digest)
-        spare = state[0] & 0xF
+        place = state.index(digest, FIRST_MESSAGE)
+        rest = state[:place] + state[place + 1 :]
         if call.response is not None:
-            yield from self._answer(("answer", digest), state, digest, call, rest, state[0])
+            yield from self._answer(("answer", digest), rest, digest, call)
         elif not call.parked:
-            yield from self._carry_out(state, digest, call, rest)
-        if spare and call.current:
+            yield from self._carry_out(rest, digest, call)
+        if state[0] & _ANY and call.current:
             outcome = self._outcome(state[call.caller], call.caller, ("failed",), digest)
-            kept = rest if call.parked else (*rest, self.calls.given_up(digest))
-            yield from self._after(("given up", digest), state, call.caller, outcome, kept, state[0] - _NETWORK)
+            left = () if call.parked else (self.calls.given_up(digest),)
+            yield from self._after(("given up", digest), _spent(rest, *left), call.caller, outcome)
 
-    def _answer(
-        self, event: tuple[Any, ...], state: State, digest: int, call: Call, rest: tuple[int, ...], budget: int
-    ) -> Iterator[Step]:
+    def _answer(self, event: tuple[Any, ...], state: State, digest: int, call: Call) -> Iterator[Step]:
         """The answer arrives, or the news that there is none."""
-        if not call.heard:
-            return
-        kind = "broken" if call.response == BROKEN else "answered"
-        outcome = self._outcome(state[call.caller], call.caller, (kind,), digest)
-        yield from self._after(event, state, call.caller, outcome, rest, budget)
+        if call.heard:
+            kind = "broken" if call.response == BROKEN else "answered"
+            outcome = self._outcome(state[call.caller], call.caller, (kind,), digest)
+            yield from self._after(event, state, call.caller, outcome)
 
-    def _carry_out(self, state: State, digest: int, call: Call, rest: tuple[int, ...]) -> Iterator[Step]:
-        """The request arrives; its answer at once, or held back; once, or again later."""
-        arrived = self.calls.arriving(digest, rest)
-        outcome = self._outcome(state[call.target], call.target, ("asked",), arrived)
-        yield from self._arrived(("call", digest), state, call, arrived, outcome, rest, state[0])
-        if state[0] & 0xF:
-            again = (*rest, self.calls.given_up(digest))
-            yield from self._arrived(
-                ("call twice", digest), state, call, arrived, outcome, again, state[0] - _NETWORK
-            )
+    def _carry_out(self, state: State, digest: int, call: Call) -> Iterator[Step]:
+        """The request arrives: once, or again later."""
+        arrived = self.calls.arriving(digest, state[FIRST_MESSAGE:])
+        yield from self._arrive(("call", digest), state, call, arrived)
+        if state[0] & _ANY:
+            again = _spent(state, self.calls.given_up(digest))
+            yield from self._arrive(("call twice", digest), again, call, arrived)
 
-    def _arrived(
-        self,
-        event: tuple[Any, ...],
-        state: State,
-        call: Call,
-        arrived: int,
-        outcome: Outcome,
-        rest: tuple[int, ...],
-        budget: int,
-    ) -> Iterator[Step]:
+    def _arrive(self, event: tuple[Any, ...], state: State, call: Call, arrived: int) -> Iterator[Step]:
+        """The target takes the request, and answers it at once, or late, or holds it."""
+        target = call.target
+        outcome = self._outcome(state[target], target, ("asked",), arrived)
         answer = outcome.answers.get(arrived)
         if not call.heard:
-            yield from self._after(event, state, call.target, outcome, rest, budget)
+            yield from self._after(event, state, target, outcome)
         elif answer is None:
-            yield from self._after(event, state, call.target, outcome, (*rest, arrived), budget)
+            yield from self._after(event, (*state, arrived), target, outcome)
         else:
-            if budget & 0xF:
-                held = ("held", *event)
-                yield from self._after(held, state, call.target, outcome, (*rest, answer), budget - _NETWORK)
+            if state[0] & _ANY:
+                yield from self._after(("held", *event), _spent(state, answer), target, outcome)
             answered = self.calls.get(answer)
-            for step in self._after(event, state, call.target, outcome, rest, budget):
+            for step in self._after(event, state, target, outcome):
                 if step.state is None:
                     yield step
                 else:
-                    calls = step.state[FIRST_MESSAGE:]
-                    yield from self._answer(step.event, step.state, answer, answered, calls, step.state[0])
+                    yield from self._answer(step.event, step.state, answer, answered)
 
     # What follows from one voter's step
 
-    def _after(
-        self,
-        event: tuple[Any, ...],
-        state: State,
-        node: Node,
-        outcome: Outcome,
-        calls: Sequence[int],
-        budget: int,
-    ) -> Iterator[Step]:
+    def _after(self, event: tuple[Any, ...], state: State, node: NodeId, outcome: Outcome) -> Iterator[Step]:
         """The states that a voter's step leads to: one, and at the network's cost one for each call that stays under
-        way although the role that made it is over."""
+        way although the role that made it is over. The calls of `state` need not be in order."""
         if outcome.violation is not None:
             yield Step(event, None, outcome.violation)
             return
@@ -221,38 +190,35 @@ class QuorumModel:
         if isinstance(shared, Violation):
             yield Step(event, None, shared)
             return
+        under_way, over = self._under_way(state[FIRST_MESSAGE:], node, outcome)
+        voters = (
+            voter if node == 1 else state[1],
+            voter if node == 2 else state[2],
+            voter if node == 3 else state[3],
+        )
+        under_way.sort()
+        yield Step(event, (state[0], *voters, shared, *under_way))
+        if state[0] & _ANY:
+            for late in over:
+                calls = sorted([*under_way, late])
+                yield Step((*event, late), (state[0] - _NETWORK, *voters, shared, *calls))
+
+    def _under_way(self, calls: tuple[int, ...], node: NodeId, outcome: Outcome) -> tuple[list[int], list[int]]:
+        """The calls that go on after a voter's step, its new ones among them; and those that nobody waits for now."""
         over: list[int] = []
         answers = outcome.answers
-        if outcome.new_role:
-            under_way = []
-            for digest in calls:
-                call = self.calls.get(digest)
-                if call.caller == node and call.current:
-                    if not call.parked:
-                        over.append(self.calls.over(digest))
-                else:
-                    under_way.append(answers.get(digest, digest))
-        elif answers:
-            under_way = [answers.get(digest, digest) for digest in calls]
-        else:
-            under_way = list(calls)
-        under_way += outcome.requests
-        one, two, three = state[1], state[2], state[3]
-        if node == 1:
-            one = voter
-        elif node == 2:
-            two = voter
-        else:
-            three = voter
-        under_way.sort()
-        yield Step(event, (budget, one, two, three, shared, *under_way))
-        if over and budget & 0xF:
-            for late in over:
-                yield Step(
-                    (*event, late), (budget - _NETWORK, one, two, three, shared, *sorted([*under_way, late]))
-                )
+        if not outcome.new_role:
+            return [*(answers.get(digest, digest) for digest in calls), *outcome.requests], over
+        left: list[int] = []
+        for digest in calls:
+            call = self.calls.get(digest)
+            if call.caller != node or not call.current:
+                left.append(answers.get(digest, digest))
+            elif not call.parked:
+                over.append(self.calls.over(digest))
+        return [*left, *outcome.requests], over
 
-    def _judge(self, state: State, node: Node, voter: int) -> int | Violation:
+    def _judge(self, state: State, node: NodeId, voter: int) -> int | Violation:
         """The history after a step of `node`, or what it broke."""
         if state[node] == voter:
             return state[SHARED]
@@ -262,7 +228,7 @@ class QuorumModel:
             known = self._judged[key] = self._judge_anew(state, node, voter)
         return known
 
-    def _judge_anew(self, state: State, node: Node, voter: int) -> int | Violation:
+    def _judge_anew(self, state: State, node: NodeId, voter: int) -> int | Violation:
         before, after = self._look(state[node]), self._look(voter)
         if before == after:
             return state[SHARED]
@@ -292,17 +258,17 @@ class QuorumModel:
 
     # One voter's step, computed once
 
-    def _outcome(self, digest: int, node: Node, event: tuple[Any, ...], call: int) -> Outcome:
+    def _outcome(self, digest: int, node: NodeId, event: tuple[Any, ...], call: int) -> Outcome:
         key = (digest, event, call)
         known = self._outcomes.get(key)
         if known is None:
             known = self._outcomes[key] = self._compute(digest, node, event, call)
         return known
 
-    def _compute(self, digest: int, node: Node, event: tuple[Any, ...], call_digest: int) -> Outcome:
+    def _compute(self, digest: int, node: NodeId, event: tuple[Any, ...], call_digest: int) -> Outcome:
         voter: Voter = self.parts.get(digest)
         before = look(voter)
-        role = voter.core.role
+        role = voter.role_object
         call = self.calls.get(call_digest) if call_digest else None
         try:
             sent = _do(voter, event, call)
@@ -310,7 +276,7 @@ class QuorumModel:
             name = "FatalError" if isinstance(error, FatalError) else "CoreAssertion"
             return Outcome(digest, (), {}, False, Violation(name, f"{node}: {error or 'an assertion failed'}"))
         violation = rules.judge_step(node, before, look(voter), sent, restarted=event[0] == "crash")
-        new_role = voter.core.role is not role
+        new_role = voter.role_object is not role
         put = self.calls.put
         requests = tuple(put(Call(node, one.to, one.request)) for one in sent if isinstance(one, SendRequest))
         answers = {
@@ -360,12 +326,9 @@ class QuorumModel:
         if kind in ("call", "call twice", "answer", "given up"):
             words = [kind, self._tell_way(what), *(f"late {self._tell_way(one)}" for one in more)]
             return " ".join(words)
-        if kind == "timeout":
-            return " ".join([f"timeout {int(what)}", *(f"late {self._tell_way(one)}" for one in more)])
-        if kind == "crash":
-            late = (f"late {self._tell_way(one)}" for one in more[1:])
-            return " ".join([f"crash {int(what)} keeps {more[0]}", *late])
-        return " ".join(str(word) for word in event)
+        late = [f"late {self._tell_way(one)}" for one in more if isinstance(one, int) and one > 0xFF]
+        words = [kind, str(int(what)), *([f"keeps {more[0]}"] if kind == "crash" else []), *late]
+        return " ".join(words)
 
     def _tell_way(self, digest: int) -> str:
         call = self.calls.get(digest)
@@ -396,10 +359,11 @@ def _do(voter: Voter, event: tuple[Any, ...], call: Call | None) -> list[Any]:
     if kind == "asked":
         return voter.asked(call, call.request)
     if kind == "answered":
+        assert not isinstance(call.response, str | None)
         return voter.answered(call.target, call.request, call.response, current=call.current)
     return voter.failed(call.target, call.request, broken=kind == "broken")
 
 
-def _without(calls: tuple[int, ...], digest: int) -> tuple[int, ...]:
-    place = calls.index(digest)
-    return calls[:place] + calls[place + 1 :]
+def _spent(state: State, *calls: int) -> State:
+    """The state at the network's cost, with calls that stay under way."""
+    return (state[0] - _NETWORK, *state[FIRST_NODE:], *calls)

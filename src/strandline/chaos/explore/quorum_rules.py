@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from strandline.chaos.explore.model import Violation
-from strandline.chaos.explore.values import Node
 from strandline.chaos.explore.voters import Answered, Voter
 from strandline.controller.raft.leader import Leader
-from strandline.controller.raft.messages import Batch, OffsetAndEpoch, SendRequest, VoteRequest, VoteResponse
+from strandline.controller.raft.messages import Batch, OffsetAndEpoch, VoteRequest, VoteResponse
 from strandline.controller.raft.ready import ElectionState
 from strandline.controller.raft.state import RoleKind
+from strandline.proto.ids import NodeId
 
 MAJORITY = 2
 
@@ -66,7 +66,7 @@ def look(voter: Voter) -> Look:
     )
 
 
-def judge_step(node: Node, before: Look, after: Look, sent: list[Any], *, restarted: bool) -> Violation | None:
+def judge_step(node: NodeId, before: Look, after: Look, sent: list[Any], *, restarted: bool) -> Violation | None:
     """What one voter may not do, whatever the others are."""
     if after.epoch < before.epoch:
         return Violation("MonotonicEpoch", f"{node} goes back from epoch {before.epoch} to {after.epoch}")
@@ -128,11 +128,11 @@ class History(NamedTuple):
         committed: every batch that was below any high watermark.
     """
 
-    leaders: tuple[Node | None, ...] = ()
+    leaders: tuple[NodeId | None, ...] = ()
     committed: tuple[Batch, ...] = ()
 
 
-def new_leader(history: History, node: Node, after: Look) -> History | Violation:
+def new_leader(history: History, node: NodeId, after: Look) -> History | Violation:
     """A voter has become leader: SingleLeader, LeaderHasAllCommittedValues."""
     led = list(history.leaders) + [None] * (after.leads - len(history.leaders))
     first = led[after.leads - 1]
@@ -148,7 +148,7 @@ def new_leader(history: History, node: Node, after: Look) -> History | Violation
     return history._replace(leaders=tuple(led))
 
 
-def commit(history: History, node: Node, after: Look) -> History | Violation:
+def commit(history: History, node: NodeId, after: Look) -> History | Violation:
     """A high watermark rose: ConsistentCommittedData."""
     shown = [batch for batch in after.log if batch.base_offset < after.high_watermark]
     known = history.committed

@@ -47,25 +47,32 @@ def _look(story: Story, model: Model, state: State, number: int) -> None:
             story.committed.append(committed)
 
 
-def scenario(model: Model, trace: Trace) -> list[str]:
+def golden(model: Model, trace: Trace, after: str) -> str:
     """A path as a golden scenario: each step behind `> `, and below it what it changed."""
+    violation = trace.violation
+    head = "Everything held." if violation is None else f"{violation.invariant}: {violation.message}"
+    bounds = " ".join(f"{name}={value}" for name, value in asdict(model.bounds).items())
     shown: dict[str, str] = {}
-    lines = _changes(model, trace.start, shown)
+    lines = [f"# {head}", "", f"> {model.name} {bounds}"]
+    if after:
+        lines += ["", f"> after {after}"]
+    lines += [f"    {line}" for line in changes(model, trace.start, shown)]
     for one in trace.taken:
         lines += ["", f"> {one.name}"]
         if one.state is not None:
-            lines += _changes(model, one.state, shown)
+            lines += [f"    {line}" for line in changes(model, one.state, shown)]
         elif one.violation is not None:
             lines.append(f"    {one.violation.invariant}: {one.violation.message}")
-    return lines
+    return "\n".join(lines) + "\n"
 
 
-def _changes(model: Model, state: State, shown: dict[str, str]) -> list[str]:
+def changes(model: Model, state: State, shown: dict[str, str]) -> list[str]:
+    """What differs from what was `shown` last, a line each."""
     told = []
     for what, text in model.view(state).words.items():
         if shown.get(what) != text:
             shown[what] = text
-            told.append(f"    {what}: {text}")
+            told.append(f"{what}: {text}")
     return told
 
 

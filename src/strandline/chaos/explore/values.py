@@ -76,7 +76,9 @@ class Shape:
         self.kept = tuple(name for name in names if name not in left_out)
         places = [(cls, name) for name in self.kept]
         self.forms = {place: codec.normal.get(at) for place, at in enumerate(places) if at in codec.normal}
-        self.forms |= {place: Unordered(codec.unordered[at]) for place, at in enumerate(places) if at in codec.unordered}
+        self.forms |= {
+            place: Unordered(codec.unordered[at]) for place, at in enumerate(places) if at in codec.unordered
+        }
         self.made_by_call = made_by_call
         self.get: Callable[[Any], tuple[Any, ...]] = _getter(self.kept)
         self.label = f"{cls.__qualname__}{zlib.crc32(' '.join(names).encode()):x}"
@@ -95,7 +97,7 @@ def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
 class Unordered(NamedTuple):
     """The form of a tuple whose order says nothing: by the nodes of its items."""
 
-    node_of: Callable[[Any], Node]
+    node_of: Callable[[Any], Any]
 
 
 class Same:
@@ -130,7 +132,7 @@ class Codec:
         self,
         fixed: Mapping[tuple[type, str], Any],
         normal: Mapping[tuple[type, str], Callable[[Any], Any]] | None = None,
-        unordered: Mapping[tuple[type, str], Callable[[Any], Node]] | None = None,
+        unordered: Mapping[tuple[type, str], Callable[[Any], Any]] | None = None,
         derived: Mapping[tuple[type, str], Callable[[Any], Any]] | None = None,
     ) -> None:
         self.fixed = dict(fixed)
@@ -142,7 +144,7 @@ class Codec:
         self._shapes: dict[Any, Shape] = {}
         self._sames: list[Same] = []
 
-    def freeze(self, value: Any, renaming: Mapping[int, Node] | None = None) -> Frozen:
+    def freeze(self, value: Any, renaming: Mapping[Node, Node] | None = None) -> Frozen:
         """The state of an object graph. With `renaming`, of the same one in a cluster whose nodes are so called.
 
         Dictionaries by number or name are kept in the order of their keys: what matters in a core is what is in them.
@@ -208,9 +210,7 @@ class Codec:
 
     def fixed_of(self, cls: type) -> tuple[tuple[str, Any], ...]:
         """The attributes of a class that are not state, and their values."""
-        rows = {
-            name: value for owner in cls.__mro__[::-1] for (at, name), value in self.fixed.items() if at is owner
-        }
+        rows = {name: value for owner in cls.__mro__[::-1] for (at, name), value in self.fixed.items() if at is owner}
         return tuple(rows.items())
 
     # Between processes
@@ -254,7 +254,7 @@ class _Freezing:
 
     __slots__ = ("_blind", "_codec", "_met", "_renaming")
 
-    def __init__(self, codec: Codec, renaming: Mapping[int, Node] | None) -> None:
+    def __init__(self, codec: Codec, renaming: Mapping[Node, Node] | None) -> None:
         self._codec = codec
         self._renaming = renaming
         self._blind = renaming is not None and len(set(renaming.values())) == 1
@@ -389,7 +389,7 @@ class _Thawing:
 
     def _object(self, shape: Shape, frozen: tuple[Any, ...]) -> Any:
         of = self.of
-        made = shape.type.__new__(shape.type)
+        made: Any = object.__new__(shape.type)
         self._made.append(made)
         for name, item in zip(shape.kept, frozen[1:], strict=True):
             kind = type(item)

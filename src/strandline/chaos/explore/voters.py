@@ -6,7 +6,8 @@ import random
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from strandline.chaos.explore.values import Codec, Fresh, Node
+from strandline.chaos.explore.model import NODES
+from strandline.chaos.explore.values import Codec, Fresh
 from strandline.controller.raft.candidate import Candidate
 from strandline.controller.raft.config import RaftConfig
 from strandline.controller.raft.core import RaftCore, _Sent
@@ -33,16 +34,16 @@ from strandline.controller.raft.messages import (
     ResponseReceived,
     SendRequest,
 )
-from strandline.controller.raft.ready import Append, ElectionState, InstallSnapshot, Ready, StoreSnapshotChunk
 from strandline.controller.raft.prospective import Prospective
+from strandline.controller.raft.ready import Append, ElectionState, InstallSnapshot, Ready, StoreSnapshotChunk
 from strandline.controller.raft.resigned import Resigned
 from strandline.controller.raft.state import Role, RoleKind
 from strandline.controller.raft.unattached import Unattached
 from strandline.controller.raft.voters import VoterSet
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import NodeId
 
 CLUSTER = "explored"
-NODES = (Node(1), Node(2), Node(3))
 NOW_MS = 0.0
 """Time stands still. A timer fires by being brought forward: see `TIMERS`."""
 
@@ -77,7 +78,9 @@ CHANCE = _Half()
 
 def voter_codec() -> Codec:
     """What of a voter is its state, and what only says how long it waits."""
-    waits = {(role, "_election_deadline_ms"): PENDING_MS for role in (Unattached, Prospective, Candidate, Resigned)}
+    waits: dict[tuple[type, str], Any] = {
+        (role, "_election_deadline_ms"): PENDING_MS for role in (Unattached, Prospective, Candidate, Resigned)
+    }
     return Codec(
         fixed={
             **waits,
@@ -138,7 +141,7 @@ class Voter:
 
     __slots__ = ("core", "disk", "node", "saved", "snapshot", "start", "syncing", "unsynced")
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeId) -> None:
         self.node = node
         self.core: RaftCore | None = None
         self.saved: ElectionState | None = None
@@ -159,6 +162,11 @@ class Voter:
     def role(self) -> RoleKind | None:
         """None while no process runs."""
         return None if self.core is None else self.core.role.kind
+
+    @property
+    def role_object(self) -> Role:
+        """The present stay in a role."""
+        return self._core().role
 
     # What happens to it
 
@@ -217,13 +225,13 @@ class Voter:
         self._core().step(RequestReceived(token, request), NOW_MS)
         return self._carry_out()
 
-    def answered(self, target: Node, request: Request, response: Response, *, current: bool) -> list[Any]:
+    def answered(self, target: NodeId, request: Request, response: Response, *, current: bool) -> list[Any]:
         """A peer's answer arrives; `current`: the role that asked is the one that hears it."""
         self._awaits(target, request, current)
         self._core().step(ResponseReceived(_CALL_AT_HAND, response), NOW_MS)
         return self._carry_out()
 
-    def failed(self, target: Node, request: Request, *, broken: bool) -> list[Any]:
+    def failed(self, target: NodeId, request: Request, *, broken: bool) -> list[Any]:
         """A call of its present role came to nothing."""
         self._awaits(target, request, current=True)
         self._core().step(RequestFailed(_CALL_AT_HAND, broken), NOW_MS)
@@ -239,7 +247,7 @@ class Voter:
         self.disk = tuple(batch for batch in self.disk if batch.base_offset >= offset)
         return self._carry_out()
 
-    def _awaits(self, target: Node, request: Request, current: bool) -> None:
+    def _awaits(self, target: NodeId, request: Request, current: bool) -> None:
         core = self._core()
         role = core.role if current else Role(core, -1)
         core._in_flight = {_CALL_AT_HAND: _Sent(SendRequest(_CALL_AT_HAND, target, request), role)}
@@ -260,7 +268,7 @@ class Voter:
     # What the core orders
 
     def _carry_out(self) -> list[Any]:
-        """Everything that the core wants done, in its order: `SendRequest`s and `Answered`s are left for the network."""
+        """Everything that the core wants done, in its order; requests and answers are left for the network."""
         core = self._core()
         sent: list[Any] = []
         while not (ready := core.ready()).empty:

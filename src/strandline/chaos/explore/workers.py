@@ -41,7 +41,8 @@ class _Crew:
         self._processes = []
         for index in range(jobs):
             ours, theirs = _FORK.Pipe()
-            process = _FORK.Process(target=_work, args=(theirs, model, index, jobs, spool, self._counts), daemon=True)
+            shard = Shard(model, index, jobs, spool)
+            process = _FORK.Process(target=_work, args=(theirs, shard, index, self._counts), daemon=True)
             process.start()
             theirs.close()
             self._pipes.append(ours)
@@ -99,7 +100,8 @@ class _Crew:
         return answers
 
     def _parent(self, met: int) -> int | None:
-        return next(parent for parent in self._all("parent", met) if parent is not None)
+        found: int = next(parent for parent in self._all("parent", met) if parent is not None)
+        return found
 
     def _sum(self, which: int) -> int:
         return sum(self._counts[which::3])
@@ -115,13 +117,12 @@ class _Crew:
             process.join()
 
 
-def _work(pipe: Connection, model: Model, index: int, jobs: int, spool: Path, counts: Any) -> None:
+def _work(pipe: Connection, shard: Shard, index: int, counts: Any) -> None:
     """One process: does what it is told until nobody is there any more."""
     import gc
     import traceback
 
     gc.freeze()
-    shard = Shard(model, index, jobs, spool)
     try:
         while True:
             order, *args = pipe.recv()
