@@ -12,7 +12,7 @@ from strandline.chaos.explore import partition_rules as rules
 from strandline.chaos.explore.bounds import PartitionBounds
 from strandline.chaos.explore.brokers import Broker, no_loop
 from strandline.chaos.explore.controllers import as_replicas_see_it, first_metadata
-from strandline.chaos.explore.model import FIRST_MESSAGE, NODES, SHARED, State, Step, View, Violation
+from strandline.chaos.explore.model import FIRST_MESSAGE, FIRST_NODE, NODES, SHARED, State, Step, View, Violation
 from strandline.chaos.explore.partition_acts import Acts, Frame, Outcome, Proposal
 from strandline.chaos.explore.partition_rules import Look, World
 from strandline.chaos.explore.trace import prelude
@@ -92,8 +92,8 @@ class PartitionModel:
             for step in happen(state):
                 there = step.state
                 if there is not None and not self._loose:
-                    brisk = self.acts.one(there[node], node, "brisk", kind)
-                    there = self._changed(there, {node: brisk}, there[FIRST_MESSAGE:])
+                    brisk = self.acts.slow(there[node], kind, is_slow=False)
+                    there = (*there[:node], brisk, *there[node + 1 :])
                 yield step._replace(state=there)
         for node in NODES:
             now = self.acts.look(state[node])
@@ -114,8 +114,8 @@ class PartitionModel:
             if kind in self.acts.look(state[node]).slow:
                 continue
             if state[0] // _DELAYS & _ANY:
-                slow = self.acts.one(state[node], node, "slow", kind)
-                there = self._changed((state[0] - _DELAYS, *state[1:]), {node: slow}, state[FIRST_MESSAGE:])
+                slow = self.acts.slow(state[node], kind, is_slow=True)
+                there = (state[0] - _DELAYS, *state[FIRST_NODE:node], slow, *state[node + 1 :])
                 yield from self._settle((*event, "slow", kind, node), there)
             for step in happen(state):
                 if step.state is None:

@@ -67,6 +67,7 @@ class Acts:
     def _start_anew(self) -> None:
         """Nothing is computed yet."""
         self._outcomes: dict[tuple[Any, ...], tuple[Outcome, ...]] = {}
+        self._slowed: dict[tuple[int, str], int] = {}
         self._looks: dict[int, Look] = {}
         self._places: dict[int, tuple[Any, ...]] = {}
         self._worlds: dict[int, World] = {}
@@ -99,6 +100,20 @@ class Acts:
         """The same, where no order matters."""
         return self.of(digest, node, *event)[0]
 
+    def slow(self, digest: int, kind: str, *, is_slow: bool) -> int:
+        """A broker that is slow at something, or is so no more."""
+        now = self.look(digest)
+        if (kind in now.slow) is is_slow:
+            return digest
+        key = (digest, kind)
+        known = self._slowed.get(key)
+        if known is None:
+            others = {one for one in now.slow if one != kind}
+            kinds = tuple(sorted({*others, kind} if is_slow else others))
+            known = self._slowed[key] = self.parts.changed(digest, "slow", kinds)
+            self._looks.setdefault(known, now._replace(slow=kinds))
+        return known
+
     def _compute(self, digest: int, node: NodeId, event: tuple[Any, ...]) -> tuple[Outcome, ...]:
         found: dict[tuple[int, str], Outcome] = {}
         now = self.look(digest)
@@ -128,11 +143,7 @@ class Acts:
 
     def _do(self, broker: Broker, node: NodeId, event: tuple[Any, ...]) -> Any:
         kind, *args = event
-        if kind == "slow":
-            broker.slow = tuple(sorted({*broker.slow, args[0]}))
-        elif kind == "brisk":
-            broker.slow = tuple(one for one in broker.slow if one != args[0])
-        elif kind == "learn":
+        if kind == "learn":
             broker.apply(*as_replicas_see_it(node, self.world(args[0]).metadata))
         elif kind == "accept":
             follower, leader, life = args

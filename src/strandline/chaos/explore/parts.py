@@ -43,6 +43,12 @@ class Parts:
         """The object graph of a digest, made anew."""
         return self.codec.thaw(self._values[digest])
 
+    def changed(self, digest: int, attribute: str, value: Any) -> int:
+        """The digest of an object with another value in one attribute, one without objects of identity."""
+        frozen = self._values[digest]
+        place = frozen[0].kept.index(attribute) + 1
+        return self.keep((*frozen[:place], self.codec.freeze(value), *frozen[place + 1 :]))
+
     def keep(self, frozen: Frozen) -> int:
         """The digest of a value."""
         digest = self._digests.get(frozen)

@@ -125,21 +125,28 @@ class History(NamedTuple):
 
     Attributes:
         leaders: who led epoch 1, 2, ...; None while nobody did.
-        committed: every batch that was below any high watermark.
+        committed: every batch that was below any high watermark; in_epochs: the epoch in which each was committed.
     """
 
     leaders: tuple[NodeId | None, ...] = ()
     committed: tuple[Batch, ...] = ()
+    in_epochs: tuple[int, ...] = ()
 
 
 def new_leader(history: History, node: NodeId, after: Look) -> History | Violation:
-    """A voter has become leader: SingleLeader, LeaderHasAllCommittedValues."""
+    """A voter has become leader: SingleLeader, LeaderHasAllCommittedValues.
+
+    What was committed in a later epoch a leader may lack: votes that were given before it may be heard of after it.
+    """
     led = list(history.leaders) + [None] * (after.leads - len(history.leaders))
     first = led[after.leads - 1]
     if first is not None and first != node:
         return Violation("SingleLeader", f"{first} and {node} lead epoch {after.leads}")
     led[after.leads - 1] = node
-    lacking = _lacks(after.start, after.log, history.committed)
+    before = tuple(
+        batch for batch, epoch in zip(history.committed, history.in_epochs, strict=True) if epoch <= after.leads
+    )
+    lacking = _lacks(after.start, after.log, before)
     if lacking is not None:
         return Violation(
             "LeaderHasAllCommittedValues",
@@ -161,7 +168,10 @@ def commit(history: History, node: NodeId, after: Look) -> History | Violation:
     new = tuple(batch for batch in shown if batch.base_offset >= len(known))
     if new and new[0].base_offset > len(known):
         return Violation("ConsistentCommittedData", f"{node} skips offset {len(known)}")
-    return history._replace(committed=known + new) if new else history
+    if not new:
+        return history
+    in_epochs = history.in_epochs + (after.epoch,) * len(new)
+    return history._replace(committed=known + new, in_epochs=in_epochs)
 
 
 def majority_holds(looks: tuple[Look, ...], committed: tuple[Batch, ...]) -> Violation | None:

@@ -1,0 +1,135 @@
+"""The models: small bounds hold and close, rules taken out are found, and paths can be told and walked again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from strandline.chaos.explore.bounds import PartitionBounds, QuorumBounds, make_model
+from strandline.chaos.explore.cli import explore
+from strandline.chaos.explore.model import Model
+from strandline.chaos.explore.search import Found, Limits, search
+from strandline.chaos.explore.trace import named, retrace, walk
+from strandline.chaos.mutants import without
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(explore, list(args), catch_exceptions=False)
+
+
+def closed(model: Model) -> Found:
+    found = search(model, Limits())
+    assert found.broken is None, (found.broken.violation, retrace(model, found.broken).names)
+    assert found.complete
+    return found
+
+
+# --- what holds ---
+
+
+def test_every_state_of_an_election_holds() -> None:
+    """Three voters, one epoch, three timers: every order of votes, pre-votes and first fetches."""
+    assert closed(make_model("quorum", QuorumBounds(epochs=1, records=0, crashes=0))).states > 2_000
+
+
+def test_every_state_of_a_quorum_that_crashes_holds() -> None:
+    """One crash, at any instant, with any part of the tail that was not synced."""
+    assert closed(make_model("quorum", QuorumBounds(epochs=1, records=0, timeouts=1))).states > 500
+
+
+def test_every_state_of_a_partition_without_delays_holds() -> None:
+    """One crash and a follower that lags: everything else happens at once."""
+    assert closed(make_model("partition", PartitionBounds(delays=0))).states > 100
+
+
+def test_every_state_of_a_partition_whose_leader_moves_holds() -> None:
+    assert closed(make_model("partition", PartitionBounds(crashes=0, moves=1, records=1, lags=0))).states > 100
+
+
+def test_nothing_at_once() -> None:
+    """Where every frame, sync and change of metadata is a step of its own, each is offered as one."""
+    model = make_model("partition", PartitionBounds(delays=-1, crashes=0, records=1, lags=0))
+    state = walk(model, ["append 1"]).taken[-1].state
+    assert state is not None
+    assert [name for name, _ in named(model, state)] == ["sync 1", "offer 1 2", "offer 1 3"]
+
+
+# --- what is found ---
+
+
+@pytest.mark.parametrize(
+    ("mutant", "bounds", "invariant"),
+    [
+        ("two-votes-an-epoch", QuorumBounds(epochs=1, records=0, crashes=0), "VotedOnce"),
+        ("restart-forgets-the-vote", QuorumBounds(), "VotedOnce"),
+        ("a-minority-elects", QuorumBounds(), "SingleLeader"),
+        ("one-replica-is-enough", QuorumBounds(), "MajorityReachedHighWatermark"),
+        ("fetch-before-flush", QuorumBounds(epochs=1, crashes=0, timeouts=1), "MajorityReachedHighWatermark"),
+        ("counts-what-the-leader-has-not-synced", PartitionBounds(), "CommittedIsDurable"),
+        ("isr-instead-of-maximal", PartitionBounds(network=1, fences=1, crashes=0, lags=0, records=0), "MaximalIsr"),
+        ("new-leader-serves-everything", PartitionBounds(lags=0, records=1), "LeaderCandidateCompleteness"),
+    ],
+)
+def test_a_rule_taken_out_is_found(mutant: str, bounds: QuorumBounds | PartitionBounds, invariant: str) -> None:
+    """And its path, walked on the code as it is, breaks nothing: it cannot be walked, or it holds."""
+    name = "quorum" if isinstance(bounds, QuorumBounds) else "partition"
+    with without(mutant):
+        model = make_model(name, bounds)
+        found = search(model, Limits(states=30_000))
+        assert found.broken is not None
+        assert found.broken.violation.invariant == invariant
+        path = retrace(model, found.broken)
+        assert walk(make_model(name, bounds), path.names).violation == path.violation
+    whole = make_model(name, bounds)
+    state = whole.starts()[0]
+    for step in path.names:
+        possible = dict(named(whole, state))
+        after = possible[step].state if step in possible else None
+        assert step not in possible or possible[step].violation is None
+        if after is None:
+            break
+        state = after
+
+
+# --- the command ---
+
+
+def test_the_command_tells_what_it_met() -> None:
+    result = run("quorum", "--preset", "small", "--records", "0", "--timeouts", "1", "--jobs", "1")
+    assert result.exit_code == 0
+    assert "every state within the bounds holds" in result.stdout
+
+
+def test_the_command_tells_a_path_and_walks_it_again(tmp_path: Path) -> None:
+    page, scenario = tmp_path / "path.html", tmp_path / "path.txt"
+    arguments = ("quorum", "--preset", "small", "--break", "two-votes-an-epoch", "--jobs", "2")
+    result = run(*arguments, "--html", str(page), "--scenario", str(scenario))
+    assert result.exit_code == 1
+    assert "VotedOnce at step 6" in result.stdout
+    assert "6. call 2->3 vote" in result.stdout
+    assert "VotedOnce" in page.read_text()
+    assert scenario.read_text().startswith("# VotedOnce")
+    again = run(*arguments, "--replay", f"@{scenario}", "--output", "json")
+    assert again.exit_code == 1
+    assert json.loads(again.stdout)["invariant"] == "VotedOnce"
+    steps = "; ".join(json.loads(again.stdout)["steps"])
+    assert run("quorum", "--replay", steps).exit_code == 0, "with the rule in place the second vote is refused"
+
+
+def test_the_command_in_figures() -> None:
+    result = run("partition", "--delays", "0", "--crashes", "0", "--records", "1", "--jobs", "1", "--output", "json")
+    told = json.loads(result.stdout)
+    assert told["complete"]
+    assert told["path"] is None
+    assert told["states"] == told["levels"][-1]["states"]
+    assert told["bounds"]["delays"] == 0
+
+
+def test_mistakes_on_the_command_line() -> None:
+    assert "cannot happen there" in run("quorum", "--after", "timeout 9", "--jobs", "1").output
+    assert "cannot happen there" in run("quorum", "--replay", "sync 1").output
+    assert "Invalid value" in run("quorum", "--preset", "enormous").output
+    assert "No such option" in run("partition", "--epochs", "3").output
