@@ -255,6 +255,16 @@ def test_no_committed_record_lost_globally(disks: dict[int, SimDisk]) -> None:
         checks.check_somewhere(Known("t-0", committed_end=8), {1: 6}, {2: disks[2], 3: disks[3]}, DIRECTORY)
 
 
+def test_members_in_doubt_have_it_between_them(disks: dict[int, SimDisk]) -> None:
+    """InDoubtCompleteness: what a node that is no member has does not help, nor does what rotted."""
+    checks, known = CopyChecks(), Known("t-0", committed_end=7)
+    checks.check_in_doubt(known, (1, 2), {1: 7, 2: 3}, {}, DIRECTORY)
+    checks.check_in_doubt(known, (1, 3), {1: 6}, {3: disks[3]}, DIRECTORY)
+    checks.check_in_doubt(known, (), {1: 6}, {}, DIRECTORY)
+    with pytest.raises(InvariantViolated, match="InDoubtCompleteness"):
+        checks.check_in_doubt(known, (1,), {1: 6, 2: 7}, {3: disks[3]}, DIRECTORY)
+
+
 def test_consistent_read() -> None:
     """One offset, one record, for all readers and for ever."""
     where = Partition("t", 0)

@@ -17,6 +17,8 @@ from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import CLUSTER_DEFAULT, MetadataImage, PartitionInfo, ResourceType
 from strandline.controller.metadata.records import MetadataRecord, MetadataVersionRecord, decode_record, encode_record
+from strandline.controller.reports import ReplicaOffsets, TopicFindings
+from strandline.log.findings import LogCondition
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import Endpoint
 
@@ -27,13 +29,22 @@ class MachineCluster:
     """A machine, a log of what it decided (each record through its bytes), and brokers that do as they are told."""
 
     def __init__(
-        self, nodes: int = 3, *, racks: dict[int, str] | None = None, static: dict[str, str] | None = None
+        self,
+        nodes: int = 3,
+        *,
+        racks: dict[int, str] | None = None,
+        static: dict[str, str] | None = None,
+        flush_policy: str = "",
     ) -> None:
         self.now_ms = 0.0
+        self.flush_policy = flush_policy
         self.racks = racks or {}
         self.static = static or {}
         self.log: list[MetadataRecord] = []
         self.incarnations = 0
+        self.logs: dict[tuple[int, str, int], tuple[int, int]] = {}
+        """(node, topic, partition) -> last epoch and end of a replica's log, which its heartbeats tell while nobody
+        leads; what is not named has ten records of epoch 0."""
         self.rng = random.Random(7)
         self.on_append: Callable[[MetadataImage], None] = lambda _: None
         self.state = self._state(MetadataImage("test-cluster"))
@@ -69,17 +80,55 @@ class MachineCluster:
 
     # Brokers
 
-    def registration(self, node: int, **changes: Any) -> api.RegisterBrokerRequest:
+    def registration(
+        self, node: int, found: LogCondition | None = LogCondition.INTACT, **changes: Any
+    ) -> api.RegisterBrokerRequest:
+        """Of a new process on the same directory, which `found` all its logs so; None: it found none."""
         self.incarnations += 1
+        incarnation = UUID(int=self.incarnations)
+        before = self.image.brokers.get(node)
         fields: dict[str, Any] = {
             "cluster_id": "test-cluster",
             "node_id": node,
-            "incarnation_id": UUID(int=self.incarnations),
+            "incarnation_id": incarnation,
             "listeners": {"PLAINTEXT": Endpoint("127.0.0.1", 9091 + node)},
             "internal": Endpoint("127.0.0.1", 19091 + node),
             "rack": self.racks.get(node),
+            "directory_id": UUID(int=1000 + node),
+            "lives": (incarnation,) if before is None else (before.incarnation_id, incarnation),
+            "replaces": None if before is None else before.incarnation_id,
+            "flush_policy": self.flush_policy,
+            "findings": () if found is None else self.findings(node, lambda _: found),
         }
         return api.RegisterBrokerRequest(**{**fields, **changes})
+
+    def findings(
+        self, node: int, found_in: Callable[[tuple[str, int]], LogCondition | None]
+    ) -> tuple[TopicFindings, ...]:
+        """Of all partitions that have a replica there, but for those of which nothing is found."""
+        found = []
+        for topic in self.image.topics.values():
+            conditions = {
+                number: condition
+                for number, info in topic.partitions.items()
+                if node in info.replicas and (condition := found_in((topic.name, number))) is not None
+            }
+            numbers = tuple(conditions)
+            ends = tuple(self.log_of(node, topic.name, number) for number in numbers)
+            found.append(
+                TopicFindings(
+                    topic=topic.name,
+                    topic_id=topic.topic_id,
+                    partitions=numbers,
+                    log_end_offsets=tuple(end for _, end in ends),
+                    last_epochs=tuple(epoch for epoch, _ in ends),
+                    conditions=tuple(conditions.values()),
+                )
+            )
+        return tuple(found)
+
+    def log_of(self, node: int, topic: str, number: int) -> tuple[int, int]:
+        return self.logs.get((node, topic, number), (0, 10))
 
     def register(self, node: int, **changes: Any) -> int:
         request = self.registration(node, **changes)
@@ -92,9 +141,19 @@ class MachineCluster:
             "metadata_offset": len(self.log) - 1,
             "want_fence": False,
             "want_shutdown": False,
+            "offsets": self.leaderless_logs(node),
         }
         beat = api.Heartbeat(**{**fields, **changes})
         return self.run(brokers.heartbeat(self.state, beat, len(self.log), self.now_ms))
+
+    def leaderless_logs(self, node: int) -> tuple[ReplicaOffsets, ...]:
+        """What heartbeats tell of replicas that nobody leads."""
+        told = []
+        for topic, info in self.image.partitions():
+            if node in info.replicas and not info.has_leader:
+                epoch, end = self.log_of(node, topic.name, info.partition)
+                told.append(ReplicaOffsets(topic.topic_id, info.partition, 0, end, epoch, info.leader_epoch))
+        return tuple(told)
 
     def start(self, node: int, **changes: Any) -> None:
         """Register and unfence."""
@@ -173,8 +232,8 @@ class MachineCluster:
 
     def report(self, node: int, *, hw: int, leo: int, epoch: int, name: str = "t") -> None:
         """The broker's heartbeat tells where its replica stands."""
-        offsets = (api.ReplicaOffsets(self.image.topics[name].topic_id, 0, hw, leo, epoch),)
-        self.state.offsets.report(node, offsets, self.now_ms)
+        offsets = (ReplicaOffsets(self.image.topics[name].topic_id, 0, hw, leo, epoch),)
+        self.state.offsets.report(node, self.epoch(node), offsets, self.now_ms)
 
 
 @pytest.fixture(scope="session")

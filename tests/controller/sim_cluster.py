@@ -17,7 +17,9 @@ from strandline.controller.metadata.image import PartitionInfo
 from strandline.controller.metadata.publisher import ImagePublisher
 from strandline.controller.quorum.api import QuorumConfig, Voter
 from strandline.controller.quorum.quorum import Quorum
-from strandline.proto.ids import Endpoint
+from strandline.controller.reports import ReplicaOffsets, TopicFindings
+from strandline.log.findings import LogCondition
+from strandline.proto.ids import NO_EPOCH, Endpoint, Offset
 
 T = TypeVar("T")
 
@@ -37,7 +39,7 @@ class Node:
         self.ports = ports
         self.cluster = cluster
         self.fatal: list[BaseException] = []
-        self.offsets: list[api.ReplicaOffsets] = []
+        self.offsets: list[ReplicaOffsets] = []
         self.ready = True
         incarnation = UUID(int=ports.rng.getrandbits(128))
         self.quorum = Quorum(
@@ -69,9 +71,7 @@ class Node:
         self.quorum.register(self.controller)
         self.channel = ControllerChannel(self.quorum, ports.rpc, ports.clock, ports.rng)
         self.session = BrokerSession(
-            registration=api.RegisterBrokerRequest(
-                CLUSTER, node, incarnation, {"PLAINTEXT": Endpoint(f"n{node}", 9092)}, endpoint(node)
-            ),
+            registration=cluster.registration(node, incarnation),
             channel=self.channel,
             publisher=self.publisher,
             rpc=ports.rpc,
@@ -106,6 +106,8 @@ class SimCluster:
         self.voters = nodes
         self.config = config or ControllerConfig()
         self.nodes: dict[int, Node] = {}
+        self.ever: list[Node] = []
+        self.lives: dict[int, list[UUID]] = {}
         for node in range(1, nodes + 1):
             self.world.add_machine(f"n{node}")
 
@@ -122,6 +124,35 @@ class SimCluster:
         assert not [error for node in self.nodes.values() for error in node.fatal]
         return result
 
+    def registration(self, node: int, incarnation: UUID) -> api.RegisterBrokerRequest:
+        """Of a process on a directory that remembers all its lives, and finds every log of every topic intact."""
+        lives = self.lives.setdefault(node, [])
+        before = lives[-1] if lives else None
+        lives.append(incarnation)
+        known = max((one.publisher.image for one in self.ever), key=lambda image: image.offset, default=None)
+        topics = () if known is None else tuple(known.topics.values())
+        return api.RegisterBrokerRequest(
+            CLUSTER,
+            node,
+            incarnation,
+            {"PLAINTEXT": Endpoint(f"n{node}", 9092)},
+            endpoint(node),
+            directory_id=UUID(int=node),
+            lives=tuple(lives),
+            replaces=before,
+            findings=tuple(
+                TopicFindings(
+                    topic.name,
+                    topic.topic_id,
+                    tuple(topic.partitions),
+                    (Offset(0),) * len(topic.partitions),
+                    (NO_EPOCH,) * len(topic.partitions),
+                    (LogCondition.INTACT,) * len(topic.partitions),
+                )
+                for topic in topics
+            ),
+        )
+
     def healthy(self) -> bool:
         """All nodes run, all brokers are unfenced, one controller is active."""
         return (
@@ -133,6 +164,7 @@ class SimCluster:
     def start(self, node: int, *, ready: bool = True) -> None:
         async def main(ports: Ports) -> None:
             self.nodes[node] = Node(self, node, ports)
+            self.ever.append(self.nodes[node])
             self.nodes[node].ready = ready
             await self.nodes[node].run()
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from strandline.controller import api, wire
+from strandline.controller.reports import DescribeReplicasRequest, ReplicaOffsets
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.ids import NO_BROKER_EPOCH
 from strandline.proto.ports import RpcRejected
-from tests.controller.sim_cluster import CLUSTER, SimCluster, endpoint
+from tests.controller.sim_cluster import SimCluster, endpoint
 
 SEEDS = range(5)
 
@@ -231,10 +235,10 @@ def test_offsets_reach_the_controller_and_its_successor() -> None:
         await cluster.create("t", [[1, 2, 3]])
         topic_id = cluster.nodes[1].publisher.image.topics["t"].topic_id
         for number, node in cluster.nodes.items():
-            node.offsets = [api.ReplicaOffsets(topic_id, 0, 5, 5 + number, 0)]
+            node.offsets = [ReplicaOffsets(topic_id, 0, 5, 5 + number, 0)]
 
         async def reported(node: Any) -> dict[int, int]:
-            reply = await node.channel.describe_replicas(api.DescribeReplicasRequest())
+            reply = await node.channel.describe_replicas(DescribeReplicasRequest())
             return {one.node_id: one.log_end_offset for one in reply.replicas}
 
         await asyncio.sleep(2.5)
@@ -301,9 +305,9 @@ def test_unregistered_broker_stops_with_a_sentence() -> None:
     SimCluster(12).play(scenario)
 
 
-def test_a_late_registration_of_an_earlier_life_costs_the_broker_nothing() -> None:
+def test_a_late_registration_of_an_earlier_life_takes_nobodys_place() -> None:
     """The request of a process that died comes, or comes again, when the next one has registered and is still fenced:
-    that one registers once more instead of stopping (seed 5373)."""
+    it names another incarnation than is registered, and changes nothing (seed 5373)."""
 
     async def scenario(cluster: SimCluster) -> None:
         active, other = cluster.active_and_other()
@@ -313,18 +317,55 @@ def test_a_late_registration_of_an_earlier_life_costs_the_broker_nothing() -> No
         cluster.start(victim, ready=False)
         await cluster.until(lambda: cluster.registered(victim) not in (None, earlier))
         node = cluster.nodes[victim]
+        late = replace(cluster.registration(victim, earlier), replaces=None)
+        reply = await cluster.on(active.node, lambda one: one.channel.register_broker(late))
+        assert (reply.broker_epoch, reply.registered) == (NO_BROKER_EPOCH, node.incarnation)
         assert cluster.registered(victim) == node.incarnation
-        late = api.RegisterBrokerRequest(CLUSTER, victim, earlier, {}, endpoint(victim))
-        displacing = await cluster.on(active.node, lambda one: one.channel.register_broker(late))
-        assert cluster.registered(victim) == earlier
-        await cluster.until(lambda: cluster.registered(victim) == node.incarnation)
-        assert cluster.epochs()[victim] > displacing.broker_epoch
         node.ready = True
         node.session.wake()
         await cluster.until(lambda: not node.session.fenced)
         assert not node.fatal
 
     SimCluster(13).play(scenario)
+
+
+def test_a_process_that_knows_less_than_the_controller_asks_again() -> None:
+    """Its predecessor was registered and never learned of it: the reply names it, and the request is made anew."""
+
+    async def scenario(cluster: SimCluster) -> None:
+        _, other = cluster.active_and_other()
+        victim = other.node
+        unheard = cluster.nodes[victim].incarnation
+        cluster.kill(victim)
+        cluster.lives[victim] += [UUID(int=1), UUID(int=2)]  # two more that never reached a controller
+        assert unheard in cluster.lives[victim]
+        cluster.start(victim)
+        await cluster.until(cluster.healthy)
+
+    SimCluster(14).play(scenario)
+
+
+def test_a_fenced_broker_that_is_unregistered_registers_once_more() -> None:
+    """An operator took its id out while it started: it has served nothing yet, and need not stop."""
+
+    async def scenario(cluster: SimCluster) -> None:
+        active, other = cluster.active_and_other()
+        victim = other.node
+        cluster.kill(victim)
+        cluster.start(victim, ready=False)
+        await cluster.until(lambda: victim in cluster.nodes and cluster.nodes[victim].session.broker_epoch >= 0)
+        node = cluster.nodes[victim]
+        await cluster.until(lambda: cluster.registered(victim) == node.incarnation)
+        epoch = node.session.broker_epoch
+        request = api.UnregisterBrokerRequest(victim)
+        await cluster.on(active.node, lambda one: one.channel.unregister_broker(request))
+        await cluster.until(lambda: node.session.broker_epoch > epoch)
+        node.ready = True
+        node.session.wake()
+        await cluster.until(lambda: not node.session.fenced)
+        assert not node.fatal
+
+    SimCluster(15).play(scenario)
 
 
 def test_channel_gives_up_at_its_deadline() -> None:
@@ -383,7 +424,7 @@ def test_commands_fail_on_a_standby_at_once() -> None:
     async def scenario(cluster: SimCluster) -> None:
         _, other = cluster.active_and_other()
         with pytest.raises(KafkaError) as caught:
-            await cluster.on(other.node, lambda node: node.controller.describe_replicas(api.DescribeReplicasRequest()))
+            await cluster.on(other.node, lambda node: node.controller.describe_replicas(DescribeReplicasRequest()))
         assert caught.value.code is ErrorCode.NOT_CONTROLLER
 
     SimCluster(15).play(scenario)

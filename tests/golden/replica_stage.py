@@ -11,13 +11,13 @@ from collections import deque
 from collections.abc import Callable
 from uuid import UUID
 
-from strandline.controller.machine.election import Election, PartitionChange
+from strandline.controller.machine.election import Election, LogPosition, PartitionChange
 from strandline.controller.machine.isr import validate
 from strandline.controller.metadata.delta import merge
 from strandline.controller.metadata.image import BrokerInfo, MetadataImage, PartitionInfo
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
-from strandline.proto.ids import NO_NODE, BrokerEpoch, Endpoint, LeaderEpoch, NodeId, PartitionEpoch
+from strandline.proto.ids import NO_NODE, BrokerEpoch, Endpoint, LeaderEpoch, NodeId, Offset, PartitionEpoch
 from strandline.replica.core.divergence import Verdict, judge_fetch
 from strandline.replica.core.follower import FollowerCore
 from strandline.replica.core.leader import LeaderCore
@@ -65,9 +65,10 @@ class ReplicaStage:
         one = self.partition
         leader = "none" if one.leader == NO_NODE else str(one.leader)
         elr = f", ELR {list(one.eligible_leader_replicas)}" if one.eligible_leader_replicas else ""
+        doubt = f", in doubt {list(one.last_known_elr)}" if one.last_known_elr else ""
         recovering = ", RECOVERING" if one.recovering else ""
         epochs = f"leader epoch {one.leader_epoch}, partition epoch {one.partition_epoch}"
-        return f"leader {leader}, {epochs}, ISR {list(one.isr)}{elr}{recovering}"
+        return f"leader {leader}, {epochs}, ISR {list(one.isr)}{elr}{doubt}{recovering}"
 
     def describe_replicas(self) -> list[tuple[str, str]]:
         return [(str(node), self.describe(replica)) for node, replica in self.replicas.items()]
@@ -102,8 +103,9 @@ class ReplicaStage:
             self.replicas[node] = Replica(node)
             self.do_start(str(node))
 
-    def do_start(self, node: str, how: str = "clean") -> None:
-        """A process comes up and registers; `unclean`: it leaves ISR and ELR, for its log may have lost its end."""
+    def do_start(self, node: str, found: str = "intact") -> None:
+        """A process comes up and registers. `cut`: it leaves ISR and ELR, for its log may have lost its end; `lacking`:
+        it has, for certain."""
         replica = self.replicas[int(node)]
         replica.alive = True
         replica.high_watermark = min(replica.high_watermark, replica.log.end)
@@ -111,9 +113,11 @@ class ReplicaStage:
         replica.broker_epoch = BrokerEpoch(self.registrations)
         endpoint = Endpoint("model", replica.node)
         self.brokers[replica.node] = BrokerState(replica.node, endpoint, replica.broker_epoch)
-        if how == "unclean":
-            isr = tuple(one for one in self.partition.isr if one != replica.node)
-            self.change(target_isr=isr, unclean_shutdown=replica.node)
+        isr = tuple(one for one in self.partition.isr if one != replica.node)
+        if found == "cut":
+            self.change(target_isr=isr, doubtful=replica.node)
+        elif found == "lacking":
+            self.change(target_isr=isr, lost=replica.node)
         self.change()
         self.publish()
 
@@ -127,6 +131,12 @@ class ReplicaStage:
         self.end(replica)
         replica.log.truncate(replica.log.durable)
         replica.log.syncing_to = None
+
+    def do_rot(self, node: str, offset: str) -> None:
+        """A record of a log whose process is down rots: recovery cuts there."""
+        replica = self.replicas[int(node)]
+        assert not replica.alive
+        replica.log.truncate(int(offset))
 
     def end(self, replica: Replica) -> None:
         replica.high_watermark = replica.known_high_watermark
@@ -177,7 +187,8 @@ class ReplicaStage:
         *,
         target_isr: tuple[NodeId, ...] | None = None,
         recovering: bool | None = None,
-        unclean_shutdown: NodeId = NO_NODE,
+        doubtful: NodeId = NO_NODE,
+        lost: NodeId = NO_NODE,
         election: Election = Election.ONLINE,
     ) -> None:
         """What the controller makes of it (PartitionChange)."""
@@ -189,10 +200,19 @@ class ReplicaStage:
             election=Election.UNCLEAN if self.unclean and election is Election.ONLINE else election,
             target_isr=target_isr,
             recovering=recovering,
-            unclean_shutdown=unclean_shutdown,
+            doubtful=doubtful,
+            lost=lost,
+            position=self.position,
         ).build()
         if record is not None:
             self.partition = merge(self.partition, record)
+
+    def position(self, node: NodeId) -> LogPosition | None:
+        """A replica that lives and is not held has said where its log ends."""
+        replica = self.replicas[int(node)]
+        if not replica.alive or node in self.held or self.partition.has_leader:
+            return None
+        return LogPosition(LeaderEpoch(replica.log.last_epoch), Offset(replica.log.end))
 
     def publish(self) -> None:
         """Metadata reach every living replica that is not held."""

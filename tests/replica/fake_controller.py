@@ -92,6 +92,15 @@ class FakeController:
         self.brokers[node] = replace(self.brokers[node], in_controlled_shutdown=True)
         self._withdraw(node)
 
+    def unserved(self, node: NodeId, tp: TopicPartition) -> None:
+        """The broker says that it cannot serve its replica: out of the ISR, and the leadership moves."""
+        key = self.state(tp).topic_id_partition
+        self.brokers[node], whole = replace(self.brokers[node], fenced=True), self.brokers[node]
+        changed = self._shrink(key, node) if node in self.partitions[key].isr else self.partitions[key]
+        changed = self._elect(key) if changed.leader == node else changed
+        self.brokers[node] = whole
+        self.publish([changed])
+
     def _withdraw(self, node: NodeId) -> None:
         changes = []
         for key, state in list(self.partitions.items()):

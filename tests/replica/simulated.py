@@ -55,6 +55,8 @@ class SimBroker:
         self.log_dir: LogDir | None = None
         self.process: Process | None = None
         self.cut_off = False
+        self.changes = 0
+        """How often the controller was to hear something at once."""
         self._inbox: deque[Callable[[], None]] = deque()
         self._delivered_us = 0
         cluster.world.add_machine(self.name)
@@ -85,6 +87,7 @@ class SimBroker:
             config=cluster.config,
             send_alter_partition=self._alter_partition,
             on_fatal=cluster.fatal,
+            on_change=self._changed,
         )
         await ports.rpc.serve(Endpoint("", PORT), {}, self.manager.stream_handlers())
         self.manager.start()
@@ -97,6 +100,9 @@ class SimBroker:
         controller.subscribe(self.node, self._post)
         self.deliver(lambda: self._registered(epoch))
         await asyncio.sleep(3600)
+
+    def _changed(self) -> None:
+        self.changes += 1
 
     def _registered(self, epoch: BrokerEpoch) -> None:
         assert self.manager is not None

@@ -119,16 +119,11 @@ class SimCluster:
             self.world.loop.call_at_us(0, self.world.kill, name)
 
     def _may_stop_itself(self, name: str, process: Process, error: Exception) -> bool:
-        """A node must not fall, save over a disk that failed; before it has come up, over one that is full; and when
-        the cluster knows another process under its id (a registration of its predecessor that arrived late)."""
+        """A node must not fall, save over a disk that failed; and before it has come up, over one that is full."""
         if name in self.may_fall:
             return True
-        live = next((one for one in self.ever if one.process is process), None)
-        if live is None:
-            return isinstance(error, DiskFull)
-        image = self.newest_image()
-        registered = None if image is None else image.brokers.get(live.node.config.node)
-        return registered is not None and registered.incarnation_id != live.node.incarnation_id
+        came_up = any(one.process is process for one in self.ever)
+        return not came_up and isinstance(error, DiskFull)
 
     async def _run(self, name: str, process: Process, ports: Ports) -> None:
         config = self.config(name)
@@ -256,7 +251,11 @@ class SimCluster:
                         serving[node] = log.log_end_offset
             self.copies.check_candidates(known, (*state.isr, *state.eligible_leader_replicas), serving)
             others = {node: disk for node, disk in disks.items() if node not in ends}
-            self.copies.check_somewhere(known, ends, others, f"{DATA}/{known.name}")
+            directory = f"{DATA}/{known.name}"
+            self.copies.check_somewhere(known, ends, others, directory)
+            synced = not any(broker.acks_unsynced for broker in image.brokers.values())
+            if synced and not state.isr and not state.eligible_leader_replicas:
+                self.copies.check_in_doubt(known, state.last_known_elr, ends, others, directory)
 
     def high_watermarks(self) -> dict[str, dict[str, int]]:
         """Partition -> node -> high watermark."""
@@ -301,10 +300,6 @@ class SimCluster:
             for topic in image.topics.values()
             for partition in topic.partitions.values()
         )
-
-    def whole(self) -> bool:
-        """Every node does its work, and every replica is in sync."""
-        return self._all(lambda live: live.node.ready) and self.in_sync()
 
     def _all(self, holds: Callable[[Live], bool]) -> bool:
         living = list(self.nodes())

@@ -118,8 +118,10 @@ class ScenarioOptions:
             "broker.session.timeout.ms": rng.choice(("3000", "9000")),
             "replica.lag.time.max.ms": rng.choice(("1000", "10000")),
         }
-        if rng.random() < 0.2 and not any("power" in kind or kind == "fail_sync" for kind in faults.kinds):
-            # The memory of min.insync.replicas machines counts: no promise over power cuts.
+        needs_disks = ("fail_sync", *DESTRUCTIVE)
+        if rng.random() < 0.2 and not any("power" in kind or kind in needs_disks for kind in faults.kinds):
+            # The memory of min.insync.replicas machines counts: no promise over power cuts. Nor over lost disks: each
+            # restart may have lost something there (KIP-966), so that the last one in the ISR may be the only one left.
             node["flush.policy"] = "replicate"
         duration_ms = rng.choice((5_000, 10_000, 20_000))
         drawn = cls(
@@ -157,7 +159,6 @@ class ScenarioRun:
             stop=self.cluster.stop,
             leader=lambda: self.cluster.leader(split(seed, "victims", self.world.loop.now_us)),
             controller=self.cluster.controller,
-            whole=self.cluster.whole,
             on_fault=self.cluster.inspect,
         )
         self.cluster.may_fall = self.nemesis.excused

@@ -9,7 +9,13 @@ import structlog
 
 from strandline.cluster.coordinator.group_coordinator import GroupCoordinator
 from strandline.cluster.kafka.listener import KafkaListener
-from strandline.cluster.replica_feed import ReplicaFeed, isr_proposer, replica_offsets
+from strandline.cluster.replica_feed import (
+    ReplicaFeed,
+    isr_proposer,
+    replica_offsets,
+    topic_findings,
+    unserved_replicas,
+)
 from strandline.cluster.service.broker_service import BrokerService
 from strandline.cluster.settings import (
     coordinator_config,
@@ -25,6 +31,7 @@ from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import MetadataImage
+from strandline.log.disk import DiskError
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint
 from strandline.replica.manager import ReplicaManager
 
@@ -59,6 +66,7 @@ class BrokerRole:
             config=replica_config(config),
             send_alter_partition=isr_proposer(config.node, self.channel, lambda: self.session.broker_epoch),
             on_fatal=node.fatal,
+            on_change=self._tell_controller,
         )
         self.groups = GroupCoordinator(
             coordinator_config(config),
@@ -105,9 +113,10 @@ class BrokerRole:
             self._unopened.remove(listener)
 
     def start(self, internal: Endpoint) -> None:
-        """Register and hold the session; `internal` is where other nodes reach this one."""
+        """Register and hold the session; `internal` is where other nodes reach this one. Raises DiskError."""
         node = self._node
         config = node.config
+        lives = node.log_dir.begin_life(node.incarnation_id)
         clean_epoch = node.log_dir.clean_shutdown_broker_epoch
         registration = RegisterBrokerRequest(
             cluster_id=node.cluster_id,
@@ -120,6 +129,10 @@ class BrokerRole:
             rack=config.broker_rack or None,
             directory_id=node.log_dir.directory_id,
             previous_broker_epoch=NO_BROKER_EPOCH if clean_epoch is None else BrokerEpoch(clean_epoch),
+            lives=lives,
+            replaces=lives[-2] if len(lives) > 1 else None,
+            findings=topic_findings(node.log_dir.findings.all),
+            flush_policy=config.dynamic.get("flush.policy", ""),
         )
         self.session = BrokerSession(
             registration=registration,
@@ -129,6 +142,7 @@ class BrokerRole:
             clock=node.clock,
             config=session_config(config),
             collect_offsets=lambda: replica_offsets(self.replicas),
+            collect_unserved=lambda: unserved_replicas(self.replicas),
             on_fatal=node.fatal,
             ready=lambda: self._feeding and not self._unopened,
             on_registered=self._registered,
@@ -140,6 +154,10 @@ class BrokerRole:
     def _registered(self, broker_epoch: BrokerEpoch) -> None:
         self.replicas.set_broker_epoch(broker_epoch)
         self.service.run(self.service.hold_producer_ids())
+
+    def _tell_controller(self) -> None:
+        """Of a replica that failed or has no leader: with a heartbeat that does not wait."""
+        self.session.wake()
 
     async def wait_ready(self) -> None:
         """Return once the controller has unfenced this broker."""
@@ -188,9 +206,15 @@ class BrokerRole:
         own = image.brokers.get(self._node.config.node)
         if self._feeding or own is None or own.incarnation_id != self._node.incarnation_id:
             return
+        try:
+            self._node.log_dir.registered(own.incarnation_id)
+        except DiskError as error:
+            self._node.fatal(error)
+            return
         self._feeding = True
         self.replicas.set_broker_epoch(own.broker_epoch)
-        self.replicas.set_flush_policy(self.resolver.broker_value(image, "flush.policy"))
+        # As the controller has it on record: by that it judges what a restart of this broker loses.
+        self.replicas.set_flush_policy("replicate" if own.acks_unsynced else "ack")
         self._node.publisher.unsubscribe(self._await_own_registration)
         self._node.publisher.subscribe(self._feed.on_metadata)
         self._node.publisher.subscribe(self.groups.on_metadata)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from strandline.cluster.kafka.listener import TIME_BOUNDS_MS, ApiTimes
 from strandline.cluster.metrics_groups import of_groups
 from strandline.cluster.service.memory import Account
+from strandline.log.findings import LogCondition
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -56,6 +57,7 @@ class Metrics:
                 if node.broker is not None:
                     yield from _of_replicas(node.broker)
                     yield from _of_logs(node.broker)
+                    yield from _of_recovery(node)
                     yield from _of_requests(node.broker)
                     yield from of_groups(node.broker)
 
@@ -187,6 +189,17 @@ def _of_logs(broker: BrokerRole) -> Iterator[Metric]:
         if status.leader == broker.replicas.node_id:
             isr.add_metric(names, len(status.isr))
     yield from (size, start, end, committed, isr)
+
+
+def _of_recovery(node: Node) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    found = GaugeMetricFamily(
+        "strandline_recovered_logs", "Logs by what this start found: intact, cut, lacking.", labels=("found",)
+    )
+    for condition in LogCondition:
+        found.add_metric((condition.name.lower(),), node.log_dir.found[condition])
+    yield found
 
 
 def _of_requests(broker: BrokerRole) -> Iterator[Metric]:

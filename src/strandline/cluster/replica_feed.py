@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 
-from strandline.controller import api
+from strandline.controller import api, reports
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import MetadataImage, PartitionInfo, ResourceType, TopicInfo
-from strandline.proto.ids import BrokerEpoch, LeaderEpoch, NodeId, Offset, TopicId, TopicIdPartition
+from strandline.log.findings import RecoveryFinding
+from strandline.proto.ids import (
+    BrokerEpoch,
+    LeaderEpoch,
+    NodeId,
+    Offset,
+    TopicId,
+    TopicIdPartition,
+    TopicPartition,
+)
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.states import (
     AlterPartitionItem,
     AlterPartitionOutcome,
     BrokerState,
     PartitionState,
+    Role,
 )
 
 ALTER_PARTITION_TIMEOUT_MS = 5_000.0
@@ -100,17 +110,47 @@ def broker_states(image: MetadataImage) -> Mapping[NodeId, BrokerState]:
     }
 
 
-def replica_offsets(replicas: ReplicaManager) -> Iterator[api.ReplicaOffsets]:
+def replica_offsets(replicas: ReplicaManager) -> Iterator[reports.ReplicaOffsets]:
     """What heartbeats tell of the hosted replicas."""
     for status in replicas.hosted():
         if status.log_end_offset >= 0:
-            yield api.ReplicaOffsets(
+            yield reports.ReplicaOffsets(
                 topic_id=status.topic_id,
                 partition=status.partition,
                 high_watermark=Offset(status.high_watermark),
                 log_end_offset=Offset(status.log_end_offset),
                 last_epoch=LeaderEpoch(status.last_epoch),
+                leader_epoch=status.leader_epoch,
             )
+
+
+def unserved_replicas(replicas: ReplicaManager) -> reports.Unserved:
+    """What heartbeats tell of replicas that cannot be served here."""
+    topics: dict[TopicId, list[int]] = {}
+    for status in replicas.hosted():
+        if status.role is Role.OFFLINE:
+            topics.setdefault(status.topic_id, []).append(status.partition)
+    return reports.Unserved(
+        tuple(reports.UnservedTopic(topic_id, tuple(sorted(numbers))) for topic_id, numbers in topics.items())
+    )
+
+
+def topic_findings(findings: Mapping[TopicPartition, RecoveryFinding]) -> tuple[reports.TopicFindings, ...]:
+    """What a registration tells of the logs in this broker's directory."""
+    topics: dict[tuple[str, TopicId], list[tuple[int, RecoveryFinding]]] = {}
+    for tp, finding in findings.items():
+        topics.setdefault((tp.topic, finding.topic_id), []).append((tp.partition, finding))
+    return tuple(
+        reports.TopicFindings(
+            topic=topic,
+            topic_id=topic_id,
+            partitions=tuple(number for number, _ in found),
+            log_end_offsets=tuple(finding.log_end_offset for _, finding in found),
+            last_epochs=tuple(finding.last_epoch for _, finding in found),
+            conditions=tuple(finding.condition for _, finding in found),
+        )
+        for (topic, topic_id), found in topics.items()
+    )
 
 
 def isr_proposer(

@@ -16,6 +16,8 @@ from enum import IntEnum
 from uuid import UUID
 
 from strandline.controller.metadata.image import METADATA_VERSION, ResourceType
+from strandline.controller.reports import ReplicaOffsets, TopicFindings, Unserved
+from strandline.log.findings import LogCondition
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import (
     NO_BROKER_EPOCH,
@@ -48,9 +50,15 @@ class RegisterBrokerRequest:
     Attributes:
         incarnation_id: drawn anew at every start of the process.
         previous_broker_epoch: the epoch of the last run if that run ended cleanly, else -1; one that differs from the
-            controller's means an unclean shutdown, after which the broker leaves every ISR and ELR (KAFKA-15586).
+            controller's means an unclean shutdown (KAFKA-15586), which matters under flush.policy=replicate alone.
         directory_id: names its data directory. Another than before: the disk was lost or wiped (D-26), and the broker
-            has nothing of what it had; it is no last known leader either.
+            has nothing of what it had.
+        lives: the incarnations that have used the directory since the last one it knows to be registered, oldest first,
+            this one last. Is the registered one not among them, the directory is an older copy: nothing in it counts.
+        replaces: the incarnation that the broker takes to be registered. Is it another, nothing is changed and the
+            reply names it: so a request of an earlier process that comes late takes nobody's place.
+        findings: what recovery found, of every partition in the directory.
+        flush_policy: what the broker's file says of flush.policy; empty where it says nothing.
     """
 
     cluster_id: str
@@ -63,13 +71,21 @@ class RegisterBrokerRequest:
     min_metadata_version: int = 1
     max_metadata_version: int = METADATA_VERSION
     directory_id: UUID | None = None
+    lives: tuple[UUID, ...] = ()
+    replaces: UUID | None = None
+    findings: tuple[TopicFindings, ...] = ()
+    flush_policy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterBrokerReply:
-    """The registration is committed; `broker_epoch` names this process lifetime."""
+    """The registration is committed; `broker_epoch` names this process lifetime.
+
+    It is -1 where nothing was changed because another incarnation is `registered` than the request replaces.
+    """
 
     broker_epoch: BrokerEpoch
+    registered: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +97,6 @@ class UnregisterBrokerRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaOffsets:
-    """Where one replica of the reporting broker stands: soft state, carried by heartbeats.
-
-    `high_watermark` is what this replica knows; `last_epoch` the leader epoch of its last record (-1 when empty).
-    """
-
-    topic_id: TopicId
-    partition: int
-    high_watermark: Offset
-    log_end_offset: Offset
-    last_epoch: LeaderEpoch
-
-
-@dataclass(frozen=True, slots=True)
 class Heartbeat:
     """A broker is alive.
 
@@ -103,6 +105,8 @@ class Heartbeat:
         want_fence: it does not want to serve (yet).
         want_shutdown: it wants to stop; its leaderships shall move away first.
         offsets: partitions whose offsets changed since the last heartbeat of this session; the first one has them all.
+        unserved: all replicas that this broker cannot serve; in the first heartbeat of a session, and after a change.
+            None: as told before.
     """
 
     node_id: NodeId
@@ -111,6 +115,7 @@ class Heartbeat:
     want_fence: bool
     want_shutdown: bool
     offsets: tuple[ReplicaOffsets, ...] = ()
+    unserved: Unserved | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,6 +423,9 @@ class Candidate:
     Attributes:
         alive: registered, unfenced and not shutting down.
         in_isr, in_elr: would win a clean election.
+        in_doubt: its log was cut when it was recovered; it leads once every such member of the last ISR is back.
+        servable: it has not told that its log cannot be used.
+        condition: what its recovery found, as it told this controller when it registered; None when it has not.
         last_epoch, log_end_offset, high_watermark: as last reported; -1 when never.
         age_ms: how old that report is; -1 when there is none.
         lost_records: how many offsets below the highest known high watermark it lacks; -1 when unknown.
@@ -432,6 +440,9 @@ class Candidate:
     high_watermark: Offset
     age_ms: int
     lost_records: int
+    in_doubt: bool = False
+    servable: bool = True
+    condition: LogCondition | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,36 +463,6 @@ class ElectLeadersReply:
     """One outcome for each partition asked for, or that was elected."""
 
     outcomes: tuple[ElectionOutcome, ...]
-
-
-# Tracked offsets
-
-
-@dataclass(frozen=True, slots=True)
-class DescribeReplicasRequest:
-    """Ask for the tracked offsets of the named topics, or of all when there are none named."""
-
-    topics: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaReport:
-    """Soft state about one replica, with its age: -1s when it has never been reported to this controller."""
-
-    topic: str
-    partition: int
-    node_id: NodeId
-    high_watermark: Offset
-    log_end_offset: Offset
-    last_epoch: LeaderEpoch
-    age_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class DescribeReplicasReply:
-    """One report for each replica, in order of topic, partition and assignment."""
-
-    replicas: tuple[ReplicaReport, ...]
 
 
 # Probes

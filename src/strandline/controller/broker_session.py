@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -14,13 +14,13 @@ from strandline.controller.api import (
     Heartbeat,
     HeartbeatReply,
     RegisterBrokerRequest,
-    ReplicaOffsets,
 )
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import BrokerInfo, MetadataImage
 from strandline.controller.metadata.publisher import ImagePublisher
 from strandline.controller.quorum.api import LeaderAndEpoch
+from strandline.controller.reports import ReplicaOffsets, Unserved
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError, KafkaError, ProtocolError
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint, NodeId, Offset, TopicIdPartition
@@ -63,14 +63,16 @@ class BrokerSession:
     """Registers the broker, holds its session with whoever is the active controller, and tells it where replicas stand.
 
     The broker is unfenced once its metadata reach its own registration record and `ready()` is true (it has opened its
-    logs and its listeners serve); call `wake()` when that changes.
+    logs and its listeners serve); call `wake()` when that changes, or when a replica fails or loses its leader: the
+    controller is to hear of it at once.
 
     Callbacks: `collect_offsets()` gives the offsets of all hosted replicas, of which only the changed are sent;
-    `on_registered(epoch)` is called at each registration; `on_fatal` when the broker must stop: a final refusal, or
-    another process registered under its node id.
+    `collect_unserved()` the replicas that cannot be served, which are sent where they changed; `on_registered(epoch)`
+    is called at each registration; `on_fatal` when the broker must stop: a final refusal, or another process registered
+    under its node id.
 
-    There is one registration in a life, but for one case: the request of an earlier life of this node that comes late
-    takes the place of a broker that is still fenced. As it has led and followed nothing yet, it registers once more.
+    There is one registration in a life, but for one case: an operator unregisters a broker that is still fenced. As it
+    has led and followed nothing yet, it registers once more.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class BrokerSession:
         config: BrokerSessionConfig,
         collect_offsets: Callable[[], Iterable[ReplicaOffsets]],
         on_fatal: Callable[[FatalError], None],
+        collect_unserved: Callable[[], Unserved] = Unserved,
         ready: Callable[[], bool] = lambda: True,
         on_registered: Callable[[BrokerEpoch], None] = lambda _: None,
     ) -> None:
@@ -94,6 +97,7 @@ class BrokerSession:
         self._clock = clock
         self._config = config
         self._collect_offsets = collect_offsets
+        self._collect_unserved = collect_unserved
         self._on_fatal = on_fatal
         self._ready = ready
         self._on_registered = on_registered
@@ -109,6 +113,7 @@ class BrokerSession:
         self._endpoint: Endpoint | None = None
         self._stream: Stream | None = None
         self._reported: dict[TopicIdPartition, ReplicaOffsets] = {}
+        self._said_unserved: Unserved | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -143,7 +148,7 @@ class BrokerSession:
         await self._unfenced.wait()
 
     def wake(self) -> None:
-        """Send a heartbeat now: `ready()` has changed."""
+        """Send a heartbeat now: what it says has changed, and must not wait."""
         self._wake.set()
 
     async def controlled_shutdown(self, timeout_ms: float) -> bool:
@@ -199,6 +204,9 @@ class BrokerSession:
                 log.info("this broker is not registered yet", broker=self.node_id, why=str(error))
                 await asyncio.sleep(self._config.registration_retry_ms / 1000.0)
                 continue
+            if reply.broker_epoch == NO_BROKER_EPOCH:
+                self._registration = replace(self._registration, replaces=reply.registered)
+                continue
             self._epoch = reply.broker_epoch
             self._on_registered(reply.broker_epoch)
             return
@@ -216,6 +224,7 @@ class BrokerSession:
             return False
         self._stream, self._endpoint = stream, endpoint
         self._reported = {}
+        self._said_unserved = None
         reader = asyncio.get_running_loop().create_task(self._read(stream))
         try:
             await self._write(stream, reader)
@@ -254,6 +263,11 @@ class BrokerSession:
             if self._reported.get(key) != item:
                 self._reported[key] = item
                 changed.append(item)
+        unserved: Unserved | None = self._collect_unserved()
+        if unserved == self._said_unserved:
+            unserved = None
+        else:
+            self._said_unserved = unserved
         self._sent_offset = self._publisher.image.offset
         return Heartbeat(
             node_id=self.node_id,
@@ -262,6 +276,7 @@ class BrokerSession:
             want_fence=not self._ready(),
             want_shutdown=self._want_shutdown,
             offsets=tuple(changed),
+            unserved=unserved,
         )
 
     async def _read(self, stream: Stream) -> None:
@@ -289,7 +304,7 @@ class BrokerSession:
                 f"Broker {self.node_id} of epoch {self._epoch} is not registered any more: {error.message}"
             ) from error
         mark("registration-displaced")
-        log.warning("registered by another life meanwhile: once more", broker=self.node_id, why=error.message)
+        log.warning("not registered any more, and never served: once more", broker=self.node_id, why=error.message)
         self._displaced = True
 
     def _take(self, reply: HeartbeatReply) -> None:

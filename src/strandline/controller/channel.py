@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 from uuid import UUID
 
-from strandline.controller import api, wire
+from strandline.controller import api, reports, wire
 from strandline.controller.ports import QuorumView
 from strandline.controller.quorum.api import LeaderAndEpoch
 from strandline.proto.error_codes import ErrorCode
@@ -174,7 +174,7 @@ class ControllerChannel:
         return await self.call("elect_leaders", request, api.ElectLeadersReply, timeout_ms)
 
     async def describe_replicas(
-        self, request: api.DescribeReplicasRequest, timeout_ms: float = DEFAULT_TIMEOUT_MS
-    ) -> api.DescribeReplicasReply:
+        self, request: reports.DescribeReplicasRequest, timeout_ms: float = DEFAULT_TIMEOUT_MS
+    ) -> reports.DescribeReplicasReply:
         """See `Controller.describe_replicas`."""
-        return await self.call("describe_replicas", request, api.DescribeReplicasReply, timeout_ms)
+        return await self.call("describe_replicas", request, reports.DescribeReplicasReply, timeout_ms)

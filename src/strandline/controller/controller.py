@@ -10,7 +10,7 @@ from uuid import UUID
 
 import structlog
 
-from strandline.controller import api, wire
+from strandline.controller import api, reports, wire
 from strandline.controller.command_queue import CommandQueue, Operation
 from strandline.controller.machine import brokers, configs, elections, isr, producer_ids, topics
 from strandline.controller.machine.result import Result
@@ -250,7 +250,7 @@ class Controller:
         """Elect leaders, or with `dry_run` preview it."""
         return await self._do(lambda state, _: elections.elect_leaders(state, request, self._now_ms()))
 
-    async def describe_replicas(self, request: api.DescribeReplicasRequest) -> api.DescribeReplicasReply:
+    async def describe_replicas(self, request: reports.DescribeReplicasRequest) -> reports.DescribeReplicasReply:
         """The tracked offsets, with their age. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION."""
         return await self._do(lambda state, _: elections.describe_replicas(state, request, self._now_ms()))
 

@@ -1,11 +1,11 @@
-"""The form of `strandline.controller.api` on the wire, and the table of the controller's methods."""
+"""The form of `strandline.controller.api` and `reports` on the wire, and the table of the controller's methods."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from strandline.controller import api
+from strandline.controller import api, reports
 from strandline.controller.mapping import Mapper
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
@@ -17,10 +17,13 @@ _MAPPERS: dict[type, Mapper[Any]] = {}
 
 # Parts before wholes: a mapper is compiled with those it contains.
 for _kind in (
+    reports.TopicFindings,
     api.RegisterBrokerRequest,
     api.RegisterBrokerReply,
     api.UnregisterBrokerRequest,
-    api.ReplicaOffsets,
+    reports.ReplicaOffsets,
+    reports.UnservedTopic,
+    reports.Unserved,
     api.Heartbeat,
     api.HeartbeatReply,
     api.IsrMember,
@@ -51,16 +54,16 @@ for _kind in (
     api.Candidate,
     api.ElectionOutcome,
     api.ElectLeadersReply,
-    api.DescribeReplicasRequest,
-    api.ReplicaReport,
-    api.DescribeReplicasReply,
+    reports.DescribeReplicasRequest,
+    reports.ReplicaReport,
+    reports.DescribeReplicasReply,
     api.PingReply,
 ):
     _MAPPERS[_kind] = Mapper(_kind, getattr(pb, _kind.__name__), _MAPPERS)
 
 
 def encode(value: object) -> bytes:
-    """The bytes of any dataclass of `strandline.controller.api`."""
+    """The bytes of any dataclass of `strandline.controller.api` and `reports`."""
     return _MAPPERS[type(value)].encode(value)
 
 
@@ -94,7 +97,7 @@ METHODS: tuple[Method, ...] = (
     _method("IncrementalAlterConfigs", api.AlterConfigsRequest, api.AlterConfigsReply, "incremental_alter_configs"),
     _method("AllocateProducerIds", api.AllocateProducerIdsRequest, api.ProducerIdBlock, "allocate_producer_ids"),
     _method("ElectLeaders", api.ElectLeadersRequest, api.ElectLeadersReply, "elect_leaders"),
-    _method("DescribeReplicas", api.DescribeReplicasRequest, api.DescribeReplicasReply, "describe_replicas"),
+    _method("DescribeReplicas", reports.DescribeReplicasRequest, reports.DescribeReplicasReply, "describe_replicas"),
 )
 """Every unary method of the service. UnregisterBroker answers the epoch that ended."""
 

@@ -3,43 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import re
+from collections import Counter
 from collections.abc import Mapping
 from uuid import UUID
 
 from strandline.log.checkpoints import (
     CLEAN_SHUTDOWN,
-    HIGH_WATERMARKS,
-    LOG_STARTS,
     META_PROPERTIES,
     PARTITION_METADATA,
-    RECOVERY_POINTS,
     MetaProperties,
-    decode_offsets,
-    decode_partition_metadata,
     encode_clean_shutdown,
-    encode_offsets,
     encode_partition_metadata,
     read_clean_shutdown,
 )
 from strandline.log.config import LogConfig
 from strandline.log.disk import Disk, DiskError, DiskFull, File, read_file, write_file_durably
+from strandline.log.findings import Findings, LogCondition
+from strandline.log.lives import Lives
+from strandline.log.loading import METADATA_DIRECTORY, Loading, deleted_name
 from strandline.log.partition_log import PartitionLog
+from strandline.log.promises import Promises
 from strandline.log.reader import IndexCache
-from strandline.log.recovery import LastLife, open_log
+from strandline.log.recovery import open_log
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import ConfigError, CorruptLogError, KafkaError, StorageError, StrandlineError
+from strandline.proto.errors import ConfigError, KafkaError, StorageError, StrandlineError
 from strandline.proto.ids import NodeId, TopicId, TopicPartition
 from strandline.proto.ports import Clock
 
 BOOT_ID = ".boot-id"
 """Which boot of the machine last used the directory: see `Disk.boot_id`."""
-
-METADATA_DIRECTORY = "__cluster_metadata-0"
-"""The quorum's own log lies in the same place and is not the broker's."""
-
-_PARTITION_NAME = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
-_DELETED = "-delete"
 
 
 def format_log_dir(disk: Disk, path: str, cluster_id: str, node_id: NodeId, directory_id: UUID) -> MetaProperties:
@@ -93,19 +85,25 @@ class LogDir:
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.offline: dict[TopicPartition, StrandlineError] = {}
         """Partitions whose logs were refused or failed, and why."""
-        self.high_watermarks: dict[TopicPartition, int] = {}
-        """As checkpointed."""
+        self.findings: Findings
+        """What this start found, until the controller has it."""
+        self.found: Counter[LogCondition] = Counter()
+        """How many logs this start found in which condition."""
+        self.lives: Lives
         self._clock = clock
         self._cache = IndexCache()
-        self._recovery_points: dict[TopicPartition, int] = {}
-        self._log_starts: dict[TopicPartition, int] = {}
-        self._written: dict[str, bytes] = {}
+        self._promises: Promises
         self._deletions: dict[asyncio.Task[None], None] = {}
 
     @property
     def directory_id(self) -> UUID:
         """Names this directory for ever; a wiped and formatted one is another (D-26)."""
         return self.meta.directory_id
+
+    @property
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """As checkpointed: never above what is durable here."""
+        return self._promises.high_watermarks
 
     @classmethod
     def open(
@@ -147,88 +145,24 @@ class LogDir:
         if disk.exists(marker):
             disk.unlink(marker)
             disk.sync_dir(self.path)
-        self.high_watermarks = self._read_offsets(HIGH_WATERMARKS)
-        self._recovery_points = self._read_offsets(RECOVERY_POINTS)
-        self._log_starts = self._read_offsets(LOG_STARTS)
+        self._promises = Promises(disk, self.path)
+        self.lives = Lives(disk, self.path)
         boot_id = disk.boot_id()
         same_boot = boot_id != "" and boot_id == self._last_boot_id()
-        for name in disk.listdir(self.path):
-            if name.endswith(_DELETED):
-                self._delete_directory(name)
-            elif name != METADATA_DIRECTORY and (match := _PARTITION_NAME.fullmatch(name)):
-                self._load_log(TopicPartition(match[1], int(match[2])), name, same_boot)
+        loading = Loading(disk, self.path, self._clock, self.default_config, promises=self._promises, cache=self._cache)
+        clean = self.clean_shutdown_broker_epoch is not None
+        self.findings = loading.run(clean=clean, same_boot=same_boot)
+        self.found.update(finding.condition for finding in self.findings.all.values())
+        self.logs, self.offline = loading.logs, loading.offline
+        for plog in self.logs.values():
+            plog.on_cut_below = self._promises.lower
         self._sync_all(list(self.logs.values()))
         if boot_id and not same_boot:  # only now: a power cut before this point is another one for the next start
             write_file_durably(disk, f"{self.path}/{BOOT_ID}", boot_id.encode())
 
-    def _read_offsets(self, name: str) -> dict[TopicPartition, int]:
-        path = f"{self.path}/{name}"
-        if not self.disk.exists(path):
-            return {}
-        return decode_offsets(path, read_file(self.disk, path))
-
     def _last_boot_id(self) -> str:
         path = f"{self.path}/{BOOT_ID}"
         return read_file(self.disk, path).decode() if self.disk.exists(path) else ""
-
-    def _load_log(self, tp: TopicPartition, name: str, same_boot: bool) -> None:
-        directory = f"{self.path}/{name}"
-        last_life = LastLife(
-            clean=self.clean_shutdown_broker_epoch is not None,
-            same_boot=same_boot,
-            recovery_point=self._recovery_points.get(tp, 0),
-            log_start_offset=self._log_starts.get(tp, 0),
-        )
-        try:
-            topic_id = self._topic_id(tp, directory, same_boot)
-            if topic_id is None:
-                self._delete_directory(name)
-                return
-            log = open_log(
-                self.disk,
-                directory,
-                tp,
-                clock=self._clock,
-                topic_id=topic_id,
-                config=self.default_config,
-                last_life=last_life,
-                cache=self._cache,
-                sync=False,
-            )
-        except CorruptLogError as error:
-            self.offline[tp] = error
-            return
-        log.on_cut_below = self._lower
-        if not last_life.clean:  # a life that was killed may have made the log and not come to syncing it
-            metadata = self.disk.open(f"{directory}/{PARTITION_METADATA}")
-            log.must_sync([], [metadata], [directory, self.path])
-        self.logs[tp] = log
-
-    def _topic_id(self, tp: TopicPartition, directory: str, same_boot: bool) -> TopicId | None:
-        """Which topic the directory belongs to; None for one that never held anything that was acknowledged.
-
-        The file is synced with the first records. So a life that ended in between may leave it missing or torn, beside
-        records that nobody was told of; anything else is damage. Raises CorruptLogError.
-        """
-        path = f"{directory}/{PARTITION_METADATA}"
-        try:
-            data = read_file(self.disk, path) if self.disk.exists(path) else b""
-            return decode_partition_metadata(path, data)
-        except CorruptLogError:
-            power_was_cut = not same_boot and self.clean_shutdown_broker_epoch is None
-            if tp not in self._recovery_points and (power_was_cut or not self._holds_data(directory)):
-                return None
-            raise
-
-    def _holds_data(self, directory: str) -> bool:
-        for name in self.disk.listdir(directory):
-            if name.endswith(".log"):
-                file = self.disk.open(f"{directory}/{name}")
-                size = file.size()
-                file.close()
-                if size:
-                    return True
-        return False
 
     def _sync_all(self, logs: list[PartitionLog]) -> None:
         """One group sync, blocking. Raises StorageError."""
@@ -247,6 +181,18 @@ class LogDir:
                 log.end_sync()
             dirty = [log for log in dirty if log.needs_sync]
 
+    # ------------------------------------------------------------------ what the controller hears
+
+    def begin_life(self, incarnation_id: UUID) -> tuple[UUID, ...]:
+        """A process is about to register: the ids that its registration sends (`Lives.ids`). Raises DiskError."""
+        self.lives.begin(incarnation_id)
+        return self.lives.ids
+
+    def registered(self, incarnation_id: UUID) -> None:
+        """The registration that told of the findings is committed. Raises DiskError."""
+        self.findings.committed()
+        self.lives.registered(incarnation_id)
+
     # ------------------------------------------------------------------ making and deleting logs
 
     def create(self, tp: TopicPartition, topic_id: TopicId, config: LogConfig | None = None) -> PartitionLog:
@@ -264,7 +210,8 @@ class LogDir:
             raise ValueError(f"there is a log of {tp} already")
         directory = f"{self.path}/{tp}"
         try:
-            self._forget_checkpoints(tp)
+            if self._promises.forget(tp):
+                self._promises.write_forgotten()
             self.disk.mkdir(directory)
             metadata = self.disk.open(f"{directory}/{PARTITION_METADATA}", create=True)
             metadata.truncate(0)
@@ -284,7 +231,7 @@ class LogDir:
         except DiskError as error:
             raise StorageError(f"{tp} cannot be created: {error}") from error
         log.must_sync([], [metadata], [directory, self.path])
-        log.on_cut_below = self._lower
+        log.on_cut_below = self._promises.lower
         self.logs[tp] = log
         return log
 
@@ -300,25 +247,18 @@ class LogDir:
         unique = log.topic_id.hex if log is not None else f"{self._clock.wall_ms():032x}"
         if log is not None:
             log.close_files()
-        name = f"{str(tp)[:200]}.{unique}{_DELETED}"
+        name = deleted_name(tp, unique)
         self.disk.rename(f"{self.path}/{tp}", f"{self.path}/{name}")
         self.disk.sync_dir(self.path)
-        self.high_watermarks.pop(tp, None)
+        if self._promises.forget(tp):
+            await asyncio.sleep(0)  # one write serves all deletions of a turn
+            try:
+                self._promises.write_forgotten()
+            except DiskFull:
+                pass  # nothing may keep from making room; the next checkpoints are soon enough
         for entry in self.disk.listdir(f"{self.path}/{name}"):
             await self.disk.unlink_slowly(f"{self.path}/{name}/{entry}")
         self.disk.rmdir(f"{self.path}/{name}")
-
-    def _delete_directory(self, name: str) -> None:
-        for entry in self.disk.listdir(f"{self.path}/{name}"):
-            self.disk.unlink(f"{self.path}/{name}/{entry}")
-        self.disk.rmdir(f"{self.path}/{name}")
-
-    def _forget_checkpoints(self, tp: TopicPartition) -> None:
-        """A partition made anew must not inherit what was checkpointed of one that had its name."""
-        self.high_watermarks.pop(tp, None)
-        known = self._recovery_points.pop(tp, 0) + self._log_starts.pop(tp, 0)
-        if known:
-            self._write_files({RECOVERY_POINTS: self._recovery_points, LOG_STARTS: self._log_starts})
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -329,26 +269,16 @@ class LogDir:
 
         Raises DiskError.
         """
-        self.high_watermarks = {tp: offset for tp, offset in high_watermarks.items() if tp in self.logs}
+        self._promises.tell(high_watermarks)
         self._write_checkpoints()
         self._sweep()
 
     def _write_checkpoints(self) -> None:
+        """Of logs that are offline, or missing and not yet reported so, what was written before still stands: it proves
+        what they held."""
         for tp, log in self.logs.items():
-            point = log.recovery_point
-            if point is not None:
-                self._recovery_points[tp] = point
-            self._log_starts[tp] = log.log_start_offset
-        kept = self.logs.keys() | self.offline.keys()
-        self._recovery_points = {tp: at for tp, at in self._recovery_points.items() if tp in kept and at}
-        self._log_starts = {tp: at for tp, at in self._log_starts.items() if tp in kept and at}
-        self._write_files(
-            {
-                HIGH_WATERMARKS: self.high_watermarks,
-                RECOVERY_POINTS: self._recovery_points,
-                LOG_STARTS: self._log_starts,
-            }
-        )
+            self._promises.note(tp, log)
+        self._promises.write(self.logs.keys() | self.offline.keys() | self.findings.all.keys())
 
     def _sweep(self) -> None:
         now_ms = self._clock.wall_ms()
@@ -362,43 +292,6 @@ class LogDir:
     async def _delete_removed(self, log: PartitionLog) -> None:
         await asyncio.sleep(log.config.file_delete_delay_ms / 1000)
         await log.delete_removed()
-
-    def _lower(self, log: PartitionLog, offset: int) -> None:
-        """A log is about to be cut: a recovery point above the cut would make its next recovery refuse it, a log start
-        above it would hide what is written next.
-        """
-        tp = log.topic_partition
-        checkpoints = {RECOVERY_POINTS: self._recovery_points, LOG_STARTS: self._log_starts}
-        promising = {name: values for name, values in checkpoints.items() if values.get(tp, 0) > offset}
-        for values in promising.values():
-            values[tp] = offset
-        if promising:
-            self._write_files(promising)
-
-    def _write_files(self, checkpoints: Mapping[str, Mapping[TopicPartition, int]]) -> None:
-        """Replace those that changed, as `write_file_durably` does but with the syncs of all at once."""
-        changed = {
-            name: data
-            for name, values in checkpoints.items()
-            if self._written.get(name) != (data := encode_offsets(values))
-        }
-        if not changed:
-            return
-        files: list[File] = []
-        try:
-            for name, data in changed.items():
-                file = self.disk.open(f"{self.path}/{name}.tmp", create=True)
-                files.append(file)
-                file.truncate(0)
-                file.pwrite(data, 0)
-            self.disk.sync_now(files)
-        finally:
-            for file in files:
-                file.close()
-        for name in changed:
-            self.disk.rename(f"{self.path}/{name}.tmp", f"{self.path}/{name}")
-        self.disk.sync_dir(self.path)
-        self._written.update(changed)
 
     # ------------------------------------------------------------------ the end
 

@@ -13,6 +13,8 @@ tells the two apart.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -58,8 +60,18 @@ class LastLife:
     """The machine has not lost its memory since: every completed write is still there."""
     recovery_point: int = 0
     """Everything below was durable, by the checkpoint."""
+    high_watermark: int = 0
+    """By the checkpoint: records below were durable too, though perhaps not yet the names and epochs that let a scan
+    begin there."""
     log_start_offset: int = 0
     """By the checkpoint."""
+    short_is_refused: bool = True
+    """A log that is whole but ends below `recovery_point` is damage; else the caller judges by its end."""
+
+    @property
+    def durable_end(self) -> int:
+        """Whatever is damaged below was durable once."""
+        return max(self.recovery_point, self.high_watermark)
 
 
 def open_log(
@@ -83,39 +95,94 @@ def open_log(
         CorruptLogError: damage in the middle, see above; nothing was changed.
         DiskError: the disk failed.
     """
-    disk.mkdir(directory)
-    opening = _Opening(disk, directory, clock.wall_ms(), config or LogConfig(), last_life or LastLife())
-    try:
-        opening.load()
-        producers = opening.snapshots.load(opening.segments, opening.log_end_offset, opening.now_ms)
-    except KafkaError as error:
-        # Not walked, since its stop was clean or its boot the same; and then a reader of it met damage.
-        mark("damage-refused")
-        path, position = str(error.figures.get("file", directory)), int(error.figures.get("position", 0))
-        raise CorruptLogError(path, position, None, error.message, ADVICE) from error
-    log = PartitionLog(
-        disk=disk,
-        clock=clock,
-        directory=directory,
-        topic_partition=topic_partition,
-        topic_id=topic_id,
-        config=opening.config,
-        segments=opening.segments,
-        snapshots=opening.snapshots,
-        epochs=opening.epochs,
-        producers=producers,
-        log_start_offset=opening.log_start_offset,
-        log_end_offset=opening.log_end_offset,
-        cache=cache or IndexCache(),
+    examined = ExaminedLog(
+        disk, directory, topic_partition, clock=clock, topic_id=topic_id, config=config, last_life=last_life
     )
-    log.must_sync(opening.touched, opening.opened, [directory] if opening.names_changed else [])
-    if sync:
-        log.sync_now()
-    return log
+    return examined.open(cache, sync=sync)
+
+
+class ExaminedLog:
+    """What was found in a log's directory, before anything in it is cut.
+
+    So that a caller can write down what will not be seen any more (`is_cut`) before it calls `open`.
+
+    Raises (constructor and `open`): as `open_log`.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        topic_partition: TopicPartition,
+        *,
+        clock: Clock,
+        topic_id: TopicId = ZERO_UUID,
+        config: LogConfig | None = None,
+        last_life: LastLife | None = None,
+    ) -> None:
+        disk.mkdir(directory)
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self._clock = clock
+        self._opening = _Opening(disk, directory, clock.wall_ms(), config or LogConfig(), last_life or LastLife())
+        with self._refusing():
+            self._opening.examine()
+
+    @property
+    def last_life(self) -> LastLife:
+        """How the log was left."""
+        return self._opening.last_life
+
+    @property
+    def log_end_offset(self) -> int:
+        """Where the log will end."""
+        return self._opening.log_end_offset
+
+    @property
+    def is_cut(self) -> bool:
+        """`open` will cut a tail that is no zeros."""
+        return self._opening.is_cut
+
+    def open(self, cache: IndexCache | None = None, *, sync: bool = True) -> PartitionLog:
+        """Cut what must be, and open the log. See `open_log`."""
+        opening = self._opening
+        with self._refusing():
+            opening.repair()
+            producers = opening.snapshots.load(opening.segments, opening.log_end_offset, opening.now_ms)
+        log = PartitionLog(
+            disk=opening.disk,
+            clock=self._clock,
+            directory=opening.directory,
+            topic_partition=self.topic_partition,
+            topic_id=self.topic_id,
+            config=opening.config,
+            segments=opening.segments,
+            snapshots=opening.snapshots,
+            epochs=opening.epochs,
+            producers=producers,
+            log_start_offset=opening.log_start_offset,
+            log_end_offset=opening.log_end_offset,
+            cache=cache or IndexCache(),
+        )
+        log.must_sync(opening.touched, opening.opened, [opening.directory] if opening.names_changed else [])
+        if sync:
+            log.sync_now()
+        return log
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        try:
+            yield
+        except KafkaError as error:
+            # Not walked, since its stop was clean or its boot the same; and then a reader of it met damage.
+            mark("damage-refused")
+            path = str(error.figures.get("file", self._opening.directory))
+            position = int(error.figures.get("position", 0))
+            raise CorruptLogError(path, position, None, error.message, ADVICE) from error
 
 
 class _Opening:
-    """One directory being opened."""
+    """One directory being opened: `examine`, then `repair`."""
 
     def __init__(self, disk: Disk, directory: str, now_ms: int, config: LogConfig, last_life: LastLife) -> None:
         self.disk = disk
@@ -131,9 +198,13 @@ class _Opening:
         self.log_end_offset = last_life.log_start_offset
         self.epochs = LeaderEpochs()
         self.snapshots = Snapshots(disk, directory, [])
+        self.is_cut = False
+        self._scanned: range | None = None
+        """Segments whose batches were read; what lies behind them goes."""
+        self._epochs_known = False
 
-    def load(self) -> None:
-        """Everything, in order: files, segments, epochs, batches; then what the rest proved stale."""
+    def examine(self) -> None:
+        """In order: files, segments, epochs, batches. No batch is cut, nor what follows the last good one."""
         bases, index_names = self._tidy_names()
         self.segments = [Segment(self.disk, self.directory, base, created_ms=self.now_ms) for base in bases]
         if not self.segments:
@@ -142,15 +213,20 @@ class _Opening:
             self.touched.append(created.file)
             self.names_changed = True
         self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
-        epochs_known = self._load_epochs()
+        self._epochs_known = self._load_epochs()
         if self.last_life.clean:
             mark("clean-start")
             self._load_clean(index_names)
         else:
             self.names_changed = True  # a life that was killed may not have come to syncing a name it made
             self._recover(index_names)
+
+    def repair(self) -> None:
+        """Cut the torn tail; then what the rest proved stale."""
+        if self._scanned is not None:
+            self._cut(self._scanned)
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
-        if not epochs_known or self._first_epoch_is_late():
+        if not self._epochs_known or self._first_epoch_is_late():
             self._epochs_from_batches()
         self.epochs.truncate_from_end(self.log_end_offset)
         self.epochs.truncate_from_start(self.log_start_offset)
@@ -261,7 +337,7 @@ class _Opening:
         self._recover_from(first, known_durable=False)
 
     def _recover_from(self, first: int, *, known_durable: bool) -> None:
-        """Read every batch of the segments from `first` on; cut a torn tail or raise CorruptLogError."""
+        """Read every batch of the segments from `first` on; find where to cut, or raise CorruptLogError."""
         expected = self.segments[first].base_offset
         epoch: int = self.epochs.epoch_at(expected - 1)
         stated = self.epochs.entries()
@@ -288,12 +364,13 @@ class _Opening:
             i += damage is None
         if damage is None:
             i -= 1
-            if expected < self.last_life.recovery_point:
+            if expected < self.last_life.recovery_point and self.last_life.short_is_refused:
                 damage = Damage(self.segments[i].size, expected, "the log ends here")
         if damage is not None:
             self._judge(i, damage, known_durable)
             mark("torn-tail-cut")
-        self._cut(first, i)
+            self.is_cut = True
+        self._scanned = range(first, i + 1)
         self.log_end_offset = expected
         if self.epochs.entries() == stated:
             self.epochs.written = self.epochs.version
@@ -312,8 +389,8 @@ class _Opening:
         reason = ""
         if known_durable:
             reason = "the node had been stopped cleanly, so what stood there was durable"
-        elif damage.offset < self.last_life.recovery_point:
-            reason = f"everything below offset {self.last_life.recovery_point} was durable once"
+        elif damage.offset < self.last_life.durable_end:
+            reason = f"everything below offset {self.last_life.durable_end} was durable once"
         elif self.last_life.same_boot:
             following = find_batch_after(file, damage.position, damage.offset)
             if following is not None:
@@ -325,16 +402,17 @@ class _Opening:
             mark("damage-refused")
             raise CorruptLogError(file.path, damage.position, damage.offset, f"{damage.reason}; {reason}", ADVICE)
 
-    def _cut(self, first: int, last: int) -> None:
-        """Make `last` the last segment and every scanned file as long as its batches. Later segments go newest first,
-        each durably, so that a power cut leaves no gap.
+    def _cut(self, scanned: range) -> None:
+        """Make the last one scanned the last segment, and every scanned file as long as its batches. Later segments go
+        newest first, each durably, so that a power cut leaves no gap.
         """
+        last = scanned[-1]
         for later in reversed(self.segments[last + 1 :]):
             later.close()
             delete_files(self.disk, self.directory, later.base_offset)
             self.disk.sync_dir(self.directory)
         del self.segments[last + 1 :]
-        for i in range(first, last + 1):
+        for i in scanned:
             segment = self.segments[i]
             if segment.allocated != segment.size:
                 segment.file.truncate(segment.size)

@@ -56,8 +56,9 @@ class ReplicaManager:
     Metadata come in by `apply`, in order; clients' requests by `append`, `read`, `list_offset` and `epoch_end_offset`;
     other brokers by the stream handler. ISR changes go out by `send_alter_partition`.
 
-    `on_fatal` is told when this node must stop: its disk failed under a partition that it leads (the leadership moves
-    only if it goes), or an invariant broke. `log_dir` stays the caller's: close it after `close`.
+    `on_change` is called when the controller is to hear at once of something: a replica cannot be served any more, or
+    nobody leads it. `on_fatal` is told when this node must stop: the whole disk refuses to sync, or an invariant broke.
+    `log_dir` stays the caller's: close it after `close`.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class ReplicaManager:
         config: ReplicaConfig,
         send_alter_partition: SendAlterPartition,
         on_fatal: Callable[[Exception], None],
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
@@ -84,6 +86,7 @@ class ReplicaManager:
         self.broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
         self.counters = ReplicaCounters()
         self._on_fatal = on_fatal
+        self._on_change = on_change
         self._set = PartitionSet(node_id, log_dir, clock, config, self)
         self._partitions = self._set.partitions
         self._streams = Streams(self)
@@ -386,6 +389,7 @@ class ReplicaManager:
     def stopped(self, partition: Partition) -> None:
         """It follows nobody and leads nothing."""
         self._streams.unfollow(partition)
+        self._on_change()
 
     def _mark(self, partition: Partition) -> None:
         if partition.log is not None:
@@ -437,18 +441,13 @@ class ReplicaManager:
         )
 
     def log_failed(self, partition: Partition, reason: str) -> None:
-        """Take the partition offline. If it leads and another replica is in sync, the whole node must go: nothing else
-        moves the leadership there."""
-        isr = partition.state.isr if partition.leader is None else partition.leader.isr
-        leads = partition.state.leader == self.node_id and len(isr) > 1
+        """Take the partition offline. The controller hears of it and moves the leadership, if this node has it."""
         if partition.role is not Role.OFFLINE:
             mark("log-offline")
             self.counters.offline_logs += 1
             log.error("a partition is offline", partition=str(partition.topic_partition), reason=reason)
         partition.fail(reason)
         self.stopped(partition)
-        if leads:
-            self._on_fatal(FatalError(f"{partition.topic_partition}, which this node leads, is offline: {reason}"))
 
     def connected(self, leader: NodeId) -> None:
         """A leader has accepted this broker's stream."""
@@ -478,6 +477,10 @@ class ReplicaManager:
             partition = self._partitions.get(plog.topic_partition)
             if partition is not None and partition.log is plog:
                 self.log_failed(partition, f"a sync failed: {error}")
+        try:
+            self.log_dir.disk.sync_dir(self.log_dir.path)
+        except DiskError as whole:
+            self._on_fatal(FatalError(f"the disk refuses to sync {self.log_dir.path}: {whole}"))
 
     # ISR changes
 

@@ -99,7 +99,7 @@ def test_fencing_moves_leaderships_and_unfencing_alone_does_not_give_them_back(m
 
 def test_restart_after_an_unclean_stop_leaves_isr_and_elr(machine_cluster: Any) -> None:
     """D-11, KAFKA-15586: the ISR shrank to 2, which loses power and its tail; an eligible replica leads, not 2."""
-    cluster = machine_cluster(3)
+    cluster = machine_cluster(3, flush_policy="replicate")
     cluster.create()
     cluster.fence(1)
     cluster.fence(3)
@@ -116,8 +116,8 @@ def test_restart_after_an_unclean_stop_leaves_isr_and_elr(machine_cluster: Any) 
 
 
 def test_restart_after_a_clean_stop_keeps_its_eligibility(machine_cluster: Any) -> None:
-    """The previous broker epoch proves that nothing was lost."""
-    cluster = machine_cluster(3)
+    """flush.policy=replicate: the previous broker epoch proves that nothing was lost."""
+    cluster = machine_cluster(3, flush_policy="replicate")
     cluster.create()
     cluster.fence(1)
     cluster.fence(3)
@@ -130,7 +130,7 @@ def test_restart_after_a_clean_stop_keeps_its_eligibility(machine_cluster: Any) 
 
 def test_clean_marker_of_an_older_life_proves_nothing(machine_cluster: Any) -> None:
     """KAFKA-15586: the marker names an epoch; another epoch has been on record since, so that life ended uncleanly."""
-    cluster = machine_cluster(3)
+    cluster = machine_cluster(3, flush_policy="replicate")
     cluster.create("t", [[2]])
     epoch = cluster.stop_cleanly(2)
     cluster.start(2, previous_broker_epoch=epoch)
@@ -153,7 +153,7 @@ def test_broker_registers_again_before_it_was_fenced(machine_cluster: Any) -> No
 
 def test_who_stopped_uncleanly_and_registers_before_it_was_fenced_leaves_the_isr(machine_cluster: Any) -> None:
     """KAFKA-15586: it may lack what it has acknowledged, and is neither in sync nor eligible, even as the last one."""
-    cluster = machine_cluster(3)
+    cluster = machine_cluster(3, flush_policy="replicate")
     cluster.create()
     cluster.fence(1)
     cluster.now_ms = 9_000.0
@@ -168,8 +168,9 @@ def test_who_stopped_uncleanly_and_registers_before_it_was_fenced_leaves_the_isr
 
 
 def test_all_killed_and_back_in_any_order_the_last_one_in_sync_leads(machine_cluster: Any) -> None:
-    """SIGKILL of all: who was last in the ISR holds all that was acknowledged; it leads when it is back, uncleanly."""
-    cluster = machine_cluster(3)
+    """flush.policy=replicate, SIGKILL of all: the last one in the ISR leads when it is back, uncleanly: others may hold
+    more of what was acknowledged and synced nowhere."""
+    cluster = machine_cluster(3, flush_policy="replicate")
     cluster.create()
     for node in (1, 2, 3):
         cluster.fence(node)
@@ -269,17 +270,16 @@ def test_incarnation_is_on_record(machine_cluster: Any) -> None:
 def test_who_lost_its_disk_is_no_last_known_leader(machine_cluster: Any, first: int) -> None:
     """All lose power, one of them its disk too: whoever is back first, the empty one does not lead by itself, although
     it was the last in sync and the others have left ISR and ELR by their unclean stops. Unavailable, not lost."""
-    cluster = machine_cluster(3)
-    disks = {node: UUID(int=100 + node) for node in (1, 2, 3)}
-    for node, disk in disks.items():
-        cluster.fence(node)
-        cluster.start(node, directory_id=disk)
+    cluster = machine_cluster(3, flush_policy="replicate")
     cluster.create()
     for node in (2, 3, 1):
         cluster.fence(node)
-    assert cluster.partition().last_known_elr in ((), (1,))
+    assert cluster.partition().last_known_elr == (1,)
     for node in [first, *({1, 2, 3} - {first})]:
-        cluster.start(node, directory_id=UUID(int=7) if node == 1 else disks[node])
+        if node == 1:
+            cluster.start(1, directory_id=UUID(int=7), found=None)
+        else:
+            cluster.start(node)
         assert cluster.partition().leader != 1
     assert cluster.partition().leader == NO_NODE
     outcome = cluster.elect(api.ElectionKind.UNCLEAN)[0]
@@ -288,21 +288,18 @@ def test_who_lost_its_disk_is_no_last_known_leader(machine_cluster: Any, first: 
 
 def test_who_kept_its_disk_is_the_last_known_leader(machine_cluster: Any) -> None:
     """The same with every disk kept: the last in sync leads, with all that was acknowledged."""
-    cluster = machine_cluster(3)
-    for node in (1, 2, 3):
-        cluster.fence(node)
-        cluster.start(node, directory_id=UUID(int=100 + node))
+    cluster = machine_cluster(3, flush_policy="replicate")
     cluster.create()
     for node in (2, 3, 1):
         cluster.fence(node)
     for node in (2, 3, 1):
-        cluster.start(node, directory_id=UUID(int=100 + node))
+        cluster.start(node)
     assert cluster.partition().leader == 1
 
 
 def test_who_is_taken_out_for_good_is_no_last_known_leader(machine_cluster: Any) -> None:
     """Its id may come back with another disk, of which the controller could not tell."""
-    cluster = machine_cluster(3)
+    cluster = machine_cluster(3, flush_policy="replicate")
     cluster.create()
     for node in (2, 3, 1):
         cluster.fence(node)

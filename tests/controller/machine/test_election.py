@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
 import pytest
 
-from strandline.controller.machine.election import Election, PartitionChange
+from strandline.controller.machine.election import Election, LogPosition, PartitionChange
 from strandline.controller.metadata.delta import check_partition, merge
 from strandline.controller.metadata.image import PartitionInfo
-from strandline.proto.ids import NO_NODE
+from strandline.proto.ids import NO_NODE, LeaderEpoch, Offset
 
 TOPIC = UUID(int=1)
 
@@ -29,7 +30,10 @@ class Case:
     recovering: bool = False
     alive: tuple[int, ...] = (1, 2, 3)
     target: tuple[int, ...] | None = None
-    unclean_shutdown: int = -1
+    doubtful: int = -1
+    lost: int = -1
+    synced: bool = True
+    reported: dict[int, tuple[int, int]] = field(default_factory=dict)
     election: Election = Election.ONLINE
     min_isr: int = 2
     after_elr: tuple[int, ...] = ()
@@ -146,9 +150,10 @@ CASES = [
         target=(),
         after_elr=(1, 2),
         after_last_known=(1,),
+        synced=False,
     ),
     Case(
-        "D-11: the last ISR member loses power: not eligible, the other eligible one leads",
+        "D-11: the last ISR member's log is in doubt: not eligible, the other eligible one leads",
         (2,),
         (1,),
         1,
@@ -156,19 +161,21 @@ CASES = [
         elr=(1, 3),
         alive=(1,),
         target=(),
-        unclean_shutdown=2,
+        doubtful=2,
         after_elr=(3,),
+        after_last_known=(2,),
     ),
     Case(
-        "an eligible one shuts down uncleanly: it leaves the list",
+        "an eligible one's log is in doubt: it leaves the list",
         (1,),
         (1,),
         1,
         elr=(2, 3),
-        unclean_shutdown=2,
+        doubtful=2,
         alive=(1, 3),
         after_elr=(3,),
         bumps_leader_epoch=False,
+        after_last_known=(2,),
     ),
     Case(
         "ISR and ELR lost: no leader, the last one is remembered",
@@ -177,8 +184,9 @@ CASES = [
         NO_NODE,
         alive=(2, 3),
         target=(),
-        unclean_shutdown=1,
+        doubtful=1,
         after_last_known=(1,),
+        synced=False,
     ),
     Case(
         "the last known leader is back: it leads, uncleanly",
@@ -188,6 +196,7 @@ CASES = [
         leader=NO_NODE,
         last_known=(1,),
         after_recovering=True,
+        synced=False,
     ),
     Case(
         "the last known leader is dead: nobody leads (Kafka's inverted liveness test is not taken over)",
@@ -199,6 +208,7 @@ CASES = [
         alive=(2, 3),
         after_last_known=(1,),
         unchanged=True,
+        synced=False,
     ),
     Case(
         "the last known leader does not lead while anybody is eligible",
@@ -212,6 +222,7 @@ CASES = [
         after_elr=(2,),
         after_last_known=(1,),
         unchanged=True,
+        synced=False,
     ),
     Case(
         "an eligible replica is back: it leads cleanly, the memory is cleared",
@@ -223,6 +234,7 @@ CASES = [
         last_known=(1,),
         alive=(2, 3),
         after_elr=(1,),
+        synced=False,
     ),
     Case(
         "unclean: any live replica, alone, the eligible are dropped",
@@ -235,6 +247,7 @@ CASES = [
         alive=(3,),
         election=Election.UNCLEAN,
         after_recovering=True,
+        synced=False,
     ),
     Case(
         "unclean allowed: a clean candidate is preferred all the same",
@@ -256,6 +269,7 @@ CASES = [
         election=Election.UNCLEAN,
         after_elr=(1,),
         after_last_known=(1,),
+        synced=False,
     ),
     Case(
         "min ISR 1: one in sync is enough, nobody is eligible",
@@ -276,6 +290,7 @@ CASES = [
         min_isr=1,
         after_elr=(1,),
         after_last_known=(1,),
+        synced=False,
     ),
     Case(
         "min ISR was lowered to 1 while nobody led: who is elected moves the watermark alone, the others are out",
@@ -287,6 +302,7 @@ CASES = [
         last_known=(1,),
         alive=(2, 3),
         min_isr=1,
+        synced=False,
     ),
     Case(
         "a recovering partition stays so when its ISR does not change",
@@ -301,9 +317,8 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_branch_of_the_election(case: Case) -> None:
-    """Rule B, Election: current leader -> ISR in replica order -> ELR -> last known leader -> unclean; and KIP-966."""
+def hold(case: Case) -> None:
+    """The change is what the case says."""
     before = PartitionInfo(0, (1, 2, 3), case.isr, case.elr, case.last_known, case.leader, 4, 9, case.recovering)
     record = PartitionChange(
         before,
@@ -312,7 +327,10 @@ def test_branch_of_the_election(case: Case) -> None:
         min_isr=case.min_isr,
         election=case.election,
         target_isr=case.target,
-        unclean_shutdown=case.unclean_shutdown,
+        doubtful=case.doubtful,
+        lost=case.lost,
+        synced=case.synced,
+        position=lambda node: LogPosition(*case.reported[node]) if node in case.reported else None,
     ).build()
     assert (record is None) == case.unchanged
     after = before if record is None else merge(before, record)
@@ -324,6 +342,12 @@ def test_branch_of_the_election(case: Case) -> None:
         check_partition(TOPIC, after)
         assert after.partition_epoch == 10
         assert after.leader_epoch == (5 if case.bumps_leader_epoch else 4)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_branch_of_the_election(case: Case) -> None:
+    """Rule B, Election: current leader -> ISR in replica order -> ELR -> last known leader -> unclean; and KIP-966."""
+    hold(case)
 
 
 def test_unclean_election_takes_the_best_log_not_the_first_replica() -> None:
@@ -350,4 +374,33 @@ def test_leader_that_falls_in_an_isr_of_min_size_leaves_an_eligible_list_behind(
     assert record is not None
     after = merge(before, record)
     assert (after.leader, after.isr, after.eligible_leader_replicas) == (2, (2,), (1,))
-    assert record.reason == "broker 1 fenced"
+    assert record.reason == "broker 1 fenced: elected from the ISR"
+
+
+@pytest.mark.parametrize(
+    ("before", "how", "words"),
+    [
+        (((1, 2), (), (), 1), {"target_isr": (2,)}, "elected from the ISR"),
+        (((), (2,), (), NO_NODE), {}, "elected from the eligible leader replicas"),
+        (((), (), (2,), NO_NODE), {}, "elected for the greatest log of all members in doubt"),
+        (((), (), (2,), NO_NODE), {"synced": False}, "unclean election of the last known leader"),
+        (((), (), (1,), NO_NODE), {"election": Election.UNCLEAN}, "unclean election"),
+        (((2,), (), (), 2), {"target_isr": (), "lost": 2}, "nobody may lead"),
+        (((1, 2), (), (), 1), {"target_isr": (1,)}, None),
+    ],
+)
+def test_the_reason_says_which_rule_elected(before: Any, how: dict[str, Any], words: str | None) -> None:
+    """For people who read the metadata log: why this one leads, or nobody."""
+    isr, elr, in_doubt, leader = before
+    lives = {1} if words is None else {2} - {how.get("lost")}
+    record = PartitionChange(
+        PartitionInfo(0, (1, 2, 3), isr, elr, in_doubt, leader, 0, 0, False),
+        TOPIC,
+        acceptable=lives.__contains__,
+        min_isr=2,
+        position=lambda _: LogPosition(LeaderEpoch(0), Offset(1)),
+        reason="broker 1 fenced",
+        **how,
+    ).build()
+    assert record is not None
+    assert record.reason == ("broker 1 fenced" if words is None else f"broker 1 fenced: {words}")

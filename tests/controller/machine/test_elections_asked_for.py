@@ -11,6 +11,8 @@ from strandline.controller.machine import elections, producer_ids
 from strandline.controller.machine.result import Result
 from strandline.controller.machine.state import PRODUCER_ID_BLOCK
 from strandline.controller.metadata.records import ProducerIdsRecord
+from strandline.controller.reports import DescribeReplicasRequest, ReplicaOffsets, Unserved, UnservedTopic
+from strandline.log.findings import LogCondition
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, BrokerEpoch, NodeId, ProducerId
@@ -66,6 +68,80 @@ def test_unclean_preview_ranks_candidates_and_counts_the_loss(machine_cluster: A
     assert cluster.elect(UNCLEAN)[0].error is ErrorCode.ELECTION_NOT_NEEDED
 
 
+def why(cluster: Any) -> str:
+    """What the preview of an unclean election says of partition 0 of t."""
+    message: str = cluster.elect(UNCLEAN, dry_run=True)[0].message
+    return message
+
+
+def test_the_preview_says_why_nobody_leads(machine_cluster: Any) -> None:
+    """Who is waited for, and for what: away, silent, offline, empty; and where nobody is left to wait for."""
+    cluster = machine_cluster(4)
+    cluster.create()
+    for node in (1, 2, 3):
+        cluster.fence(node)
+    cluster.start(1)
+    assert "broker 2, which had all that was acknowledged, is away, and broker 3, which had" in why(cluster)
+    unserved = Unserved((UnservedTopic(cluster.image.topics["t"].topic_id, (0,)),))
+    cluster.register(2)
+    cluster.beat(2, unserved=unserved)
+    assert "broker 2, which had all that was acknowledged, cannot serve its replica" in why(cluster)
+    cluster.fence(2)
+    cluster.start(2, found=LogCondition.CUT)
+    cluster.register(3, found=LogCondition.CUT)
+    assert "the logs of brokers 2 and 3 were cut when recovered, or found gone" in why(cluster)
+    assert "once all of them are back: broker 3 is away." in why(cluster)
+    cluster.beat(3, offsets=())
+    assert "once all of them are back: broker 3 has not told yet where its log ends." in why(cluster)
+    assert cluster.partition().leader == NO_NODE
+    cluster.fence(3)
+    cluster.start(3, found=LogCondition.LACKING)
+    assert cluster.partition().leader == 2
+    cluster.fence(2)
+    cluster.start(2, found=LogCondition.LACKING)
+    assert "no replica is left of which it is known that it has all that was acknowledged" in why(cluster)
+    assert "Broker 1 was not in sync" in why(cluster)
+    places = {one.node_id: (one.in_doubt, one.condition) for one in cluster.elect(UNCLEAN, dry_run=True)[0].candidates}
+    assert places[2] == (False, LogCondition.LACKING)
+    assert cluster.elect(UNCLEAN)[0].message.startswith("Broker 1 was not in sync")
+
+
+def test_the_preview_says_what_the_best_candidate_may_lack(machine_cluster: Any) -> None:
+    """A log in doubt, or one that lacks what it had, is no comfort although no offset is known that it lacks."""
+    cluster = machine_cluster(2)
+    cluster.create("t", [[1, 2]], min_insync_replicas="2")
+    for node in (1, 2):
+        cluster.fence(node)
+    cluster.start(1, found=LogCondition.CUT)
+    assert why(cluster).startswith(
+        "The log of broker 1 was cut when it was recovered: acknowledged records may be lost."
+    )
+    cluster.fence(1)
+    cluster.start(1, found=LogCondition.LACKING)
+    assert why(cluster).startswith("Broker 1 lacked records when it started: acknowledged ones may be lost.")
+
+
+def test_the_preview_of_an_empty_log_and_of_a_last_known_leader(machine_cluster: Any) -> None:
+    """An empty log in doubt waits for every replica; under flush.policy=replicate the last leader is waited for."""
+    cluster = machine_cluster(3)
+    cluster.create()
+    for node in (1, 2, 3):
+        cluster.fence(node)
+    cluster.logs = {(node, "t", 0): (-1, 0) for node in (2, 3)}
+    for node in (2, 3):
+        cluster.start(node, found=None)
+    assert "that is empty, and another replica holds more or is away" in why(cluster)
+    cluster = machine_cluster(3, flush_policy="replicate")
+    cluster.create()
+    for node in (1, 2, 3):
+        cluster.fence(node)
+    for node in (1, 2):
+        cluster.start(node)
+    assert "Nobody leads: broker 3, which had all that was acknowledged, is away." in why(cluster)
+    cluster.register(3)
+    assert "Nobody leads: broker 3, the last leader, is away." in why(cluster)
+
+
 def test_unclean_election_without_anybody_alive(machine_cluster: Any) -> None:
     """ELIGIBLE_LEADERS_NOT_AVAILABLE, with the candidates shown."""
     cluster = machine_cluster(2)
@@ -103,18 +179,18 @@ def test_tracked_offsets_are_soft_and_have_an_age(machine_cluster: Any) -> None:
     cluster.create("t", [[1, 2]])
     topic_id = cluster.image.topics["t"].topic_id
     cluster.now_ms = 100.0
-    cluster.beat(1, offsets=(api.ReplicaOffsets(topic_id, 0, 5, 7, 0),))
+    cluster.beat(1, offsets=(ReplicaOffsets(topic_id, 0, 5, 7, 0),))
     cluster.now_ms = 150.0
 
     def reports() -> list[tuple[int, int, int, int]]:
-        reply = elections.describe_replicas(cluster.state, api.DescribeReplicasRequest(("t",)), cluster.now_ms).reply
+        reply = elections.describe_replicas(cluster.state, DescribeReplicasRequest(("t",)), cluster.now_ms).reply
         return [(one.node_id, one.high_watermark, one.log_end_offset, one.age_ms) for one in reply.replicas]
 
     assert reports() == [(1, 5, 7, 50), (2, -1, -1, -1)]
     cluster.fail_over()
     assert reports() == [(1, -1, -1, -1), (2, -1, -1, -1)]
     with pytest.raises(KafkaError):
-        elections.describe_replicas(cluster.state, api.DescribeReplicasRequest(("nope",)), 0)
+        elections.describe_replicas(cluster.state, DescribeReplicasRequest(("nope",)), 0)
 
 
 def test_producer_ids_do_not_begin_again_at_their_end(machine_cluster: Any) -> None:

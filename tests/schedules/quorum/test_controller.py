@@ -28,16 +28,17 @@ from tests.schedules.helpers import schedule
     11,
     rule="B: ELR: an eligible replica is elected, not who lost its tail",
     mutant=(
-        "unclean-stop-is-taken-for-clean",
+        "unsynced-acks-count-as-synced",
         "no-eligible-replicas",
         "eligible-are-never-elected",
-        "unclean-stop-keeps-eligibility",
+        "log-in-doubt-stays-eligible",
     ),
 )
 def test_11_the_last_in_sync_loses_its_tail() -> None:
     """KIP-966: the ISR shrinks to {2}; 2 loses power and what it had not synced, and is back first. Were it to lead,
-    the others would cut off what was acknowledged while all three had it."""
-    cluster = MachineCluster(3)
+    the others would cut off what was acknowledged while all three had it. (flush.policy=replicate: what it lost was
+    acknowledged before it was synced, and its log looks whole.)"""
+    cluster = MachineCluster(3, flush_policy="replicate")
     cluster.create()
     acked = ["a", "b"]
     logs = {1: ["a"], 2: list(acked), 3: list(acked)}
@@ -167,8 +168,8 @@ def test_b_a_broker_starts_fenced_under_the_offset_of_its_registration() -> None
 
 
 def test_b_an_eligible_replica_that_stops_uncleanly_is_so_no_more() -> None:
-    """B, KAFKA-15586: not in the ISR when it died, and yet it counted on for what it had."""
-    cluster = MachineCluster(3)
+    """B, KAFKA-15586: not in the ISR when it died, and yet it counted on for what it had in memory."""
+    cluster = MachineCluster(3, flush_policy="replicate")
     cluster.create()
     cluster.fence(1)
     cluster.fence(3)

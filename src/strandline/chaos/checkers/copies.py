@@ -17,6 +17,8 @@ class CopyChecks:
 
     - LeaderCandidateCompleteness: every member of the committed ISR and ELR that the controller could elect now has
       everything that was ever committed, elected or not.
+    - InDoubtCompleteness: where ISR and ELR are empty, one of the members in doubt has it: so has whoever leads for the
+      greatest log of them.
     - NoCommittedRecordLostGlobally: some disk has it, whether its node lives or not.
     """
 
@@ -28,16 +30,37 @@ class CopyChecks:
                 facts = {"partition": known.name, "node": int(node), "log_end": end, "committed": known.committed_end}
                 raise InvariantViolated("LeaderCandidateCompleteness", "a member of ISR or ELR lacks records", **facts)
 
+    def check_in_doubt(
+        self,
+        known: Known,
+        members: Iterable[int],
+        log_ends: Mapping[int, int],
+        others: Mapping[int, SimDisk],
+        directory: str,
+    ) -> None:
+        """`members` in doubt of a partition whose ISR and ELR are empty; the others as in `check_somewhere`."""
+        counting = {int(node) for node in members}
+        ends = {node: end for node, end in log_ends.items() if node in counting}
+        disks = {node: disk for node, disk in others.items() if node in counting}
+        if counting and not self._is_somewhere(known, ends, disks, directory):
+            facts = {"partition": known.name, "committed": known.committed_end, "in_doubt": sorted(counting)}
+            raise InvariantViolated("InDoubtCompleteness", "no member in doubt has all committed records", **facts)
+
     def check_somewhere(
         self, known: Known, log_ends: Mapping[int, int], others: Mapping[int, SimDisk], directory: str
     ) -> None:
         """`log_ends` of those who have opened their logs; the disks of the `others`, dead or about to."""
-        if max(log_ends.values(), default=0) >= known.committed_end:
-            return
-        if any(_has(disk, directory, known.committed_end) for disk in others.values()):
+        if self._is_somewhere(known, log_ends, others, directory):
             return
         facts = {"partition": known.name, "committed": known.committed_end, "log_ends": dict(log_ends)}
         raise InvariantViolated("NoCommittedRecordLostGlobally", "no disk has all committed records", **facts)
+
+    def _is_somewhere(
+        self, known: Known, log_ends: Mapping[int, int], others: Mapping[int, SimDisk], directory: str
+    ) -> bool:
+        return max(log_ends.values(), default=0) >= known.committed_end or any(
+            _has(disk, directory, known.committed_end) for disk in others.values()
+        )
 
 
 def _has(disk: SimDisk, directory: str, end: int) -> bool:

@@ -115,14 +115,6 @@ PARTITIONS: tuple[Mutant, ...] = (
         f"{_BROKERS}::test_shutdown_of_a_broker_that_leads_nothing_is_immediate",
     ),
     one_change(
-        "unclean-broker-stays-in-the-isr",
-        "B: after an unclean stop a broker leaves the ISR",
-        "controller.machine.state:MachineState.changes",
-        "target_isr=tuple(node for node in partition.isr if node not in (remove, unclean_shutdown)),",
-        "target_isr=tuple(node for node in partition.isr if node != remove),",
-        f"{_BROKERS}::test_who_stopped_uncleanly_and_registers_before_it_was_fenced_leaves_the_isr",
-    ),
-    one_change(
         "clean-marker-not-synced",
         "B: the clean marker is forced to disk",
         "log.log_dir:LogDir.close",

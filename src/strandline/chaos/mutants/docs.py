@@ -10,6 +10,7 @@ _TITLES = {
     "A": "The quorum (A)",
     "B": "The controller and replication (B)",
     "C": "Idempotence and groups (C)",
+    "F": "After a crash (F)",
 }
 
 

@@ -10,6 +10,7 @@ _ASKED_FOR = "tests/controller/machine/test_elections_asked_for.py"
 _CONFIGS = "tests/controller/machine/test_configs.py"
 _SCHEDULES = "tests/schedules/quorum/test_controller.py"
 _ELECT = "controller.machine.election:PartitionChange._elect"
+_LAST_KNOWN = "controller.machine.election:PartitionChange._last_known_leader"
 _MAY_LEAD = "controller.machine.election:PartitionChange._may_lead"
 _BUILD = "controller.machine.election:PartitionChange.build"
 _NEXT_ELR = "controller.machine.election:PartitionChange._next_elr"
@@ -67,25 +68,17 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "last-known-leader-is-not-tried",
         "B: election: the last known leader if ISR and ELR are empty",
-        _ELECT,
-        "if self._acceptable(last_known):",
-        "if False:",
+        _LAST_KNOWN,
+        "self._acceptable(last_known[0])",
+        "False",
         _BRANCH,
     ),
     one_change(
         "last-known-leader-although-dead",
         "B: election: the last known leader only if it lives",
-        _ELECT,
-        "if self._acceptable(last_known):",
-        "if not self._acceptable(last_known):",
-        _BRANCH,
-    ),
-    one_change(
-        "last-known-leader-before-the-eligible",
-        "B: election: the last known leader only if the ELR is empty",
-        _ELECT,
-        "if not self._isr and not self._elr and len(old.last_known_elr) == 1:",
-        "if not self._isr and len(old.last_known_elr) == 1:",
+        _LAST_KNOWN,
+        "self._acceptable(last_known[0])",
+        "not self._acceptable(last_known[0])",
         _BRANCH,
     ),
     one_change(
@@ -109,15 +102,15 @@ TABLE: tuple[Mutant, ...] = (
         "unclean-leader-keeps-the-isr",
         "B: an unclean leader is alone in its ISR",
         _BUILD,
-        "if unclean:\n            self._isr = (leader,)",
-        "if unclean:\n            self._isr = (*self._isr, leader) if leader not in self._isr else self._isr",
+        "Rule.UNCLEAN):\n            self._isr = (leader,)",
+        "Rule.UNCLEAN):\n            self._isr = (*self._isr, leader) if leader not in self._isr else self._isr",
         f"{_SCHEDULES}::test_b_an_unclean_leader_is_alone",
     ),
     one_change(
         "unclean-leader-does-not-recover",
         "B: an unclean leader is RECOVERING",
         _BUILD,
-        "self._recovering = True",
+        "self._recovering = self._recovering or rule.unclean",
         "pass",
         _BRANCH,
     ),
@@ -147,19 +140,10 @@ TABLE: tuple[Mutant, ...] = (
         _BRANCH,
     ),
     one_change(
-        "unclean-stop-keeps-eligibility",
-        "B: ELR: who stopped uncleanly is dropped",
-        _NEXT_ELR,
-        " and node != self._unclean_shutdown",
-        "",
-        _BRANCH,
-        f"{_SCHEDULES}::test_11_the_last_in_sync_loses_its_tail",
-    ),
-    one_change(
         "last-known-leader-without-its-disk",
         "B: election: the last known leader only with the disk it led with",
         "controller.machine.election:PartitionChange._next_last_known_leader",
-        "return () if self._disk_lost and last_known == (self._unclean_shutdown,) else last_known",
+        "return tuple(node for node in last_known if node != self._lost)",
         "return last_known",
         "tests/controller/machine/test_brokers.py::test_who_lost_its_disk_is_no_last_known_leader",
     ),

@@ -7,7 +7,6 @@ from strandline.chaos.mutants.mutant import Mutant, one_change
 _RECOVERY = "tests/log/test_recovery.py"
 _METADATA_LOG = "tests/controller/quorum/test_metadata_log_cut.py"
 _POWER_CUT = "tests/log/test_power_cut.py"
-_LOG_DIR = "tests/log/test_log_dir.py"
 
 TABLE: tuple[Mutant, ...] = (
     one_change(
@@ -30,7 +29,7 @@ TABLE: tuple[Mutant, ...] = (
         "durable-once-is-cut",
         "E: nothing below the recovery point is cut",
         "log.recovery:_Opening._judge",
-        "elif damage.offset < self.last_life.recovery_point:",
+        "elif damage.offset < self.last_life.durable_end:",
         "elif False:",
         f"{_RECOVERY}::test_a_hole_after_a_power_cut",
     ),
@@ -38,7 +37,7 @@ TABLE: tuple[Mutant, ...] = (
         "lost-tail-is-accepted",
         "E: a log that ends below its recovery point is refused",
         "log.recovery:_Opening._recover_from",
-        "if expected < self.last_life.recovery_point:",
+        "if expected < self.last_life.recovery_point and self.last_life.short_is_refused:",
         "if False:",
         f"{_RECOVERY}::test_a_tail_lost_below_the_recovery_point",
     ),
@@ -117,8 +116,8 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "damaged-epoch-checkpoint-is-empty",
         "D-20: epochs that cannot be read are rebuilt from the batches (KAFKA-16541)",
-        "log.recovery:_Opening.load",
-        "if not epochs_known or self._first_epoch_is_late():",
+        "log.recovery:_Opening.repair",
+        "if not self._epochs_known or self._first_epoch_is_late():",
         "if False:",
         f"{_RECOVERY}::test_epochs_are_rebuilt_from_the_batches",
     ),
@@ -133,18 +132,18 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "every-stop-was-clean",
         "E: without its marker a log is scanned",
-        "log.log_dir:LogDir._load_log",
-        "clean=self.clean_shutdown_broker_epoch is not None",
-        "clean=True",
+        "log.log_dir:LogDir._load",
+        "clean = self.clean_shutdown_broker_epoch is not None",
+        "clean = True",
         f"{_POWER_CUT}::test_lives_of_a_log_directory",
     ),
     one_change(
         "inherits-checkpoints",
         "E: a partition made anew inherits no checkpoint",
         "log.log_dir:LogDir.create",
-        "self._forget_checkpoints(tp)",
-        "pass",
-        f"{_LOG_DIR}::test_a_partition_made_anew",
+        "if self._promises.forget(tp):",
+        "if False:",
+        "tests/log/test_findings.py::test_what_was_lost_and_is_made_anew_is_not_missed_again",
     ),
     one_change(
         "start-is-cut-in-any-order",

@@ -218,7 +218,7 @@ FOLLOWERS: tuple[Mutant, ...] = (
     one_change(
         "what-a-restart-finds-is-not-synced",
         "A9: what a restart finds is synced before it counts",
-        "log.recovery:open_log",
+        "log.recovery:ExaminedLog.open",
         "if sync:",
         "if False:",
         f"{_SCHEDULES}/test_durability.py::test_a9_what_a_restart_finds_is_synced_before_it_counts",

@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from strandline.chaos.nemesis.nemesis import Nemesis
 
+_ROTS_AT_THE_END = 0.5
+_END_BYTES = 300
+"""A batch or two: what recovery cuts like a torn tail."""
+
 
 def slow(nemesis: Nemesis) -> None:
     """Many times slower."""
@@ -41,7 +45,7 @@ def full(nemesis: Nemesis) -> None:
 def fail_sync(nemesis: Nemesis) -> None:
     """One sync fails. Nothing on that machine can be trusted until it reboots (D-32)."""
     name = nemesis.pick()
-    if nemesis.world.process(name) is None or name in nemesis.damaged or not nemesis.may_take_down(name):
+    if nemesis.world.process(name) is None or name in nemesis.damaged:
         return
     nemesis.disk(name).faults.syncs = 1
     nemesis.damaged[name] = None
@@ -61,8 +65,6 @@ def fail_sync(nemesis: Nemesis) -> None:
 def fail_write(nemesis: Nemesis) -> None:
     """A write fails with EIO, a part of it may be done; the node is restarted once the disk is well."""
     name = nemesis.pick()
-    if not nemesis.may_take_down(name):
-        return
     faults = nemesis.disk(name).faults
     faults.writes, faults.where = 1, nemesis.rng.choice(("", "", ".log", "__cluster_metadata"))
     nemesis.excuse(name)
@@ -80,8 +82,6 @@ def fail_write(nemesis: Nemesis) -> None:
 def fail_read(nemesis: Nemesis) -> None:
     """Some reads fail with EIO. It passes, and nobody need restart a node that bore it."""
     name = nemesis.pick()
-    if not nemesis.may_take_down(name):
-        return
     faults = nemesis.disk(name).faults
     faults.reads = nemesis.rng.choice((1, 1, 5))
     nemesis.excuse(name)
@@ -95,17 +95,20 @@ def fail_read(nemesis: Nemesis) -> None:
 
 
 def bit_rot(nemesis: Nemesis) -> None:
-    """A bit of a partition's log turns over, on the one machine of the run to which such things happen. Whoever watches
-    the disk moves the directory away and restarts the node: it is fetched again from the leader."""
+    """A bit of a partition's log turns over, on the one machine of the run to which such things happen: anywhere, or in
+    what was written last. Whoever watches the disk moves the directory away and restarts the node: it is fetched again
+    from the leader."""
     name = nemesis.victim
     disk = nemesis.disk(name)
     logs = [path for path, content in disk.files().items() if path.endswith(".log") and any(content)]
     logs = [path for path in logs if "__cluster_metadata" not in path]
-    if not logs or not nemesis.may_destroy():
+    if not logs:
         return
     path = nemesis.rng.choice(logs)
     written = disk.files()[path].rstrip(b"\0")
     position, bit = nemesis.rng.randrange(len(written)), nemesis.rng.randrange(8)
+    if nemesis.rng.random() < _ROTS_AT_THE_END:
+        position = max(0, len(written) - 1 - position % _END_BYTES)
     directory = path.rpartition("/")[0]
     first = directory not in disk.rotten
     disk.rot(path, position, bit)
@@ -124,10 +127,23 @@ def bit_rot(nemesis: Nemesis) -> None:
         nemesis.note(f"somebody will see it {nemesis.later(undo)} ms later")
 
 
+def lose_directory(nemesis: Nemesis) -> None:
+    """The process dies, and a partition's directory is gone when the next one starts, on the one machine of the run to
+    which such things happen."""
+    name = nemesis.victim
+    disk = nemesis.disk(name)
+    logs = [path for path in disk.files() if path.endswith(".log") and "__cluster_metadata" not in path]
+    directories = sorted({path.rpartition("/")[0] for path in logs})
+    if not directories:
+        return
+    path = nemesis.rng.choice(directories)
+    nemesis.world.kill(name)
+    disk.remove_directory(path)
+    nemesis.note(f"{path} of {name} is lost; it starts {nemesis.later(lambda: nemesis.restart(name))} ms later")
+
+
 def wipe(nemesis: Nemesis) -> None:
     """A machine comes back with a new disk, on the one machine of the run to which such things happen."""
-    if not nemesis.may_destroy():
-        return
     name = nemesis.victim
     nemesis.world.power_cut(name)
     nemesis.disk(name).wipe()

@@ -35,11 +35,22 @@ FAULTS = {
     "fail_write": disks.fail_write,
     "fail_read": disks.fail_read,
     "bit_rot": disks.bit_rot,
+    "lose_directory": disks.lose_directory,
     "wipe": disks.wipe,
 }
 """name -> injects one."""
 
-_NODE_ALONE = ("stop", "stop_all", "rolling_restart", "full_disk", "fail_sync", "fail_write", "fail_read", "bit_rot")
+_NODE_ALONE = (
+    "stop",
+    "stop_all",
+    "rolling_restart",
+    "full_disk",
+    "fail_sync",
+    "fail_write",
+    "fail_read",
+    "bit_rot",
+    "lose_directory",
+)
 
 BY_NAME_ALONE = ("seesaw",)
 """Never among others: it needs its time and options of its own (`chaos/scenario.py`, `SEESAW`)."""
@@ -50,5 +61,5 @@ NODE_KINDS = tuple(name for name in FAULTS if name not in BY_NAME_ALONE)
 KINDS = tuple(name for name in NODE_KINDS if name not in _NODE_ALONE)
 """Those that the metadata quorum alone is asked to survive."""
 
-DESTRUCTIVE = ("bit_rot", "wipe")
+DESTRUCTIVE = ("bit_rot", "lose_directory", "wipe")
 """They take good copies away for good: harmless only where whatever is committed is on two disks."""

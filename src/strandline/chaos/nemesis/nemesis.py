@@ -20,9 +20,9 @@ from strandline.chaos.sim.world import World
 class Nemesis:
     """Injects faults into the machines called `names`; `start` brings one's process up again.
 
-    What destroys data for good (rotten bits, a wiped disk) strikes one machine of a run, the `victim`, when everything
-    is `whole`; and until it is so again no other node is taken down. So a majority of the voters survives, and the last
-    good copy of everything committed, on replicas that the controller may elect.
+    What destroys data for good (rotten bits, a lost directory, a wiped disk) strikes one machine of a run, the
+    `victim`, at any instant. So a majority of the voters survives, and, where min.insync.replicas is 2, an honest copy
+    of every acknowledged record among the replicas in sync.
     """
 
     world: World
@@ -44,13 +44,10 @@ class Nemesis:
     """Machines whose disk lies since a failed sync: nothing starts there before a reboot."""
     excused: dict[str, int] = field(default_factory=dict)
     """Machines whose disk was told to fail, and how many faults are under way there: a node may stop itself."""
-    whole: Callable[[], bool] = lambda: True
-    """Every node does its work, and every replica is in sync."""
     victim: str = ""
     injected: int = 0
     struck: Counter[str] = field(default_factory=Counter)
     """Kind -> how many of them did something: one that finds nothing to strike, or may not, does nothing."""
-    _convalescent: bool = False
     _undo: dict[int, Callable[[], None]] = field(default_factory=dict)
     _next_undo: int = 0
     _healed: bool = False
@@ -145,28 +142,10 @@ class Nemesis:
 
     def down(self, name: str, how: str, strike: Callable[[str], Any]) -> None:
         """Take `name` down by `strike`, and up again later."""
-        if self.world.process(name) is None or not self.may_take_down(name):
+        if self.world.process(name) is None:
             return
         strike(name)
         self.note(f"{how} {name} for {self.later(lambda: self.restart(name))} ms")
-
-    def may_destroy(self) -> bool:
-        """Whether the victim's data may be destroyed now: the others have all there is, and none of them is about to
-        fall. From then on the victim convalesces."""
-        if not self._convalesces():
-            if self.excused or not self.whole() or any(self.disk(name).strikes_soon for name in self.names):
-                return False
-            self._convalescent = True
-        return True
-
-    def may_take_down(self, name: str) -> bool:
-        """Not the others while the victim convalesces."""
-        return name == self.victim or not self._convalesces()
-
-    def _convalesces(self) -> bool:
-        if self._convalescent and not self.disk(self.victim).rotten and self.whole():
-            self._convalescent = False
-        return self._convalescent
 
     def excuse(self, name: str) -> None:
         """A node there has a reason to stop itself, until `blame`."""

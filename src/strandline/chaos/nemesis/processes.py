@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from strandline.chaos.nemesis.nemesis import Nemesis
 
-_PATIENCE_MS = 200.0
-
 
 def stop(nemesis: Nemesis) -> None:
     """A polite stop."""
@@ -23,17 +21,14 @@ def stop_all(nemesis: Nemesis) -> None:
 
 
 def _stop(nemesis: Nemesis, name: str) -> None:
-    if nemesis.stop is not None and nemesis.world.process(name) is not None and nemesis.may_take_down(name):
+    if nemesis.stop is not None and nemesis.world.process(name) is not None:
         nemesis.stop(name)
         duration_ms = nemesis.later(lambda: _replace(nemesis, name))
         nemesis.note(f"stop {name}; start it again {duration_ms} ms later")
 
 
 def _replace(nemesis: Nemesis, name: str) -> None:
-    """A stop that has not ended by now is cut short, as a supervisor does; one that must not be is waited for."""
-    if nemesis.world.process(name) is not None and not nemesis.may_take_down(name):
-        nemesis.call_after(_PATIENCE_MS, lambda: _replace(nemesis, name))
-        return
+    """A stop that has not ended by now is cut short, as a supervisor does."""
     nemesis.world.kill(name)
     nemesis.restart(name)
 
@@ -48,7 +43,7 @@ def rolling_restart(nemesis: Nemesis) -> None:
 
 def _roll(nemesis: Nemesis, names: list[str], pause_ms: int, politely: bool) -> None:
     name, *others = names
-    if nemesis.world.process(name) is not None and nemesis.may_take_down(name):
+    if nemesis.world.process(name) is not None:
         if politely and nemesis.stop is not None:
             nemesis.stop(name)
         else:

@@ -115,6 +115,7 @@ class SimDisk:
             return
         parent, name = self.names.parent(path)
         del parent.entries[name]
+        self.loop.effects["directory-lost"] += 1
         self._count()
 
     def wipe(self) -> None:

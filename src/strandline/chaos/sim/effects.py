@@ -30,6 +30,7 @@ EFFECTS: dict[str, str] = {
     "no-space": "a write met the end of the disk: ENOSPC",
     "disk-slow": "a sync or a read took many times longer",
     "bit-flipped": "a bit on a disk turned over",
+    "directory-lost": "a partition's directory was moved away, or vanished",
     "disk-replaced": "a machine got a new, empty disk",
 }
 """name -> what it says that happened."""

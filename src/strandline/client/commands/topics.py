@@ -194,6 +194,7 @@ def describe(names: tuple[str, ...], output: str, **where: Any) -> None:
             (
                 part.partition, "! none" if part.leader is None else part.leader, part.leader_epoch,
                 numbers(part.replicas), numbers(part.isr), numbers(part.eligible_leader_replicas),
+                numbers(part.last_known_elr),
                 starts.get((item.name, part.partition), "?"), ends.get((item.name, part.partition), "?"),
                 _partition_health(part),
             )
@@ -206,11 +207,16 @@ def describe(names: tuple[str, ...], output: str, **where: Any) -> None:
             "replicas",
             "in sync",
             "eligible",
+            "in doubt",
             "log start",
             "high watermark",
             "health",
         )
         print_table(columns, rows, title=f"{item.name}  (id {item.topic_id})  settings: {changed}")
+        for part in item.partitions:
+            if part.leader is None:
+                command = f"strandline topic elect {item.name} --partition {part.partition} --unclean --dry-run"
+                click.echo(f"{item.name}-{part.partition} has no leader. Why, and what each replica holds: {command}")
 
 
 @topic.command("alter")

@@ -25,8 +25,10 @@ from strandline.controller.api import (
     UnregisterBrokerRequest,
 )
 from strandline.controller.machine.result import Result
+from strandline.controller.machine.standing import Standing, Testimony
 from strandline.controller.machine.state import MachineState
-from strandline.controller.metadata.image import BrokerInfo
+from strandline.controller.metadata.config_resolver import ConfigResolver
+from strandline.controller.metadata.image import BrokerInfo, MetadataImage, PartitionInfo, TopicInfo
 from strandline.controller.metadata.records import (
     BrokerChangeRecord,
     MetadataRecord,
@@ -35,7 +37,7 @@ from strandline.controller.metadata.records import (
 )
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
-from strandline.proto.ids import BrokerEpoch, NodeId, Offset
+from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, NodeId, Offset, TopicIdPartition
 from strandline.proto.marks import mark
 
 
@@ -53,14 +55,13 @@ def register_broker(
 ) -> Result[RegisterBrokerReply]:
     """A broker's process introduces itself; it starts fenced. The first record appended will stand at `next_offset`.
 
-    The same incarnation keeps its epoch (a retry, or a change of endpoints). A previous broker epoch other than the one
-    on record means an unclean shutdown: the broker may lack what it had acknowledged, and leaves ISR and ELR. Another
-    directory id means that it lacks everything: then it is not elected as the last known leader either, for it would
-    lead with an empty log where others still hold what was acknowledged.
+    The same incarnation keeps its epoch (a retry, or a change of endpoints). Another one takes the place of the
+    incarnation that it names, and of no other: the reply names the registered one otherwise. What recovery found in
+    its logs decides where it stands from now on (`machine.standing`).
 
     Raises:
         KafkaError: INCONSISTENT_CLUSTER_ID, UNSUPPORTED_VERSION, DUPLICATE_BROKER_REGISTRATION (another process of this
-            node id has a live session).
+            node id has a live session), INVALID_REQUEST (findings that do not fit together).
     """
     image = state.image
     if request.cluster_id != image.cluster_id:
@@ -78,7 +79,7 @@ def register_broker(
     existing = image.brokers.get(node_id)
     if existing is not None and existing.incarnation_id == request.incarnation_id:
         state.sessions.renew(node_id, fenced=existing.fenced, now_ms=now_ms)
-        record = _registration(request, existing.broker_epoch, existing)
+        record = _registration(request, existing.broker_epoch, existing, acks_unsynced=existing.acks_unsynced)
         return Result(RegisterBrokerReply(existing.broker_epoch), [record])
     if existing is not None and state.sessions.has_valid_session(node_id, now_ms):
         mark("duplicate-registration")
@@ -86,45 +87,46 @@ def register_broker(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
             f"Another process is registered as broker {node_id}, and alive as far as is known.",
         )
-    records = _end_of_previous_life(state, request, existing)
+    if existing is not None and existing.incarnation_id != request.replaces:
+        mark("registration-of-the-past")
+        return Result(RegisterBrokerReply(NO_BROKER_EPOCH, existing.incarnation_id))
+    testimony = Testimony(request, existing)
+    records = _end_of_previous_life(state, node_id, testimony)
     epoch = BrokerEpoch(next_offset + len(records))
-    records.append(_registration(request, epoch, None))
+    records.append(_registration(request, epoch, None, acks_unsynced=_acks_unsynced(image, request)))
     state.sessions.grant(node_id, fenced=True, now_ms=now_ms, probe=False)
+    state.unserved.forget(node_id)
+    known = [topic for topic in request.findings if topic.topic_id in image.topic_by_id]
+    state.offsets.found(node_id, epoch, known, now_ms)
     return Result(RegisterBrokerReply(epoch), records)
 
 
-def _end_of_previous_life(
-    state: MachineState, request: RegisterBrokerRequest, existing: BrokerInfo | None
-) -> list[MetadataRecord]:
-    node_id = request.node_id
-    clean = existing is not None and existing.broker_epoch == request.previous_broker_epoch
-    if clean:
-        return state.changes(
-            state.partitions_in_isr(node_id), f"broker {node_id} registered anew after a clean stop", remove=node_id
-        )
-    if existing is not None and _lost_its_disk(existing, request):
-        mark("disk-lost")
-        return state.changes(
-            state.partitions_that_count_on(node_id),
-            f"broker {node_id} registered anew with another disk",
-            unclean_shutdown=node_id,
-            disk_lost=True,
-        )
-    if existing is not None:
-        mark("unclean-shutdown")
-    return state.changes(
-        state.partitions_in_isr_or_elr(node_id),
-        f"broker {node_id} registered anew after an unclean stop",
-        unclean_shutdown=node_id,
-    )
+def _end_of_previous_life(state: MachineState, node_id: NodeId, testimony: Testimony) -> list[MetadataRecord]:
+    """What becomes of each partition that counts on the broker, by what its recovery found."""
+    partitions: dict[Standing, list[tuple[TopicInfo, PartitionInfo]]] = {standing: [] for standing in Standing}
+    for topic, partition in state.partitions_that_count_on(node_id):
+        synced = state.acks_are_synced(partition)
+        partitions[testimony.standing(topic, partition, acks_are_synced=synced)].append((topic, partition))
+    registered = f"broker {node_id} registered anew"
+    records = state.changes(partitions[Standing.KEPT], f"{registered}, its log whole", remove=node_id)
+    if partitions[Standing.IN_DOUBT]:
+        mark("member-in-doubt")
+        why = f"{registered}, its log in doubt"
+        records += state.changes(partitions[Standing.IN_DOUBT], why, doubtful=node_id)
+    if partitions[Standing.LOST]:
+        mark("member-lost")
+        records += state.changes(partitions[Standing.LOST], f"{registered}, its log lost", lost=node_id)
+    return records
 
 
-def _lost_its_disk(existing: BrokerInfo, request: RegisterBrokerRequest) -> bool:
-    return None not in (existing.directory_id, request.directory_id) and existing.directory_id != request.directory_id
+def _acks_unsynced(image: MetadataImage, request: RegisterBrokerRequest) -> bool:
+    """The broker's flush.policy: what is set in the metadata, else what its file says."""
+    static = {"flush.policy": request.flush_policy} if request.flush_policy else {}
+    return ConfigResolver(static, request.node_id).broker_value(image, "flush.policy") == "replicate"
 
 
 def _registration(
-    request: RegisterBrokerRequest, epoch: BrokerEpoch, amended: BrokerInfo | None
+    request: RegisterBrokerRequest, epoch: BrokerEpoch, amended: BrokerInfo | None, *, acks_unsynced: bool
 ) -> RegisterBrokerRecord:
     return RegisterBrokerRecord(
         node_id=request.node_id,
@@ -136,6 +138,7 @@ def _registration(
         fenced=True if amended is None else amended.fenced,
         in_controlled_shutdown=False if amended is None else amended.in_controlled_shutdown,
         directory_id=request.directory_id,
+        acks_unsynced=acks_unsynced,
     )
 
 
@@ -147,7 +150,8 @@ def heartbeat(state: MachineState, request: Heartbeat, next_offset: int, now_ms:
     """
     node_id = request.node_id
     broker = state.broker_of_epoch(node_id, request.broker_epoch)
-    state.offsets.report(node_id, request.offsets, now_ms)
+    state.offsets.report(node_id, broker.broker_epoch, request.offsets, now_ms)
+    served = _take_reports(state, request)
     current = _current(broker)
     target = _next(state, broker, current, request)
     records: list[MetadataRecord] = []
@@ -158,6 +162,8 @@ def heartbeat(state: MachineState, request: Heartbeat, next_offset: int, now_ms:
             records = begin_controlled_shutdown(state, broker)
         elif not broker.fenced:
             records = fence(state, node_id, "at its own wish")
+    else:
+        records = _follow_reports(state, request, *served)
     fenced = target in (BrokerState.FENCED, BrokerState.SHUTDOWN_NOW)
     state.sessions.touch(node_id, fenced=fenced, metadata_offset=request.metadata_offset, now_ms=now_ms)
     if target is BrokerState.CONTROLLED_SHUTDOWN:
@@ -174,6 +180,38 @@ def heartbeat(state: MachineState, request: Heartbeat, next_offset: int, now_ms:
         ),
         records,
     )
+
+
+def _take_reports(state: MachineState, request: Heartbeat) -> tuple[list[TopicIdPartition], list[TopicIdPartition]]:
+    """Replicas that the broker cannot serve any more, and those of which it says something new."""
+    failed: list[TopicIdPartition] = []
+    back: list[TopicIdPartition] = []
+    if request.unserved is not None:
+        failed, back = state.unserved.take(request.node_id, request.unserved)
+    reported = [TopicIdPartition(item.topic_id, item.partition) for item in request.offsets]
+    return failed, [*back, *reported]
+
+
+def _follow_reports(
+    state: MachineState, request: Heartbeat, failed: list[TopicIdPartition], told: list[TopicIdPartition]
+) -> list[MetadataRecord]:
+    """Who cannot serve leaves the ISR and leads nothing; who waited for a report can be elected now."""
+    node_id = request.node_id
+    records: list[MetadataRecord] = []
+    if failed:
+        mark("replica-unserved")
+        found = [item for key in failed if (item := state.partition_of(key)) and node_id in item[1].isr]
+        records += state.changes(found, f"broker {node_id} cannot serve its replica", remove=node_id)
+    waiting = [
+        item
+        for key in dict.fromkeys(told)
+        if key not in failed
+        and (item := state.partition_of(key)) is not None
+        and not item[1].has_leader
+        and node_id in item[1].replicas
+    ]
+    records += state.changes(waiting, f"broker {node_id} told where its log ends")
+    return records
 
 
 def _current(broker: BrokerInfo) -> BrokerState:
@@ -252,9 +290,9 @@ def unregister_broker(state: MachineState, request: UnregisterBrokerRequest) -> 
     records = state.changes(
         state.partitions_that_count_on(node_id),
         f"broker {node_id} unregistered",
-        unclean_shutdown=node_id,
-        disk_lost=True,
+        lost=node_id,
     )
     records.append(UnregisterBrokerRecord(node_id, broker.broker_epoch))
     state.sessions.drop(node_id)
+    state.unserved.forget(node_id)
     return Result(reply, records)

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from strandline.controller.api import (
     Candidate,
-    DescribeReplicasReply,
-    DescribeReplicasRequest,
     ElectionKind,
     ElectionOutcome,
     ElectLeadersReply,
     ElectLeadersRequest,
     PartitionRef,
-    ReplicaReport,
 )
 from strandline.controller.machine.election import Election
+from strandline.controller.machine.explaining import loss, why_nobody_leads
 from strandline.controller.machine.offsets import TrackedOffsets
 from strandline.controller.machine.result import Result
 from strandline.controller.machine.state import MachineState
 from strandline.controller.metadata.delta import merge
 from strandline.controller.metadata.image import PartitionInfo, TopicInfo
 from strandline.controller.metadata.records import MetadataRecord, PartitionChangeRecord
+from strandline.controller.reports import DescribeReplicasReply, DescribeReplicasRequest, ReplicaReport
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_EPOCH, NodeId, Offset
@@ -40,7 +41,7 @@ def elect_leaders(state: MachineState, request: ElectLeadersRequest, now_ms: flo
     outcomes = []
     for ref in dict.fromkeys(refs):
         try:
-            outcome, record = _elect_one(state, ref, request.kind, now_ms)
+            outcome, record = _elect_one(state, ref, request, now_ms)
         except KafkaError as error:
             if everything and error.code is ErrorCode.ELECTION_NOT_NEEDED:
                 continue
@@ -52,7 +53,7 @@ def elect_leaders(state: MachineState, request: ElectLeadersRequest, now_ms: flo
 
 
 def _elect_one(
-    state: MachineState, ref: PartitionRef, kind: ElectionKind, now_ms: float
+    state: MachineState, ref: PartitionRef, request: ElectLeadersRequest, now_ms: float
 ) -> tuple[ElectionOutcome, PartitionChangeRecord]:
     topic = state.image.topics.get(ref.topic)
     partition = None if topic is None else topic.partitions.get(ref.partition)
@@ -60,15 +61,16 @@ def _elect_one(
         raise KafkaError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {ref.partition} of a topic {ref.topic!r}."
         )
-    preferred = kind is ElectionKind.PREFERRED
+    preferred = request.kind is ElectionKind.PREFERRED
     if (preferred and partition.leader == partition.preferred_leader) or (not preferred and partition.has_leader):
         raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, f"Broker {partition.leader} leads.")
-    record = state.change(
+    change = state.change(
         topic,
         partition,
         "preferred election asked for" if preferred else "unclean election asked for",
         election=Election.PREFERRED if preferred else Election.UNCLEAN,
-    ).build()
+    )
+    record = change.build()
     elected = None if record is None else merge(partition, record)
     if record is None or elected is None or record.leader is None or not elected.has_leader:
         if preferred:
@@ -77,26 +79,18 @@ def _elect_one(
                 f"Broker {partition.preferred_leader} is not an active member of the ISR {list(partition.isr)}.",
             )
         raise KafkaError(
-            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"None of the replicas {list(partition.replicas)} is alive."
+            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+            f"None of the replicas {list(partition.replicas)} is alive and can serve the partition.",
         )
-    unclean = elected.leader not in (*partition.isr, *partition.eligible_leader_replicas)
+    unclean = change.rule.unclean
     candidates = candidates_of(state, topic, partition, now_ms)
-    message = _loss(candidates, elected.leader) if unclean else ""
+    message = loss(candidates, elected.leader) if unclean else ""
+    if unclean and request.dry_run:
+        message = f"{message} {why_nobody_leads(state, topic, partition)}"
     outcome = ElectionOutcome(
         ref.topic, ref.partition, ErrorCode.NONE, message, elected.leader, unclean, tuple(candidates)
     )
     return outcome, record
-
-
-def _loss(candidates: list[Candidate], leader: NodeId) -> str:
-    """What an unclean election of `leader` costs, as far as it has been reported."""
-    chosen = next(candidate for candidate in candidates if candidate.node_id == leader)
-    if chosen.lost_records < 0:
-        return f"Broker {leader} was not in sync: an unknown number of committed records may be lost."
-    if chosen.lost_records == 0:
-        return f"Broker {leader} was not in sync, but held every committed offset when it last reported."
-    first, last = chosen.log_end_offset, chosen.log_end_offset + chosen.lost_records - 1
-    return f"Broker {leader} was not in sync: committed offsets {first} to {last} ({last - first + 1}) are lost."
 
 
 def _failed(state: MachineState, ref: PartitionRef, error: KafkaError, now_ms: float) -> ElectionOutcome:
@@ -116,24 +110,24 @@ def candidates_of(state: MachineState, topic: TopicInfo, partition: PartitionInf
     ranked = state.offsets.rank(topic.topic_id, partition.partition, partition.replicas)
     reports = [(node_id, state.offsets.of(topic.topic_id, partition.partition, node_id)) for node_id in ranked]
     return [
-        _candidate(partition, node_id, report, alive=state.image.is_active(node_id), committed=committed, now_ms=now_ms)
+        replace(
+            _candidate(partition, node_id, report, committed=committed, now_ms=now_ms),
+            alive=state.image.is_active(node_id),
+            in_doubt=node_id in partition.last_known_elr and state.acks_are_synced(partition),
+            servable=state.can_serve(node_id, topic, partition),
+            condition=state.offsets.condition(topic.topic_id, partition.partition, node_id),
+        )
         for node_id, report in reports
     ]
 
 
 def _candidate(
-    partition: PartitionInfo,
-    node_id: NodeId,
-    report: TrackedOffsets | None,
-    *,
-    alive: bool,
-    committed: int,
-    now_ms: float,
+    partition: PartitionInfo, node_id: NodeId, report: TrackedOffsets | None, *, committed: int, now_ms: float
 ) -> Candidate:
     known = report is not None and committed >= 0
     return Candidate(
         node_id=node_id,
-        alive=alive,
+        alive=False,
         in_isr=node_id in partition.isr,
         in_elr=node_id in partition.eligible_leader_replicas,
         last_epoch=NO_EPOCH if report is None else report.last_epoch,
@@ -152,6 +146,7 @@ def imbalanced(state: MachineState) -> list[tuple[TopicInfo, PartitionInfo]]:
         if partition.leader != partition.preferred_leader
         and partition.preferred_leader in partition.isr
         and state.image.is_active(partition.preferred_leader)
+        and state.can_serve(partition.preferred_leader, topic, partition)
     ]
 
 

@@ -58,6 +58,9 @@ def _alter_one(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Topic {topic.name!r} has no partition {item.partition}."
         )
     validate(state.image, sender, partition, item)
+    for member in item.new_isr:
+        if not state.can_serve(member.node_id, topic, partition):
+            raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"Broker {member.node_id} says it cannot serve its replica.")
     record = state.change(
         topic,
         partition,

@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from strandline.controller.api import ReplicaOffsets
-from strandline.proto.ids import LeaderEpoch, NodeId, Offset, TopicId, TopicIdPartition
+from strandline.controller.reports import ReplicaOffsets, TopicFindings
+from strandline.log.findings import LogCondition
+from strandline.proto.ids import NO_EPOCH, BrokerEpoch, LeaderEpoch, NodeId, Offset, TopicId, TopicIdPartition
 
 
 class TrackedOffsets(NamedTuple):
-    """One replica's last report; `at_ms` is the controller's monotonic time of it."""
+    """One replica's last report; `at_ms` is the controller's monotonic time of it.
+
+    `broker_epoch` names the process that made it, `leader_epoch` the partition's as the replica knew it; -1 for what
+    recovery found, which is told before the replica knows of any.
+    """
 
     high_watermark: Offset
     log_end_offset: Offset
     last_epoch: LeaderEpoch
     at_ms: float
+    broker_epoch: BrokerEpoch
+    leader_epoch: LeaderEpoch
 
 
 class OffsetTracker:
@@ -23,17 +30,44 @@ class OffsetTracker:
 
     def __init__(self) -> None:
         self._reports: dict[TopicIdPartition, dict[NodeId, TrackedOffsets]] = {}
+        self._conditions: dict[NodeId, dict[TopicIdPartition, LogCondition]] = {}
         self._topics: dict[TopicId, dict[TopicIdPartition, None]] = {}
 
-    def report(self, node_id: NodeId, offsets: Iterable[ReplicaOffsets], now_ms: float) -> None:
+    def report(
+        self, node_id: NodeId, broker_epoch: BrokerEpoch, offsets: Iterable[ReplicaOffsets], now_ms: float
+    ) -> None:
         """Take note of a heartbeat's offsets."""
         for item in offsets:
-            key = TopicIdPartition(item.topic_id, item.partition)
-            replicas = self._reports.get(key)
-            if replicas is None:
-                replicas = self._reports[key] = {}
-                self._topics.setdefault(item.topic_id, {})[key] = None
-            replicas[node_id] = TrackedOffsets(item.high_watermark, item.log_end_offset, item.last_epoch, now_ms)
+            self._replicas(TopicIdPartition(item.topic_id, item.partition))[node_id] = TrackedOffsets(
+                item.high_watermark, item.log_end_offset, item.last_epoch, now_ms, broker_epoch, item.leader_epoch
+            )
+
+    def found(
+        self, node_id: NodeId, broker_epoch: BrokerEpoch, findings: Iterable[TopicFindings], now_ms: float
+    ) -> None:
+        """Take note of what a registration says: the replicas stand there until a heartbeat says more."""
+        conditions = self._conditions[node_id] = {}
+        for topic in findings:
+            columns = (topic.partitions, topic.log_end_offsets, topic.last_epochs, topic.conditions)
+            for number, end, epoch, condition in zip(*columns, strict=True):
+                key = TopicIdPartition(topic.topic_id, number)
+                conditions[key] = condition
+                replicas = self._replicas(key)
+                before = replicas.pop(node_id, None)
+                if end >= 0:
+                    known = Offset(-1) if before is None else before.high_watermark
+                    replicas[node_id] = TrackedOffsets(known, end, epoch, now_ms, broker_epoch, NO_EPOCH)
+
+    def _replicas(self, key: TopicIdPartition) -> dict[NodeId, TrackedOffsets]:
+        replicas = self._reports.get(key)
+        if replicas is None:
+            replicas = self._reports[key] = {}
+            self._topics.setdefault(key.topic_id, {})[key] = None
+        return replicas
+
+    def condition(self, topic_id: TopicId, partition: int, node_id: NodeId) -> LogCondition | None:
+        """What a replica's recovery found, or None."""
+        return self._conditions.get(node_id, {}).get(TopicIdPartition(topic_id, partition))
 
     def of(self, topic_id: TopicId, partition: int, node_id: NodeId) -> TrackedOffsets | None:
         """A replica's last report, or None."""
@@ -48,6 +82,8 @@ class OffsetTracker:
         """The topic is gone."""
         for key in self._topics.pop(topic_id, {}):
             del self._reports[key]
+            for conditions in self._conditions.values():
+                conditions.pop(key, None)
 
     def rank(self, topic_id: TopicId, partition: int, candidates: Sequence[NodeId]) -> list[NodeId]:
         """Best first by (last epoch, log end), never by length alone; those who never reported last, in given order."""

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from strandline.controller.machine.election import Election, PartitionChange
+from strandline.controller.machine.election import Election, LogPosition, PartitionChange
 from strandline.controller.machine.offsets import OffsetTracker
 from strandline.controller.machine.sessions import BrokerSessions, SessionTimes
+from strandline.controller.machine.unserved import UnservedReplicas
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import BrokerInfo, MetadataImage, PartitionInfo, TopicInfo
 from strandline.controller.metadata.records import MetadataRecord
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
-from strandline.proto.ids import NO_NODE, NodeId
+from strandline.proto.ids import NO_NODE, NodeId, TopicIdPartition
 from strandline.proto.ports import Rng
 
 DEFAULT_REPLICATION_FACTOR_MAX = 3
@@ -52,6 +53,7 @@ class MachineState:
         self.settings = settings
         self.sessions = BrokerSessions(settings.times)
         self.offsets = OffsetTracker()
+        self.unserved = UnservedReplicas()
         for node_id, broker in image.brokers.items():
             self.sessions.grant(node_id, fenced=broker.fenced, now_ms=now_ms, probe=True)
 
@@ -85,29 +87,52 @@ class MachineState:
         acceptable: Callable[[NodeId], bool] | None = None,
         target_isr: tuple[NodeId, ...] | None = None,
         recovering: bool | None = None,
-        unclean_shutdown: NodeId = NO_NODE,
-        disk_lost: bool = False,
+        doubtful: NodeId = NO_NODE,
+        lost: NodeId = NO_NODE,
         election: Election | None = None,
         resolver_image: MetadataImage | None = None,
     ) -> PartitionChange:
-        """A partition's change under this topic's configs and this moment's live brokers."""
+        """A partition's change under this topic's configs and this moment's live brokers that can serve it."""
         image = self.image if resolver_image is None else resolver_image
+        lives = self.image.is_active if acceptable is None else acceptable
         if election is None:
             unclean = self.resolver.unclean_election_enabled(image, topic.name)
             election = Election.UNCLEAN if unclean else Election.ONLINE
         return PartitionChange(
             partition,
             topic.topic_id,
-            acceptable=self.image.is_active if acceptable is None else acceptable,
+            acceptable=lambda node: lives(node) and self.can_serve(node, topic, partition),
             min_isr=self.resolver.min_insync_replicas(image, topic.name, len(partition.replicas)),
             election=election,
             target_isr=target_isr,
             recovering=recovering,
-            unclean_shutdown=unclean_shutdown,
-            disk_lost=disk_lost,
+            doubtful=doubtful,
+            lost=lost,
+            synced=self.acks_are_synced(partition),
+            position=lambda node: self.position(node, topic, partition),
             rank=lambda nodes: self.offsets.rank(topic.topic_id, partition.partition, nodes),
             reason=reason,
         )
+
+    def can_serve(self, node_id: NodeId, topic: TopicInfo, partition: PartitionInfo) -> bool:
+        """The broker has not said that it cannot serve its replica."""
+        return not self.unserved.has(node_id, topic.topic_id, partition.partition)
+
+    def acks_are_synced(self, partition: PartitionInfo) -> bool:
+        """Whatever was acknowledged was synced by every member of the ISR (flush.policy=ack), whoever led."""
+        brokers = (self.image.brokers.get(node) for node in partition.replicas)
+        return not any(broker is not None and broker.acks_unsynced for broker in brokers)
+
+    def position(self, node_id: NodeId, topic: TopicInfo, partition: PartitionInfo) -> LogPosition | None:
+        """Where the log of a replica ends that nobody leads, by the word of the process that is registered. None while
+        it has not said so: what it said in an older leader epoch need not hold any more."""
+        report = self.offsets.of(topic.topic_id, partition.partition, node_id)
+        broker = self.image.brokers.get(node_id)
+        if report is None or broker is None or partition.has_leader:
+            return None
+        if report.broker_epoch != broker.broker_epoch or report.leader_epoch != partition.leader_epoch:
+            return None
+        return LogPosition(report.last_epoch, report.log_end_offset)
 
     def changes(
         self,
@@ -116,18 +141,19 @@ class MachineState:
         *,
         remove: NodeId = NO_NODE,
         add: NodeId = NO_NODE,
-        unclean_shutdown: NodeId = NO_NODE,
-        disk_lost: bool = False,
+        doubtful: NodeId = NO_NODE,
+        lost: NodeId = NO_NODE,
     ) -> list[MetadataRecord]:
-        """The records that take a broker out of ISRs (`remove`, or `unclean_shutdown`: out of ELRs too, and with
-        `disk_lost` it is no last known leader any more) or let it lead.
+        """The records that take a broker out of ISRs (`remove`; out of ELRs too, if its log is in doubt; of everything
+        that counts, if it is lost) or let it lead.
 
         `add` may lead although the image still has it fenced, for the record that unfences it stands in the same batch;
-        likewise the other two may not, although the image has them active.
+        likewise the others may not, although the image has them active.
         """
+        leaving = (remove, doubtful, lost)
 
         def acceptable(node_id: NodeId) -> bool:
-            if node_id in (remove, unclean_shutdown):
+            if node_id in leaving:
                 return False
             return node_id == add or self.image.is_active(node_id)
 
@@ -138,9 +164,9 @@ class MachineState:
                 partition,
                 reason,
                 acceptable=acceptable,
-                target_isr=tuple(node for node in partition.isr if node not in (remove, unclean_shutdown)),
-                unclean_shutdown=unclean_shutdown,
-                disk_lost=disk_lost,
+                target_isr=tuple(node for node in partition.isr if node not in leaving),
+                doubtful=doubtful,
+                lost=lost,
             ).build()
             if record is not None:
                 records.append(record)
@@ -150,21 +176,19 @@ class MachineState:
         """Partitions that have the broker in their ISR."""
         return [item for item in self.image.partitions() if node_id in item[1].isr]
 
-    def partitions_in_isr_or_elr(self, node_id: NodeId) -> Iterable[tuple[TopicInfo, PartitionInfo]]:
-        """Partitions that have the broker in their ISR or among their eligible leader replicas."""
-        return [
-            item
-            for item in self.image.partitions()
-            if node_id in item[1].isr or node_id in item[1].eligible_leader_replicas
-        ]
-
     def partitions_that_count_on(self, node_id: NodeId) -> Iterable[tuple[TopicInfo, PartitionInfo]]:
-        """Those, and partitions whose last known leader it is."""
+        """Partitions that have the broker in their ISR, among their eligible leader replicas, or in doubt."""
         return [
             item
             for item in self.image.partitions()
             if node_id in (*item[1].isr, *item[1].eligible_leader_replicas, *item[1].last_known_elr)
         ]
+
+    def partition_of(self, key: TopicIdPartition) -> tuple[TopicInfo, PartitionInfo] | None:
+        """The partition, or None."""
+        topic = self.image.topic_by_id.get(key.topic_id)
+        partition = None if topic is None else topic.partitions.get(key.partition)
+        return None if topic is None or partition is None else (topic, partition)
 
     def partitions_without_leader(self) -> Iterable[tuple[TopicInfo, PartitionInfo]]:
         """Partitions that nobody leads."""

@@ -133,6 +133,7 @@ class MetadataDelta:
                 fenced=record.fenced,
                 in_controlled_shutdown=record.in_controlled_shutdown,
                 directory_id=record.directory_id,
+                acks_unsynced=record.acks_unsynced,
             )
         )
 

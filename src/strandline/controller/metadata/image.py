@@ -69,6 +69,8 @@ class BrokerInfo:
         fenced: not alive as far as the controller knows: in no ISR, leads nothing.
         in_controlled_shutdown: asked to stop; leads nothing new and joins no ISR.
         directory_id: names its data directory; None where it has not told.
+        acks_unsynced: flush.policy=replicate, as the controller found it to be at the registration: what this process
+            counts in acks need not be on any disk.
     """
 
     node_id: NodeId
@@ -80,6 +82,7 @@ class BrokerInfo:
     fenced: bool
     in_controlled_shutdown: bool
     directory_id: UUID | None = None
+    acks_unsynced: bool = False
 
     @property
     def active(self) -> bool:
@@ -95,7 +98,8 @@ class PartitionInfo:
         replicas: the assignment; the first is the preferred leader.
         isr: in-sync replicas, in the order in which they were recorded.
         eligible_leader_replicas: left the ISR below min.insync, yet hold all that is committed (KIP-966).
-        last_known_elr: the last known leader while there is none, else empty (Kafka's use of the field).
+        last_known_elr: members of the last ISR that are in doubt: their logs were cut when they were recovered. Where a
+            replica's broker acks what is not synced: the last known leader while there is none (Kafka's use of it).
         leader: NO_NODE while there is none.
         leader_epoch: bumped at each election; partition_epoch: bumped at each change of this partition.
         recovering: the leader was elected uncleanly and has not finished recovering.

@@ -37,6 +37,7 @@ class RegisterBrokerRecord:
     fenced: bool = True
     in_controlled_shutdown: bool = False
     directory_id: UUID | None = None
+    acks_unsynced: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,4 +87,5 @@ def _broker_record(broker: BrokerInfo) -> RegisterBrokerRecord:
         fenced=broker.fenced,
         in_controlled_shutdown=broker.in_controlled_shutdown,
         directory_id=broker.directory_id,
+        acks_unsynced=broker.acks_unsynced,
     )

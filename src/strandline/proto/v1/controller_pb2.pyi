@@ -18,7 +18,7 @@ class ControllerReply(_message.Message):
     def __init__(self, error: _Optional[int] = ..., message: _Optional[str] = ..., payload: _Optional[bytes] = ...) -> None: ...
 
 class RegisterBrokerRequest(_message.Message):
-    __slots__ = ("cluster_id", "node_id", "incarnation_id", "listeners", "internal", "rack", "previous_broker_epoch", "min_metadata_version", "max_metadata_version", "directory_id")
+    __slots__ = ("cluster_id", "node_id", "incarnation_id", "listeners", "internal", "rack", "previous_broker_epoch", "min_metadata_version", "max_metadata_version", "directory_id", "lives", "replaces", "findings", "flush_policy")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -29,6 +29,10 @@ class RegisterBrokerRequest(_message.Message):
     MIN_METADATA_VERSION_FIELD_NUMBER: _ClassVar[int]
     MAX_METADATA_VERSION_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
+    LIVES_FIELD_NUMBER: _ClassVar[int]
+    REPLACES_FIELD_NUMBER: _ClassVar[int]
+    FINDINGS_FIELD_NUMBER: _ClassVar[int]
+    FLUSH_POLICY_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     node_id: int
     incarnation_id: bytes
@@ -39,13 +43,35 @@ class RegisterBrokerRequest(_message.Message):
     min_metadata_version: int
     max_metadata_version: int
     directory_id: bytes
-    def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., incarnation_id: _Optional[bytes] = ..., listeners: _Optional[_Iterable[_Union[_metadata_pb2.ListenerEndpoint, _Mapping]]] = ..., internal: _Optional[_Union[_metadata_pb2.InternalEndpoint, _Mapping]] = ..., rack: _Optional[str] = ..., previous_broker_epoch: _Optional[int] = ..., min_metadata_version: _Optional[int] = ..., max_metadata_version: _Optional[int] = ..., directory_id: _Optional[bytes] = ...) -> None: ...
+    lives: _containers.RepeatedScalarFieldContainer[bytes]
+    replaces: bytes
+    findings: _containers.RepeatedCompositeFieldContainer[TopicFindings]
+    flush_policy: str
+    def __init__(self, cluster_id: _Optional[str] = ..., node_id: _Optional[int] = ..., incarnation_id: _Optional[bytes] = ..., listeners: _Optional[_Iterable[_Union[_metadata_pb2.ListenerEndpoint, _Mapping]]] = ..., internal: _Optional[_Union[_metadata_pb2.InternalEndpoint, _Mapping]] = ..., rack: _Optional[str] = ..., previous_broker_epoch: _Optional[int] = ..., min_metadata_version: _Optional[int] = ..., max_metadata_version: _Optional[int] = ..., directory_id: _Optional[bytes] = ..., lives: _Optional[_Iterable[bytes]] = ..., replaces: _Optional[bytes] = ..., findings: _Optional[_Iterable[_Union[TopicFindings, _Mapping]]] = ..., flush_policy: _Optional[str] = ...) -> None: ...
+
+class TopicFindings(_message.Message):
+    __slots__ = ("topic", "topic_id", "partitions", "log_end_offsets", "last_epochs", "conditions")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    LAST_EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    CONDITIONS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: bytes
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    log_end_offsets: _containers.RepeatedScalarFieldContainer[int]
+    last_epochs: _containers.RepeatedScalarFieldContainer[int]
+    conditions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partitions: _Optional[_Iterable[int]] = ..., log_end_offsets: _Optional[_Iterable[int]] = ..., last_epochs: _Optional[_Iterable[int]] = ..., conditions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RegisterBrokerReply(_message.Message):
-    __slots__ = ("broker_epoch",)
+    __slots__ = ("broker_epoch", "registered")
     BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    REGISTERED_FIELD_NUMBER: _ClassVar[int]
     broker_epoch: int
-    def __init__(self, broker_epoch: _Optional[int] = ...) -> None: ...
+    registered: bytes
+    def __init__(self, broker_epoch: _Optional[int] = ..., registered: _Optional[bytes] = ...) -> None: ...
 
 class UnregisterBrokerRequest(_message.Message):
     __slots__ = ("node_id", "dry_run")
@@ -56,34 +82,52 @@ class UnregisterBrokerRequest(_message.Message):
     def __init__(self, node_id: _Optional[int] = ..., dry_run: _Optional[bool] = ...) -> None: ...
 
 class ReplicaOffsets(_message.Message):
-    __slots__ = ("topic_id", "partition", "high_watermark", "log_end_offset", "last_epoch")
+    __slots__ = ("topic_id", "partition", "high_watermark", "log_end_offset", "last_epoch", "leader_epoch")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     high_watermark: int
     log_end_offset: int
     last_epoch: int
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., high_watermark: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., last_epoch: _Optional[int] = ...) -> None: ...
+    leader_epoch: int
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., high_watermark: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., last_epoch: _Optional[int] = ..., leader_epoch: _Optional[int] = ...) -> None: ...
+
+class UnservedTopic(_message.Message):
+    __slots__ = ("topic_id", "partitions")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic_id: _Optional[bytes] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Unserved(_message.Message):
+    __slots__ = ("topics",)
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[UnservedTopic]
+    def __init__(self, topics: _Optional[_Iterable[_Union[UnservedTopic, _Mapping]]] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("node_id", "broker_epoch", "metadata_offset", "want_fence", "want_shutdown", "offsets")
+    __slots__ = ("node_id", "broker_epoch", "metadata_offset", "want_fence", "want_shutdown", "offsets", "unserved")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     METADATA_OFFSET_FIELD_NUMBER: _ClassVar[int]
     WANT_FENCE_FIELD_NUMBER: _ClassVar[int]
     WANT_SHUTDOWN_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    UNSERVED_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     broker_epoch: int
     metadata_offset: int
     want_fence: bool
     want_shutdown: bool
     offsets: _containers.RepeatedCompositeFieldContainer[ReplicaOffsets]
-    def __init__(self, node_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., metadata_offset: _Optional[int] = ..., want_fence: _Optional[bool] = ..., want_shutdown: _Optional[bool] = ..., offsets: _Optional[_Iterable[_Union[ReplicaOffsets, _Mapping]]] = ...) -> None: ...
+    unserved: Unserved
+    def __init__(self, node_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., metadata_offset: _Optional[int] = ..., want_fence: _Optional[bool] = ..., want_shutdown: _Optional[bool] = ..., offsets: _Optional[_Iterable[_Union[ReplicaOffsets, _Mapping]]] = ..., unserved: _Optional[_Union[Unserved, _Mapping]] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
     __slots__ = ("caught_up", "fenced", "in_controlled_shutdown", "should_shut_down", "report_at_offset")
@@ -360,7 +404,7 @@ class ElectLeadersRequest(_message.Message):
     def __init__(self, kind: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionRef, _Mapping]]] = ..., dry_run: _Optional[bool] = ...) -> None: ...
 
 class Candidate(_message.Message):
-    __slots__ = ("node_id", "alive", "in_isr", "in_elr", "last_epoch", "log_end_offset", "high_watermark", "age_ms", "lost_records")
+    __slots__ = ("node_id", "alive", "in_isr", "in_elr", "last_epoch", "log_end_offset", "high_watermark", "age_ms", "lost_records", "in_doubt", "servable", "condition")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     IN_ISR_FIELD_NUMBER: _ClassVar[int]
@@ -370,6 +414,9 @@ class Candidate(_message.Message):
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     AGE_MS_FIELD_NUMBER: _ClassVar[int]
     LOST_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    IN_DOUBT_FIELD_NUMBER: _ClassVar[int]
+    SERVABLE_FIELD_NUMBER: _ClassVar[int]
+    CONDITION_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     alive: bool
     in_isr: bool
@@ -379,7 +426,10 @@ class Candidate(_message.Message):
     high_watermark: int
     age_ms: int
     lost_records: int
-    def __init__(self, node_id: _Optional[int] = ..., alive: _Optional[bool] = ..., in_isr: _Optional[bool] = ..., in_elr: _Optional[bool] = ..., last_epoch: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., age_ms: _Optional[int] = ..., lost_records: _Optional[int] = ...) -> None: ...
+    in_doubt: bool
+    servable: bool
+    condition: int
+    def __init__(self, node_id: _Optional[int] = ..., alive: _Optional[bool] = ..., in_isr: _Optional[bool] = ..., in_elr: _Optional[bool] = ..., last_epoch: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., age_ms: _Optional[int] = ..., lost_records: _Optional[int] = ..., in_doubt: _Optional[bool] = ..., servable: _Optional[bool] = ..., condition: _Optional[int] = ...) -> None: ...
 
 class ElectionOutcome(_message.Message):
     __slots__ = ("topic", "partition", "error", "message", "leader", "unclean", "candidates")

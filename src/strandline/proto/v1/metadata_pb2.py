@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"strandline/proto/v1/metadata.proto\x12\rstrandline.v1\"\x19\n\x08NodeList\x12\r\n\x05nodes\x18\x01 \x03(\x05\"<\n\x10ListenerEndpoint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\r\".\n\x10InternalEndpoint\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\r\"&\n\x15MetadataVersionRecord\x12\r\n\x05level\x18\x01 \x01(\r\"\xb4\x02\n\x14RegisterBrokerRecord\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x16\n\x0eincarnation_id\x18\x02 \x01(\x0c\x12\x14\n\x0c\x62roker_epoch\x18\x03 \x01(\x03\x12\x32\n\tlisteners\x18\x04 \x03(\x0b\x32\x1f.strandline.v1.ListenerEndpoint\x12\x31\n\x08internal\x18\x05 \x01(\x0b\x32\x1f.strandline.v1.InternalEndpoint\x12\x11\n\x04rack\x18\x06 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06\x66\x65nced\x18\x07 \x01(\x08\x12\x1e\n\x16in_controlled_shutdown\x18\x08 \x01(\x08\x12\x19\n\x0c\x64irectory_id\x18\t \x01(\x0cH\x01\x88\x01\x01\x42\x07\n\x05_rackB\x0f\n\r_directory_id\"?\n\x16UnregisterBrokerRecord\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\"\x9b\x01\n\x12\x42rokerChangeRecord\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x13\n\x06\x66\x65nced\x18\x03 \x01(\x08H\x00\x88\x01\x01\x12#\n\x16in_controlled_shutdown\x18\x04 \x01(\x08H\x01\x88\x01\x01\x42\t\n\x07_fencedB\x19\n\x17_in_controlled_shutdown\"-\n\x0bTopicRecord\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\"%\n\x11RemoveTopicRecord\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\"\xe2\x01\n\x0fPartitionRecord\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x10\n\x08replicas\x18\x03 \x03(\x05\x12\x0b\n\x03isr\x18\x04 \x03(\x05\x12 \n\x18\x65ligible_leader_replicas\x18\x05 \x03(\x05\x12\x16\n\x0elast_known_elr\x18\x06 \x03(\x05\x12\x0e\n\x06leader\x18\x07 \x01(\x11\x12\x14\n\x0cleader_epoch\x18\x08 \x01(\x05\x12\x17\n\x0fpartition_epoch\x18\t \x01(\x05\x12\x12\n\nrecovering\x18\n \x01(\x08\"\xd1\x02\n\x15PartitionChangeRecord\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12)\n\x08replicas\x18\x03 \x01(\x0b\x32\x17.strandline.v1.NodeList\x12$\n\x03isr\x18\x04 \x01(\x0b\x32\x17.strandline.v1.NodeList\x12\x39\n\x18\x65ligible_leader_replicas\x18\x05 \x01(\x0b\x32\x17.strandline.v1.NodeList\x12/\n\x0elast_known_elr\x18\x06 \x01(\x0b\x32\x17.strandline.v1.NodeList\x12\x13\n\x06leader\x18\x07 \x01(\x11H\x00\x88\x01\x01\x12\x17\n\nrecovering\x18\x08 \x01(\x08H\x01\x88\x01\x01\x12\x0e\n\x06reason\x18\t \x01(\tB\t\n\x07_leaderB\r\n\x0b_recovering\"h\n\x0c\x43onfigRecord\x12\x15\n\rresource_type\x18\x01 \x01(\x05\x12\x15\n\rresource_name\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x12\n\x05value\x18\x04 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_value\"T\n\x11ProducerIdsRecord\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x18\n\x10next_producer_id\x18\x03 \x01(\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"strandline/proto/v1/metadata.proto\x12\rstrandline.v1\"\x19\n\x08NodeList\x12\r\n\x05nodes\x18\x01 \x03(\x05\"<\n\x10ListenerEndpoint\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\r\".\n\x10InternalEndpoint\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\r\"&\n\x15MetadataVersionRecord\x12\r\n\x05level\x18\x01 \x01(\r\"\xcb\x02\n\x14RegisterBrokerRecord\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x16\n\x0eincarnation_id\x18\x02 \x01(\x0c\x12\x14\n\x0c\x62roker_epoch\x18\x03 \x01(\x03\x12\x32\n\tlisteners\x18\x04 \x03(\x0b\x32\x1f.strandline.v1.ListenerEndpoint\x12\x31\n\x08internal\x18\x05 \x01(\x0b\x32\x1f.strandline.v1.InternalEndpoint\x12\x11\n\x04rack\x18\x06 \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06\x66\x65nced\x18\x07 \x01(\x08\x12\x1e\n\x16in_controlled_shutdown\x18\x08 \x01(\x08\x12\x19\n\x0c\x64irectory_id\x18\t \x01(\x0cH\x01\x88\x01\x01\x12\x15\n\racks_unsynced\x18\n \x01(\x08\x42\x07\n\x05_rackB\x0f\n\r_directory_id\"?\n\x16UnregisterBrokerRecord\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\"\x9b\x01\n\x12\x42rokerChangeRecord\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x13\n\x06\x66\x65nced\x18\x03 \x01(\x08H\x00\x88\x01\x01\x12#\n\x16in_controlled_shutdown\x18\x04 \x01(\x08H\x01\x88\x01\x01\x42\t\n\x07_fencedB\x19\n\x17_in_controlled_shutdown\"-\n\x0bTopicRecord\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\"%\n\x11RemoveTopicRecord\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\"\xe2\x01\n\x0fPartitionRecord\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x10\n\x08replicas\x18\x03 \x03(\x05\x12\x0b\n\x03isr\x18\x04 \x03(\x05\x12 \n\x18\x65ligible_leader_replicas\x18\x05 \x03(\x05\x12\x16\n\x0elast_known_elr\x18\x06 \x03(\x05\x12\x0e\n\x06leader\x18\x07 \x01(\x11\x12\x14\n\x0cleader_epoch\x18\x08 \x01(\x05\x12\x17\n\x0fpartition_epoch\x18\t \x01(\x05\x12\x12\n\nrecovering\x18\n \x01(\x08\"\xd1\x02\n\x15PartitionChangeRecord\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12)\n\x08replicas\x18\x03 \x01(\x0b\x32\x17.strandline.v1.NodeList\x12$\n\x03isr\x18\x04 \x01(\x0b\x32\x17.strandline.v1.NodeList\x12\x39\n\x18\x65ligible_leader_replicas\x18\x05 \x01(\x0b\x32\x17.strandline.v1.NodeList\x12/\n\x0elast_known_elr\x18\x06 \x01(\x0b\x32\x17.strandline.v1.NodeList\x12\x13\n\x06leader\x18\x07 \x01(\x11H\x00\x88\x01\x01\x12\x17\n\nrecovering\x18\x08 \x01(\x08H\x01\x88\x01\x01\x12\x0e\n\x06reason\x18\t \x01(\tB\t\n\x07_leaderB\r\n\x0b_recovering\"h\n\x0c\x43onfigRecord\x12\x15\n\rresource_type\x18\x01 \x01(\x05\x12\x15\n\rresource_name\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x12\n\x05value\x18\x04 \x01(\tH\x00\x88\x01\x01\x42\x08\n\x06_value\"T\n\x11ProducerIdsRecord\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12\x18\n\x10next_producer_id\x18\x03 \x01(\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,21 +40,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_METADATAVERSIONRECORD']._serialized_start=190
   _globals['_METADATAVERSIONRECORD']._serialized_end=228
   _globals['_REGISTERBROKERRECORD']._serialized_start=231
-  _globals['_REGISTERBROKERRECORD']._serialized_end=539
-  _globals['_UNREGISTERBROKERRECORD']._serialized_start=541
-  _globals['_UNREGISTERBROKERRECORD']._serialized_end=604
-  _globals['_BROKERCHANGERECORD']._serialized_start=607
-  _globals['_BROKERCHANGERECORD']._serialized_end=762
-  _globals['_TOPICRECORD']._serialized_start=764
-  _globals['_TOPICRECORD']._serialized_end=809
-  _globals['_REMOVETOPICRECORD']._serialized_start=811
-  _globals['_REMOVETOPICRECORD']._serialized_end=848
-  _globals['_PARTITIONRECORD']._serialized_start=851
-  _globals['_PARTITIONRECORD']._serialized_end=1077
-  _globals['_PARTITIONCHANGERECORD']._serialized_start=1080
-  _globals['_PARTITIONCHANGERECORD']._serialized_end=1417
-  _globals['_CONFIGRECORD']._serialized_start=1419
-  _globals['_CONFIGRECORD']._serialized_end=1523
-  _globals['_PRODUCERIDSRECORD']._serialized_start=1525
-  _globals['_PRODUCERIDSRECORD']._serialized_end=1609
+  _globals['_REGISTERBROKERRECORD']._serialized_end=562
+  _globals['_UNREGISTERBROKERRECORD']._serialized_start=564
+  _globals['_UNREGISTERBROKERRECORD']._serialized_end=627
+  _globals['_BROKERCHANGERECORD']._serialized_start=630
+  _globals['_BROKERCHANGERECORD']._serialized_end=785
+  _globals['_TOPICRECORD']._serialized_start=787
+  _globals['_TOPICRECORD']._serialized_end=832
+  _globals['_REMOVETOPICRECORD']._serialized_start=834
+  _globals['_REMOVETOPICRECORD']._serialized_end=871
+  _globals['_PARTITIONRECORD']._serialized_start=874
+  _globals['_PARTITIONRECORD']._serialized_end=1100
+  _globals['_PARTITIONCHANGERECORD']._serialized_start=1103
+  _globals['_PARTITIONCHANGERECORD']._serialized_end=1440
+  _globals['_CONFIGRECORD']._serialized_start=1442
+  _globals['_CONFIGRECORD']._serialized_end=1546
+  _globals['_PRODUCERIDSRECORD']._serialized_start=1548
+  _globals['_PRODUCERIDSRECORD']._serialized_end=1632
 # @@protoc_insertion_point(module_scope)

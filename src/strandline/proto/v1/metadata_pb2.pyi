@@ -37,7 +37,7 @@ class MetadataVersionRecord(_message.Message):
     def __init__(self, level: _Optional[int] = ...) -> None: ...
 
 class RegisterBrokerRecord(_message.Message):
-    __slots__ = ("node_id", "incarnation_id", "broker_epoch", "listeners", "internal", "rack", "fenced", "in_controlled_shutdown", "directory_id")
+    __slots__ = ("node_id", "incarnation_id", "broker_epoch", "listeners", "internal", "rack", "fenced", "in_controlled_shutdown", "directory_id", "acks_unsynced")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
     BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,7 @@ class RegisterBrokerRecord(_message.Message):
     FENCED_FIELD_NUMBER: _ClassVar[int]
     IN_CONTROLLED_SHUTDOWN_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
+    ACKS_UNSYNCED_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     incarnation_id: bytes
     broker_epoch: int
@@ -56,7 +57,8 @@ class RegisterBrokerRecord(_message.Message):
     fenced: bool
     in_controlled_shutdown: bool
     directory_id: bytes
-    def __init__(self, node_id: _Optional[int] = ..., incarnation_id: _Optional[bytes] = ..., broker_epoch: _Optional[int] = ..., listeners: _Optional[_Iterable[_Union[ListenerEndpoint, _Mapping]]] = ..., internal: _Optional[_Union[InternalEndpoint, _Mapping]] = ..., rack: _Optional[str] = ..., fenced: _Optional[bool] = ..., in_controlled_shutdown: _Optional[bool] = ..., directory_id: _Optional[bytes] = ...) -> None: ...
+    acks_unsynced: bool
+    def __init__(self, node_id: _Optional[int] = ..., incarnation_id: _Optional[bytes] = ..., broker_epoch: _Optional[int] = ..., listeners: _Optional[_Iterable[_Union[ListenerEndpoint, _Mapping]]] = ..., internal: _Optional[_Union[InternalEndpoint, _Mapping]] = ..., rack: _Optional[str] = ..., fenced: _Optional[bool] = ..., in_controlled_shutdown: _Optional[bool] = ..., directory_id: _Optional[bytes] = ..., acks_unsynced: _Optional[bool] = ...) -> None: ...
 
 class UnregisterBrokerRecord(_message.Message):
     __slots__ = ("node_id", "broker_epoch")

@@ -11,6 +11,7 @@ from typing import Any
 
 from strandline.cluster.kafka.api import Call, message_api
 from strandline.controller.api import Candidate, ElectionKind, ElectionOutcome, ElectLeadersRequest, PartitionRef
+from strandline.log.findings import LogCondition
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 
@@ -54,7 +55,15 @@ def _told(outcome: ElectionOutcome, dry_run: bool) -> str:
 
 
 def _candidate(one: Candidate) -> str:
-    place = "in the ISR" if one.in_isr else "eligible" if one.in_elr else "not in sync"
+    place = "not in sync"
+    if one.in_isr or one.in_elr:
+        place = "in the ISR" if one.in_isr else "eligible"
+    elif one.in_doubt:
+        place = "in doubt"
+    elif one.condition is LogCondition.LACKING:
+        place = "lacked records when it started"
+    if not one.servable:
+        place += ", cannot serve its log"
     known = "offsets unknown"
     if one.age_ms >= 0:
         known = f"log end {one.log_end_offset} of epoch {one.last_epoch}, high watermark {one.high_watermark}"

@@ -1,0 +1,141 @@
+"""What recovery found in a node's logs: told to the controller, which decides by it who may lead after a crash.
+
+A finding must not be forgotten before the controller has it. A tail that was cut, or a partition that is made anew
+where one was missing, looks whole to the next start. So what is not intact is written down first, in
+`recovery-findings`, and stays there until the registration that told of it is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+import structlog
+
+from strandline.log.checkpoints import decode_checkpoint, encode_checkpoint
+from strandline.log.disk import Disk, read_file, write_file_durably
+from strandline.proto.errors import CorruptLogError
+from strandline.proto.ids import NO_EPOCH, ZERO_UUID, LeaderEpoch, Offset, TopicId, TopicPartition
+
+log = structlog.get_logger("strandline.log")
+
+FINDINGS = "recovery-findings"
+
+UNKNOWN_END = Offset(-1)
+"""The end of a log that could not be opened."""
+
+
+class LogCondition(IntEnum):
+    """How much of what a log once held is still there, the worst last. The numbers are on the wire and on disk."""
+
+    INTACT = 0
+    """Every byte that recovery read is part of a whole batch, up to zeros or the end of the file."""
+    CUT = 1
+    """A tail was cut that was no zeros: a torn write, or a batch that rotted. They look alike."""
+    LACKING = 2
+    """It ends below what the directory's own checkpoints prove, is missing though they name it, or was refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryFinding:
+    """What became of one partition's log.
+
+    Attributes:
+        topic_id: zero where nothing tells it any more: the directory is gone.
+        log_end_offset: after recovery; -1 where the log cannot be used.
+        last_epoch: leader epoch of the last record; -1 where there is none, or the log cannot be used.
+    """
+
+    topic_id: TopicId
+    log_end_offset: Offset
+    last_epoch: LeaderEpoch
+    condition: LogCondition
+
+
+NOTHING_LEFT = RecoveryFinding(ZERO_UUID, UNKNOWN_END, NO_EPOCH, LogCondition.LACKING)
+
+
+class Findings:
+    """The findings of this start, made worse by those of earlier starts that the controller has not heard of.
+
+    Invariants:
+    - after `keep` everything here that is not intact is durable;
+    - nothing leaves the file but by `committed`.
+    """
+
+    def __init__(self, disk: Disk, directory: str, present: Iterable[TopicPartition]) -> None:
+        """`present`: the partitions that have a directory."""
+        self._disk = disk
+        self._directory = directory
+        self._path = f"{directory}/{FINDINGS}"
+        self._found: dict[TopicPartition, RecoveryFinding] = {}
+        self._earlier = self._read(present)
+        self._kept = dict(self._earlier)
+
+    def _read(self, present: Iterable[TopicPartition]) -> dict[TopicPartition, LogCondition]:
+        """A file that does not parse must not make anything look better than it is: then every log is doubtful."""
+        if not self._disk.exists(self._path):
+            return {}
+        advice = "Nothing is to be done: every log here counts as cut."
+        try:
+            return dict(decode_checkpoint(self._path, read_file(self._disk, self._path), _entry, advice))
+        except CorruptLogError as error:
+            log.error("what earlier starts found cannot be read", error=str(error))
+            return dict.fromkeys(present, LogCondition.CUT)
+
+    def add(self, tp: TopicPartition, finding: RecoveryFinding) -> None:
+        """Take note. What an earlier start found, or this one a moment ago, is not taken back."""
+        known = self._found.get(tp)
+        worst = max(
+            finding.condition,
+            self._earlier.get(tp, LogCondition.INTACT),
+            LogCondition.INTACT if known is None else known.condition,
+        )
+        self._found[tp] = RecoveryFinding(finding.topic_id, finding.log_end_offset, finding.last_epoch, worst)
+
+    def add_missing(self, proven: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Partitions that have no log here: `proven` by the checkpoints, or named by an earlier start. The former."""
+        lacking = [tp for tp in proven if tp not in self._found]
+        for tp in lacking:
+            self._found[tp] = NOTHING_LEFT
+        for tp, condition in self._earlier.items():
+            if tp not in self._found:
+                self._found[tp] = RecoveryFinding(ZERO_UUID, UNKNOWN_END, NO_EPOCH, condition)
+        return lacking
+
+    @property
+    def all(self) -> Mapping[TopicPartition, RecoveryFinding]:
+        """What there is to be told."""
+        return self._found
+
+    def unkept(self) -> list[TopicPartition]:
+        """Those whose condition is worse than what is on disk."""
+        return [
+            tp for tp, finding in self._found.items() if finding.condition > self._kept.get(tp, LogCondition.INTACT)
+        ]
+
+    def keep(self) -> None:
+        """Make them durable: before a tail is cut, or a partition is made anew. Raises DiskError."""
+        if self.unkept():
+            worse = {tp: one.condition for tp, one in self._found.items() if one.condition > LogCondition.INTACT}
+            lines = (f"{tp.topic} {tp.partition} {worse[tp].name.lower()}" for tp in sorted(worse))
+            write_file_durably(self._disk, self._path, encode_checkpoint(lines))
+            self._kept = worse
+
+    def committed(self) -> None:
+        """The controller has them: from now on the metadata know. Raises DiskError."""
+        self._found.clear()
+        self._earlier.clear()
+        if self._disk.exists(self._path):
+            self._disk.unlink(self._path)
+            self._disk.sync_dir(self._directory)
+        self._kept = {}
+
+
+def _entry(line: str) -> tuple[TopicPartition, LogCondition]:
+    topic, partition, condition = line.split()
+    try:
+        return TopicPartition(topic, int(partition)), LogCondition[condition.upper()]
+    except KeyError:
+        raise ValueError(condition) from None

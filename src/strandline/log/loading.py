@@ -1,0 +1,199 @@
+"""Opening every log of a directory at start: each is examined, what was found is written down, then each is opened."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+import structlog
+
+from strandline.log.checkpoints import PARTITION_METADATA, decode_partition_metadata
+from strandline.log.config import LogConfig
+from strandline.log.disk import Disk, DiskFull, read_file
+from strandline.log.findings import NOTHING_LEFT, Findings, LogCondition, RecoveryFinding
+from strandline.log.partition_log import PartitionLog
+from strandline.log.promises import Promises
+from strandline.log.reader import IndexCache
+from strandline.log.recovery import ExaminedLog, LastLife
+from strandline.proto.errors import CorruptLogError, StorageError, StrandlineError
+from strandline.proto.ids import NO_EPOCH, ZERO_UUID, Offset, TopicId, TopicPartition
+from strandline.proto.marks import mark
+from strandline.proto.ports import Clock
+
+log = structlog.get_logger("strandline.log")
+
+METADATA_DIRECTORY = "__cluster_metadata-0"
+"""The quorum's own log lies in the same place and is not the broker's."""
+
+_PARTITION_NAME = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
+_DELETED = "-delete"
+_NAME_MAX = 200
+"""So much of a partition's name is left in that of a deleted directory, beside an id and the suffix."""
+
+
+def deleted_name(tp: TopicPartition, unique: str) -> str:
+    """What a partition's directory is called from its deletion on, until its bytes are off the disk."""
+    return f"{str(tp)[:_NAME_MAX]}.{unique}{_DELETED}"
+
+
+def delete_directory(disk: Disk, path: str) -> None:
+    """Delete a directory of files, at once."""
+    for entry in disk.listdir(path):
+        disk.unlink(f"{path}/{entry}")
+    disk.rmdir(path)
+
+
+class Loading:
+    """One start. Results: `logs`, those that cannot be used in `offline`, and the `findings`.
+
+    Nothing is cut, and no missing partition is made anew, before what was found is durable.
+    """
+
+    def __init__(
+        self, disk: Disk, directory: str, clock: Clock, config: LogConfig, *, promises: Promises, cache: IndexCache
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._clock = clock
+        self._config = config
+        self._promises = promises
+        self._cache = cache
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.offline: dict[TopicPartition, StrandlineError] = {}
+
+    def run(self, *, clean: bool, same_boot: bool) -> Findings:
+        """Open what is there. Raises DiskError."""
+        names = self._disk.listdir(self._directory)
+        present = {
+            TopicPartition(match[1], int(match[2])): f"{self._directory}/{name}"
+            for name in names
+            if name != METADATA_DIRECTORY and (match := _PARTITION_NAME.fullmatch(name))
+        }
+        self._finish_deletions([name for name in names if name.endswith(_DELETED)], present)
+        self.findings = Findings(self._disk, self._directory, present)
+        left = LastLife(clean=clean, same_boot=same_boot, short_is_refused=False)
+        examined = {tp: self._examine(tp, path, left) for tp, path in present.items()}
+        for tp in self.findings.add_missing(tp for tp in self._promises.proven() if tp not in examined):
+            self._tell_lacking(tp, "its directory is missing", 0)
+        self._keep_findings()
+        for tp, one in examined.items():
+            if one is not None and tp not in self.offline:
+                self._open(tp, one)
+        self._keep_findings()
+        return self.findings
+
+    def _finish_deletions(self, names: list[str], present: Mapping[TopicPartition, str]) -> None:
+        """What an earlier life was told to delete: first no checkpoint may miss it any more."""
+        deleted = {name.rpartition(".")[0] for name in names}
+        for tp in self._promises.proven():
+            if tp not in present and str(tp)[:_NAME_MAX] in deleted:
+                self._promises.forget(tp)
+        try:
+            self._promises.write_forgotten()
+        except DiskFull as error:
+            log.warning("deleted partitions are still named by the checkpoints", error=str(error))
+        for name in names:
+            delete_directory(self._disk, f"{self._directory}/{name}")
+
+    # One log
+
+    def _examine(self, tp: TopicPartition, path: str, left: LastLife) -> ExaminedLog | None:
+        """What a partition's directory holds; None if it cannot be used, or never held anything."""
+        promises = self._promises
+        topic_id: TopicId | None = ZERO_UUID
+        try:
+            topic_id = self._topic_id(tp, path, left)
+            if topic_id is None:
+                delete_directory(self._disk, path)
+                return None
+            examined = ExaminedLog(
+                self._disk,
+                path,
+                tp,
+                clock=self._clock,
+                topic_id=topic_id,
+                config=self._config,
+                last_life=replace(
+                    left,
+                    recovery_point=promises.recovery_points.get(tp, 0),
+                    high_watermark=promises.high_watermarks.get(tp, 0),
+                    log_start_offset=promises.log_starts.get(tp, 0),
+                ),
+            )
+        except CorruptLogError as error:
+            self._refuse(tp, topic_id or ZERO_UUID, error)
+            return None
+        end = Offset(examined.log_end_offset)
+        condition = LogCondition.CUT if examined.is_cut else LogCondition.INTACT
+        if end < promises.durable_end(tp):
+            condition = LogCondition.LACKING
+            self._tell_lacking(tp, "it ends too early", end)
+        self.findings.add(tp, RecoveryFinding(topic_id, end, NO_EPOCH, condition))
+        return examined
+
+    def _refuse(self, tp: TopicPartition, topic_id: TopicId, error: CorruptLogError) -> None:
+        self.offline[tp] = error
+        self.findings.add(tp, replace(NOTHING_LEFT, topic_id=topic_id))
+
+    def _open(self, tp: TopicPartition, examined: ExaminedLog) -> None:
+        try:
+            plog = examined.open(self._cache, sync=False)
+        except CorruptLogError as error:
+            self._refuse(tp, examined.topic_id, error)
+            return
+        if not examined.last_life.clean:  # a life that was killed may have made the log and not come to syncing it
+            metadata = self._disk.open(f"{plog.directory}/{PARTITION_METADATA}")
+            plog.must_sync([], [metadata], [plog.directory, self._directory])
+        self.logs[tp] = plog
+        found = RecoveryFinding(plog.topic_id, plog.log_end_offset, plog.latest_epoch, LogCondition.INTACT)
+        self.findings.add(tp, found)
+
+    def _topic_id(self, tp: TopicPartition, path: str, left: LastLife) -> TopicId | None:
+        """Which topic the directory belongs to; None for one that never held anything that was acknowledged.
+
+        The file is synced with the first records. So a life that ended in between may leave it missing or torn, beside
+        records that nobody was told of; anything else is damage. Raises CorruptLogError.
+        """
+        file = f"{path}/{PARTITION_METADATA}"
+        try:
+            data = read_file(self._disk, file) if self._disk.exists(file) else b""
+            return decode_partition_metadata(file, data)
+        except CorruptLogError:
+            power_was_cut = not left.same_boot and not left.clean
+            if not self._promises.durable_end(tp) and (power_was_cut or not self._holds_data(path)):
+                return None
+            raise
+
+    def _holds_data(self, path: str) -> bool:
+        for name in self._disk.listdir(path):
+            if name.endswith(".log"):
+                file = self._disk.open(f"{path}/{name}")
+                size = file.size()
+                file.close()
+                if size:
+                    return True
+        return False
+
+    # Findings
+
+    def _keep_findings(self) -> None:
+        """On a full disk what cannot be written down is left as it is: those logs stay offline in this life."""
+        try:
+            self.findings.keep()
+        except DiskFull as error:
+            for tp in self.findings.unkept():
+                why = (
+                    f"no room in {self._directory} to note what recovery found of {tp}; make room and restart ({error})"
+                )
+                self.offline.setdefault(tp, StorageError(why))
+
+    def _tell_lacking(self, tp: TopicPartition, what: str, end: int) -> None:
+        mark("log-lacking")
+        log.error(
+            "a partition's log lacks what was durable here; it is fetched again from its leader",
+            partition=str(tp),
+            found=what,
+            log_end=end,
+            durable_once=self._promises.durable_end(tp),
+        )

@@ -1,0 +1,129 @@
+"""The offset checkpoints of a log directory: what a start may rely on, and what it must find.
+
+Recovery point and high watermark name only what is durable. So they do two things: below the recovery point nothing has
+to be scanned after a crash, and a log that ends below either of them has lost something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+
+from strandline.log.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, decode_offsets, encode_offsets
+from strandline.log.disk import Disk, DiskFull, File, read_file
+from strandline.log.partition_log import PartitionLog
+from strandline.proto.ids import TopicPartition
+
+
+class Promises:
+    """Recovery points, high watermarks and log starts, in memory and on disk.
+
+    Invariants:
+    - none is above what is durable: truncations lower them first;
+    - one that names a partition which this node was told to delete is no proof that it is missing: `forget`.
+    """
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        """Raises CorruptLogError for a checkpoint that is damaged."""
+        self._disk = disk
+        self._directory = directory
+        self._written: dict[str, bytes] = {}
+        self._must_forget = False
+        self._told: dict[TopicPartition, int] = {}
+        self.high_watermarks = self._read(HIGH_WATERMARKS)
+        self.recovery_points = self._read(RECOVERY_POINTS)
+        self.log_starts = self._read(LOG_STARTS)
+
+    def _read(self, name: str) -> dict[TopicPartition, int]:
+        path = f"{self._directory}/{name}"
+        return decode_offsets(path, read_file(self._disk, path)) if self._disk.exists(path) else {}
+
+    def durable_end(self, tp: TopicPartition) -> int:
+        """A log that ends below has lost what was durable."""
+        return max(self.recovery_points.get(tp, 0), self.high_watermarks.get(tp, 0))
+
+    def proven(self) -> list[TopicPartition]:
+        """Partitions that held something."""
+        named = self.recovery_points.keys() | self.high_watermarks.keys()
+        return sorted(tp for tp in named if self.durable_end(tp))
+
+    def tell(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """The high watermarks that replicas know now. What is written of them is `note`'s."""
+        self._told.update(high_watermarks)
+
+    def note(self, tp: TopicPartition, plog: PartitionLog) -> None:
+        """How far a log is durable now. More may be committed than that (under flush.policy=replicate, and on a
+        follower that catches up): a high watermark that is too low costs nothing but a moment after an election."""
+        point = plog.recovery_point
+        if point is not None:
+            self.recovery_points[tp] = point
+        self.log_starts[tp] = plog.log_start_offset
+        if tp in self._told:
+            self.high_watermarks[tp] = min(self._told[tp], plog.durable_offset)
+
+    def write(self, kept: Container[TopicPartition]) -> None:
+        """Write those of the partitions `kept`; nothing where nothing has changed. Raises DiskError."""
+        self.high_watermarks = {tp: at for tp, at in self.high_watermarks.items() if tp in kept}
+        self.recovery_points = {tp: at for tp, at in self.recovery_points.items() if tp in kept and at}
+        self.log_starts = {tp: at for tp, at in self.log_starts.items() if tp in kept and at}
+        self._write(self._by_name())
+
+    def lower(self, plog: PartitionLog, offset: int) -> None:
+        """A log is about to be cut: what is promised above would make the next start miss what was given up, a log
+        start above would hide what is written next. Raises DiskError."""
+        tp = plog.topic_partition
+        if self._told.get(tp, 0) > offset:
+            self._told[tp] = offset
+        promising = {name: offsets for name, offsets in self._by_name().items() if offsets.get(tp, 0) > offset}
+        for offsets in promising.values():
+            offsets[tp] = offset
+        if promising:
+            self._write(promising)
+
+    def forget(self, tp: TopicPartition) -> bool:
+        """The partition was deleted, or is made anew and inherits nothing. True if `write_forgotten` has to follow."""
+        self._told.pop(tp, None)
+        for offsets in self._by_name().values():
+            self._must_forget |= offsets.pop(tp, 0) > 0
+        return self._must_forget
+
+    def write_forgotten(self) -> None:
+        """Make it durable that partitions are forgotten; one write serves all. Raises DiskError."""
+        if self._must_forget:
+            self._must_forget = False
+            try:
+                self._write(self._by_name())
+            except DiskFull:
+                self._must_forget = True
+                raise
+
+    def _by_name(self) -> dict[str, dict[TopicPartition, int]]:
+        return {
+            HIGH_WATERMARKS: self.high_watermarks,
+            RECOVERY_POINTS: self.recovery_points,
+            LOG_STARTS: self.log_starts,
+        }
+
+    def _write(self, checkpoints: Mapping[str, Mapping[TopicPartition, int]]) -> None:
+        """Replace those that changed, as `write_file_durably` does but with the syncs of all at once."""
+        changed = {
+            name: data
+            for name, values in checkpoints.items()
+            if self._written.get(name) != (data := encode_offsets(values))
+        }
+        if not changed:
+            return
+        files: list[File] = []
+        try:
+            for name, data in changed.items():
+                file = self._disk.open(f"{self._directory}/{name}.tmp", create=True)
+                files.append(file)
+                file.truncate(0)
+                file.pwrite(data, 0)
+            self._disk.sync_now(files)
+        finally:
+            for file in files:
+                file.close()
+        for name in changed:
+            self._disk.rename(f"{self._directory}/{name}.tmp", f"{self._directory}/{name}")
+        self._disk.sync_dir(self._directory)
+        self._written.update(changed)

@@ -1,0 +1,460 @@
+"""What a start finds in its logs, kept until the controller has it (docs/correctness.md, "After a crash")."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from structlog.testing import capture_logs
+
+from strandline.chaos.sim.disk import SimDisk
+from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.world import World
+from strandline.log.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, encode_offsets
+from strandline.log.findings import FINDINGS, LogCondition, RecoveryFinding
+from strandline.log.lives import INCARNATIONS, LIVES_MAX, Lives
+from strandline.log.log_dir import LogDir, format_log_dir
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import ZERO_UUID, NodeId, TopicPartition
+from tests.log.helpers import TOPIC_ID, TP, FailingDisk, fill
+from tests.log.test_log_dir import OTHER, formatted, killed, opened
+
+INTACT, CUT, LACKING = LogCondition
+SEGMENT = f"{0:020d}.log"
+ME = UUID(int=77)
+
+
+def found(log_dir: LogDir) -> dict[TopicPartition, LogCondition]:
+    return {tp: finding.condition for tp, finding in log_dir.findings.all.items()}
+
+
+def written(disk: FailingDisk, path: str, *, records: int = 10, sync: bool = True) -> LogDir:
+    """Two logs of so many records; what is synced is checkpointed."""
+    log_dir = opened(disk, path)
+    for tp in (TP, OTHER):
+        log = log_dir.create(tp, TOPIC_ID)
+        fill(log, records, epoch=3)
+        if sync:
+            log.sync_now()
+    if sync:
+        log_dir.write_checkpoints({TP: records, OTHER: records})
+    return log_dir
+
+
+def tear(path: str, size: int = 5, tp: TopicPartition = TP) -> None:
+    segment = Path(path) / str(tp) / SEGMENT
+    segment.write_bytes(segment.read_bytes()[:-size])
+
+
+# --- what is found ----------------------------------------------------------------------------------------------------
+
+
+def test_a_log_that_was_killed_is_intact(disk: FailingDisk, tmp_path: Path) -> None:
+    """With its end and last epoch, which the registration tells."""
+    path = formatted(disk, tmp_path)
+    killed(written(disk, path))
+    log_dir = opened(disk, path)
+    assert log_dir.findings.all == {tp: RecoveryFinding(TOPIC_ID, 10, 3, INTACT) for tp in (TP, OTHER)}
+    assert log_dir.found == {INTACT: 2}
+    assert not (Path(path) / FINDINGS).exists()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_missing_directory_is_lacking(disk: FailingDisk, tmp_path: Path, clean: bool) -> None:
+    """Schedule 48: recovery point or high watermark prove that there was one; the clean mark covers what they name."""
+    path = formatted(disk, tmp_path)
+    log_dir = written(disk, path)
+    if clean:
+        log_dir.close(7)
+    else:
+        killed(log_dir)
+    shutil.rmtree(Path(path) / "orders-0")
+    with capture_logs() as said:
+        log_dir = opened(disk, path)
+    assert found(log_dir) == {TP: LACKING, OTHER: INTACT}
+    assert log_dir.findings.all[TP].topic_id == ZERO_UUID
+    [line] = [line for line in said if line["log_level"] == "error"]
+    assert (line["partition"], line["durable_once"]) == ("orders-0", 10)
+
+
+def test_a_missing_directory_that_nothing_proves_is_no_finding(disk: FailingDisk, tmp_path: Path) -> None:
+    """It held nothing that was synced."""
+    path = formatted(disk, tmp_path)
+    log_dir = opened(disk, path)
+    log_dir.create(TP, TOPIC_ID)
+    log_dir.write_checkpoints({TP: 0})
+    killed(log_dir)
+    shutil.rmtree(Path(path) / "orders-0")
+    assert found(opened(disk, path)) == {}
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_an_older_copy_of_a_directory_is_lacking_and_follows(disk: FailingDisk, tmp_path: Path, clean: bool) -> None:
+    """Whole, and shorter than the directory's own checkpoints: no damage, so that it opens and catches up."""
+    path = formatted(disk, tmp_path)
+    log_dir = opened(disk, path)
+    log = log_dir.create(TP, TOPIC_ID)
+    fill(log, 4)
+    log.sync_now()
+    shutil.copytree(Path(path) / "orders-0", tmp_path / "copy")
+    fill(log, 6)
+    log.sync_now()
+    log_dir.write_checkpoints({TP: 10})
+    if clean:
+        log_dir.close(7)
+    else:
+        killed(log_dir)
+    shutil.rmtree(Path(path) / "orders-0")
+    shutil.copytree(tmp_path / "copy", Path(path) / "orders-0")
+    log_dir = opened(disk, path)
+    assert found(log_dir) == {TP: LACKING}
+    assert log_dir.offline == {}
+    assert log_dir.logs[TP].log_end_offset == 4
+    log_dir.write_checkpoints({TP: 4})
+    killed(log_dir)
+    assert found(opened(disk, path)) == {TP: LACKING}, "the checkpoints say 4 by now"
+
+
+def test_damage_below_what_was_committed_is_refused(disk: FailingDisk, tmp_path: Path) -> None:
+    """The high watermark proves what was durable as well as the recovery point does, which may lag behind it."""
+    path = formatted(disk, tmp_path)
+    killed(written(disk, path))
+    (Path(path) / RECOVERY_POINTS).write_bytes(encode_offsets({TP: 2, OTHER: 10}))
+    tear(path)
+    disk.boot = "boot-2"
+    log_dir = opened(disk, path)
+    assert "below offset 10 was durable once" in str(log_dir.offline[TP])
+    assert log_dir.findings.all[TP] == RecoveryFinding(TOPIC_ID, -1, -1, LACKING)
+
+
+def test_the_advice_of_a_refused_log_is_followed(disk: FailingDisk, tmp_path: Path) -> None:
+    """Schedule 46: "move its directory away and restart": the empty log that is made then is known to lack."""
+    path = formatted(disk, tmp_path)
+    log_dir = written(disk, path)
+    killed(log_dir)
+    segment = Path(path) / "orders-0" / SEGMENT
+    raw = bytearray(segment.read_bytes())
+    raw[70] ^= 1
+    segment.write_bytes(raw)
+    log_dir = opened(disk, path)
+    assert "move its directory away and restart" in str(log_dir.offline[TP])
+    log_dir.registered(ME)
+    log_dir.write_checkpoints({OTHER: 10})
+    killed(log_dir)
+    (Path(path) / "orders-0").rename(tmp_path / "moved away")
+    log_dir = opened(disk, path)
+    assert found(log_dir) == {TP: LACKING, OTHER: INTACT}
+    assert log_dir.create(TP, TOPIC_ID).log_end_offset == 0
+
+
+# --- kept until it is committed ---------------------------------------------------------------------------------------
+
+
+def test_a_cut_is_remembered_until_it_is_committed(disk: FailingDisk, tmp_path: Path) -> None:
+    """Cut, killed before it registered, started again: the second start finds a whole log."""
+    path = formatted(disk, tmp_path)
+    killed(written(disk, path, sync=False))
+    tear(path)
+    for _ in range(3):
+        log_dir = opened(disk, path)
+        assert found(log_dir) == {TP: CUT, OTHER: INTACT}
+        assert log_dir.logs[TP].log_end_offset == 9
+        assert (Path(path) / FINDINGS).read_bytes() == b"0\n1\norders 0 cut\n"
+        log_dir.write_checkpoints({TP: 9})
+        killed(log_dir)
+    log_dir = opened(disk, path)
+    log_dir.registered(ME)
+    assert not (Path(path) / FINDINGS).exists()
+    killed(log_dir)
+    assert found(opened(disk, path)) == {TP: INTACT, OTHER: INTACT}
+
+
+def test_a_loss_is_remembered_until_it_is_committed(disk: FailingDisk, tmp_path: Path) -> None:
+    """Also by the checkpoints, which no longer name what is gone once the controller knows."""
+    path = formatted(disk, tmp_path)
+    killed(written(disk, path))
+    shutil.rmtree(Path(path) / "orders-0")
+    log_dir = opened(disk, path)
+    log_dir.write_checkpoints({OTHER: 10})
+    assert b"orders 0 10" in (Path(path) / RECOVERY_POINTS).read_bytes()
+    killed(log_dir)
+    (Path(path) / RECOVERY_POINTS).unlink()
+    (Path(path) / HIGH_WATERMARKS).unlink()
+    log_dir = opened(disk, path)
+    assert found(log_dir) == {TP: LACKING, OTHER: INTACT}
+    log_dir.registered(ME)
+    log_dir.write_checkpoints({OTHER: 10})
+    assert b"orders 0" not in (Path(path) / RECOVERY_POINTS).read_bytes()
+    killed(log_dir)
+    assert found(opened(disk, path)) == {OTHER: INTACT}
+
+
+class Machine:
+    """A log directory over the lives of one simulated machine, each struck at one of its disk operations."""
+
+    def __init__(self, seed: int) -> None:
+        self.world = World(seed)
+        self.world.add_machine("n1")
+        self.disk: SimDisk = self.world.machines["n1"].disk
+        self.opened: LogDir | None = None
+
+    async def live(self, life: Callable[[Ports], None], strike_after: int, strike: Callable[[str], None]) -> bool:
+        """Run a life until it ends, or is struck at an operation other than 0; true if it ended."""
+        ended: list[bool] = []
+
+        async def main(ports: Ports) -> None:
+            life(ports)
+            ended.append(True)
+
+        self.disk.strike_after(strike_after, (lambda: strike("n1")) if strike_after else None)
+        self.world.spawn("n1", main)
+        await self.world.sleep_ms(1_000)
+        self.disk.strike_after(0, None)
+        self.world.kill("n1")
+        return bool(ended)
+
+
+def write_and_crash(ports: Ports) -> None:
+    format_log_dir(ports.disk, "/data", "cluster-1", NodeId(1), UUID(int=1))
+    log_dir = LogDir.open(ports.disk, "/data", ports.clock)
+    for tp in (OTHER, TP):  # the checkpoints name the first alone
+        log = log_dir.create(tp, TOPIC_ID)
+        fill(log, 10)
+        log.sync_now()
+        if tp == OTHER:
+            log_dir.write_checkpoints({OTHER: 10})
+
+
+@pytest.mark.parametrize("how", ["kill", "power_cut"])
+def test_struck_anywhere_a_start_forgets_no_finding(how: str) -> None:
+    """Crash at every point between finding, cutting, making anew and registering: until the registration is committed
+    each start tells of the cut and of the loss."""
+    told = 0
+    for operation in range(1, 70):
+        machine = Machine(operation)
+        told_by_last: list[dict[TopicPartition, LogCondition]] = []
+
+        def start(ports: Ports, told_by_last: list[dict[TopicPartition, LogCondition]] = told_by_last) -> None:
+            log_dir = LogDir.open(ports.disk, "/data", ports.clock)
+            told_by_last.append(found(log_dir))
+            log_dir.write_checkpoints({TP: 9})
+
+        async def scenario(machine: Machine = machine, operation: int = operation) -> None:
+            assert await machine.live(write_and_crash, 0, machine.world.kill)
+            content = machine.disk.files()[f"/data/{TP}/{SEGMENT}"].rstrip(b"\0")
+            machine.disk.flip_bit(f"/data/{TP}/{SEGMENT}", len(content) - 2)
+            machine.disk.remove_directory(f"/data/{OTHER}")
+            await machine.live(start, operation, getattr(machine.world, how))
+            assert await machine.live(start, 0, machine.world.kill)
+
+        machine.world.run(scenario())
+        told += len(told_by_last)
+        assert told_by_last[-1] == {TP: CUT, OTHER: LACKING}, operation
+    assert told > 80, "some strikes came after the first start had found it, too"
+
+
+@pytest.mark.parametrize("how", ["kill", "power_cut"])
+def test_struck_anywhere_a_deletion_is_no_loss(how: str) -> None:
+    """A topic is deleted, and the node crashes at any operation of it: what is gone at its own order is not missed."""
+    ended: list[int] = []
+    for operation in range(1, 120):
+        machine = Machine(operation)
+        conditions: list[LogCondition] = []
+
+        def start(ports: Ports, conditions: list[LogCondition] = conditions) -> None:
+            conditions.extend(found(LogDir.open(ports.disk, "/data", ports.clock)).values())
+
+        async def delete(ports: Ports, operation: int = operation) -> None:
+            log_dir = LogDir.open(ports.disk, "/data", ports.clock)
+            await asyncio.gather(log_dir.delete(TP), log_dir.delete(OTHER))
+            ended.append(operation)
+
+        async def scenario(machine: Machine = machine, operation: int = operation) -> None:
+            assert await machine.live(write_and_crash, 0, machine.world.kill)
+            machine.disk.strike_after(operation, lambda: getattr(machine.world, how)("n1"))
+            machine.world.spawn("n1", delete)
+            await machine.world.sleep_ms(1_000)
+            machine.disk.strike_after(0, None)
+            machine.world.kill("n1")
+            assert await machine.live(start, 0, machine.world.kill)
+
+        machine.world.run(scenario())
+        assert LACKING not in conditions, operation
+    assert 10 < len(ended) < 100, "some were struck in the middle, some not at all"
+
+
+def test_a_full_disk_leaves_what_it_cannot_note_as_it_is(disk: FailingDisk, tmp_path: Path) -> None:
+    """No room to write a finding down: the log is not cut, and the partition not made anew, in this life."""
+    path = formatted(disk, tmp_path)
+    log_dir = written(disk, path, sync=False)
+    log_dir.logs[OTHER].sync_now()
+    log_dir.write_checkpoints({OTHER: 10})
+    killed(log_dir)
+    tear(path)
+    torn = (Path(path) / "orders-0" / SEGMENT).read_bytes()
+    shutil.rmtree(Path(path) / str(OTHER))
+    disk.bytes_left = 4
+    log_dir = opened(disk, path)
+    assert found(log_dir) == {TP: CUT, OTHER: LACKING}
+    assert set(log_dir.offline) == {TP, OTHER}
+    assert "make room and restart" in str(log_dir.offline[TP])
+    assert (Path(path) / "orders-0" / SEGMENT).read_bytes() == torn
+    with pytest.raises(KafkaError) as caught:
+        log_dir.create(OTHER, TOPIC_ID)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    disk.bytes_left = None
+    log_dir = opened(disk, path)
+    assert found(log_dir) == {TP: CUT, OTHER: LACKING}
+    assert log_dir.logs[TP].log_end_offset == 9
+    assert log_dir.offline == {}
+
+
+def test_findings_that_cannot_be_read_make_every_log_doubtful(disk: FailingDisk, tmp_path: Path) -> None:
+    """A bit of the file turns over: nothing may look better than it is."""
+    path = formatted(disk, tmp_path)
+    killed(written(disk, path, sync=False))
+    tear(path)
+    killed(opened(disk, path))
+    (Path(path) / FINDINGS).write_bytes(b"0\n1\norders 0 cuu\n")
+    with capture_logs() as said:
+        log_dir = opened(disk, path)
+    assert found(log_dir) == {TP: CUT, OTHER: CUT}
+    assert "every log here counts as cut" in str(said)
+
+
+def test_many_logs_are_noted_in_one_write(disk: FailingDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut under load tears hundreds of tails: one file, one sync."""
+    path = formatted(disk, tmp_path)
+    log_dir = opened(disk, path)
+    tps = [TopicPartition("t", number) for number in range(100)]
+    for tp in tps:
+        fill(log_dir.create(tp, TOPIC_ID), 2)
+    killed(log_dir)
+    for tp in tps:
+        tear(path, tp=tp)
+    synced: list[str] = []
+    before = FailingDisk.sync_now
+    monkeypatch.setattr(
+        FailingDisk, "sync_now", lambda self, files: (synced.extend(f.path for f in files), before(self, files))[1]
+    )
+    log_dir = opened(disk, path)
+    assert set(found(log_dir).values()) == {CUT}
+    assert [one for one in synced if FINDINGS in one] == [f"{path}/{FINDINGS}.tmp"]
+
+
+# --- what the checkpoints promise -------------------------------------------------------------------------------------
+
+
+def test_a_high_watermark_is_written_as_far_as_it_is_durable(disk: FailingDisk, tmp_path: Path) -> None:
+    """A follower that catches up knows more to be committed than it has synced: that proves nothing about its disk."""
+    path = formatted(disk, tmp_path)
+    log_dir = opened(disk, path)
+    log = log_dir.create(TP, TOPIC_ID)
+    fill(log, 6)
+    log.sync_now()
+    fill(log, 4)
+    log_dir.write_checkpoints({TP: 10})
+    assert (Path(path) / HIGH_WATERMARKS).read_bytes() == encode_offsets({TP: 6})
+    log_dir.close(5)
+    assert (Path(path) / HIGH_WATERMARKS).read_bytes() == encode_offsets({TP: 10})
+
+
+def test_a_cut_below_the_high_watermark_lowers_it_first(disk: FailingDisk, tmp_path: Path) -> None:
+    """After an unclean election: what was given up is not missed at the next start."""
+    path = formatted(disk, tmp_path)
+    log_dir = written(disk, path)
+    log_dir.logs[TP].truncate_to(4)
+    assert encode_offsets({TP: 4, OTHER: 10}) == (Path(path) / HIGH_WATERMARKS).read_bytes()
+    killed(log_dir)
+    assert found(opened(disk, path))[TP] is INTACT
+
+
+def test_what_was_lost_and_is_made_anew_is_not_missed_again(disk: FailingDisk, tmp_path: Path) -> None:
+    """The controller knows of the loss, the partition is fetched from its leader, and the node is killed."""
+    path = formatted(disk, tmp_path)
+    killed(written(disk, path))
+    shutil.rmtree(Path(path) / "orders-0")
+    log_dir = opened(disk, path)
+    log_dir.registered(ME)
+    fill(log_dir.create(TP, TOPIC_ID), 2)
+    killed(log_dir)
+    assert found(opened(disk, path)) == {TP: INTACT, OTHER: INTACT}
+
+
+def test_a_partition_made_anew_is_not_measured_by_its_predecessor(disk: FailingDisk, tmp_path: Path) -> None:
+    """A topic is deleted and made again under its name, and the node is killed before the next checkpoint."""
+    path = formatted(disk, tmp_path)
+    log_dir = written(disk, path)
+    asyncio.run(log_dir.delete(TP))
+    log = log_dir.create(TP, UUID(int=5))
+    fill(log, 2)
+    log.sync_now()
+    killed(log_dir)
+    assert found(opened(disk, path)) == {TP: INTACT, OTHER: INTACT}
+
+
+# --- lives ------------------------------------------------------------------------------------------------------------
+
+
+def test_lives_since_the_last_one_that_registered(disk: FailingDisk, tmp_path: Path) -> None:
+    """Each is durable before it registers; what is before the last registered one is forgotten."""
+    path = formatted(disk, tmp_path)
+    assert opened(disk, path).begin_life(UUID(int=1)) == (UUID(int=1),)
+    log_dir = opened(disk, path)
+    assert log_dir.begin_life(UUID(int=2)) == (UUID(int=1), UUID(int=2))
+    log_dir.registered(UUID(int=2))
+    assert opened(disk, path).begin_life(UUID(int=3)) == (UUID(int=2), UUID(int=3))
+
+
+def test_a_copy_of_the_directory_does_not_know_later_lives(disk: FailingDisk, tmp_path: Path) -> None:
+    """The controller has the id of one, and sees that it is missing."""
+    path = formatted(disk, tmp_path)
+    log_dir = opened(disk, path)
+    log_dir.begin_life(UUID(int=1))
+    log_dir.registered(UUID(int=1))
+    shutil.copytree(path, tmp_path / "snapshot")
+    log_dir = opened(disk, path)
+    log_dir.begin_life(UUID(int=2))
+    log_dir.registered(UUID(int=2))
+    assert UUID(int=2) not in opened(disk, f"{tmp_path}/snapshot").begin_life(UUID(int=3))
+
+
+def test_lives_are_bounded(disk: FailingDisk, tmp_path: Path) -> None:
+    """A node that never reaches a controller is started again and again: the first, which was registered, stays."""
+    lives = Lives(disk, str(tmp_path))
+    for number in range(LIVES_MAX + 20):
+        lives._ids = (*lives._ids, UUID(int=number)) if number < LIVES_MAX else lives._ids
+    for number in range(LIVES_MAX, LIVES_MAX + 3):
+        lives.begin(UUID(int=number))
+    assert len(lives.ids) == LIVES_MAX
+    assert (lives.ids[0], lives.ids[-1]) == (UUID(int=0), UUID(int=LIVES_MAX + 2))
+    assert Lives(disk, str(tmp_path)).ids == lives.ids
+
+
+def test_lives_on_a_full_disk(disk: FailingDisk, tmp_path: Path) -> None:
+    """The node starts all the same, and says so."""
+    path = formatted(disk, tmp_path)
+    opened(disk, path).begin_life(UUID(int=1))
+    log_dir = opened(disk, path)
+    disk.bytes_left = 4
+    with capture_logs() as said:
+        assert log_dir.begin_life(UUID(int=2)) == (UUID(int=1), UUID(int=2))
+    assert [line["log_level"] for line in said] == ["warning"]
+    log_dir.registered(UUID(int=2))
+    disk.bytes_left = None
+    assert Lives(disk, path).ids == (UUID(int=1),)
+
+
+def test_lives_that_cannot_be_read(disk: FailingDisk, tmp_path: Path) -> None:
+    """Then no earlier one is known, and the directory counts as a copy: told in an error line."""
+    path = formatted(disk, tmp_path)
+    opened(disk, path).begin_life(UUID(int=1))
+    (Path(path) / INCARNATIONS).write_bytes(b"0\n1\nnonsense\n")
+    with capture_logs() as said:
+        assert opened(disk, path).begin_life(UUID(int=2)) == (UUID(int=2),)
+    assert [line["log_level"] for line in said] == ["error"]

@@ -1,0 +1,184 @@
+"""A cluster whose machines all crash: what is done to their disks meanwhile, and who must lead afterwards."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+from strandline.chaos.checkers.stored import stored_headers
+from strandline.chaos.cluster import DATA
+from strandline.chaos.sim.disk import SimDisk
+from strandline.chaos.sim.disk_image import Names
+from strandline.chaos.sim.process import Ports
+from strandline.client.aio import Admin
+from strandline.client.types import Election, NewTopic
+from strandline.controller.metadata.image import PartitionInfo
+from strandline.log.batch import HEADER_SIZE
+from strandline.proto.ids import TopicPartition
+from strandline.replica.partition import Partition
+from strandline.replica.states import Role
+from tests.chaos.site import READY_MS, Site
+
+TP = TopicPartition("t", 0)
+DIRECTORY = f"{DATA}/{TP}"
+CHECKPOINT_MS = 6_000
+"""Longer than the interval at which recovery points and high watermarks are written down."""
+
+both_layouts = pytest.mark.parametrize("split", [False, True], ids=["combined", "split"])
+
+
+class Ruin(Site):
+    """Three replicas of t-0, checked as events run."""
+
+    def __init__(self, seed: int, split: bool = False, *, settings: dict[str, str] | None = None) -> None:
+        super().__init__(seed, split, settings=settings)
+        self.world.loop.observe = self.cluster.observe
+        self.world.loop.observe_every = 16
+
+    def play(self, story: Callable[[Ruin], Awaitable[None]], **configs: str) -> None:
+        """The topic is there and every replica in sync before the story begins."""
+
+        async def whole(_: Site) -> None:
+            await self.create("t", **configs)
+            await story(self)
+            assert not self.world.loop.unhandled, self.world.loop.unhandled[0]
+
+        self.run(whole)
+
+    # Looking
+
+    @property
+    def brokers(self) -> list[str]:
+        return list(self.cluster.brokers)
+
+    def disk(self, name: str) -> SimDisk:
+        return self.world.machines[name].disk
+
+    def partition(self) -> PartitionInfo:
+        image = self.cluster.newest_image()
+        assert image is not None
+        return image.topics["t"].partitions[0]
+
+    @property
+    def leader_name(self) -> str | None:
+        leader = self.partition().leader
+        return f"n{leader}" if leader >= 0 else None
+
+    def others(self, *names: str) -> list[str]:
+        return [name for name in self.brokers if name not in names]
+
+    def role(self, name: str) -> Role:
+        partition = self._replica(name)
+        return partition.role
+
+    def _replica(self, name: str) -> Partition:
+        broker = self.cluster.live[name].node.broker
+        assert broker is not None
+        found = broker.replicas.partition(TP)
+        assert found is not None, f"{name} does not host {TP}"
+        return found
+
+    # What happens
+
+    async def until(self, what: str, holds: Callable[[], bool], within_ms: float = READY_MS) -> None:
+        await self.cluster.wait_for(what, within_ms, holds)
+
+    async def write(self, first: int, last: int) -> None:
+        """Values first..last-1, each acknowledged by every replica in sync."""
+        before = len(self.acked)
+        await self.send(self.cluster.bootstrap, "t", first, last)
+        assert len(self.acked) == before + last - first, self.refused
+
+    async def nothing_is_lost(self) -> None:
+        """Whoever reads now finds what was acknowledged, where it was; every replica has it."""
+        values = await self.read("t")
+        assert [values[offset] for offset in self.acked.values()] == list(self.acked)
+        await self.cluster.wait_in_sync(READY_MS)
+        self.cluster.inspect()
+
+    def kill(self, names: Sequence[str] | None = None) -> None:
+        """kill -9 of these, or of every node."""
+        for name in self.cluster.names if names is None else names:
+            self.world.kill(name)
+
+    def cut_power(self, names: Sequence[str] | None = None) -> None:
+        for name in self.cluster.names if names is None else names:
+            self.world.power_cut(name)
+
+    def start(self, *names: str) -> None:
+        for name in names:
+            self.cluster.start(name)
+
+    def start_controllers(self) -> None:
+        """In the split layout they are machines of their own."""
+        self.start(*(name for name in self.cluster.names if name not in self.cluster.brokers))
+
+    def rot_newest(self, name: str) -> None:
+        """A bit turns over in the newest batch of a machine's log: recovery cuts it like a torn tail."""
+        self.rot(name, -1)
+
+    def rot(self, name: str, number: int) -> None:
+        """A bit turns over in one of the batches, by its place in the log."""
+        batches = list(stored_headers(self.disk(name), DIRECTORY))
+        header, place = batches[number]
+        self.disk(name).flip_bit(self._newest_segment(name), place.position + header.size - 1)
+
+    def tear(self, name: str) -> None:
+        """Behind the last batch stands the beginning of another, as a write leaves it that was not synced: this honest
+        log has to be cut, too."""
+        batches = list(stored_headers(self.disk(name), DIRECTORY))
+        header, place = batches[-1]
+        place.file.write(memoryview(place.file.read(HEADER_SIZE, place.position)), place.position + header.size)
+
+    def _newest_segment(self, name: str) -> str:
+        return max(path for path in self.disk(name).files() if path.startswith(DIRECTORY) and path.endswith(".log"))
+
+    def lose_directory(self, name: str) -> None:
+        """Of the partition, by hand, while nothing runs there."""
+        self.disk(name).remove_directory(DIRECTORY)
+
+    def snapshot(self, name: str) -> Names:
+        """A copy of all files of a machine on which nothing runs."""
+        return copy.deepcopy(self.disk(name).names)
+
+    def put_back(self, name: str, copied: Names) -> None:
+        """The copy takes the place of what was there."""
+        self.disk(name).names = copy.deepcopy(copied)
+
+    async def remake(self, topic: str) -> None:
+        """Delete a topic and make another of its name; nobody waits for its replicas."""
+
+        async def work(ports: Ports) -> None:
+            async with Admin(self.cluster.bootstrap, clock=ports.clock, rng=ports.rng) as admin:
+                await admin.delete_topics([topic])
+                await admin.create_topics([NewTopic(topic, 1, 3)])
+
+        await self.client(work)
+
+    async def preview(self) -> str:
+        """What an operator is told before an unclean election."""
+        told: list[Election] = []
+
+        async def work(ports: Ports) -> None:
+            async with Admin(self.cluster.bootstrap, clock=ports.clock, rng=ports.rng) as admin:
+                told.extend(await admin.elect_leaders([("t", 0)], unclean=True, dry_run=True))
+
+        await self.client(work)
+        return told[0].message
+
+    async def fall_in_turn(self, *names: str) -> None:
+        """One after the other is killed, and fenced before the next one dies: who is eligible in the end is known."""
+        for name in names:
+            self.world.kill(name)
+            await self.until(f"{name} is fenced", lambda name=name: int(name[1:]) not in self.partition().isr)  # type: ignore[misc]
+
+    # Ends
+
+    async def nobody_leads(self, for_ms: float = 3_000) -> None:
+        """Nobody is elected for so long."""
+        deadline = self.world.now_ms + for_ms
+        while self.world.now_ms < deadline:
+            assert self.leader_name is None, f"{self.leader_name} leads"
+            await self.world.sleep_ms(20)
