@@ -12,9 +12,12 @@ from typing import Any
 
 from strandline.chaos.explore.model import Model
 
+_MOST = 15
+"""A bound is counted down in four bits of a state."""
 
-def _bound(default: int, what: str) -> Any:
-    return field(default=default, metadata={"help": what})
+
+def _bound(default: int, what: str, least: int = 0, most: int = _MOST) -> Any:
+    return field(default=default, metadata={"help": what, "least": least, "most": most})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,12 @@ class PartitionBounds:
     network: int = _bound(
         0, "Frames and answers that are held back by themselves, proposals that arrive twice, streams that break."
     )
+    rots: int = _bound(
+        0,
+        "Disks that lose, while no process runs, what was synced: a tail that recovery cuts, or more, which it misses. "
+        "One at most, and with --min-isr 2: more can destroy every honest copy.",
+    )
+    failovers: int = _bound(0, "Controllers that take over, and know nothing but what is committed.")
     fences: int = _bound(0, "Brokers that are fenced although they live.")
     moves: int = _bound(0, "Elections of another member of the ISR, as the balancing of leaders asks for them.")
     lags: int = _bound(1, "Followers that are found lagging.")

@@ -12,23 +12,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from strandline.chaos.explore.logs import TOPIC_ID, TOPIC_PARTITION, ModelLog
-from strandline.chaos.explore.values import Codec, Fresh
-from strandline.log.config import LogConfig
-from strandline.log.epochs import LeaderEpochs
+from strandline.chaos.explore.logs import TOPIC_PARTITION, ModelLog
+from strandline.log.findings import LogCondition
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint, NodeId, TopicId, TopicIdPartition
 from strandline.replica import frames
 from strandline.replica.core.isr import PendingIsr
 from strandline.replica.core.leader import LeaderCore
-from strandline.replica.core.progress import FollowerProgress
 from strandline.replica.fetcher import Fetcher
-from strandline.replica.following import Following
 from strandline.replica.leader_stream import FollowerLink
 from strandline.replica.partition import Partition
 from strandline.replica.partition_set import PartitionSet
 from strandline.replica.publisher import Publisher
-from strandline.replica.signal import Signal
 from strandline.replica.states import (
     ACKS_ALL,
     AlterPartitionItem,
@@ -36,6 +31,8 @@ from strandline.replica.states import (
     BrokerState,
     PartitionState,
     ReplicaConfig,
+    ReplicaStatus,
+    Role,
 )
 from strandline.replica.streams import Streams
 
@@ -124,7 +121,8 @@ class Broker:
         life: how many processes have run here; the broker epoch of the present one.
         asked: what is on its way to the controller: NOTHING, THE_PENDING change of the ISR, or AN_OLDER one, whose
             answer says nothing any more.
-        clean: the broker epoch of a process that has ended as it should, by the marker it left; else -1.
+        found: what the recovery of the next process finds: INTACT, CUT or LACKING (as a number).
+        ruined: the disk has lost, since its last process ended, what had been synced.
         slow: what takes longer here than elsewhere (see `strandline.chaos.explore.partition`).
         trouble: what must not happen, if it happened in this step.
     """
@@ -132,11 +130,12 @@ class Broker:
     __slots__ = (
         "asked",
         "broker_epoch",
-        "clean",
+        "found",
         "log",
         "node_id",
         "partitions",
         "publisher",
+        "ruined",
         "slow",
         "streams",
         "trouble",
@@ -156,7 +155,8 @@ class Broker:
         self.streams: ExploredStreams | None = None
         self.publisher: Publisher | None = None
         self.asked = NOTHING
-        self.clean = int(NO_BROKER_EPOCH)
+        self.found = int(LogCondition.INTACT)
+        self.ruined = False
         self.slow: tuple[str, ...] = ()
         self.trouble = ""
 
@@ -191,31 +191,48 @@ class Broker:
     # Life
 
     def start(self, epoch: int) -> None:
-        """A process starts on what the disk holds, and is registered."""
+        """A process starts on what the disk holds, and is registered: what its recovery found is committed by that."""
         self.broker_epoch = BrokerEpoch(epoch)
         log_dir: Any = LogDir(self.log, 0)
-        self.clean = int(NO_BROKER_EPOCH)
+        self.found = int(LogCondition.INTACT)
+        self.ruined = False
         self.partitions = PartitionSet(self.node_id, log_dir, CLOCK, CONFIG, self)
         self.streams = ExploredStreams(self)
         self.streams._started = True
         self.publisher = Publisher(0.0)
 
-    def crash(self, kept: int) -> None:
+    def crash(self, kept: int, torn: str = "") -> None:
         """The process ends; of what was not synced the first `kept` writes are there afterwards. Its high watermark was
-        last written down long ago."""
+        last written down long ago.
+
+        `torn`: a part of the next write is there too, and recovery cuts it off.
+        """
         self.log.crash(kept)
         self.partitions = self.streams = self.publisher = None
         self.asked = NOTHING
         self.slow = ()
+        self.found = int(LogCondition.CUT if torn else LogCondition.INTACT)
 
     def stop(self) -> None:
-        """The process ends as it should: everything is synced, and says so."""
+        """The process ends as it should: everything is synced."""
         while self.log.unsynced:
             self.log.mark()
             self.log.synced()
-        epoch = self.broker_epoch
         self.crash(0)
-        self.clean = int(epoch)
+
+    def rot(self, kept: int) -> None:
+        """Of the log on the disk the first `kept` records stay whole: recovery will cut the others off."""
+        self._ruin(kept, LogCondition.CUT)
+
+    def lose(self, kept: int) -> None:
+        """Of the log on the disk the first `kept` records stay, and the directory's checkpoints prove that there were
+        more: it is gone, an older copy took its place, or it is refused."""
+        self._ruin(kept, LogCondition.LACKING)
+
+    def _ruin(self, kept: int, condition: LogCondition) -> None:
+        self.log.rot(kept)
+        self.ruined = True
+        self.found = max(self.found, int(condition))
 
     def sync_fails(self) -> None:
         """The sync under way fails: the partition is offline here until the machine starts anew."""
@@ -233,6 +250,10 @@ class Broker:
         if self._set.apply(changes, deleted, brokers):
             self.streams.brokers_changed(self._set.brokers)
         self.streams.drop_idle()
+
+    def hosted(self) -> list[ReplicaStatus]:
+        """Every hosted partition, as heartbeats tell of it."""
+        return [partition.status(NOW_MS) for partition in self._set.partitions.values()]
 
     # Clients, syncs, time
 
@@ -435,90 +456,11 @@ class Broker:
 
     def log_failed(self, partition: Partition, reason: str) -> None:
         """No disk fails by itself here: the product refuses to lose what was committed."""
-        self.trouble = reason
+        if partition.role is not Role.OFFLINE:
+            self.trouble = reason
         partition.fail(reason)
         self.stopped(partition)
 
     def fatal(self, error: BaseException) -> None:
         """The node must stop."""
         self.trouble = str(error)
-
-
-def _member(member: Any) -> Any:
-    return member.node_id
-
-
-def _itself(node: Any) -> Any:
-    return node
-
-
-def broker_codec() -> Codec:
-    """What of a broker is its state."""
-    times: dict[tuple[type, str], Any] = {
-        (Fetcher, "received_ms"): NOW_MS,
-        (Fetcher, "sent_ms"): NOW_MS,
-        (Fetcher, "lost_ms"): None,
-        (Following, "retry_ms"): NOW_MS,
-        (FollowerLink, "now_ms"): NOW_MS,
-        (FollowerLink, "received_ms"): NOW_MS,
-        (FollowerLink, "sent_ms"): NOW_MS,
-        (FollowerProgress, "last_ack_ms"): NOW_MS,
-        (FollowerProgress, "leader_end_at_last_ack"): -1,
-        (LeaderCore, "_propose_after_ms"): LONG_AGO_MS,
-    }
-    world: dict[tuple[type, str], Any] = {
-        (PartitionSet, "_clock"): CLOCK,
-        (PartitionSet, "config"): CONFIG,
-        (PartitionSet, "_deletions"): Fresh(dict),
-        (PartitionSet, "_awaiting_deletion"): Fresh(dict),
-        (Partition, "_watchers"): Fresh(dict),
-        (Partition, "_watcher_ids"): 0,
-        (PartitionState, "log_config"): LogConfig(),
-        (ModelLog, "config"): LogConfig(),
-        (LeaderEpochs, "version"): 0,
-        (LeaderEpochs, "written"): 0,
-        (Fetcher, "_retry_timer"): None,
-        (Fetcher, "_signal"): Fresh(Signal),
-        (Fetcher, "_task"): None,
-        (Fetcher, "_consumed"): 0,
-        (Fetcher, "attempts"): 0,
-        (Following, "attempts"): 0,
-        (Following, "cuts"): 0,
-        (FollowerLink, "_signal"): Fresh(Signal),
-        (FollowerLink, "_cold_read"): None,
-        (FollowerLink, "_credit"): CREDIT_BYTES,
-        (FollowerLink, "_catch_up_is_next"): True,
-        (FollowerLink, "bytes_out"): 0,
-        (Streams, "_ending"): Fresh(dict),
-        (Streams, "_ended_bytes_out"): 0,
-        (Publisher, "_timer"): None,
-        (BrokerState, "endpoint"): ENDPOINT,
-        (Fetcher, "_endpoint"): ENDPOINT,
-        (PartitionState, "topic"): TOPIC_PARTITION.topic,
-        (PartitionState, "topic_id"): TOPIC_ID,
-        (PartitionState, "partition"): TOPIC_PARTITION.partition,
-        (Broker, "trouble"): "",
-    }
-    unordered: dict[tuple[type, str], Any] = {
-        (PartitionState, "replicas"): _itself,
-        (PartitionState, "isr"): _itself,
-        (Partition, "isr"): _itself,
-        (LeaderCore, "isr"): _itself,
-        (LeaderCore, "maximal_isr"): _itself,
-        (PendingIsr, "isr"): _itself,
-        (AlterPartitionItem, "new_isr"): _member,
-    }
-    derived: dict[tuple[type, str], Any] = {
-        (PartitionSet, "by_id"): _by_id,
-        (Streams, "_followed"): _followed,
-        (LeaderCore, "_followers"): lambda core: tuple(core.followers.values()),
-    }
-    return Codec(fixed=times | world, unordered=unordered, derived=derived)
-
-
-def _by_id(partitions: PartitionSet) -> dict[Any, Partition]:
-    return {(one.state.topic_id, one.state.partition): one for one in partitions.partitions.values()}
-
-
-def _followed(streams: Streams) -> dict[Partition, Fetcher]:
-    return {partition: fetcher for fetcher in streams._fetchers.values() for partition in fetcher._followings}

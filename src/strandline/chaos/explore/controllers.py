@@ -21,9 +21,11 @@ from strandline.cluster.replica_feed import ReplicaFeed
 from strandline.controller import api
 from strandline.controller.machine import brokers, isr
 from strandline.controller.machine.election import Election
+from strandline.controller.machine.offsets import OffsetTracker
 from strandline.controller.machine.result import Result
 from strandline.controller.machine.sessions import ProbeFinding
 from strandline.controller.machine.state import MachineSettings, MachineState
+from strandline.controller.machine.unserved import UnservedReplicas
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import (
@@ -34,28 +36,75 @@ from strandline.controller.metadata.image import (
     TopicInfo,
     topic_resource,
 )
+from strandline.controller.reports import ReplicaOffsets, TopicFindings, Unserved, UnservedTopic
+from strandline.log.findings import LogCondition
 from strandline.proto.errors import FatalError, KafkaError
-from strandline.proto.ids import BrokerEpoch, LeaderEpoch, NodeId, Offset, PartitionEpoch
+from strandline.proto.ids import NO_NODE, BrokerEpoch, LeaderEpoch, NodeId, Offset, PartitionEpoch
 from strandline.replica.states import BrokerState, PartitionState
 
 RESOLVER = ConfigResolver({})
+DIRECTORY = UUID(int=7)
+"""The directory id of every broker's disk: none is ever another one's."""
+
+
+class Told(NamedTuple):
+    """What a broker's heartbeats say of its replica: that it cannot serve it; and the leader epoch that it knows, the
+    epoch of its last record and its log end, -1 where it says nothing of them."""
+
+    unserved: bool
+    leader_epoch: int
+    last_epoch: int
+    log_end: int
+
+    def heartbeat(self, node: NodeId, epoch: int, *, want_shutdown: bool = False) -> api.Heartbeat:
+        """The heartbeat that says so."""
+        offsets = ReplicaOffsets(
+            TOPIC_ID, 0, Offset(-1), Offset(self.log_end), LeaderEpoch(self.last_epoch), LeaderEpoch(self.leader_epoch)
+        )
+        unserved = Unserved((UnservedTopic(TOPIC_ID, (0,)),) if self.unserved else ())
+        return api.Heartbeat(
+            node,
+            BrokerEpoch(epoch),
+            Offset(epoch),
+            want_fence=False,
+            want_shutdown=want_shutdown,
+            offsets=() if self.log_end < 0 else (offsets,),
+            unserved=unserved,
+        )
+
+
+NOTHING_TOLD = Told(False, -1, -1, -1)
+
+
+class Found(NamedTuple):
+    """What the recovery of a broker's log found."""
+
+    condition: LogCondition
+    last_epoch: int
+    log_end: int
 
 
 class Metadata(NamedTuple):
-    """What is committed: the brokers and the partition."""
+    """What is committed: the brokers and the partition; and what the active controller was told beside that."""
 
     brokers: dict[NodeId, BrokerInfo]
     partition: PartitionInfo
     min_isr: int
+    told: dict[NodeId, Told]
+
+    def counts(self, told: Told) -> Told:
+        """What of a heartbeat counts under these metadata: where a log ends only while nobody leads."""
+        return told if self.partition.leader == NO_NODE else NOTHING_TOLD._replace(unserved=told.unserved)
 
 
 def first_metadata(min_isr: int) -> Metadata:
     """Three brokers, all in sync, of which one leads."""
     infos = {
-        node: BrokerInfo(node, _incarnation(1), BrokerEpoch(1), {}, ENDPOINT, None, False, False) for node in NODES
+        node: BrokerInfo(node, _incarnation(1), BrokerEpoch(1), {}, ENDPOINT, None, False, False, DIRECTORY)
+        for node in NODES
     }
     partition = PartitionInfo(0, NODES, NODES, (), (), NODES[0], LeaderEpoch(0), PartitionEpoch(0), False)
-    return Metadata(infos, partition, min_isr)
+    return Metadata(infos, partition, min_isr, dict.fromkeys(NODES, NOTHING_TOLD))
 
 
 def image_of(metadata: Metadata, order: tuple[NodeId, ...] = NODES) -> MetadataImage:
@@ -81,25 +130,38 @@ def carried_out(metadata: Metadata, command: Command) -> Iterator[tuple[Metadata
     where it would make metadata that nobody can replay)."""
     met: dict[Any, None] = {}
     for order in permutations(NODES):
-        state = MachineState(image_of(metadata, order), RESOLVER, random.Random(0), MachineSettings(), NOW_MS)
+        state = _machine(metadata, order)
         try:
             answer = command(state)
         except (KafkaError, FatalError) as error:
             answer = error
-        after = _metadata_of(state.image, metadata.min_isr)
-        key = (tuple(sorted(after.brokers.items())), after.partition, _plain(answer))
+        after = _metadata_of(state, metadata.min_isr)
+        key = (tuple(sorted(after.brokers.items())), after.partition, tuple(after.told.items()), _plain(answer))
         if repr(key) not in met:
             met[repr(key)] = None
             yield after, answer
+
+
+def _machine(metadata: Metadata, order: tuple[NodeId, ...]) -> MachineState:
+    """The product's machine, with what it was told."""
+    state = MachineState(image_of(metadata, order), RESOLVER, random.Random(0), MachineSettings(), NOW_MS)
+    for node, told in metadata.told.items():
+        epoch = metadata.brokers[node].broker_epoch
+        said = told.heartbeat(node, epoch)
+        assert said.unserved is not None
+        state.offsets.report(node, epoch, said.offsets, NOW_MS)
+        state.unserved.take(node, said.unserved)
+    return state
 
 
 def _plain(answer: Any) -> Any:
     return answer.code if isinstance(answer, KafkaError) else str(answer)
 
 
-def _metadata_of(image: MetadataImage, min_isr: int) -> Metadata:
-    partition = image.partition(TOPIC_PARTITION.topic, 0)
-    assert partition is not None
+def _metadata_of(state: MachineState, min_isr: int) -> Metadata:
+    image = state.image
+    topic = image.topics[TOPIC_PARTITION.topic]
+    partition = topic.partitions[0]
     sorted_ = replace(
         partition,
         replicas=NODES,
@@ -107,7 +169,12 @@ def _metadata_of(image: MetadataImage, min_isr: int) -> Metadata:
         eligible_leader_replicas=tuple(sorted(partition.eligible_leader_replicas)),
         last_known_elr=tuple(sorted(partition.last_known_elr)),
     )
-    return Metadata(dict(image.brokers), sorted_, min_isr)
+    told = {}
+    for node in NODES:
+        position = state.position(node, topic, partition)
+        where = (-1, -1, -1) if position is None else (int(partition.leader_epoch), *map(int, position))
+        told[node] = Told(not state.can_serve(node, topic, partition), *where)
+    return Metadata(dict(image.brokers), sorted_, min_isr, told)
 
 
 def _run(state: MachineState, result: Result[Any]) -> Any:
@@ -124,15 +191,20 @@ def fence(node: NodeId) -> Command:
     return lambda state: _run(state, Result(None, brokers.fence(state, node, "explored")))
 
 
-def unfence(node: NodeId, epoch: int) -> Command:
+def unfence(node: NodeId, epoch: int, told: Told) -> Command:
     """A broker that knows its registration sends a heartbeat."""
-    beat = api.Heartbeat(node, BrokerEpoch(epoch), Offset(epoch), want_fence=False, want_shutdown=False)
+    return report(node, epoch, told)
+
+
+def report(node: NodeId, epoch: int, told: Told) -> Command:
+    """A broker has something new to say of its replica, and sends a heartbeat."""
+    beat = told.heartbeat(node, epoch)
     return lambda state: _run(state, brokers.heartbeat(state, beat, 0, NOW_MS))
 
 
-def stop(node: NodeId, epoch: int, late: tuple[NodeId, ...]) -> Command:
+def stop(node: NodeId, epoch: int, told: Told, late: tuple[NodeId, ...]) -> Command:
     """A broker asks to be let go; `late` are those that have not heard of all that is committed."""
-    beat = api.Heartbeat(node, BrokerEpoch(epoch), Offset(epoch), want_fence=False, want_shutdown=True)
+    beat = told.heartbeat(node, epoch, want_shutdown=True)
 
     def command(state: MachineState) -> Any:
         for other, broker in state.image.brokers.items():
@@ -145,26 +217,20 @@ def stop(node: NodeId, epoch: int, late: tuple[NodeId, ...]) -> Command:
     return command
 
 
-def register(node: NodeId, life: int, previous: int) -> Command:
+def register(node: NodeId, life: int, found: Found) -> Command:
     """A new process of a broker registers: the old one is known to be dead, and fenced first if it was not."""
-    request = api.RegisterBrokerRequest(
-        CLUSTER, node, _incarnation(life), {}, ENDPOINT, previous_broker_epoch=BrokerEpoch(previous)
-    )
 
     def command(state: MachineState) -> Any:
         if not state.image.brokers[node].fenced:
             _run(state, Result(None, brokers.fence(state, node, "for another process answers")))
             state.sessions.mark_fenced(node)
-        return _register_as(state, request, life)
+        return _register_as(state, node, life, found)
 
     return command
 
 
-def register_unfenced(node: NodeId, life: int, previous: int) -> Command:
+def register_unfenced(node: NodeId, life: int, found: Found) -> Command:
     """The same, where the old process is known to be dead, and is not fenced yet."""
-    request = api.RegisterBrokerRequest(
-        CLUSTER, node, _incarnation(life), {}, ENDPOINT, previous_broker_epoch=BrokerEpoch(previous)
-    )
 
     def command(state: MachineState) -> Any:
         sessions = state.sessions
@@ -172,17 +238,39 @@ def register_unfenced(node: NodeId, life: int, previous: int) -> Command:
         sessions.stream_broke(node, NOW_MS)
         sessions.due_probes(NOW_MS)
         sessions.probed(node, ProbeFinding.OTHER_PROCESS, NOW_MS)
-        return _register_as(state, request, life)
+        return _register_as(state, node, life, found)
 
     return command
 
 
-def _register_as(state: MachineState, request: api.RegisterBrokerRequest, life: int) -> Any:
+def _register_as(state: MachineState, node: NodeId, life: int, found: Found) -> Any:
     """Register at the offset that makes `life` the broker epoch: only which process is newer matters here."""
+    before = _incarnation(life - 1)
+    columns = ((0,), (Offset(found.log_end),), (LeaderEpoch(found.last_epoch),), (found.condition,))
+    request = api.RegisterBrokerRequest(
+        CLUSTER,
+        node,
+        _incarnation(life),
+        {},
+        ENDPOINT,
+        directory_id=DIRECTORY,
+        lives=(before, _incarnation(life)),
+        replaces=before,
+        findings=(TopicFindings(TOPIC_PARTITION.topic, TOPIC_ID, *columns),),
+    )
     trial = MachineState(state.image, state.resolver, state.rng, state.settings, NOW_MS)
-    trial.sessions = state.sessions
+    trial.sessions, trial.offsets, trial.unserved = state.sessions, state.offsets, state.unserved
     records = len(brokers.register_broker(trial, request, 0, NOW_MS).records)
     return _run(state, brokers.register_broker(state, request, life - records + 1, NOW_MS))
+
+
+def failover() -> Command:
+    """Another controller becomes active: it has what is committed, and was told nothing."""
+    return _failover
+
+
+def _failover(state: MachineState) -> None:
+    state.offsets, state.unserved = OffsetTracker(), UnservedReplicas()
 
 
 def alter(node: NodeId, broker_epoch: int, item: Any) -> Command:

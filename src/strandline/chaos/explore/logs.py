@@ -141,6 +141,11 @@ class ModelLog:
 
     # Syncs and crashes
 
+    @property
+    def tearable(self) -> tuple[int, ...]:
+        """How many of the writes that no sync has covered can be whole where a part of the next one is there too."""
+        return tuple(kept for kept, written in enumerate(self.unsynced) if written.entry is not None)
+
     def mark(self) -> None:
         """Something must be synced: a sync begins unless one is under way."""
         if self.syncing < 0 and self.unsynced:
@@ -158,7 +163,14 @@ class ModelLog:
     def crash(self, kept: int) -> None:
         """Of what was not synced the first `kept` writes are there afterwards. What a process then finds is synced
         before it counts."""
-        self.disk = self.entries = after(self.disk, self.unsynced[:kept])
+        self._recover(after(self.disk, self.unsynced[:kept]))
+
+    def rot(self, kept: int) -> None:
+        """While no process runs: of what was synced the first `kept` records are left."""
+        self._recover(self.disk[:kept])
+
+    def _recover(self, found: tuple[Entry, ...]) -> None:
+        self.disk = self.entries = found
         self.unsynced = ()
         self.syncing = -1
         self.durable_offset = self._syncing_to = len(self.entries)

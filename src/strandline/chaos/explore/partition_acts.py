@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 from strandline.chaos.explore import controllers
 from strandline.chaos.explore import partition_rules as rules
-from strandline.chaos.explore.brokers import CLUSTER, Broker, broker_codec, no_loop
+from strandline.chaos.explore.broker_codec import broker_codec
+from strandline.chaos.explore.brokers import CLUSTER, Broker, no_loop
 from strandline.chaos.explore.controllers import as_replicas_see_it, carried_out
 from strandline.chaos.explore.model import FIRST_NODE, RENAMINGS, SHARED, State, Violation
 from strandline.chaos.explore.partition_rules import Look, World, look

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from strandline.chaos.explore.brokers import NOTHING, Broker
-from strandline.chaos.explore.controllers import Metadata
+from strandline.chaos.explore.controllers import NOTHING_TOLD, Metadata, Told
 from strandline.chaos.explore.logs import Entry
 from strandline.chaos.explore.model import NODES, Violation
+from strandline.cluster.replica_feed import replica_offsets, unserved_replicas
 from strandline.controller.metadata.image import PartitionInfo
+from strandline.log.findings import LogCondition
 from strandline.proto.ids import NO_NODE, NodeId
 from strandline.replica.states import Role
 
@@ -24,7 +26,9 @@ class Look(NamedTuple):
         proposes: a change of the ISR waits to be sent; asked: one is on its way.
         lagging: members of the ISR that are behind the leader's log end.
         retries: a refused fetch is to be tried again.
-        slow: what takes longer here than elsewhere; clean: see `Broker.clean`.
+        slow: what takes longer here than elsewhere; told: what its heartbeats say.
+        found, ruined: see `Broker`.
+        torn: how many unsynced writes may be whole where the next one is half done.
     """
 
     life: int
@@ -48,13 +52,16 @@ class Look(NamedTuple):
     asked: bool
     lagging: tuple[NodeId, ...]
     slow: tuple[str, ...]
-    clean: int
+    told: Told
+    found: LogCondition
+    ruined: bool
+    torn: tuple[int, ...]
 
     @property
     def place(self) -> tuple[Any, ...]:
         """When its turn is, where several brokers can do something: not by their names, which mean nothing."""
         state = (len(self.entries), len(self.disk), self.unsynced, self.high_watermark, self.connected, self.says)
-        return (self.leads < 0, self.life, *state, self.retries, self.slow)
+        return (self.leads < 0, self.life, *state, self.retries, self.slow, self.told)
 
     @property
     def up(self) -> bool:
@@ -62,13 +69,39 @@ class Look(NamedTuple):
         return self.life > 0
 
 
-DOWN = Look(0, None, None, (), (), 0, False, 0, -1, (), (), None, False, False, False, (), (), False, False, (), (), -1)
+DOWN = Look(
+    life=0,
+    role=None,
+    knows=None,
+    entries=(),
+    disk=(),
+    unsynced=0,
+    syncing=False,
+    high_watermark=0,
+    leads=-1,
+    isr=(),
+    maximal_isr=(),
+    follows=None,
+    connected=False,
+    says=False,
+    retries=False,
+    offers=(),
+    links=(),
+    proposes=False,
+    asked=False,
+    lagging=(),
+    slow=(),
+    told=NOTHING_TOLD,
+    found=LogCondition.INTACT,
+    ruined=False,
+    torn=(),
+)
 
 
 def look(broker: Broker) -> Look:
     """The present state of a broker."""
     log = broker.log
-    stored = DOWN._replace(entries=log.entries, disk=log.disk, clean=broker.clean)
+    stored = DOWN._replace(entries=log.entries, disk=log.disk, found=LogCondition(broker.found), ruined=broker.ruined)
     if not broker.up:
         return stored
     partition = broker.partition
@@ -78,6 +111,7 @@ def look(broker: Broker) -> Look:
         syncing=log.syncing >= 0,
         asked=broker.asked != NOTHING,
         slow=broker.slow,
+        torn=log.tearable,
     )
     if partition is None:
         return running
@@ -91,8 +125,17 @@ def look(broker: Broker) -> Look:
         maximal_isr=() if core is None else tuple(core.maximal_isr),
         proposes=core is not None and core.pending is not None and not core.pending.sent and broker.asked == NOTHING,
         lagging=() if core is None else _lagging(core),
+        told=_told(broker),
         **_streams(broker),
     )
+
+
+def _told(broker: Broker) -> Told:
+    hosted: Any = broker
+    unserved = bool(unserved_replicas(hosted).topics)
+    for one in replica_offsets(hosted):
+        return Told(unserved, int(one.leader_epoch), int(one.last_epoch), int(one.log_end_offset))
+    return NOTHING_TOLD._replace(unserved=unserved)
 
 
 def _known(broker: Broker) -> Any:
@@ -197,6 +240,7 @@ def judge(world: World, looks: tuple[Look, ...]) -> World | Violation:
     partition = world.metadata.partition
     return (
         _candidates(partition, looks, committed)
+        or _in_doubt(partition, looks, committed)
         or _leaders(partition, looks, committed)
         or _logs_match(looks)
         or (world if committed == world.committed else world._replace(committed=committed))
@@ -204,9 +248,12 @@ def judge(world: World, looks: tuple[Look, ...]) -> World | Violation:
 
 
 def _candidates(partition: PartitionInfo, looks: tuple[Look, ...], committed: tuple[Entry, ...]) -> Violation | None:
-    """LeaderCandidateCompleteness: who may be elected has everything committed, on its disk."""
+    """LeaderCandidateCompleteness: who may be elected has everything committed, on its disk. Whose disk was ruined is
+    elected only once it has registered, and said so."""
     for node in (*partition.isr, *partition.eligible_leader_replicas):
         one = looks[node - 1]
+        if one.ruined:
+            continue
         kind = "ISR" if node in partition.isr else "ELR"
         if one.entries[: len(committed)] != committed:
             return Violation(
@@ -218,6 +265,20 @@ def _candidates(partition: PartitionInfo, looks: tuple[Look, ...], committed: tu
                 "CommittedIsDurable",
                 f"the disk of {node} in the {kind} holds {tell(one.disk)}, and {tell(committed)} is committed",
             )
+    return None
+
+
+def _in_doubt(partition: PartitionInfo, looks: tuple[Look, ...], committed: tuple[Entry, ...]) -> Violation | None:
+    """InDoubtCompleteness: where ISR and ELR are empty, one of the members in doubt has everything committed.
+    NoCommittedRecordLostGlobally: some disk has it."""
+    holders = [node for node, one in zip(NODES, looks, strict=True) if one.disk[: len(committed)] == committed]
+    if not holders:
+        return Violation("NoCommittedRecordLostGlobally", f"no disk holds {tell(committed)}, which is committed")
+    members = partition.last_known_elr
+    if members and not partition.isr and not partition.eligible_leader_replicas and not set(members) & set(holders):
+        return Violation(
+            "InDoubtCompleteness", f"none of {_nodes(members)} in doubt holds {tell(committed)}, which is committed"
+        )
     return None
 
 
@@ -279,12 +340,15 @@ def tell_metadata(world: World) -> str:
     leader = "none" if one.leader == NO_NODE else f"n{int(one.leader)}"
     more = [
         f", {name} {_nodes(nodes)}"
-        for name, nodes in (("ELR", one.eligible_leader_replicas), ("last known", one.last_known_elr))
+        for name, nodes in (("ELR", one.eligible_leader_replicas), ("in doubt", one.last_known_elr))
         if nodes
     ]
     fenced = [node for node, broker in world.metadata.brokers.items() if broker.fenced]
     more.append(f", fenced {_nodes(fenced)}" if fenced else "")
     more.append(", RECOVERING" if one.recovering else "")
+    for node, told in world.metadata.told.items():
+        more.append(f", n{int(node)} says that it cannot serve" if told.unserved else "")
+        more.append(f", n{int(node)} says that its log ends at {told.log_end}" if told.log_end >= 0 else "")
     epochs = f"leader epoch {one.leader_epoch}, partition epoch {one.partition_epoch}"
     return f"leader {leader}, {epochs}, ISR {_nodes(one.isr)}{''.join(more)}"
 
@@ -293,7 +357,9 @@ def tell_broker(one: Look) -> str:
     """A broker in full."""
     log = f"log {tell(one.entries)}, of which synced {tell(one.disk)}"
     if not one.up:
-        return f"down; {log}"
+        ruined = ", and the disk was ruined" if one.ruined else ""
+        found = "" if one.found is LogCondition.INTACT else f"; recovery will find it {one.found.name.lower()}{ruined}"
+        return f"down; {log}{found}"
     slow = f"; slow: {' '.join(one.slow)}" if one.slow else ""
     if one.role is None:
         return f"life {one.life}, knows no metadata yet; {log}{slow}"
