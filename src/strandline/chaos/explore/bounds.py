@@ -40,20 +40,19 @@ class QuorumBounds:
 class PartitionBounds:
     """Of three brokers with one partition, and its controller."""
 
-    min_isr: int = _bound(2, "min.insync.replicas.")
+    min_isr: int = _bound(2, "min.insync.replicas.", least=1, most=3)
     leader_epochs: int = _bound(2, "The last leader epoch; the first is 0.")
     changes: int = _bound(5, "The last partition epoch; the first is 0.")
     records: int = _bound(2, "Records that clients append, in all.")
     crashes: int = _bound(
-        1, "Processes that end, with or without the tail that was not synced; a follower's syncs that fail."
+        1, "Processes that end, with or without the tail that was not synced, whole or torn; syncs that fail."
     )
-    stops: int = _bound(
-        0, "Processes that stop politely: leaderships move away, everything is synced, a marker says so."
-    )
+    stops: int = _bound(0, "Processes that stop politely: leaderships move away, and everything is synced.")
     delays: int = _bound(
         1,
         "How often a broker is slow: its sync, what it says, what its leader sends, or the metadata take longer than "
         "what happens next. -1: nothing happens at once; every frame, sync and change of metadata is its own step.",
+        least=-1,
     )
     network: int = _bound(
         0, "Frames and answers that are held back by themselves, proposals that arrive twice, streams that break."
@@ -61,12 +60,20 @@ class PartitionBounds:
     rots: int = _bound(
         0,
         "Disks that lose, while no process runs, what was synced: a tail that recovery cuts, or more, which it misses. "
-        "One at most, and with --min-isr 2: more can destroy every honest copy.",
+        "One at most, and not with --min-isr 1: that can destroy every honest copy.",
+        most=1,
     )
     failovers: int = _bound(0, "Controllers that take over, and know nothing but what is committed.")
     fences: int = _bound(0, "Brokers that are fenced although they live.")
     moves: int = _bound(0, "Elections of another member of the ISR, as the balancing of leaders asks for them.")
     lags: int = _bound(1, "Followers that are found lagging.")
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for bounds that do not go together."""
+        if self.rots and self.min_isr < 2:
+            raise ValueError(
+                "--rots 1 needs --min-isr 2: with 1 the only copy of a record may be the one that is ruined"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,5 +118,6 @@ def make_model(name: str, bounds: QuorumBounds | PartitionBounds, after: Sequenc
 
 
 def changed(bounds: Any, changes: dict[str, int]) -> Any:
-    """Bounds with some of them set anew. Raises TypeError for one that does not exist."""
+    """Bounds with some of them set anew. Raises TypeError for one that does not exist, ValueError for those that do not
+    go together."""
     return replace(bounds, **changes)

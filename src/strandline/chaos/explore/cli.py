@@ -21,6 +21,7 @@ from strandline.chaos.explore.bounds import (
     make_model,
     preset_of,
 )
+from strandline.chaos.explore.search import Limits
 from strandline.chaos.mutants import MUTANTS, without
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def _bounds_options(kind: type) -> Callable[[Any], Any]:
     def decorate(command: Any) -> Any:
         for bound in reversed(fields(kind)):
             name = f"--{bound.name.replace('_', '-')}"
-            command = click.option(name, bound.name, type=int, default=None, help=bound.metadata["help"])(command)
+            reach = click.IntRange(bound.metadata["least"], bound.metadata["most"])
+            command = click.option(name, bound.name, type=reach, default=None, help=bound.metadata["help"])(command)
         return command
 
     return decorate
@@ -61,7 +63,10 @@ def _search_options(command: Any) -> Any:
         ),
         click.option("--states", type=click.IntRange(1), default=5_000_000, help="End after so many states."),
         click.option("--depth", type=click.IntRange(1), default=1000, help="End at that depth."),
-        click.option("--minutes", type=float, default=None, help="End after that time."),
+        click.option("--minutes", type=click.FloatRange(0), default=None, help="End after that time."),
+        click.option(
+            "--memory-mb", type=click.IntRange(1), default=None, help="End at so much memory, of all processes."
+        ),
         click.option("--jobs", type=click.IntRange(1), default=2, help="Processes, each with states of its own."),
         click.option(
             "--break",
@@ -160,6 +165,7 @@ def _run(
     states: int,
     depth: int,
     minutes: float | None,
+    memory_mb: int | None,
     jobs: int,
     break_name: str | None,
     replay: str | None,
@@ -169,7 +175,10 @@ def _run(
     **bounds: int | None,
 ) -> None:
     chosen = preset_of(model_name, preset)
-    wanted = changed(chosen.bounds, {name: value for name, value in bounds.items() if value is not None})
+    try:
+        wanted = changed(chosen.bounds, {name: value for name, value in bounds.items() if value is not None})
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
     case = Case(model_name, wanted, chosen.after if after is None else after, break_name)
     with without(break_name):
         model = case.make()
@@ -177,7 +186,9 @@ def _run(
             trace = _walk(model, replay)
             _tell_trace(case, model, trace, html=html, scenario=scenario, output=output)
             sys.exit(1 if trace.violation is not None else 0)
-        found = _search(model, states, depth, minutes, jobs)
+        seconds = float("inf") if minutes is None else minutes * 60
+        memory = float("inf") if memory_mb is None else memory_mb
+        found = _search(model, Limits(states, depth, seconds, memory), jobs)
         path = None
         if found.broken is not None:
             from strandline.chaos.explore.trace import retrace
@@ -190,13 +201,11 @@ def _run(
             sys.exit(1)
 
 
-def _search(model: Model, states: int, depth: int, minutes: float | None, jobs: int) -> Found:
-    from strandline.chaos.explore.search import Limits
+def _search(model: Model, limits: Limits, jobs: int) -> Found:
     from strandline.chaos.explore.workers import explore as run
 
-    seconds = float("inf") if minutes is None else minutes * 60
     with _progress() as told:
-        return run(model, Limits(states, depth, seconds), jobs=jobs, told=told)
+        return run(model, limits, jobs=jobs, told=told)
 
 
 @contextmanager
@@ -230,6 +239,7 @@ def _tell_found(case: Case, found: Found, path: Trace | None, output: str) -> No
             "states": found.states,
             "steps": found.steps,
             "seconds": round(found.seconds, 2),
+            "memory_mb": round(found.memory_mb),
             "levels": [asdict(level) for level in found.levels],
             "path": None if path is None else facts(path),
             "replay": None if path is None else case.command(path.names),
@@ -241,7 +251,8 @@ def _tell_found(case: Case, found: Found, path: Trace | None, output: str) -> No
         figures = f"{level.new:>10,}  {level.states:>12,}  {level.steps:>12,}  {level.seconds:>8.1f}"
         click.echo(f"{level.depth:>5}  {figures}")
     rate = found.states / max(found.seconds, 0.001)
-    click.echo(f"{found.states:,} states, {found.steps:,} steps in {found.seconds:.1f} s ({rate:,.0f} states/s)")
+    figures = f"{found.states:,} states, {found.steps:,} steps in {found.seconds:.1f} s ({rate:,.0f} states/s)"
+    click.echo(f"{figures}, {found.memory_mb:,.0f} MB")
     if found.broken is None and found.complete:
         click.secho(f"every state within the bounds holds; the furthest lie {found.depth - 1} steps deep", fg="green")
     elif found.broken is None:

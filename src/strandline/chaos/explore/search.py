@@ -7,6 +7,7 @@ that its number divides, and hands states of the others over between two depths.
 
 from __future__ import annotations
 
+import resource
 import time
 from array import array
 from collections.abc import Iterator
@@ -22,11 +23,12 @@ PARTS_MAX = 400_000
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When to end, besides a violation: after so many states, at that depth, or after that time."""
+    """When to end, besides a violation: after so many states, at that depth, after that time, or at so much memory."""
 
     states: int = 1_000_000
     depth: int = 1_000
     seconds: float = float("inf")
+    memory_mb: float = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,8 @@ class Broken:
 
 @dataclass(slots=True)
 class Found:
-    """What a search came to. `complete`: there is no state within the bounds that was not met."""
+    """What a search came to. `complete`: there is no state within the bounds that was not met. `memory_mb`: the most
+    that its processes held."""
 
     levels: list[Level]
     states: int
@@ -59,6 +62,7 @@ class Found:
     complete: bool
     stopped: str = ""
     broken: Broken | None = None
+    memory_mb: float = 0.0
 
     @property
     def depth(self) -> int:
@@ -186,7 +190,8 @@ def search(model: Model, limits: Limits, told: Any = None) -> Found:
         for _ in shard.expand():
             if told is not None:
                 told(len(found.levels), ahead, shard.states, shard.steps)
-            found.stopped = reached(limits, len(found.levels), shard.states, time.monotonic() - began)
+            found.memory_mb = memory_mb()
+            found.stopped = reached(limits, len(found.levels), shard.states, time.monotonic() - began, found.memory_mb)
             if found.stopped:
                 break
         found.states, found.steps, found.seconds = shard.states, shard.steps, time.monotonic() - began
@@ -202,12 +207,19 @@ def search(model: Model, limits: Limits, told: Any = None) -> Found:
     return found
 
 
-def reached(limits: Limits, depth: int, states: int, seconds: float) -> str:
+def memory_mb() -> float:
+    """The most that this process has held, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def reached(limits: Limits, depth: int, states: int, seconds: float, held_mb: float) -> str:
     """Which limit is reached, or nothing."""
     if states >= limits.states:
         return f"the limit of {limits.states:,} states"
     if seconds >= limits.seconds:
         return f"the limit of {limits.seconds:,.0f} s"
+    if held_mb >= limits.memory_mb:
+        return f"the limit of {limits.memory_mb:,.0f} MB"
     return f"the limit of depth {limits.depth}" if depth >= limits.depth else ""
 
 

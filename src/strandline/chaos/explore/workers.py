@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from strandline.chaos.explore.model import Model
-from strandline.chaos.explore.search import Broken, Found, Level, Limits, Shard, chain, reached, search
+from strandline.chaos.explore.search import Broken, Found, Level, Limits, Shard, chain, memory_mb, reached, search
 
 _FORK = multiprocessing.get_context("fork")
+_STATES, _STEPS, _STOP, _KB = range(4)
+_FIELDS = 4
 _LOOK_S = 0.2
 """How often progress is looked at."""
 
@@ -33,10 +35,10 @@ def explore(model: Model, limits: Limits, *, jobs: int = 1, told: Any = None) ->
 
 
 class _Crew:
-    """The processes, and what they have counted: (states, steps, stop) each."""
+    """The processes, and what they have counted: (states, steps, stop, KB) each."""
 
     def __init__(self, model: Model, jobs: int, spool: Path) -> None:
-        self._counts = _FORK.RawArray("Q", 3 * jobs)
+        self._counts = _FORK.RawArray("Q", _FIELDS * jobs)
         self._pipes: list[Connection] = []
         self._processes = []
         for index in range(jobs):
@@ -51,23 +53,25 @@ class _Crew:
     def search(self, limits: Limits, told: Any) -> Found:
         began = time.monotonic()
         self._all("begin")
-        found = Found([], self._sum(0), 0, 0.0, complete=False)
+        found = Found([], self._sum(_STATES), 0, 0.0, complete=False)
         ahead = sum(self._all("ahead"))
         while ahead:
             depth = len(found.levels)
-            found.stopped = reached(limits, depth, self._sum(0), time.monotonic() - began)
+            found.memory_mb = self._sum(_KB) / 1024
+            found.stopped = self._reached(limits, depth, began)
             if found.stopped:
                 return found
 
             def watch(depth: int = depth, ahead: int = ahead) -> None:
                 if told is not None:
-                    told(depth, ahead, self._sum(0), self._sum(1))
-                found.stopped = found.stopped or reached(limits, depth, self._sum(0), time.monotonic() - began)
+                    told(depth, ahead, self._sum(_STATES), self._sum(_STEPS))
+                found.stopped = found.stopped or self._reached(limits, depth, began)
                 if found.stopped:
                     self._stop()
 
             broken = [one for one in self._all("expand", watch) if one is not None]
-            found.states, found.steps, found.seconds = self._sum(0), self._sum(1), time.monotonic() - began
+            found.states, found.steps, found.seconds = self._sum(_STATES), self._sum(_STEPS), time.monotonic() - began
+            found.memory_mb = self._sum(_KB) / 1024
             if broken:
                 met, violation = broken[0]
                 found.stopped = ""
@@ -77,11 +81,15 @@ class _Crew:
                 return found
             self._all("hand over", depth)
             self._all("take over", depth)
-            found.states = self._sum(0)
+            found.states = self._sum(_STATES)
             found.levels.append(Level(depth, ahead, found.states, found.steps, time.monotonic() - began))
             ahead = sum(self._all("ahead"))
         found.complete = True
         return found
+
+    def _reached(self, limits: Limits, depth: int, began: float) -> str:
+        seconds = time.monotonic() - began
+        return reached(limits, depth, self._sum(_STATES), seconds, self._sum(_KB) / 1024)
 
     def _all(self, order: str, *args: Any) -> list[Any]:
         """Every process does it; their answers."""
@@ -104,11 +112,11 @@ class _Crew:
         return found
 
     def _sum(self, which: int) -> int:
-        return sum(self._counts[which::3])
+        return sum(self._counts[which::_FIELDS])
 
     def _stop(self) -> None:
         for index in range(len(self._pipes)):
-            self._counts[3 * index + 2] = 1
+            self._counts[_FIELDS * index + _STOP] = 1
 
     def dismiss(self) -> None:
         """End the processes."""
@@ -142,13 +150,13 @@ def _obey(shard: Shard, order: str, args: list[Any], counts: Any, index: int) ->
         answer = shard.ahead
     elif order == "expand":
         for _ in shard.expand():
-            counts[3 * index], counts[3 * index + 1] = shard.states, shard.steps
-            if any(counts[2::3]):
+            _count(shard, counts, index)
+            if any(counts[_STOP::_FIELDS]):
                 break
         if shard.broken is not None:
             answer = shard.broken
-            for other in range(len(counts) // 3):
-                counts[3 * other + 2] = 1
+            for other in range(len(counts) // _FIELDS):
+                counts[_FIELDS * other + _STOP] = 1
     elif order == "hand over":
         shard.hand_over(args[0])
     elif order == "take over":
@@ -156,5 +164,11 @@ def _obey(shard: Shard, order: str, args: list[Any], counts: Any, index: int) ->
         shard.turn()
     else:
         answer = shard.parent(args[0])
-    counts[3 * index], counts[3 * index + 1] = shard.states, shard.steps
+    _count(shard, counts, index)
     return answer
+
+
+def _count(shard: Shard, counts: Any, index: int) -> None:
+    at = _FIELDS * index
+    counts[at + _STATES], counts[at + _STEPS] = shard.states, shard.steps
+    counts[at + _KB] = int(memory_mb() * 1024)
