@@ -86,14 +86,40 @@ class Preset:
     after: str = ""
 
 
+ALL_CRASH = (
+    "append 1; append 1; crash 3 0; fence 3; append 1 (slow sync 1) (slow sync 2); crash 1 0 torn; crash 2 0 torn"
+)
+"""Two records are committed, a third one is torn on both members of the ISR, and nobody lives."""
+
 PRESETS: dict[str, tuple[Preset, ...]] = {
     "quorum": (
-        Preset("small", "one epoch, a record, a crash: seconds", QuorumBounds(epochs=1, timeouts=2)),
+        Preset("small", "one epoch, a record, a crash, two timers: seconds", QuorumBounds(epochs=1, timeouts=2)),
         Preset("usual", "two epochs, a record, a crash, three timers: minutes", QuorumBounds()),
+        Preset(
+            "overtaken",
+            "two epochs, a record, two timers, a call that is given up, doubled or overtaken: minutes",
+            QuorumBounds(crashes=0, timeouts=2, network=1),
+        ),
     ),
     "partition": (
-        Preset("small", "one broker slow, one crash, two records: seconds", PartitionBounds()),
-        Preset("usual", "two brokers slow, one crash, two records: minutes", PartitionBounds(delays=2)),
+        Preset("small", "one broker slow once, one crash, two records: half a minute", PartitionBounds()),
+        Preset("usual", "a broker slow twice, one crash, two records: minutes", PartitionBounds(delays=2)),
+        Preset(
+            "crashes",
+            "two crashes, a disk that is ruined, a record: half a minute",
+            PartitionBounds(records=1, crashes=2, delays=0, rots=1, leader_epochs=3, changes=7),
+        ),
+        Preset(
+            "late",
+            "a frame, proposal or answer that is late or doubled, a broker fenced though it lives: half a minute",
+            PartitionBounds(records=1, crashes=0, network=1, fences=1, lags=0),
+        ),
+        Preset(
+            "all-crash",
+            "all have crashed and two logs are torn; a disk is ruined, another controller takes over: minutes",
+            PartitionBounds(records=3, crashes=0, delays=0, rots=1, failovers=1, lags=0, leader_epochs=3, changes=9),
+            after=ALL_CRASH,
+        ),
     ),
 }
 

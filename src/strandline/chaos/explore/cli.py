@@ -35,7 +35,7 @@ def explore() -> None:
     """Meet every state of the production cores within bounds, and check that none breaks an invariant.
 
     Seeds of the simulator sample schedules; here every order of messages, syncs, crashes and timers is tried, the
-    shortest first. What is explored, and what each bound means, stands in docs/exploring.md.
+    shortest first. What is explored, and what each bound means, stands in docs/testing.md.
     """
 
 
@@ -115,7 +115,8 @@ def partition(**options: Any) -> None:
 
     \b
     strandline explore partition --preset small
-    strandline explore partition --crashes 2 --delays 1 --minutes 10
+    strandline explore partition --preset all-crash --break member-in-doubt-does-not-wait
+    strandline explore partition --crashes 2 --delays 1 --minutes 10 --memory-mb 4000
     strandline explore partition --network 1 --fences 1 --break isr-instead-of-maximal
     """
     _run("partition", **options)
