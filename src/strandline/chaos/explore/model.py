@@ -26,6 +26,12 @@ class Violation(NamedTuple):
     message: str
 
 
+def refused(node: NodeId, error: Exception) -> Violation:
+    """A core has found by itself that something is wrong. Of what it says the first line: the same in each process."""
+    name = "CoreAssertion" if isinstance(error, AssertionError) else type(error).__name__
+    return Violation(name, f"{node}: {str(error).partition(chr(10))[0] or 'an assertion failed'}")
+
+
 class Step(NamedTuple):
     """One step from a state: what happens (see `Model.tell`), and the state after it or what it broke."""
 

@@ -9,7 +9,7 @@ from strandline.chaos.explore import partition_rules as rules
 from strandline.chaos.explore.broker_codec import broker_codec
 from strandline.chaos.explore.brokers import CLUSTER, Broker, no_loop
 from strandline.chaos.explore.controllers import as_replicas_see_it, carried_out
-from strandline.chaos.explore.model import FIRST_NODE, RENAMINGS, SHARED, State, Violation
+from strandline.chaos.explore.model import FIRST_NODE, RENAMINGS, SHARED, State, Violation, refused
 from strandline.chaos.explore.partition_rules import Look, World, look
 from strandline.chaos.explore.parts import Parts
 from strandline.controller.api import AlterPartitionReply
@@ -133,8 +133,7 @@ class Acts:
             with no_loop():
                 out = self._do(broker, node, event)
         except (AssertionError, FatalError, ProtocolError) as error:
-            violation = Violation(type(error).__name__, f"{node}: {error or 'an assertion failed'}")
-            return Outcome(0, None, violation)
+            return Outcome(0, None, refused(node, error))
         broker.settle(pending)
         after = look(broker)
         broken = rules.judge_step(node, before, after, broker.trouble)

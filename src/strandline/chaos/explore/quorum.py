@@ -19,6 +19,7 @@ from strandline.chaos.explore.model import (
     Step,
     View,
     Violation,
+    refused,
 )
 from strandline.chaos.explore.parts import Parts
 from strandline.chaos.explore.quorum_rules import History, Look, look
@@ -273,8 +274,7 @@ class QuorumModel:
         try:
             sent = _do(voter, event, call)
         except (AssertionError, FatalError) as error:
-            name = "FatalError" if isinstance(error, FatalError) else "CoreAssertion"
-            return Outcome(digest, (), {}, False, Violation(name, f"{node}: {error or 'an assertion failed'}"))
+            return Outcome(digest, (), {}, False, refused(node, error))
         violation = rules.judge_step(node, before, look(voter), sent, restarted=event[0] == "crash")
         new_role = voter.role_object is not role
         put = self.calls.put
