@@ -13,26 +13,26 @@ Bounds = QuorumBounds | PartitionBounds | str
 """Or the name of a preset of the partition."""
 
 
-def model_of(bounds: Bounds) -> Model:
-    """A model within bounds."""
+def model_of(bounds: Bounds, after: str = "") -> Model:
+    """A model within bounds, behind the steps `after`."""
     if isinstance(bounds, str):
         preset = preset_of("partition", bounds)
         return make_model("partition", preset.bounds, steps_of(preset.after))
-    return make_model("quorum" if isinstance(bounds, QuorumBounds) else "partition", bounds)
+    return make_model("quorum" if isinstance(bounds, QuorumBounds) else "partition", bounds, steps_of(after))
 
 
-def finds(mutant: str, bounds: Bounds, invariant: str, states: int = 60_000) -> None:
+def finds(mutant: str, bounds: Bounds, invariant: str, after: str = "") -> None:
     """The search meets a state that breaks `invariant`, and its path can be walked again. On the code as it is the same
     path breaks nothing: it cannot be walked to its end, or everything holds."""
     with without(mutant):
-        found = search(model_of(bounds), Limits(states=states))
+        found = search(model_of(bounds, after), Limits(states=60_000))
         assert found.broken is not None, f"{found.states} states, and nothing was broken"
-        model = model_of(bounds)
+        model = model_of(bounds, after)
         path = retrace(model, found.broken)
         assert path.violation == found.broken.violation
         assert found.broken.violation.invariant == invariant
-        assert walk(model_of(bounds), path.names).violation == path.violation
-    whole = model_of(bounds)
+        assert walk(model_of(bounds, after), path.names).violation == path.violation
+    whole = model_of(bounds, after)
     state = whole.starts()[0]
     for step in path.names:
         possible = dict(named(whole, state))

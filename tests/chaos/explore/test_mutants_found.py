@@ -47,6 +47,10 @@ def test_a_rule_of_the_quorum(mutant: str, bounds: Bounds, invariant: str) -> No
     ("mutant", "bounds", "invariant"),
     [
         ("counts-what-the-leader-has-not-synced", SLOW, "CommittedIsDurable"),
+        ("counts-what-a-follower-has-not-synced", SLOW, "CommittedIsDurable"),
+        ("truncate-to-high-watermark", SLOW, "LeaderCandidateCompleteness"),
+        ("longer-log-is-valid", SLOW, "LeaderCandidateCompleteness"),
+        ("watermark-falls", SLOW, "MonotonicHighWatermark"),
         ("new-leader-serves-everything", PartitionBounds(lags=0, records=1), "LeaderCandidateCompleteness"),
         ("isr-instead-of-maximal", LATE, "MaximalIsr"),
         ("rolls-back-on-a-definite-rejection", LATE, "MaximalIsr"),
