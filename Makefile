@@ -11,7 +11,7 @@ STAMP := $(VENV)/installed
 SEEDS ?= 200
 JOBS ?= 2
 
-.PHONY: fuzz sanitize help setup demo test lint docs bench interop sim explore mutants soak proto clean compose-test
+.PHONY: fuzz sanitize help setup demo test lint docs docs-run bench interop sim explore mutants soak proto clean compose-test
 
 help:
 	@echo "make demo          three nodes, a real data set, a killed leader, everything read back, Spark counts it"
@@ -19,6 +19,7 @@ help:
 	@echo "make test-long     every test"
 	@echo "make lint          ruff, mypy, import-linter, tidiness, the generated docs"
 	@echo "make docs          write the generated parts of docs/ anew"
+	@echo "make docs-run      every command and program of the pages, as typed in a fresh environment; PAGE=client: one page"
 	@echo "make bench         measure speed and memory, beside each peer that can be had"
 	@echo "make interop       other people's Kafka clients and tools, unmodified: one table, client by feature"
 	@echo "make sim SEEDS=200 simulate so many seeds; SEED=7 replays one"
@@ -59,6 +60,9 @@ lint: setup
 
 docs: setup
 	$(BIN)/python docs/generate.py
+
+docs-run: setup
+	$(BIN)/python -m pytest -q -ra tests/docs_run/pages.py $(if $(PAGE),-k $(PAGE))
 
 bench: setup
 	$(BIN)/python -m bench

@@ -111,7 +111,7 @@ class KafkaCluster:
             f"log.dirs={self._root}/d{node}\ndefault.replication.factor=3\nmin.insync.replicas=2\n"
             "offsets.topic.replication.factor=3\noffsets.topic.num.partitions=3\n"
             "transaction.state.log.replication.factor=3\ntransaction.state.log.min.isr=2\n"
-            "group.initial.rebalance.delay.ms=0\n"
+            "group.initial.rebalance.delay.ms=150\n"
             + "".join(f"{key}={value}\n" for key, value in self._settings.items())
         )
 

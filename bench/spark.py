@@ -121,7 +121,7 @@ def _pyspark_version() -> str:
     try:
         import pyspark
     except ImportError:
-        raise Unavailable("PySpark is not installed: pip install 'strandline[spark]'") from None
+        raise Unavailable("PySpark is not installed: pip install '.[spark]' in a checkout of Strandline") from None
     return str(pyspark.__version__)
 
 

@@ -10,7 +10,7 @@ from bench.fetched import need
 from interop import install
 from interop.connect import ConnectWorker
 from interop.driver import Driver, ProcessDriver
-from interop.features import CONNECT, FEATURES, Feature
+from interop.features import CONNECT, FEATURES, REPLICAS, Feature
 from interop.kcat import KcatDriver
 from interop.tools import KafkaTools
 
@@ -53,7 +53,7 @@ CLIENTS = (
     Client("confluent", lambda: program(install.python("confluent", ["confluent-kafka==2.16.1"]))),
     Client("kcat", kcat),
     Client("java", lambda: program([*install.java(), "Driver"])),
-    Client("java-tools", java_tools),
+    Client("java-tools", java_tools, (*FEATURES, REPLICAS)),
     Client("aiokafka", lambda: program(install.python("aiokafka_driver", ["aiokafka[snappy,lz4,zstd]==0.14.0"]))),
     Client(
         "kafka-python",

@@ -228,8 +228,20 @@ def out_of_range(world: World) -> None:
         world.fetch(topic, 1, offset=99)
 
 
+def replicas_verified(world: World) -> None:
+    """Every replica, read on its own broker by a debugging consumer, holds the same."""
+    topic = world.topic()
+    world.produce(topic, values(20))
+    told = world.client.call("verify_replicas", topic=topic, end=20)
+    assert told["complete"], told["said"]
+    assert "match" not in told["said"], told["said"]
+
+
 CONNECT = Feature("a file copied through a topic, worker killed", connect.copies_through_a_topic, frozenset({10, 11}))
 """What the application has to do."""
+
+REPLICAS = Feature("replicas verified (kafka-replica-verification)", replicas_verified)
+"""What one of Kafka's tools alone does."""
 
 GROUP_KEYS = frozenset({10, 11, 12, 13, 14})
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import base64
 import json
 import re
+import subprocess
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from interop.driver import ClientError, DriverGone, NotSupported, ProcessDriver, ToolDriver
 from interop.suite import ERROR_NAMES
+
+VERIFY_TIMEOUT_S = 60.0
 
 CLASSES = {
     "kafka-topics": "org.apache.kafka.tools.TopicCommand",
@@ -196,6 +200,31 @@ class KafkaTools(ToolDriver):
             raise NotSupported("tells errors of fetching to its log alone")
         where = ("--topic", topic, "--partition", str(partition), "--offset", str(offset))
         return {"records": self._consume(count, *where, "--command-property", "auto.offset.reset=none")}
+
+    def op_verify_replicas(self, topic: str, end: int) -> dict[str, Any]:
+        """Run kafka-replica-verification until it has compared every replica up to `end`; what it printed. It goes on
+        for ever, so it is a process of its own, and killed."""
+        tool = "org.apache.kafka.tools.ReplicaVerificationTool"
+        given = ("--broker-list", self._bootstrap, "--topics-include", topic, "--time", "-2")
+        compared = f"max lag is 0 for partition {topic}-"
+        said: list[str] = []
+        with subprocess.Popen(
+            [*self._command[:-1], tool, *given, "--report-interval-ms", "500"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            assert process.stdout is not None
+            timer = threading.Timer(VERIFY_TIMEOUT_S, process.kill)
+            timer.start()
+            for line in process.stdout:
+                said.append(line)
+                if compared in line and f"at offset {end} " in line:
+                    break
+            timer.cancel()
+            process.kill()
+        return {"said": "".join(said), "complete": bool(said) and compared in said[-1]}
 
     # Groups: the console consumer is a member while it runs, and commits when it ends
 

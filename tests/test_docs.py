@@ -63,3 +63,14 @@ def test_make_words_in_the_docs_exist() -> None:
     for page in PAGES:
         for word in re.findall(r"`make ([a-z-]+)|^make ([a-z-]+)", page.read_text(), re.MULTILINE):
             assert (word[0] or word[1]) in targets, f"{page.name}: make {word}"
+
+
+def test_nobody_is_sent_to_a_distribution_that_is_not_there() -> None:
+    """Strandline is not on PyPI: a page, a message or a program that says `pip install strandline` leads nowhere."""
+    listed = subprocess.run(
+        ["git", "ls-files", "*.md", "*.py", "*.toml"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for name in listed.stdout.splitlines():
+        for line in (ROOT / name).read_text().splitlines():
+            if name != "tests/test_docs.py":
+                assert not re.search(r"pip install (-\S+ )*['\"]?strandline(?![\w/])", line), f"{name}: {line}"

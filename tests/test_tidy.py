@@ -32,6 +32,7 @@ WORLD = {
     # The production twins of the ports, and the synchronous client's background loop: the edge of the world.
     "src/strandline/proto/system.py",
     "src/strandline/log/real_disk.py",
+    "src/strandline/log/real_lock.py",
     "src/strandline/log/sync_thread.py",
     "src/strandline/client/loop_thread.py",
 }
@@ -73,6 +74,23 @@ def test_functions_are_short() -> None:
     assert not long, f"split by step: {long}"
 
 
+AWAITED_TASKS = {
+    # Whoever makes these awaits them, or looks at their end: an error of theirs is somebody's.
+    "src/strandline/proto/tasks.py": 1,  # the helper itself
+    "src/strandline/replica/leader_stream.py": 1,
+    "src/strandline/replica/fetcher.py": 1,
+    "src/strandline/controller/broker_session.py": 1,
+    "src/strandline/controller/session_server.py": 1,  # of a TaskGroup
+    "src/strandline/cluster/coordinator/internal_topic.py": 1,
+    "src/strandline/cluster/kafka/connection.py": 1,
+    "src/strandline/cluster/service/base.py": 1,
+    "src/strandline/cluster/service/producer_ids.py": 1,
+    "src/strandline/cluster/broker_role.py": 2,
+    "src/strandline/cluster/internal/grpc_server.py": 1,
+    "src/strandline/cluster/run_node.py": 2,
+}
+
+
 def offences(names: list[str], banned: dict[str, str]) -> list[str]:
     found = []
     for name in names:
@@ -94,6 +112,17 @@ def test_a_node_reaches_the_world_through_its_ports() -> None:
     ]
     assert names
     assert not offences(names, BANNED_IN_NODE)
+
+
+def test_no_task_of_a_node_ends_unseen() -> None:
+    """Schedule 59: what nobody awaits is started by `proto.tasks.spawn`, which tells of its unforeseen end."""
+    folders = tuple(f"src/strandline/{folder}/" for folder in ("proto", "log", "replica", "controller", "cluster"))
+    made = {
+        name: len(re.findall(r"\b(?:create_task|ensure_future)\(", (ROOT / name).read_text()))
+        for name in sources()
+        if name.startswith(folders)
+    }
+    assert {name: count for name, count in made.items() if count} == AWAITED_TASKS
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

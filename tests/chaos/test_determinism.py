@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from itertools import count
+
+import pytest
 
 from strandline.chaos import selftest
+from strandline.chaos.scenario import ScenarioOptions
 
 PROCESSES = 20
 
@@ -38,9 +42,16 @@ def test_one_seed_gives_one_trace_in_twenty_processes() -> None:
     assert seen == {selftest.trace(11) + "\n"}
 
 
-def test_the_cluster_too() -> None:
+def with_services() -> int:
+    """A seed that has all of them."""
+    drawn = ((seed, ScenarioOptions.draw(seed).services) for seed in count())
+    return next(seed for seed, services in drawn if services is not None and services.copy and services.anew)
+
+
+@pytest.mark.parametrize("seed", [1, with_services()])
+def test_the_cluster_too(seed: int) -> None:
     """The production nodes, clients, listeners and logs: nothing of the process they run in reaches the run."""
-    seen = traces(["strandline.chaos.selftest", "1", "cluster"], processes=4)
+    seen = traces(["strandline.chaos.selftest", str(seed), "cluster"], processes=4)
     assert len(seen) == 1, seen
 
 

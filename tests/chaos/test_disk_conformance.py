@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from strandline.chaos.sim.disk import DiskPort
+from strandline.chaos.sim.disk_port import DiskPort
 from strandline.chaos.sim.process import Process
 from strandline.chaos.sim.world import World
 from strandline.log.disk import Disk, DiskError

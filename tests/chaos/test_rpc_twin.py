@@ -137,7 +137,8 @@ def test_streams_both_ways_and_their_end() -> None:
         for number in range(50):
             assert await stream.read() == b"FRAME %d" % number
         stream.close()
-        assert await stream.read() is None
+        with pytest.raises(RpcUnavailable):
+            await stream.read()
         await asyncio.sleep(0.1)
         with pytest.raises(RpcRejected):
             await ports.rpc.open_stream(SERVER, "/Nope", timeout_ms=100)

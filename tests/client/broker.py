@@ -65,6 +65,9 @@ class ScriptedCluster:
     topic_ids: dict[str, UUID] = field(default_factory=dict)
     offered: dict[Api, tuple[int, int]] = field(default_factory=lambda: dict(OFFERED))
     on_produce: Callable[[TopicPartition], Act] = lambda _: Act()
+    on_batch: Callable[[TopicPartition, bytes], Act] | None = None
+    """As `on_produce`, which sees no records."""
+    on_epoch_question: Callable[[TopicPartition], ErrorCode] = lambda _: ErrorCode.NONE
     requests: Counter[Api] = field(default_factory=Counter)
     next_producer_id: int = 1000
     appended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -195,11 +198,12 @@ class ScriptedCluster:
         topics, answered = [], True
         for topic in request.topic_data:
             name = self._name(topic)
-            entry = {"name": name, "topic_id": self.topic_ids.get(name), "partition_responses": []}
+            topic_id = getattr(topic, "topic_id", None) or self.topic_ids.get(name)
+            entry = {"name": name, "topic_id": topic_id, "partition_responses": []}
             topics.append(entry)
             for part in topic.partition_data:
                 where = TopicPartition(name, part.index)
-                act = self.on_produce(where)
+                act = self.on_produce(where) if self.on_batch is None else self.on_batch(where, part.records)
                 if act.delay_ms:
                     await asyncio.sleep(act.delay_ms / 1000)
                 answered = answered and act.answer
@@ -305,6 +309,7 @@ class ScriptedCluster:
                 part = self.partitions[TopicPartition(topic.topic, wanted.partition)]
                 epoch, end = part.log.end_offset_for_epoch(wanted.leader_epoch)
                 code = self._judge(node, part, wanted.current_leader_epoch)
+                code = code or self.on_epoch_question(TopicPartition(topic.topic, wanted.partition))
                 parts.append({"error_code": code, "partition": wanted.partition, "leader_epoch": epoch,
                               "end_offset": end})  # fmt: skip
             topics.append({"topic": topic.topic, "partitions": parts})
@@ -314,7 +319,7 @@ class ScriptedCluster:
         for attribute in ("name", "topic"):
             if getattr(topic, attribute, None):
                 return str(getattr(topic, attribute))
-        return next(name for name, topic_id in self.topic_ids.items() if topic_id == topic.topic_id)
+        return next((name for name, topic_id in self.topic_ids.items() if topic_id == topic.topic_id), "")
 
 
 def _message(api: Api, version: int, side: str) -> Any:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -13,7 +16,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from strandline.client import Admin
+from strandline.client import Admin, TopicPartition
 from strandline.client.commands import register
 from strandline.client.errors import UnknownTopic
 from tests.client.conftest import eventually
@@ -51,6 +54,9 @@ def topic(cluster: Any) -> Iterator[str]:
         admin.delete_topics([name])
 
 
+NO_RETENTION = "retention is not served yet, no record is deleted by itself (strandline topic trim deletes)"
+
+
 def test_a_topics_life(run: Run, topic: str) -> None:
     """S11: create, list, describe, alter, delete; each write first as a dry run that changes nothing."""
     dry = run("topic", "create", topic, "-p", "3", "--dry-run")
@@ -78,6 +84,7 @@ def test_a_topics_life(run: Run, topic: str) -> None:
         "dry_run": True,
         "partitions": {"before": 5, "after": 6},
         "configs": [{"name": "retention.ms", "operation": "set", "value": "7200000", "before": "604800000"}],
+        "without_effect": {"retention.ms": NO_RETENTION},
     }
     assert "would delete topic" in run("topic", "delete", topic, "--dry-run").stdout
     dry = json.loads(run("topic", "delete", topic, "--dry-run", "-o", "json").stdout)
@@ -106,18 +113,18 @@ def test_lines_become_records_and_records_lines(run: Run, topic: str) -> None:
     assert (json.loads(counted.stdout), counted.stderr) == (told, "")
     assert run("consume", topic, "-p", "1", "--from-beginning", "-e").stdout_bytes == b"first\nsecond\n\nlast\n"
     run("produce", topic, "-K", "=>", "-H", "by=me", "-q", stdin="schlüssel=>wert=>2\n".encode())
-    lines = run("consume", topic, "--from-beginning", "-e", "--json").stdout.splitlines()
+    lines = run("consume", topic, "--from-beginning", "-e", "-o", "json").stdout.splitlines()
     found = [record for record in map(json.loads, lines) if record["key"]]
     assert [(record["key"], record["value"], record["headers"]) for record in found] == [
         ("schlüssel", "wert=>2", [["by", "me"]])
     ]
     given = {"key": "k", "value": {"n": 1}, "headers": {"h": "v"}, "partition": 0, "timestamp_ms": 5_000}
     run("produce", topic, "--json", stdin=json.dumps(given).encode() + b"\n")
-    back = json.loads(run("consume", topic, "-p", "0", "--since", "5000", "-e", "--json", "-n", "1").stdout)
+    back = json.loads(run("consume", topic, "-p", "0", "--since", "5000", "-e", "-o", "json", "-n", "1").stdout)
     assert back["value"] is not None
     at = [
         json.loads(line)
-        for line in run("consume", topic, "-p", "0", "--offset", "0", "-e", "--json").stdout.splitlines()
+        for line in run("consume", topic, "-p", "0", "--offset", "0", "-e", "-o", "json").stdout.splitlines()
     ]
     assert {"partition": 0, "offset": at[-1]["offset"], "timestamp_ms": 5_000, "key": "k", "value": '{"n": 1}',
             "headers": [["h", "v"]]} in at  # fmt: skip
@@ -186,13 +193,65 @@ def test_the_cluster_and_its_quorum(run: Run, cluster: Any) -> None:
     assert f"leader {quorum['leader_id']} in epoch {quorum['leader_epoch']}" in table
 
 
+@pytest.mark.parametrize("group", [(), ("--group", "interrupted")], ids=["alone", "in a group"])
+def test_ctrl_c_ends_consume_quietly(run: Run, cluster: Any, topic: str, group: tuple[str, ...]) -> None:
+    """Exit code 130 and not a word (cli.md: 1 means refused); what was printed is out, and committed."""
+    run("topic", "create", topic)
+    run("produce", topic, stdin=b"one\ntwo\n")
+    words = [sys.executable, "-m", "strandline.cluster.cli.main", "consume", topic, "--from-beginning", *group]
+    with subprocess.Popen(
+        [*words, "-b", cluster.bootstrap], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["one\n", "two\n"]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert (process.stdout.read(), process.stderr.read()) == ("", "")
+    if group:
+        with Admin(cluster.bootstrap) as admin:
+            assert admin.list_group_offsets("interrupted")[TopicPartition(topic, 0)].offset == 2
+
+
+def completed(*words: str, bootstrap: str) -> list[str]:
+    """What bash is offered for the last of the words."""
+    environment = {
+        **os.environ,
+        "_STRANDLINE_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(["strandline", *words]),
+        "COMP_CWORD": str(len(words)),
+        "STRANDLINE_BOOTSTRAP": bootstrap,
+    }
+    program = [sys.executable, "-c", "from strandline.cluster.cli.main import main; main(prog_name='strandline')"]
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr == ""
+    return [line.removeprefix("plain,") for line in done.stdout.splitlines() if line]
+
+
+def test_topics_and_groups_are_completed(run: Run, cluster: Any, topic: str) -> None:
+    """TAB asks the cluster for names, as far as it can; without one it offers nothing, and says nothing."""
+    run("topic", "create", topic)
+    run("produce", topic, stdin=b"x\n")
+    run("consume", topic, "--group", f"{topic}-group", "--from-beginning", "-n", "1")
+    where = cluster.bootstrap
+    assert completed("topic", "describe", topic[:-1], bootstrap=where).count(topic) == 1
+    assert topic not in completed("topic", "describe", topic, "", bootstrap=where)
+    assert completed("consume", "-b", where, topic, bootstrap="127.0.0.1:1") == [topic]
+    assert completed("consume", topic, "--group", f"{topic}-", bootstrap=where) == [f"{topic}-group"]
+    assert completed("group", "describe", f"{topic}-g", bootstrap=where) == [f"{topic}-group"]
+    assert completed("config", "describe", "topic", topic, bootstrap=where) == [topic]
+    assert completed("config", "describe", "broker", "", bootstrap=where) == ["1", "2", "3"]
+    assert completed("topic", "describe", "", bootstrap="127.0.0.1:1") == []
+
+
 def test_settings_are_changed_and_put_back(run: Run, topic: str) -> None:
     run("topic", "create", topic)
     dry = run("config", "alter", "topic", topic, "-s", "retention.ms=7200000", "--dry-run").stdout
     assert dry == "retention.ms would be 7200000 (was 604800000)\n"
     told = run("config", "alter", "topic", topic, "-s", "retention.ms=7200000", "-o", "json").stdout
     change = {"name": "retention.ms", "operation": "set", "value": "7200000", "before": "604800000"}
-    assert json.loads(told) == {"topic": topic, "dry_run": False, "configs": [change]}
+    idle = {"retention.ms": NO_RETENTION}
+    assert json.loads(told) == {"topic": topic, "dry_run": False, "configs": [change], "without_effect": idle}
     eventually(lambda: "7200000" in run("config", "describe", "topic", topic, "-o", "json").stdout)
     assert "is now at its default (was 7200000)" in run("config", "alter", "topic", topic, "-d", "retention.ms").stdout
     eventually(lambda: "604800000" in run("config", "describe", "topic", topic, "--all").stdout)

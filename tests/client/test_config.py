@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+import typing
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from strandline import client
+from strandline.client import aio
+from strandline.client import settings as typed_settings
 from strandline.client.config import (
     AdminConfig,
+    CommonConfig,
     ConsumerConfig,
     ProducerConfig,
     duration_ms,
@@ -145,3 +154,54 @@ def test_the_documented_settings_are_current() -> None:
     """docs/client.md holds the generated table; `make docs` renews it."""
     page = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
     assert settings_table().strip() in page
+
+
+@pytest.mark.parametrize(
+    ("typed", "kind"),
+    [
+        (typed_settings.CommonSettings, CommonConfig),
+        (typed_settings.ProducerSettings, ProducerConfig),
+        (typed_settings.ConsumerSettings, ConsumerConfig),
+        (typed_settings.AdminSettings, AdminConfig),
+    ],
+)
+def test_a_type_checker_knows_every_setting(typed: Any, kind: type[CommonConfig]) -> None:
+    """The same names, and the same types (acks may be a number, too, as in Kafka's documentation)."""
+    assert typed.__optional_keys__ == {item.name for item in fields(kind)}
+    hints = {**typing.get_type_hints(typed)} | {"acks": str}
+    wanted = typing.get_type_hints(kind)
+    for name in typed.__optional_keys__:
+        assert hints[name] == wanted[name], name
+
+
+TYPED = """
+from strandline.client import Admin, Consumer, Producer
+from strandline.client import aio
+
+Producer("a", linger_ms=5, acks=1)
+Consumer("a", group_id="kitchen")
+Producer("a", linger_mz=5)
+Consumer("a", auto_offset_rest="earliest")
+aio.Consumer("a", enable_auto_commit="no")
+Admin("a", acks="all")
+"""
+
+
+def test_a_misspelt_setting_is_an_error_of_mypy(tmp_path: Path) -> None:
+    """`**settings: object` let every typo pass."""
+    program = tmp_path / "program.py"
+    program.write_text(TYPED)
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), str(program)]
+    environment = {**os.environ, "MYPYPATH": str(Path(typed_settings.__file__).parents[2])}
+    told = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False).stdout
+    lines = [int(line.split(":")[1]) for line in told.splitlines() if ": error:" in line]
+    assert lines == [7, 8, 9, 10], told
+    assert 'Unexpected keyword argument "linger_mz"' in told
+
+
+def test_dir_shows_what_there_is() -> None:
+    """Lazily loaded or not: TAB in an interpreter offers the names."""
+    assert {"Admin", "Consumer", "Producer", "KafkaError", "ProducerSettings"} <= set(dir(client))
+    assert {"Admin", "Consumer", "Producer"} <= set(dir(aio))
+    for name in client.__all__:
+        assert getattr(client, name) is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -80,7 +81,9 @@ def rounds(draw: st.DrawFn) -> Round:
     ends = draw(st.lists(OFFSETS, min_size=count, max_size=count))
     sequences = draw(st.lists(st.integers(0, 2**31 - 1), min_size=count, max_size=count))
     ranges = {number: (start, start + size) for number, (start, size) in sorted(starts.items())}
-    return Round(draw(st.integers(1, 2**40)), ranges, tuple(ends), tuple(sequences), 4001, 0, "source id", "target id")
+    return Round(
+        draw(st.integers(1, 2**40)), ranges, tuple(ends), tuple(sequences), 4001, 0, str(UUID(int=1)), str(UUID(int=2))
+    )
 
 
 @given(rounds())

@@ -158,7 +158,7 @@ def test_a_commit_that_waits_does_not_come_as_a_later_generation() -> None:
             generation = consumer.state.generation
             group = consumer._group
             assert group is not None
-            async with group._committing:  # as if one before waited for its coordinator
+            async with group.commits._in_turn:  # as if one before waited for its coordinator
                 consumer.commit_async({T0: 3}, lambda _, error: told.append(error))
                 other = Reader(env, enable_auto_commit=False)
                 while consumer.state.generation == generation or consumer.state.name != "stable":

@@ -11,7 +11,7 @@ import confluent_kafka
 import pytest
 from click.testing import CliRunner, Result
 
-from strandline.client import Admin, Consumer, ConsumerRecord, Producer, TopicPartition
+from strandline.client import Admin, Consumer, ConsumerRecord, NewTopic, Producer, TopicPartition
 from strandline.client.commands import register
 from strandline.client.errors import UnknownTopic
 from strandline.client.replay import GROUP as REPLAY_GROUP
@@ -180,6 +180,12 @@ def test_records_that_fail_die_and_are_brought_back_once(bootstrap: str, make_to
     again = json.loads(run(bootstrap, "dead-letters", "replay", topic, "-o", "json").output)
     assert (again["sent"], again["already"]) == (0, 1)
     assert "no dead letters" in run(bootstrap, "dead-letters", "list", topic).output
+    with Admin(bootstrap) as admin:  # as offsets.retention.minutes does, a week after the last replay
+        admin.delete_groups([REPLAY_GROUP])
+    assert "no dead letters" in run(bootstrap, "dead-letters", "list", topic).output
+    assert "would replay 0 dead letters" in run(bootstrap, "dead-letters", "replay", topic, "--dry-run").output
+    again = json.loads(run(bootstrap, "dead-letters", "replay", topic, "-o", "json").output)
+    assert (again["sent"], again["already"]) == (0, 2)
     with Consumer(bootstrap, **settings) as consumer:
         consumer.subscribe(topic)
         back: list[ConsumerRecord] = []
@@ -188,6 +194,34 @@ def test_records_that_fail_die_and_are_brought_back_once(bootstrap: str, make_to
     assert all(record.key == b"k" and record.headers[0] == ("h", b"1") for record in back)
     with Admin(bootstrap) as admin:
         admin.delete_topics([f"{topic}.dead"])
+
+
+def test_65_letters_of_topics_that_were_made_anew_are_replayed(bootstrap: str, make_topic: MakeTopic) -> None:
+    """The topic of dead letters is another one, and so is the origin: what was replayed into the old ones, from equal
+    offsets, counts for nothing."""
+    topic = make_topic()
+
+    def refuse(_record: ConsumerRecord) -> None:
+        raise ValueError("no")
+
+    for _ in range(2):
+        fill(bootstrap, topic, 3)
+        with Consumer(bootstrap, group_id=f"g-{topic}", auto_offset_reset="earliest") as consumer:
+            consumer.assign([(topic, 0)])
+            assert consumer.run(refuse, attempts=1, idle_s=3).dead_letters == 3
+        done = json.loads(run(bootstrap, "dead-letters", "replay", topic, "-o", "json").output)
+        assert (done["sent"], done["already"]) == (3, 0)
+        with Admin(bootstrap) as admin:
+            admin.delete_topics([f"{topic}.dead", topic])
+
+            def made() -> bool:
+                try:
+                    admin.create_topics([NewTopic(topic, 1, 3)])
+                except KafkaError:
+                    return False
+                return True
+
+            eventually(made)
 
 
 def test_group_commands(bootstrap: str, make_topic: MakeTopic) -> None:

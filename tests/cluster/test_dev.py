@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from strandline.client import Admin, NewTopic, Producer
+from strandline.client import Admin, ConfigResource, NewTopic, Producer
 from strandline.cluster.dev import DevCluster, DevError
 from strandline.cluster.dev_layout import PortTaken
 from strandline.proto.errors import ConfigError
@@ -170,3 +171,53 @@ def test_strandline_dev_for_programs(tmp_path: Path) -> None:
         process.kill()
         process.wait()
     until(lambda: all(gone(pid) for pid in pids))
+
+
+DIES_WHEN_READY = """
+import os, signal, sys
+from strandline.cluster.cli import dev
+from strandline.cluster.cli.main import main
+
+when, *words = sys.argv[1:]
+tell = dev._tell_ready
+
+def kill_node_1(cluster):
+    os.kill(cluster.pid(1), signal.SIGKILL)
+    while cluster.exit_code(1) is None:
+        pass
+
+def tell_and_kill(cluster, *args, **kwargs):
+    if when == "before":
+        kill_node_1(cluster)
+    tell(cluster, *args, **kwargs)
+    if when == "behind":
+        kill_node_1(cluster)
+
+dev._tell_ready = tell_and_kill
+main(words)
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "behind"])
+def test_a_node_that_dies_before_dev_first_looks_is_told(tmp_path: Path, when: str) -> None:
+    """It was ready, and dead when dev began to watch: its end was told by nobody, and who waited for it hung."""
+    words = ["dev", "--port-base", "0", "--output", "json", "--nodes", "2", "--data-dir", str(tmp_path)]
+    with subprocess.Popen(
+        [sys.executable, "-c", DIES_WHEN_READY, when, *words], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        assert [node["node_id"] for node in ready["nodes"]] == [1, 2]
+        until(lambda: bool(select.select([process.stdout], [], [], 0)[0]))
+        ended = json.loads(process.stdout.readline())
+        assert (ended["event"], ended["node_id"], ended["exit_code"]) == ("ended", 1, -signal.SIGKILL)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+
+
+def test_groups_of_dev_wait_a_moment_for_members(cluster: DevCluster) -> None:
+    """kafka-python's consumer forgets its assignment in a group that forms at once (1 of 10), with 150 ms in none."""
+    resource = ConfigResource("broker", "1")
+    with Admin(cluster.bootstrap) as admin:
+        values = {entry.name: entry.value for entry in admin.describe_configs([resource])[resource]}
+    assert values["group.initial.rebalance.delay.ms"] == "150"

@@ -11,10 +11,11 @@ from strandline.client.types import PartitionDescription, TopicDescription
 from strandline.cluster.config import NodeConfig
 from strandline.cluster.doctor import (
     Finding,
-    judge_cluster,
     judge_config,
     judge_consumer,
+    judge_crowds,
     judge_producer,
+    judge_quorum,
     judge_settings,
     judge_topic,
 )
@@ -103,8 +104,16 @@ def test_the_state_of_a_topic_is_judged_too() -> None:
 def test_a_cluster_of_one_and_a_crowded_broker() -> None:
     """One broker has one copy of everything; S19: too many partitions cost recovery time."""
     assert settings(judge_settings("broker 1", {}, brokers=1)) == ["1 broker"]
-    assert settings(judge_cluster(3, {1: 10}, 3)) == []
-    assert settings(judge_cluster(3, {1: 10, 2: 5000}, 1)) == ["1 controller", "5000 replicas"]
+    assert settings(judge_crowds(3, {1: 10})) == settings(judge_quorum(3)) == []
+    assert settings(judge_crowds(3, {1: 10, 2: 5000})) == ["5000 replicas"]
+    assert settings(judge_quorum(1)) == ["1 controller"]
+
+
+def test_a_setting_without_effect_is_named_in_a_file() -> None:
+    """What is set and does nothing is a finding of its own kind; what asks for nothing more than is done is none."""
+    [found] = judge_config(NodeConfig(SAFE | {"log.retention.ms": "3600000", "log.retention.bytes": "-1"}))
+    assert (found.kind, found.setting) == ("no effect", "log.retention.ms = 3600000")
+    assert "retention is not served yet" in found.loses
 
 
 def test_a_producers_settings_are_judged() -> None:

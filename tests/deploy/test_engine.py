@@ -105,16 +105,3 @@ def test_commands_are_bounded_and_their_errors_quoted(programs: Path) -> None:
             engine.docker("fail")
         with pytest.raises(EngineError, match=r"hang: no end after 0\.2 s"):
             engine.docker("hang", timeout_s=0.2)
-
-
-def test_a_client_that_can_build_is_chosen(programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new client without the buildx plugin cannot build with secrets; an old one further down PATH can."""
-    program(programs, "docker", SERVER.replace("20.10.24, build", "28.2.2, build") + '[ "$1" != buildx ]')
-    with pytest.raises(NoEngine, match=r"can build with secrets; found: Docker version 28\.2\.2"), Engine():
-        pass
-    old = tmp_path / "old"
-    old.mkdir()
-    program(old, "docker", SERVER)
-    monkeypatch.setenv("PATH", f"{programs}:{old}")
-    with Engine() as engine:
-        assert engine.client() == [str(old / "docker")]

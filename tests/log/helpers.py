@@ -11,7 +11,8 @@ from strandline.log.compression import Codec
 from strandline.log.config import LogConfig
 from strandline.log.disk import DiskError, DiskFull, File
 from strandline.log.partition_log import PartitionLog
-from strandline.log.real_disk import RealDisk, RealFile
+from strandline.log.real_disk import RealDisk
+from strandline.log.real_file import RealFile
 from strandline.log.records import Record, decode_records
 from strandline.log.recovery import LastLife, open_log
 from strandline.proto.ids import TopicPartition
@@ -60,11 +61,11 @@ class FailingDisk(RealDisk):
         """What the test set."""
         return self.boot
 
-    def sync_now(self, files: Sequence[File]) -> None:
+    def sync_now(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
         """Fails if told to."""
         if self.sync_error is not None:
             raise self.sync_error
-        super().sync_now(files)
+        super().sync_now(files, directories)
 
     async def sync(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
         """Fails if told to."""

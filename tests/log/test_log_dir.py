@@ -178,7 +178,7 @@ def test_what_a_checkpoint_promises_is_demanded(disk: FailingDisk, tmp_path: Pat
     segment.write_bytes(raw[: 7 * size] + bytes(size) + raw[8 * size :])
     log_dir = opened(disk, path)
     assert log_dir.logs[TP].log_end_offset == 7
-    assert (Path(path) / ".boot-id").read_text() == "boot-3"
+    assert (Path(path) / ".boot-id").read_text() == "recovered.boot.id=boot-3\nused.boot.id=boot-3\n"
 
 
 def test_truncation_lowers_the_checkpoint_first(disk: FailingDisk, tmp_path: Path) -> None:

@@ -113,15 +113,13 @@ class Lives:
 
     async def live(self, ports: Ports) -> None:
         if not self.formatted:
-            if not ports.disk.exists("/d/meta.properties"):
-                format_log_dir(ports.disk, "/d", "c", NodeId(1), UUID(int=1))
-            self.formatted = True
+            await self.format(ports)
         log_dir = LogDir.open(ports.disk, "/d", ports.clock, self.config)
         assert log_dir.offline == {}, f"refused: {log_dir.offline}"
         logs = {tp: self.check(tp, log_dir) for tp in TPS}
         self.power_lost = False
         failed: list[Any] = []
-        syncer = Syncer(ports.disk, self.synced, lambda *what: failed.append(what))
+        syncer = Syncer(ports.disk, self.synced, lambda *what: failed.append(what), failed.append)
         for _ in range(self.rng.randint(0, 40)):
             for tp in TPS:
                 self.step(self.expected[tp], logs[tp], log_dir)
@@ -136,6 +134,12 @@ class Lives:
             log_dir.close(3)
             for tp in TPS:
                 self.expected[tp].guaranteed = self.expected[tp].end
+
+    async def format(self, ports: Ports) -> None:
+        """Once."""
+        if not ports.disk.exists("/d/meta.properties"):
+            format_log_dir(ports.disk, "/d", "c", NodeId(1), UUID(int=1))
+        self.formatted = True
 
     def synced(self, logs: list[PartitionLog]) -> None:
         for log in logs:

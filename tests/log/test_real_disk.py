@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import os
-from collections.abc import Callable
+import resource
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import strandline.log.real_disk as module
-from strandline.log.disk import DiskError, DiskFull, read_file, write_file_durably
-from strandline.log.real_disk import FSYNC_MANY, RealDisk
+from strandline.log.disk import DiskError, DiskFull, DiskPoisoned, read_file, write_file_durably
+from strandline.log.real_disk import RealDisk
+from strandline.log.real_file import RealFile
+from strandline.log.real_sync import SYNC_MANY, load_syncfs, syncfs_reports_errors
+from strandline.proto.errors import DirectoryInUse
 from tests.log.helpers import FailingDisk
 
 
 def failing(number: int) -> Callable[..., None]:
     """A system call that fails."""
 
-    def call(*_: object) -> None:
+    def call(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number))
 
     return call
@@ -78,7 +88,7 @@ def test_descriptors_come_and_go(tmp_path: Path) -> None:
     disk.close()
 
 
-@pytest.mark.parametrize("count", [1, FSYNC_MANY + 1])
+@pytest.mark.parametrize("count", [1, SYNC_MANY + 1])
 def test_group_sync(disk: FailingDisk, tmp_path: Path, count: int) -> None:
     """Few files one by one, many at once; closing a file while its sync runs is fine, and so is a deleted directory."""
     disk.mkdir(f"{tmp_path}/gone")
@@ -125,27 +135,25 @@ def test_a_failed_sync_poisons_the_file(disk: FailingDisk, tmp_path: Path, monke
 def test_a_failed_sync_of_many_poisons_the_disk(tmp_path: Path) -> None:
     """syncfs tells of the whole file system: nothing on it can be trusted after an error."""
     disk = RealDisk()
-    files = [disk.open(f"{tmp_path}/{i}", create=True) for i in range(FSYNC_MANY + 1)]
-    works, disk._syncfs = disk._syncfs, failing(errno.EIO)
-    with pytest.raises(OSError, match="Input/output"):
+    files = [disk.open(f"{tmp_path}/{i}", create=True) for i in range(SYNC_MANY + 1)]
+    assert disk._syncfs is not None
+    disk._syncfs = failing(errno.EIO)
+    with pytest.raises(DiskPoisoned, match="syncfs"):
         asyncio.run(disk.sync(files))
-    assert works is not None
-
-    def syncfs(fd: int, path: str) -> None:
-        raise DiskError(errno.EIO, "syncfs", path)
-
-    disk._syncfs = syncfs
-    with pytest.raises(DiskError):
-        asyncio.run(disk.sync(files))
-    disk._syncfs = works
     attempts: list[Callable[[], object]] = [
         lambda: asyncio.run(disk.sync(files[:1])),
         lambda: disk.sync_now(files[:1]),
         lambda: disk.sync_dir(str(tmp_path)),
+        lambda: disk.open(f"{tmp_path}/0").pwrite(b"x", 0),
+        lambda: disk.open(f"{tmp_path}/another", create=True),
+        lambda: disk.rename(f"{tmp_path}/0", f"{tmp_path}/another"),
+        lambda: disk.unlink(f"{tmp_path}/0"),
+        lambda: asyncio.run(disk.unlink_slowly(f"{tmp_path}/0")),
     ]
     for refused in attempts:
-        with pytest.raises(DiskError, match="earlier sync"):
+        with pytest.raises(DiskPoisoned, match="earlier sync"):
             refused()
+    assert sorted(os.listdir(tmp_path)) == [str(i) for i in range(SYNC_MANY + 1)]
     disk.close()
 
 
@@ -225,3 +233,248 @@ def test_boot_id(tmp_path: Path) -> None:
     assert first.boot_id() == second.boot_id() != ""
     first.close()
     second.close()
+
+
+def test_a_sync_without_room_is_no_full_disk(
+    disk: FailingDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ENOSPC told by a sync has dropped what it was to write: nothing that a smaller write would mend."""
+    syncs: list[Callable[[RealFile], object]] = [
+        lambda file: disk.sync_now([file]),
+        lambda file: asyncio.run(disk.sync([file])),
+    ]
+    for number, sync in enumerate(syncs):
+        file = disk.open(f"{tmp_path}/{number}", create=True)
+        monkeypatch.setattr(os, "fdatasync", failing(errno.ENOSPC))
+        with pytest.raises(DiskError) as caught:
+            sync(file)
+        assert type(caught.value) is DiskError
+        monkeypatch.undo()
+        with pytest.raises(DiskError, match="failed sync"):
+            file.pwrite(b"x", 0)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.EMFILE, errno.EROFS])
+def test_whatever_the_system_refuses_is_a_disk_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """No caller of the port knows OSErrors: one that slipped through would end a task that nobody watches."""
+    disk = RealDisk()
+    file = disk.open(f"{tmp_path}/a", create=True)
+    path = str(tmp_path)
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("open", lambda: disk.open(file.path)),
+        ("open", lambda: disk.sync_dir(path)),
+        ("open", lambda: asyncio.run(disk.sync([], [path]))),
+        ("open", lambda: asyncio.run(disk.unlink_slowly(file.path))),
+        ("stat", lambda: disk.exists(file.path)),
+        ("listdir", lambda: disk.listdir(path)),
+        ("unlink", lambda: disk.unlink(file.path)),
+        ("rmdir", lambda: disk.rmdir(path)),
+        ("rename", lambda: disk.rename(file.path, f"{path}/b")),
+        ("makedirs", lambda: disk.mkdir(f"{path}/d")),
+        ("statvfs", lambda: disk.free_bytes(path)),
+        ("statvfs", lambda: disk.total_bytes(path)),
+        ("fstat", file.size),
+        ("open", lambda: disk.lock(path)),
+    ]
+    for name, call in calls:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, failing(number))
+            with pytest.raises(DiskError) as caught:
+                call()
+            assert caught.value.errno == number
+            assert caught.value.filename
+    disk.sync_dir(path)
+    disk.close()
+
+
+def test_without_locks_nothing_starts(disk: FailingDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that cannot keep a second process out is refused, with the reason."""
+    monkeypatch.setattr(fcntl, "flock", failing(errno.ENOLCK))
+    with pytest.raises(DiskError, match="has no locks"):
+        disk.lock(str(tmp_path))
+
+
+def test_the_last_descriptor(tmp_path: Path) -> None:
+    """EMFILE: idle files give theirs up, and the call succeeds; a dirty one never does."""
+    disk = RealDisk()
+    idle = [disk.open(f"{tmp_path}/{i}", create=True) for i in range(20)]
+    dirty = disk.open(f"{tmp_path}/dirty", create=True)
+    dirty.pwrite(b"x", 0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    disk.mkdir(f"{tmp_path}/d")
+    clean = disk.open(f"{tmp_path}/clean", create=True)
+
+    async def syncs() -> None:
+        await disk.sync([dirty], [str(tmp_path), f"{tmp_path}/d"])
+
+    calls: list[Callable[[], object]] = [
+        lambda: disk.open(f"{tmp_path}/more", create=True),
+        lambda: disk.sync_dir(str(tmp_path)),
+        lambda: disk.sync_now([clean], [str(tmp_path)]),
+        lambda: runner.run(syncs()),
+    ]
+    with asyncio.Runner() as runner:
+        runner.get_loop()
+        for call in calls:
+            for file in idle:
+                file.size()
+            assert all(file.fd >= 0 for file in idle)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (next_descriptor(), hard))
+            try:
+                call()
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            assert all(file.fd < 0 for file in idle)
+            assert dirty.fd >= 0
+        disk.sync_now(idle[:1])
+        idle[0].pwrite(b"x", 0)
+        for file in idle[1:]:
+            file.pwrite(b"x", 0)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (next_descriptor(), hard))
+        try:
+            with pytest.raises(DiskError) as caught:
+                open_many(disk, f"{tmp_path}/none")
+            assert caught.value.errno == errno.EMFILE
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    disk.sync_now(idle)
+    disk.close()
+
+
+def open_many(disk: RealDisk, path: str) -> None:
+    """More files than there are descriptors, none of which can give its own up."""
+    for number in range(100):
+        disk.open(f"{path}-{number}", create=True).pwrite(b"x", 0)
+
+
+def next_descriptor() -> int:
+    """The number that the next descriptor of this process would have."""
+    fd = os.open("/", os.O_RDONLY)
+    os.close(fd)
+    return fd
+
+
+def test_descriptors_stay_while_a_thread_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The caller of a sync or a cold read is cancelled and the file closed: its number must not come to mean another
+    file under the thread."""
+    disk = RealDisk()
+    go, seen = threading.Event(), threading.Semaphore(0)
+    fdatasync, pread = os.fdatasync, os.pread
+
+    def held_sync(fd: int) -> None:
+        seen.release()
+        go.wait(30)
+        fdatasync(fd)
+
+    def held_pread(fd: int, size: int, position: int) -> bytes:
+        seen.release()
+        go.wait(30)
+        return pread(fd, size, position)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        file = disk.open(f"{tmp_path}/a", create=True)
+        file.pwrite(b"x", 0)
+        disk.sync_now([file])
+        monkeypatch.setattr(os, "fdatasync", held_sync)
+        monkeypatch.setattr(os, "pread", held_pread)
+        works: list[Callable[[], Coroutine[Any, Any, object]]] = [
+            lambda: disk.sync([file]),
+            lambda: disk.pread_cold(file, 1, 0),
+        ]
+        for work in works:
+            go.clear()
+            task = asyncio.ensure_future(work())
+            await loop.run_in_executor(None, seen.acquire)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            file.close()
+            assert file.pins == 1
+            assert file.fd >= 0
+            go.set()
+            async with asyncio.timeout(30):
+                while file.pins:
+                    await asyncio.sleep(0.001)
+            assert file.fd < 0
+        monkeypatch.undo()
+
+    asyncio.run(main())
+    disk.close()
+
+
+def test_syncfs_only_where_it_tells_the_truth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before Linux 5.8 it returned 0 over pages that were lost; unknown kernels are not believed either."""
+    tells = {"5.8.0": True, "5.10.0-28-amd64": True, "6.1": True, "5.7.19": False, "4.19.0": False, "what": False}
+    assert {release: syncfs_reports_errors(release) for release in tells} == tells
+    real = os.uname()
+    for release, there in (("5.7.19", False), ("6.1.0", True)):
+        monkeypatch.setattr(os, "uname", lambda release=release: SimpleNamespace(sysname="Linux", release=release))
+        assert (load_syncfs() is not None) is there
+    monkeypatch.undo()
+    assert real.sysname != "Linux" or load_syncfs() is not None
+
+
+def test_many_are_synced_by_their_file_system(tmp_path: Path) -> None:
+    """syncfs covers one file system: what lies on another is synced by itself, and neither is forgotten. The descriptor
+    that asks is one that was open before anything was written."""
+    disk = RealDisk()
+    asked: list[int] = []
+    synced: list[str] = []
+    disk._syncfs = asked.append
+    many = [disk.open(f"{tmp_path}/{i}", create=True) for i in range(SYNC_MANY + 1)]
+    few = [disk.open(f"{tmp_path}/few-{i}", create=True) for i in range(2)]
+    for file in few:
+        file.device = -1
+    names = {file.fd: file.path.rpartition("/")[2] for file in (*many, *few)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fdatasync", lambda fd: synced.append(names[fd]))
+        asyncio.run(disk.sync([*many, *few], [str(tmp_path)]))
+        assert asked == [disk._anchors[many[0].device]]
+        assert synced == ["few-0", "few-1"]
+        disk._syncfs = None
+        synced.clear()
+        asyncio.run(disk.sync([*many, *few]))
+        assert len(synced) == len(many) + len(few)
+    disk.close()
+
+
+HOLDER = """
+import sys, time
+from strandline.log.real_disk import RealDisk
+from strandline.log.real_file import RealFile
+lock = RealDisk().lock(sys.argv[1])
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_lock_ends_with_its_process(disk: FailingDisk, tmp_path: Path) -> None:
+    """SIGKILL: the kernel lets it go. Until then whoever comes is told the directory, the process and its command."""
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdin is not None
+    assert holder.stdout is not None
+    try:
+        assert holder.stdout.readline() == b"locked\n"
+        with pytest.raises(DirectoryInUse) as caught:
+            disk.lock(str(tmp_path))
+        said = str(caught.value)
+        assert str(tmp_path) in said
+        assert f"process {holder.pid} (" in said
+        assert "import sys, time" in said
+        assert "Stop that process" in said
+        (tmp_path / ".lock").write_text(f"pid={holder.pid}\nhost=elsewhere\nsince=0\n")
+        with pytest.raises(DirectoryInUse, match=f"process {holder.pid} of elsewhere, since 1970"):
+            disk.lock(str(tmp_path))
+        (tmp_path / ".lock").write_text("")
+        with pytest.raises(DirectoryInUse, match="another process uses"):
+            disk.lock(str(tmp_path))
+    finally:
+        holder.kill()
+        holder.wait()
+        holder.stdin.close()
+        holder.stdout.close()
+    disk.lock(str(tmp_path)).release()

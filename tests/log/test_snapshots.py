@@ -99,7 +99,7 @@ def test_a_snapshot_survives_a_power_cut(seed: int, written_at: str) -> None:
         if written_at == "roll":
             log.roll()
             failed: list[Any] = []
-            syncer = Syncer(ports.disk, lambda logs: None, lambda *what: failed.append(what))
+            syncer = Syncer(ports.disk, lambda logs: None, lambda *what: failed.append(what), failed.append)
             syncer.mark(log)
             await syncer.drain()
             assert not failed

@@ -46,12 +46,17 @@ class Scene:
         self.disk = HeldDisk()
         self.logs = [open_test_log(self.disk, tmp_path / name) for name in ("a-0", "b-0")]
         self.synced: list[list[tuple[int, int]]] = []
-        self.failed: list[tuple[list[PartitionLog], DiskError]] = []
-        self.syncer = Syncer(self.disk, self.on_synced, lambda logs, error: self.failed.append((logs, error)))
+        self.failed: list[tuple[list[PartitionLog], OSError]] = []
+        self.fatal: list[BaseException] = []
+        self.syncer = Syncer(self.disk, self.on_synced, self.on_failed, self.fatal.append)
 
     def on_synced(self, logs: list[PartitionLog]) -> None:
         """Notes (log, durable offset)."""
         self.synced.append([(self.logs.index(log), int(log.durable_offset)) for log in logs])
+
+    def on_failed(self, logs: list[PartitionLog], error: OSError) -> None:
+        """Notes both."""
+        self.failed.append((logs, error))
 
     async def begin(self) -> None:
         """Wait until a sync has started."""

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from strandline.chaos.sim.disk import DiskConfig
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.ids import NodeId, TopicPartition
+from strandline.proto.ids import LeaderEpoch, NodeId, TopicPartition
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.states import AppendOutcome, ReadOutcome, ReplicaConfig, ReplicaStatus, Role
 from tests.replica.helpers import TP, batch
@@ -92,6 +92,7 @@ def test_a_follower_that_is_cut_off_leaves_and_comes_back() -> None:
         await scene.until(lambda: len(scene.isr()) == 3)
         assert (await scene.append()).synced_replicas == (1, 2, 3)
         counters = scene.manager(1).counters
+        await scene.until(lambda: counters.isr_expands > 0)
         assert scene.manager(1).replicated_out_bytes >= 2 * scene.manager(2).counters.replicated_in_bytes > 0
         assert (counters.isr_shrinks, counters.isr_expands) == (1, 1)
 
@@ -272,9 +273,12 @@ async def lose_committed(scene: Scene, *, unclean: bool) -> None:
     scene.broker(3).reach()
     scene.world.partition("n1", "n3")
     await scene.world.sleep_ms(300)
-    scene.cluster.controller.elect_uncleanly(TP, THREE)
-    if not unclean:
-        scene.cluster.controller.change(TP, recovering=False)
+    controller = scene.cluster.controller
+    if unclean:
+        controller.elect_uncleanly(TP, THREE)
+    else:
+        epoch = LeaderEpoch(controller.state(TP).leader_epoch + 1)
+        controller.change(TP, leader=THREE, isr=(THREE,), leader_epoch=epoch)
     scene.world.heal()
 
 

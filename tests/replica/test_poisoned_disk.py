@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from strandline.log.disk import DiskError
+import pytest
+
+from strandline.log import real_disk
+from strandline.log.disk import DiskPoisoned
 from strandline.proto.error_codes import ErrorCode
 from tests.replica.helpers import TP, batch, running
 
 
-def test_a_disk_that_syncs_nothing_any_more_stops_the_node(tmp_path: Path) -> None:
+def test_a_disk_that_syncs_nothing_any_more_stops_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Schedule 56: one log that fails is that partition's affair; a disk that refuses every sync is the node's."""
 
     async def scenario() -> None:
@@ -18,10 +21,15 @@ def test_a_disk_that_syncs_nothing_any_more_stops_the_node(tmp_path: Path) -> No
             cluster.create(replicas=(1,), min_insync_replicas=1)
             broker = cluster[1]
             await broker.append(TP, batch(b"a"))
-            broker.disk._poison = DiskError(5, "Input/output error", "")
+
+            def fail(*_: object) -> None:
+                raise DiskPoisoned(5, "Input/output error", "")
+
+            monkeypatch.setattr(real_disk, "sync_group", fail)
             outcome = await broker.append(TP, batch(b"b"))
             assert outcome.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
             assert "the disk refuses to sync" in str(broker.fatal.pop())
-            broker.disk._poison = None
+            monkeypatch.undo()
+            broker.disk.poison = None
 
     asyncio.run(scenario())

@@ -78,7 +78,7 @@ def test_every_program_and_a_leader_are_killed_and_all_is_complete(own: DevClust
     planes is killed, and records arrive a second time."""
     if shutil.which("java") is None:
         pytest.skip("Java is not installed")
-    pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'strandline[spark]'")
+    pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
     dead: list[int] = []
 
     def kill_the_leader() -> None:

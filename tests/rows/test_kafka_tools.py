@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -12,6 +14,7 @@ import pytest
 from confluent_kafka import Producer
 from interop.tools import KafkaTools
 
+from strandline.client import Admin, OffsetAndMetadata
 from strandline.cluster.dev import DevCluster
 from tests.rows.foreign import kafka_tools
 from tests.rows.helpers import eventually, make_topic
@@ -96,3 +99,38 @@ def test_lag_state_and_resets_by_kafka_consumer_groups(cluster: DevCluster, tool
     assert reset("--shift-by", "-3", "--execute") == "17"
     assert reset("--to-earliest", "--execute") == "0"
     assert reset("--shift-by", "5", "--dry-run") == "5"
+
+
+def test_63_committed_offsets_in_the_eyes_of_kafkas_tools(cluster: DevCluster, tools: KafkaTools) -> None:
+    """The console consumer's formatter of offsets reads what a coordinator has stored: offset, metadata and, as Kafka
+    4.1 and later have it, the id of the topic."""
+    make_topic(cluster, "tool-stored", 1)
+    where = ("tool-stored", 0)
+    with Admin(cluster.bootstrap) as admin:
+        [described] = admin.describe_topics(["tool-stored"])
+        admin.alter_group_offsets("tool-keepers", {where: OffsetAndMetadata(7, "noted")})
+    assert described.topic_id is not None
+    kafkas = base64.urlsafe_b64encode(described.topic_id.bytes).decode().rstrip("=")
+    topic, beginning = ("--topic", "__consumer_offsets"), ("--from-beginning", "--timeout-ms", "5000")
+    shown = tools.both(
+        "kafka-console-consumer",
+        *topic,
+        *beginning,
+        "--formatter",
+        "org.apache.kafka.tools.consumer.OffsetsMessageFormatter",
+    )
+    begins = [place.start() for place in re.finditer(r'\{"key":', shown)]
+    found = [json.JSONDecoder().raw_decode(shown, at)[0] for at in begins]
+    [line] = [one for one in found if one["key"]["data"]["group"] == "tool-keepers"]
+    assert line["key"]["data"] == {"group": "tool-keepers", "topic": "tool-stored", "partition": 0}
+    value = line["value"]["data"]
+    assert (line["value"]["version"], value["offset"], value["metadata"], value["topicId"]) == (4, 7, "noted", kafkas)
+
+
+def test_replicas_verified_by_kafkas_own_tool(cluster: DevCluster, tools: KafkaTools) -> None:
+    """`kafka-replica-verification` reads every replica on its own broker (replica id -2), and finds them equal."""
+    make_topic(cluster, "tool-verified", 1)
+    send(cluster, "tool-verified", 50)
+    told = tools.op_verify_replicas("tool-verified", 50)
+    assert told["complete"], told["said"]
+    assert "match" not in told["said"], told["said"]

@@ -97,6 +97,13 @@ def test_a_board_serves_while_it_consumes(cluster: DevCluster, capsys: pytest.Ca
     assert answers[-1] == {f"dish {number}": len(range(number, 40_000, 7)) for number in range(7)}
 
 
+def test_the_board_loads_the_client_before_its_loop_runs() -> None:
+    """The client's classes are loaded when they are first named: in the loop that held every request for some 50 ms."""
+    code = "import sys, board; print('strandline.client.aio.consumer' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=RECIPES, capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
+
+
 # ---------------------------------------------------------------- S119
 
 LOW_JOBS = 5_000

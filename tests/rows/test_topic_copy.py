@@ -89,6 +89,31 @@ def test_s17_a_copy_has_every_record_once_and_each_key_in_order(cluster: DevClus
     assert "caught up" in run(cluster, "group", "describe", "strandline-copy.orders.orders2").stdout
 
 
+def test_a_dry_run_tells_what_a_copy_would_do_and_changes_nothing(cluster: DevCluster) -> None:
+    """cli.md: every command that changes something has --dry-run. The target that would be made, what would be read and
+    what would be refused; before, between and behind runs."""
+    create(cluster.bootstrap, "dry", 2, configs={"max.message.bytes": "5000000"})
+    send_all(cluster, "dry", [b"%d" % number for number in range(10)], 1)
+    words = ("topic", "copy", "dry", "dry2", "--partitions", "4", "--dry-run")
+    told = run(cluster, *words).stdout
+    assert "would create topic dry2: 4 partitions, settings: max.message.bytes=5000000" in told
+    assert "would copy 10 offsets of dry to dry2 (4 partitions)" in told
+    document = json.loads(run(cluster, *words, "-o", "json").stdout)
+    assert (document["creates"], document["records"], document["dry_run"]) == (True, 10, True)
+    with Admin(cluster.bootstrap) as admin:
+        assert "dry2" not in admin.list_topics()
+        assert admin.list_group_offsets("strandline-copy.dry.dry2") == {}
+    assert "INVALID_REPLICATION_FACTOR" in run(cluster, *words, "--replication", "9", expect=1).stderr
+    assert not any("dry2" in line for line in run(cluster, "group", "list").stdout.splitlines())
+    run(cluster, *words[:-1])
+    send_all(cluster, "dry", [b"new"], 0)
+    told = run(cluster, *words).stdout
+    assert "would create" not in told
+    assert "would copy 1 offset of dry to dry2" in told
+    assert "is there with 4 partitions, not 5" in run(cluster, *words[:5], "5", "--dry-run", expect=1).stderr
+    assert "copied 1 record" in run(cluster, *words[:-1]).stdout
+
+
 def test_times_that_the_broker_gave_become_the_records_own(cluster: DevCluster) -> None:
     """LogAppendTime in the source: the copy keeps those times; a target that would give new ones is refused."""
     create(cluster.bootstrap, "stamped-by-brokers", 1, configs={"message.timestamp.type": "LogAppendTime"})

@@ -22,7 +22,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'strandline[spark]'")
+    pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
     if shutil.which("java") is None:
         pytest.skip("Java is not installed")
     from pyspark.sql import SparkSession

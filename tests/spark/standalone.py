@@ -50,14 +50,17 @@ class Job:
 
 
 class Standalone:
-    """One master, some workers of one core each. Everything they write lies in `root`."""
+    """One master, some workers of one core each. Everything they write lies in `root`.
 
-    def __init__(self, root: Path, workers: int = 2) -> None:
+    `hosts` are the workers' names: Spark runs two attempts at a task at the same time on different hosts alone.
+    """
+
+    def __init__(self, root: Path, hosts: Sequence[str] = (HOST, HOST)) -> None:
         import pyspark
 
         self._home = Path(pyspark.__path__[0])
         self._root = root
-        self._workers = workers
+        self._hosts = hosts
         self._processes: list[subprocess.Popen[bytes]] = []
         self._submitted = 0
         self._port, self._web = free_ports(2)
@@ -79,8 +82,8 @@ class Standalone:
         self._root.mkdir(parents=True, exist_ok=True)
         master = ["--host", HOST, "--port", str(self._port), "--webui-port", str(self._web)]
         self._spawn("master", "org.apache.spark.deploy.master.Master", *master)
-        worker = ["--host", HOST, "--webui-port", "0", "--cores", "1", "--memory", "1g"]
-        for number in range(self._workers):
+        for number, host in enumerate(self._hosts):
+            worker = ["--host", host, "--webui-port", "0", "--cores", "1", "--memory", "1g"]
             work = str(self._root / f"work-{number}")
             name = f"worker-{number}"
             self._spawn(name, "org.apache.spark.deploy.worker.Worker", *worker, "--work-dir", work, self.url)
@@ -142,7 +145,7 @@ class Standalone:
                 workers = json.load(answer)["workers"]
         except (urllib.error.URLError, ConnectionError, TimeoutError, json.JSONDecodeError):
             return False  # not there yet; for a moment the master answers everything with its first page
-        return sum(worker["state"] == "ALIVE" for worker in workers) == self._workers
+        return sum(worker["state"] == "ALIVE" for worker in workers) == len(self._hosts)
 
 
 def command(process: psutil.Process) -> list[str]:

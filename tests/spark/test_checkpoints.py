@@ -11,7 +11,7 @@ import pytest
 
 from strandline.cluster.dev import DevCluster
 
-pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'strandline[spark]'")
+pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
 
 from pyspark.errors import StreamingQueryException
 

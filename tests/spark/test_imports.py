@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'strandline[spark]'")
+pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
 
 OPTIONS = "{'kafka.bootstrap.servers': '127.0.0.1:1', 'subscribe': 'a'}"
 

@@ -2,12 +2,44 @@
 
 from __future__ import annotations
 
+import pytest
+
 from strandline.client import Consumer
 from strandline.cluster.dev import DevCluster
+from strandline.proto.ids import TopicPartition
+from strandline.spark import lookup as lookup_module
 from strandline.spark.lookup import ClusterOffsets
 from strandline.spark.options import parse_options
 from strandline.spark.planner import plan
 from tests.rows.topics import create
+
+
+def test_a_new_leader_that_waits_for_a_silent_follower_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may not know for 30 s how far its log is committed. After 5 s a query failed over nothing, or went back."""
+
+    class Virtual:
+        now_ms = 0.0
+
+        def monotonic_ms(self) -> float:
+            return Virtual.now_ms
+
+    class Pause:
+        def wait(self, seconds: float) -> None:
+            Virtual.now_ms += seconds * 1000
+
+    monkeypatch.setattr(lookup_module, "SystemClock", Virtual)
+    monkeypatch.setattr(lookup_module.threading, "Event", Pause)
+    where = TopicPartition("t", 0)
+
+    def ends(knows_after_ms: float) -> ClusterOffsets:
+        lookup = ClusterOffsets("127.0.0.1:1", {})
+        monkeypatch.setattr(lookup, "latest", lambda _: {where: 120 if Virtual.now_ms >= knows_after_ms else 90})
+        return lookup
+
+    assert ends(31_000).settled_end(where, 100) == 120
+    Virtual.now_ms = 0.0
+    assert ends(float("inf")).settled_end(where, 100) == 90
+    assert 40_000 < Virtual.now_ms < 60_000
 
 
 def test_an_internal_topic_is_there_by_its_name(cluster: DevCluster) -> None:

@@ -36,7 +36,11 @@ def out(cluster: DevCluster) -> str:
 
 
 def sink_options(cluster: DevCluster, topic: str, **more: str) -> SinkOptions:
-    given_options = {"kafka.bootstrap.servers": cluster.bootstrap, "topic": topic, "ledgerTopic": "sink-ledger"}
+    given_options = {
+        "kafka.bootstrap.servers": cluster.bootstrap,
+        "topic": topic,
+        "ledgerTopic": "strandline-spark-ledger-tests",
+    }
     return parse_sink_options(given_options | more)
 
 
@@ -98,7 +102,7 @@ write_rows(parse_sink_options(json.loads(sys.argv[1])), TaskKey("query-killed", 
 
 def test_an_executor_killed_leaves_no_duplicates(cluster: DevCluster, out: str) -> None:
     """kill -9 with batches under way: what is in the log stays once, the rest follows."""
-    told = {"kafka.bootstrap.servers": cluster.bootstrap, "topic": out, "ledgerTopic": "sink-ledger"}
+    told = {"kafka.bootstrap.servers": cluster.bootstrap, "topic": out, "ledgerTopic": "strandline-spark-ledger-tests"}
     killed = subprocess.run([sys.executable, "-c", _KILLED, json.dumps(told)], check=False, timeout=60)
     assert killed.returncode == -signal.SIGKILL
     items = [{"key": f"killed-{row}".encode(), "value": bytes(900)} for row in range(500)]
@@ -146,7 +150,9 @@ def test_columns_choose_topic_partition_and_headers(cluster: DevCluster, out: st
 
 
 def test_failures_say_what_to_do(cluster: DevCluster, out: str) -> None:
-    no_topic = parse_sink_options({"kafka.bootstrap.servers": cluster.bootstrap, "ledgerTopic": "sink-ledger"})
+    no_topic = parse_sink_options(
+        {"kafka.bootstrap.servers": cluster.bootstrap, "ledgerTopic": "strandline-spark-ledger-tests"}
+    )
     with pytest.raises(SinkError, match="option `topic` is not set"):
         write_rows(no_topic, TaskKey("query-fail", 0, 0), arrow([{"value": b"x", "topic": None}]))
     with pytest.raises(Exception, match="MESSAGE_TOO_LARGE"):

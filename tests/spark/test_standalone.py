@@ -25,7 +25,7 @@ from tests.rows.helpers import eventually
 from tests.rows.topics import create
 from tests.spark.standalone import Job, Standalone
 
-pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'strandline[spark]'")
+pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
 if shutil.which("java") is None:
     pytest.skip("Java is not installed", allow_module_level=True)
 

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition
+from strandline.spark import stream_planner
 from strandline.spark.options import SourceOptions, parse_options
 from strandline.spark.planner import DataLossError, OffsetRange, TopicShape
+from strandline.spark.sink_options import LEDGER_TOPIC
 from strandline.spark.stream_offsets import VERSION, StreamOffset
 from strandline.spark.stream_planner import StreamPlanner
 
@@ -63,7 +65,7 @@ class HandClock:
 
 def options(**given_options: object) -> SourceOptions:
     base: dict[str, object] = {"kafka.bootstrap.servers": "127.0.0.1:9092", "startingOffsets": "earliest"}
-    if not {"assign", "subscribePattern"} & given_options.keys():
+    if not {"assign", "subscribe", "subscribePattern"} & given_options.keys():
         base["subscribe"] = "a"
     return parse_options({key: str(value) for key, value in (base | given_options).items()}, streaming=True)
 
@@ -139,7 +141,7 @@ def test_a_new_partition_that_has_lost_its_first_records_is_a_loss() -> None:
     end = plan.next_end(start, unlimited=True)
     with pytest.raises(DataLossError, match="failOnDataLoss"):
         plan.ranges(start, end)
-    assert planner(log, failOnDataLoss="false").ranges(start, end) == [OffsetRange(A1, 8, 20, "id-a")]
+    assert planner(log, failOnDataLoss="false").ranges(start, end) == [OffsetRange(A1, 8, 20, "id-a", lost=8)]
 
 
 def test_records_deleted_past_the_offset_are_a_loss() -> None:
@@ -152,7 +154,8 @@ def test_records_deleted_past_the_offset_are_a_loss() -> None:
         plan.ranges(start, end)
     assert (caught.value.partition, caught.value.wanted, caught.value.earliest) == (A0, 0, 30)
     lenient = planner(log, failOnDataLoss="false")
-    assert lenient.ranges(start, end) == [OffsetRange(A0, 30, 100, "id-a"), OffsetRange(A1, 0, 50, "id-a")]
+    left = OffsetRange(A0, 30, 100, "id-a", lost=30)
+    assert lenient.ranges(start, end) == [left, OffsetRange(A1, 0, 50, "id-a")]
 
 
 def test_a_topic_created_anew_is_a_loss_however_long_it_is() -> None:
@@ -177,7 +180,7 @@ def test_a_topic_created_anew_after_the_plan_is_not_read_under_the_old_offsets()
     log.ids["a"] = "id-new"
     with pytest.raises(DataLossError):
         plan.ranges(start, end)
-    assert planner(log, failOnDataLoss="false").ranges(start, end) == []
+    assert [part.size for part in planner(log, failOnDataLoss="false").ranges(start, end)] == [0, 0]
 
 
 def test_a_deleted_topic_is_a_loss_and_the_others_go_on_where_that_is_accepted() -> None:
@@ -237,6 +240,20 @@ def test_limits_share_a_batch_out_by_lag() -> None:
     assert plan.next_end(plan.initial(), unlimited=False).offsets == {A0: 1, A1: 1}
 
 
+@pytest.mark.parametrize("limit", [{"maxOffsetsPerTrigger": 30}, {"maxBytesPerTrigger": 3000}])
+def test_offsets_that_are_gone_take_no_share_of_a_limit(limit: dict[str, object]) -> None:
+    """A query that retention has overtaken went through millions of offsets without a record, a limit at a time."""
+    log = Log({A0: (0, 10**9), A1: (0, 50)})
+    plan = planner(log, failOnDataLoss="false", **limit)
+    start = plan.initial()
+    log.bounds[A0] = (10**9 - 100, 10**9)
+    end = plan.next_end(start, unlimited=False)
+    assert end.offsets == {A0: 10**9 - 80, A1: 10}
+    assert [(part.start, part.end) for part in plan.ranges(start, end)] == [(10**9 - 100, 10**9 - 80), (0, 10)]
+    log.bounds[A0] = (10**9, 10**9)
+    assert plan.next_end(end, unlimited=False).offsets[A0] == 10**9
+
+
 def test_lag_is_what_no_planned_batch_holds() -> None:
     log = two()
     plan = planner(log, maxOffsetsPerTrigger=30)
@@ -275,6 +292,91 @@ def test_one_partition_is_split_by_min_partitions() -> None:
     assert [(part.start, part.end) for part in parts] == [(0, 25), (25, 50), (50, 75), (75, 100)]
 
 
+def cut(parts: Sequence[OffsetRange]) -> list[tuple[int, int, int]]:
+    return [(part.partition.partition, part.start, part.end) for part in parts]
+
+
+def test_66_a_batch_is_cut_the_same_way_each_time() -> None:
+    """Ranges are split as they were planned, and only then lose what is gone: no task takes another one's number."""
+    log = Log({A0: (0, 100), A1: (0, 50)})
+    first = planner(log, minPartitions=6, failOnDataLoss="false")
+    start = through_json(first.initial())
+    end = through_json(first.next_end(start, unlimited=True))
+    assert cut(first.ranges(start, end)) == [
+        (0, 0, 25),
+        (0, 25, 50),
+        (0, 50, 75),
+        (0, 75, 100),
+        (1, 0, 25),
+        (1, 25, 50),
+    ]
+    log.bounds = {A0: (60, 100), A1: (50, 50)}
+    for given_options in ({"minPartitions": 6}, {"maxRecordsPerPartition": 7}, {}):
+        again = planner(log, failOnDataLoss="false", **given_options).ranges(start, end)
+        assert cut(again) == [(0, 25, 25), (0, 50, 50), (0, 60, 75), (0, 75, 100), (1, 25, 25), (1, 50, 50)]
+        assert [part.lost for part in again] == [25, 25, 10, 0, 25, 25]
+    del log.bounds[A1]
+    gone = planner(log, failOnDataLoss="false").ranges(start, end)
+    assert cut(gone)[4:] == [(1, 25, 25), (1, 50, 50)]
+
+
+def test_66_a_batch_of_another_number_of_tasks_than_it_was_planned_for_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Should another release cut otherwise, a batch that it finds half done is not cut anew."""
+    plan = planner(two(), minPartitions=4)
+    start = plan.initial()
+    end = through_json(plan.next_end(start, unlimited=True))
+    with monkeypatch.context() as other_release:
+        other_release.setattr(stream_planner, "split", lambda ranges, least, most: list(ranges))
+        with pytest.raises(
+            ConfigError, match=r"a batch of 2 tasks.*5, as the checkpoint has it.*the release that planned"
+        ):
+            plan.ranges(start, end)
+    assert len(plan.ranges(start, end)) == 5
+
+
+def test_a_checkpoint_without_the_tasks_is_cut_by_the_options() -> None:
+    """Of Spark's own source: no task of ours has begun to write then."""
+    end = StreamOffset.from_json({"a": {"0": 100, "1": 50}})
+    plan = planner(two(), minPartitions=4)
+    assert len(plan.ranges(plan.initial(), end)) == 5
+
+
+def test_a_partition_without_records_in_the_batch_is_no_loss_of_it() -> None:
+    log = Log({A0: (0, 100), B0: (0, 10)})
+    plan = planner(log, subscribePattern="a|b")
+    first = plan.next_end(plan.initial(), unlimited=True)
+    log.bounds[A0] = (0, 120)
+    second = plan.next_end(first, unlimited=True)
+    del log.bounds[B0]
+    assert cut(plan.ranges(first, second)) == [(0, 100, 120)]
+
+
+def test_a_pattern_that_matches_nothing_yet_waits() -> None:
+    log = Log({})
+    plan = planner(log, subscribePattern="a")
+    start = through_json(plan.initial())
+    assert plan.next_end(start, unlimited=True) is start
+    log.bounds[A0] = (0, 5)
+    end = plan.next_end(start, unlimited=True)
+    assert cut(plan.ranges(start, through_json(end))) == [(0, 0, 5)]
+
+
+def test_a_ledger_is_no_input_of_a_pattern_and_told_of_where_it_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """Whichever it is: a query that writes would feed itself."""
+    names = (LEDGER_TOPIC, f"{LEDGER_TOPIC}-mine", f"{LEDGER_TOPIC}s")
+    log = Log({TopicPartition(name, 0): (0, 10) for name in names})
+    found = planner(log, subscribePattern=".*").initial()
+    assert [partition.topic for partition in found.offsets] == [f"{LEDGER_TOPIC}s"]
+    assert caplog.text == ""
+    named = {"subscribe": names[1]}, {"assign": json.dumps({names[0]: [0]})}
+    for given_options in named:
+        caplog.clear()
+        assert len(planner(log, **given_options).initial().offsets) == 1
+        assert "without end" in caplog.text
+
+
 def test_the_checkpoint_of_sparks_own_source_is_read() -> None:
     assert StreamOffset.from_json({"a": {"0": 23, "1": 7}}) == StreamOffset({A0: 23, A1: 7})
 
@@ -294,6 +396,11 @@ def test_the_first_version_stays_readable() -> None:
         ({"version": 1, "topics": {"a": {"offsets": {"0": -1}}}}, "damaged"),
         ({"version": 1, "topics": {"a": {"offsets": {"x": 1}}}}, "damaged"),
         ({"seconds": 7}, "another source"),
+        ({"version": 1, "topics": {}, "tasks": 7}, "damaged"),
+        ({"version": 1, "topics": {}, "tasks": {"minPartitions": 7}}, "damaged"),
+        ({"version": 1, "topics": {}, "tasks": {"count": -1}}, "damaged"),
+        ({"version": 1, "topics": {}, "tasks": {"count": "1"}}, "damaged"),
+        ({"version": 1, "topics": {}, "tasks": {"count": 1, "minPartitions": 0}}, "damaged"),
         ([], "another source"),
     ],
 )

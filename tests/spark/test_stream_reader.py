@@ -88,6 +88,8 @@ def test_a_query_meets_new_partitions_and_new_topics(cluster: DevCluster) -> Non
         second = source.latestOffset(first, ReadAllAvailable())
         assert values(source, first, second) == list(range(100, 140))
         lag = {"reader-grow-1": {"0": 0, "1": 0, "2": 0}, "reader-grow-2": {"0": 0, "1": 0}}
+        assert second["tasks"] == {"count": len(source.partitions(first, second)), "minPartitions": 5}
+        del second["tasks"]
         assert source.reportLatestOffset() == second | {"lag": lag}
     finally:
         source.stop()

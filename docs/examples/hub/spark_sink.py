@@ -1,6 +1,6 @@
 """Sink 3: a streaming query of Spark that keeps every record as Parquet, each once.
 
-pip install 'strandline[spark]'
+pip install '.[spark]'                                     # in a checkout of Strandline
 python spark_sink.py 127.0.0.1:9092 lake
 
 Its checkpoint holds the offsets of each micro-batch before it is read. Killed at any moment, it repeats the batch that

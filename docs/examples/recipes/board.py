@@ -10,7 +10,7 @@ import json
 import sys
 from collections import Counter
 
-from strandline.client import aio
+from strandline.client.aio import Consumer
 
 TOPIC = "dishes"
 
@@ -23,7 +23,7 @@ class Board:
 
     async def follow(self, bootstrap: str) -> None:
         """Count what comes, until it is cancelled."""
-        async with aio.Consumer(bootstrap, group_id="board", auto_offset_reset="earliest") as consumer:
+        async with Consumer(bootstrap, group_id="board", auto_offset_reset="earliest") as consumer:
             consumer.subscribe(TOPIC)
             async for record in consumer:
                 self.ordered[record.value.decode()] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from strandline.chaos.sim.world import World
 from strandline.cluster.config import NodeConfig
 from strandline.cluster.format import format_directory
 from strandline.cluster.node import Node
+from strandline.cluster.run_node import FAILED_STOP_S
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.quorum.api import Voter
 from strandline.log.checkpoints import META_PROPERTIES
@@ -116,7 +118,14 @@ class SimCluster:
             self.self_stops += 1
             if not self._may_stop_itself(name, process, error):
                 self.fallen.append(f"{process} at {self.world.now_ms:.0f} ms: {type(error).__name__}: {error}")
+            await self._stop_failed(process)
             self.world.loop.call_at_us(0, self.world.kill, name)
+
+    async def _stop_failed(self, process: Process) -> None:
+        """As `run_node` does: what it holds is given back, and then the process ends, whatever its parts wait for."""
+        live = next((one for one in self.ever if one.process is process), None)
+        if live is not None:
+            await asyncio.wait([self.world.loop.create_task(live.node.stop())], timeout=FAILED_STOP_S)
 
     def _may_stop_itself(self, name: str, process: Process, error: Exception) -> bool:
         """A node must not fall, save over a disk that failed; and before it has come up, over one that is full."""
@@ -164,9 +173,10 @@ class SimCluster:
     # --- looking ---
 
     def nodes(self) -> Iterator[Live]:
-        """The nodes whose processes live."""
+        """The nodes whose processes live. One that is blocked in the middle of a callback is not to be looked at: its
+        memory is ahead of what it has written, and it will never say so."""
         for live in self.live.values():
-            if live.process.alive:
+            if live.process.alive and not live.process.blocked:
                 yield live
 
     def replicas(self, live: Live) -> list[Partition]:

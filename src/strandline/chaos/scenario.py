@@ -24,6 +24,8 @@ from strandline.chaos.nemesis.nemesis import Nemesis
 from strandline.chaos.nemesis.options import FaultOptions
 from strandline.chaos.options import override
 from strandline.chaos.preload import preload
+from strandline.chaos.services.options import NODE, ServiceOptions
+from strandline.chaos.services.services import Services
 from strandline.chaos.sim.disk import DiskConfig
 from strandline.chaos.sim.network import NetworkConfig
 from strandline.chaos.sim.seeds import split
@@ -32,6 +34,7 @@ from strandline.chaos.workload import Workload, WorkloadOptions
 from strandline.proto import marks
 
 CLIENT = "client"
+SERVICES = "services"
 
 READY_MS = 30_000
 FURIOUS_MS = 8_000
@@ -71,6 +74,16 @@ SEESAW: dict[str, Any] = {
 the leader's several epochs ago (mark `diverged-over-epochs`). Left to chance, not one seed in a thousand does so."""
 
 
+SERVICES_SHARE = 0.2
+"""Of the seeds: services run beside the plain clients (`chaos.services`), which do less there."""
+
+BESIDE_SERVICES: dict[str, Any] = {
+    "workload": {"topics": {"alpha": 1}, "lanes": [0], "many": 60, "consumers": 1, "rewinds_max": 0},
+    "node": NODE,
+}
+"""What those seeds have in common: a seed is to cost what any other does."""
+
+
 @dataclass
 class ScenarioOptions:
     """Everything that the seed decides, expanded: printed when a run fails."""
@@ -84,6 +97,7 @@ class ScenarioOptions:
     kill_clients: bool
     split_layout: bool = False
     """Three controllers and three brokers instead of three combined nodes."""
+    services: ServiceOptions | None = None
 
     @classmethod
     def draw(cls, seed: int) -> ScenarioOptions:
@@ -123,6 +137,8 @@ class ScenarioOptions:
             # The memory of min.insync.replicas machines counts: no promise over power cuts. Nor over lost disks: each
             # restart may have lost something there (KIP-966), so that the last one in the ISR may be the only one left.
             node["flush.policy"] = "replicate"
+        # A generator of its own: what is drawn besides stays as it is.
+        node["disk.sync.timeout.ms"] = split(seed, "hung syncs").choice(("1000", "5000"))
         duration_ms = rng.choice((5_000, 10_000, 20_000))
         drawn = cls(
             world,
@@ -133,8 +149,14 @@ class ScenarioOptions:
             kill_clients=rng.random() < 0.3,
             split_layout=rng.random() < 0.2,
         )
-        # A generator of its own: what all other seeds draw stays as it is.
-        return override(drawn, SEESAW) if split(seed, "seesaw").random() < SEESAW_SHARE else drawn
+        # Generators of their own: what all other seeds draw stays as it is.
+        if split(seed, "seesaw").random() < SEESAW_SHARE:
+            return override(drawn, SEESAW)
+        rng = split(seed, "services")
+        if rng.random() < SERVICES_SHARE:
+            drawn = override(drawn, BESIDE_SERVICES)
+            drawn.services = ServiceOptions.draw(rng)
+        return drawn
 
 
 class ScenarioRun:
@@ -150,6 +172,12 @@ class ScenarioRun:
         self.world.add_machine(CLIENT)
         self.history = History()
         self.workload = Workload(self.cluster.bootstrap, self.options.workload, self.history, lambda: self.world.now_ms)
+        self.services: Services | None = None
+        if self.options.services is not None:
+            self.world.add_machine(SERVICES)
+            self.services = Services(
+                self.cluster.bootstrap, self.options.services, self.history, lambda: self.world.now_ms
+            )
         self.nemesis = Nemesis(
             self.world,
             split(seed, "faults"),
@@ -199,15 +227,27 @@ class ScenarioRun:
         self.nemesis.note("topics exist: faults begin")
         if self.options.kill_clients:
             self.world.loop.call_later(self.options.duration_ms / 2000, self._replace_clients)
+        if self.options.services is not None and self.options.services.kill:
+            self.world.loop.call_later(self.options.duration_ms / 1500, self._replace_services)
         await self.nemesis.run(self.options.duration_ms)
         self.cluster.inspect()
         self.nemesis.heal()
+        if self.services is not None:
+            self.services.calm = True
         await self._recover()
         await self._finish()
         self._judge()
 
     def _start_clients(self) -> None:
         self.world.spawn(CLIENT, self.workload.main)
+        if self.services is not None and self.world.process(SERVICES) is None:
+            self.world.spawn(SERVICES, self.services.main)
+
+    def _replace_services(self) -> None:
+        assert self.services is not None
+        self.nemesis.note("kill the services, start others")
+        self.world.kill(SERVICES)
+        self.world.spawn(SERVICES, self.services.main)
 
     def _replace_clients(self) -> None:
         """Clients die too: what they had sent becomes indeterminate."""
@@ -264,9 +304,25 @@ class ScenarioRun:
         main = process.main
         await self.cluster.wait_for("everything is read", PROGRESS_MS, main.done)
         main.result()
+        if self.services is not None:
+            await self._finish_services(self.services)
         await self.cluster.wait_in_sync(PROGRESS_MS)
         await self.world.sleep_ms(2_000)  # followers hear of the last high watermark
         self.cluster.inspect()
+
+    async def _finish_services(self, services: Services) -> None:
+        """Every acknowledged record of a topic that lives is handled; then fresh clients look at everything."""
+        deadline_ms = self.world.now_ms + PROGRESS_MS
+        while not services.settled:
+            if self.world.now_ms > deadline_ms:
+                facts = {"open": services.open[:10], **services.figures()}
+                raise InvariantViolated("HandledAtLeastOnce", "records are not handled and committed in time", **facts)
+            await self.world.sleep_ms(50)
+        self.world.kill(SERVICES)
+        main = self.world.spawn(SERVICES, services.look_at_the_end).main
+        assert main is not None
+        await self.cluster.wait_for("the services' topics are read", PROGRESS_MS, main.done)
+        main.result()
 
     def _judge(self) -> None:
         anomalies = judge(self.history)
@@ -299,6 +355,7 @@ class ScenarioRun:
             "effects": {name: count for name, count in sorted(self.world.loop.effects.items()) if count},
             "realtime_lag_ms": round(realtime_lag_ms(history)),
             "errors": self.workload.errors,
+            **({} if self.services is None else {"services": self.services.figures()}),
         }
 
 

@@ -5,6 +5,7 @@ Importing this package costs next to nothing: each class is loaded when first na
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +28,12 @@ if TYPE_CHECKING:
         MembershipLost,
         NoOffsetForPartition,
         OffsetOutOfRange,
+        PositionLost,
+        TopicReplaced,
         UnknownTopic,
     )
     from strandline.client.producer import Producer
+    from strandline.client.settings import AdminSettings, ConsumerSettings, ProducerSettings
     from strandline.client.types import (
         EARLIEST,
         LATEST,
@@ -39,11 +43,14 @@ if TYPE_CHECKING:
         ConfigResource,
         ConsumerRecord,
         NewTopic,
+        OffsetAndMetadata,
         OffsetAndTimestamp,
     )
     from strandline.proto.error_codes import ErrorCode
     from strandline.proto.errors import ConfigError, KafkaError, StrandlineError
     from strandline.proto.ids import TopicPartition
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # what is shown, and where, is the program's to say
 
 _HOMES = {
     "Admin": "strandline.client.admin",
@@ -57,8 +64,12 @@ _HOMES = {
     "LATEST": "strandline.client.types",
     "MAX_TIMESTAMP": "strandline.client.types",
     "NewTopic": "strandline.client.types",
+    "OffsetAndMetadata": "strandline.client.types",
     "OffsetAndTimestamp": "strandline.client.types",
     "TopicPartition": "strandline.proto.ids",
+    "AdminSettings": "strandline.client.settings",
+    "ConsumerSettings": "strandline.client.settings",
+    "ProducerSettings": "strandline.client.settings",
     "copy_topic": "strandline.client.copying.topic_copy",
     "ErrorCode": "strandline.proto.error_codes",
     "ConfigError": "strandline.proto.errors",
@@ -78,6 +89,8 @@ _HOMES = {
     "MembershipLost": "strandline.client.errors",
     "NoOffsetForPartition": "strandline.client.errors",
     "OffsetOutOfRange": "strandline.client.errors",
+    "PositionLost": "strandline.client.errors",
+    "TopicReplaced": "strandline.client.errors",
     "UnknownTopic": "strandline.client.errors",
 }
 
@@ -87,6 +100,7 @@ __all__ = [
     "MAX_TIMESTAMP",
     "Ack",
     "Admin",
+    "AdminSettings",
     "BrokerUnreachable",
     "BufferExhausted",
     "ClientError",
@@ -98,6 +112,7 @@ __all__ = [
     "ConfigResource",
     "Consumer",
     "ConsumerRecord",
+    "ConsumerSettings",
     "DeliveryTimeout",
     "DeserializationFailed",
     "Disconnected",
@@ -108,11 +123,15 @@ __all__ = [
     "MembershipLost",
     "NewTopic",
     "NoOffsetForPartition",
+    "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "OffsetOutOfRange",
+    "PositionLost",
     "Producer",
+    "ProducerSettings",
     "StrandlineError",
     "TopicPartition",
+    "TopicReplaced",
     "UnknownTopic",
     "copy_topic",
 ]
@@ -123,3 +142,8 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    """What is here, loaded or not: for whoever looks with dir() or TAB."""
+    return sorted({*globals(), *__all__})

@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 from strandline.client.batches import NO_SEQUENCE, MadeRecords, ProducerBatch
 from strandline.client.config import ProducerConfig
@@ -30,13 +31,14 @@ class PartitionQueue:
     - `numbered` holds, in the order of their sequences, the batches from the first without a final answer on; those of
       them that are not on the wire and have no answer stand at the head of `waiting`, in the same order.
     - What is on the wire is on its way to one broker, `wire_node`, sent while it led in `wire_epoch`.
-    - `known`: the partition's log holds a batch of this producer id, so its leader refuses what is out of order.
+    - `known`: the log of the topic with `topic_id` holds a batch of this producer id, so its leader refuses what is out
+      of order.
     - The epoch is bumped only while nothing is on the wire.
     """
 
     __slots__ = (
         "bump_needed", "known", "new_id_needed", "next_sequence", "numbered", "on_wire", "partition",
-        "producer_epoch", "producer_id", "waiting", "wire_epoch", "wire_node",
+        "producer_epoch", "producer_id", "topic_id", "waiting", "wire_epoch", "wire_node",
     )  # fmt: skip
 
     def __init__(self, partition: TopicPartition) -> None:
@@ -50,8 +52,20 @@ class PartitionQueue:
         self.producer_epoch = -1
         self.next_sequence = 0
         self.known = False
+        self.topic_id: UUID | None = None
         self.bump_needed = False
         self.new_id_needed = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing of it has to be sent, answered or settled."""
+        return not (self.waiting or self.on_wire or self.numbered)
+
+    def goes_to(self, topic_id: UUID | None) -> None:
+        """What is sent next goes to the topic with this id; the log of another one than before holds nothing yet."""
+        if topic_id is not None and topic_id != self.topic_id:
+            self.known = self.known and self.topic_id is None
+            self.topic_id = topic_id
 
     def requeue(self, batch: ProducerBatch) -> None:
         """Put a batch back, in the order in which its records were sent."""
@@ -265,6 +279,14 @@ class Accumulator:
         """The queues that hold something to send or have something on the wire."""
         with self.lock:
             return [queue for queue in self.queues.values() if queue.waiting or queue.on_wire]
+
+    def forget_idle(self, is_gone: Callable[[TopicPartition], bool]) -> list[PartitionQueue]:
+        """Take out the queues that hold nothing, of partitions that are gone."""
+        with self.lock:
+            idle = [queue for queue in self.queues.values() if queue.is_idle and is_gone(queue.partition)]
+            for queue in idle:
+                del self.queues[queue.partition]
+        return idle
 
     def all_batches(self) -> list[tuple[PartitionQueue, ProducerBatch]]:
         """Every batch without an answer, queued or on the wire."""

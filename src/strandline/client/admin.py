@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
+from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from strandline.client.aio.admin import Admin as AsyncAdmin
 from strandline.client.aio.admin_groups import GroupOffsets
-from strandline.client.loop_thread import LoopThread
+from strandline.client.loop_thread import LoopThread, of_parents
+from strandline.client.settings import AdminSettings
 from strandline.client.types import (
     ClusterDescription,
     ConfigChange,
@@ -27,6 +31,7 @@ from strandline.client.types import (
     QuorumDescription,
     TopicDescription,
 )
+from strandline.client.unclosed import nothing, watch
 from strandline.client.watch import INTERVAL_MS, Change
 from strandline.proto.ids import TopicPartition
 
@@ -34,15 +39,18 @@ T = TypeVar("T")
 
 
 class Admin:
-    """Describes and changes a cluster. May be shared by threads. Not across `fork`: make one in the child.
+    """Describes and changes a cluster. May be shared by threads, and in the child of a fork starts anew.
 
     Every method does and raises what its twin in `strandline.client.aio.Admin` does.
     """
 
-    def __init__(self, bootstrap: str | Sequence[str] = "127.0.0.1:9092", **settings: object) -> None:
+    def __init__(self, bootstrap: str | Sequence[str] = "127.0.0.1:9092", **settings: Unpack[AdminSettings]) -> None:
         make: Callable[..., AsyncAdmin] = AsyncAdmin
-        self._inner = make(bootstrap, **settings)
+        self._make = partial(make, bootstrap, **settings)
+        self._inner = self._make()
         self._thread: LoopThread | None = None
+        self._watched: Callable[[], None] = nothing
+        _admins.add(self)
 
     def create_topics(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> dict[str, CreatedTopic]:
         """Create topics; with `validate_only` the brokers check everything and create nothing."""
@@ -157,6 +165,7 @@ class Admin:
     def close(self) -> None:
         """Close the connections. Idempotent."""
         if self._thread is not None:
+            self._watched()
             self._thread.stop(self._inner.close)
 
     def __enter__(self) -> Self:
@@ -169,5 +178,24 @@ class Admin:
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         if self._thread is None:
-            self._thread = LoopThread("strandline-admin")
+            self._thread = thread = LoopThread("strandline-admin")
+            self._watched = watch(self, "an Admin", thread, partial(thread.stop, self._inner.close))
         return self._thread.wait(coroutine)
+
+    def _forget_parent(self) -> None:
+        """In the child of a fork: the parent's thread and sockets are not ours."""
+        if self._thread is None or not self._thread.loop.is_closed():  # one that was closed stays so
+            of_parents.append(self._inner)
+            self._thread = None
+            self._inner = self._make()
+
+
+_admins: weakref.WeakSet[Admin] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for admin in list(_admins):
+        admin._forget_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -34,19 +34,54 @@ class MadeRecords(RecordBatchBuilder):
         return with_producer(self._made, producer_id, producer_epoch, base_sequence)
 
 
+class MadeAck:
+    """The one answer of a batch that was made before, however often it is split: acknowledged once all of its parts
+    are, at the offset of the first; it fails with the first part that does."""
+
+    __slots__ = ("_ack", "_done", "_future", "_kind", "_parts", "_shared")
+
+    def __init__(self, kind: FutureKind, shared: Any, future: Any) -> None:
+        self._kind = kind
+        self._shared = shared
+        self._future = future
+        self._parts = 1
+        self._ack: Ack | None = None
+        self._done = False
+
+    def split(self, parts: int) -> None:
+        """One of the parts has become so many."""
+        self._parts += parts - 1
+
+    def written(self, ack: Ack, *, first: bool) -> None:
+        """A part is in the log."""
+        self._parts -= 1
+        if first:
+            self._ack = ack
+        if not self._parts and not self._done:
+            assert self._ack is not None
+            self._done = True
+            self._kind.finish(self._shared, [self._future], [self._ack])
+
+    def failed(self, error: Exception) -> None:
+        """A part is not, or nobody knows."""
+        if not self._done:
+            self._done = True
+            self._kind.fail(self._shared, [self._future], error)
+
+
 class ProducerBatch:
     """Records with their futures, and where they stand on the way.
 
     Invariants:
     - The sequence range, once given, stays with the records through retries, under one (producer id, epoch); only a
       bump of the epoch gives them another (KIP-360).
-    - The futures complete exactly once.
+    - The futures complete exactly once, each half's of a split batch with its own answer.
     """
 
     __slots__ = (
         "attempts", "base_sequence", "builder", "created_ms", "done", "encoded", "futures", "kind", "last_error",
-        "order", "partition", "producer_epoch", "producer_id", "reserved_bytes", "resolved", "retry_at_ms", "shared",
-        "timestamps",
+        "made", "order", "partition", "producer_epoch", "producer_id", "reserved_bytes", "resolved", "retry_at_ms",
+        "shared", "timestamps",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +105,8 @@ class ProducerBatch:
         self.resolved = False
         self.encoded: bytearray | None = None
         self.last_error: Exception | None = None
+        self.made: MadeAck | None = None
+        """Of a batch that was made before, or of a part of one: it has no futures of its own."""
 
     @property
     def id(self) -> int:
@@ -95,7 +132,7 @@ class ProducerBatch:
         self.builder = made
         self.reserved_bytes = made.size_bytes
         future = self.kind.new(self.shared)
-        self.futures.append(future)
+        self.made = MadeAck(self.kind, self.shared, future)
         self.timestamps.append(made.max_timestamp)
         return future
 
@@ -126,12 +163,18 @@ class ProducerBatch:
             time_ms = timestamp if log_append_time_ms < 0 else log_append_time_ms
             acks.append(new(Ack, (topic, partition, offset, time_ms, replicas)))
             offset += step
-        self.kind.finish(self.shared, self.futures, acks)
+        if self.made is not None:
+            self.made.written(acks[0], first=not any(self.order[1:]))
+        else:
+            self.kind.finish(self.shared, self.futures, acks)
 
     def fail(self, error: Exception) -> None:
         """End every record's future with `error`."""
         self.done = True
-        self.kind.fail(self.shared, self.futures, error)
+        if self.made is not None:
+            self.made.failed(error)
+        else:
+            self.kind.fail(self.shared, self.futures, error)
 
     def split(self, codec: Codec) -> list[ProducerBatch]:
         """Two halves of a batch that the broker found too large, with the sequences and the futures they had."""
@@ -143,8 +186,9 @@ class ProducerBatch:
             half.shared = self.shared
             for record in records[start:end]:
                 half.builder.append(record.timestamp_ms, record.key, record.value, record.headers)
+            half.made = self.made
             half.futures = self.futures[start:end]
-            half.timestamps = self.timestamps[start:end]
+            half.timestamps = self.timestamps[start:end] if self.made is None else list(self.timestamps)
             half.reserved_bytes = self.reserved_bytes * (end - start) // len(records)
             half.attempts = self.attempts
             half.last_error = self.last_error
@@ -152,5 +196,7 @@ class ProducerBatch:
                 sequence = (self.base_sequence + start) & 0x7FFFFFFF
                 half.give_sequence(self.producer_id, self.producer_epoch, sequence)
             halves.append(half)
+        if self.made is not None:
+            self.made.split(len(halves))
         halves[0].reserved_bytes = self.reserved_bytes - halves[1].reserved_bytes
         return halves

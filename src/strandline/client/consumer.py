@@ -7,15 +7,17 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from strandline.client.aio.consumer import Consumer as AsyncConsumer
 from strandline.client.aio.consumer import Offsets, Partition
+from strandline.client.groups.commits import CommitDone
 from strandline.client.groups.listening import ConsumerState, Listener, Topics
-from strandline.client.groups.session import CommitDone
-from strandline.client.loop_thread import Calls, LoopThread
+from strandline.client.loop_thread import Calls, LoopThread, of_parents, refused
 from strandline.client.running import Failures, Retries, RunReport, run_blocking
+from strandline.client.settings import ConsumerSettings
 from strandline.client.types import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp
+from strandline.client.unclosed import nothing, watch
 from strandline.proto.ids import TopicPartition
 from strandline.proto.system import SystemClock
 
@@ -31,12 +33,13 @@ class Consumer:
     positions that it had, or as a new member of its group.
     """
 
-    def __init__(self, bootstrap: str | Sequence[str] = "127.0.0.1:9092", **settings: object) -> None:
+    def __init__(self, bootstrap: str | Sequence[str] = "127.0.0.1:9092", **settings: Unpack[ConsumerSettings]) -> None:
         make: Callable[..., AsyncConsumer] = AsyncConsumer
         self._make = partial(make, bootstrap, **settings)
         self._calls = Calls()
         self._inner = self._made()
         self._thread: LoopThread | None = None
+        self._watched: Callable[[], None] = nothing
         _consumers.add(self)
 
     def subscribe(
@@ -46,9 +49,12 @@ class Consumer:
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
+        on_replaced: Listener | None = None,
     ) -> None:
         """Read what the group gives this consumer of these topics: a name, several, or a compiled pattern."""
-        listeners = {"on_assigned": on_assigned, "on_revoked": on_revoked, "on_lost": on_lost}
+        listeners = {
+            "on_assigned": on_assigned, "on_revoked": on_revoked, "on_lost": on_lost, "on_replaced": on_replaced,
+        }  # fmt: skip
         self._call(lambda: self._inner.subscribe(topics, **listeners))
 
     def unsubscribe(self) -> None:
@@ -59,10 +65,10 @@ class Consumer:
         """The topics subscribed to; of a pattern those that are known to match."""
         return self._inner.subscription()
 
-    def assign(self, partitions: Iterable[Partition]) -> None:
+    def assign(self, partitions: Iterable[Partition], *, on_replaced: Listener | None = None) -> None:
         """Read these partitions and no others. Positions of those that stay are kept."""
         wanted = list(partitions)
-        self._call(lambda: self._inner.assign(wanted))
+        self._call(lambda: self._inner.assign(wanted, on_replaced=on_replaced))
 
     def assignment(self) -> list[TopicPartition]:
         """The assigned partitions, in the order in which they were named."""
@@ -102,17 +108,29 @@ class Consumer:
 
     def poll(self, timeout_s: float = 0.0, max_records: int | None = None) -> list[ConsumerRecord]:
         """Up to `max_records` (`max.poll.records`) records; waits at most `timeout_s` for the first."""
-        return self._serve(self._inner.poll(timeout_s, max_records))
+        return self._serve(self._inner.poll(timeout_s, max_records), self._put_back)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         return self
 
     def __next__(self) -> ConsumerRecord:
-        return self._inner.next_polled() or self._serve(self._inner.__anext__())
+        return self._inner.next_polled() or self._serve(self._inner.__anext__(), self._put_one_back)
 
     def next_record(self, timeout_s: float, *, raw: bool = False) -> ConsumerRecord | None:
         """The next record, and the one before it is done; None when none comes in time. `raw`: not deserialized."""
-        return self._inner.next_polled(raw=raw) or self._serve(self._inner.next_record(timeout_s, raw=raw))
+        found = self._inner.next_polled(raw=raw)
+        return found or self._serve(self._inner.next_record(timeout_s, raw=raw), self._put_one_back)
+
+    def take_back(self, settled: ConsumerRecord | None) -> None:
+        """What an iteration has handed out last comes again, unless it is `settled`; and is not done."""
+        self._call(lambda: self._inner.take_back(settled))
+
+    def _put_back(self, records: list[ConsumerRecord]) -> None:
+        """The caller was interrupted (Ctrl-C) just when it was to get these."""
+        self._call(lambda: self._inner.put_back(records))
+
+    def _put_one_back(self, record: ConsumerRecord | None) -> None:
+        self._put_back([] if record is None else [record])
 
     def deserialized(self, raw: ConsumerRecord) -> ConsumerRecord:
         """What a raw record means, by `key.deserializer` and `value.deserializer`."""
@@ -134,7 +152,8 @@ class Consumer:
 
         def send(record: ConsumerRecord, error: BaseException, tried: int) -> None:
             assert letters is not None
-            self._wait(letters.send(record, error, tried))
+            topic_id = self._inner.topic_id(TopicPartition(record.topic, record.partition))
+            self._wait(letters.send(record, error, tried, topic_id))
 
         failures = Failures(Retries(attempts, backoff_ms, backoff_max_ms), SystemClock())
         try:
@@ -209,10 +228,13 @@ class Consumer:
     def close(self) -> None:
         """Commit what is done (`enable.auto.commit`), leave the group, close the connections. Idempotent."""
         running = self._running()
+        if running.is_current:
+            raise refused("close")
         if not running.closed:
             try:
                 self._serve(self._inner.close())
             finally:
+                self._watched()
                 running.stop(self._inner.close)
 
     def __enter__(self) -> Self:
@@ -227,7 +249,8 @@ class Consumer:
 
     def _running(self) -> LoopThread:
         if self._thread is None:
-            self._thread = LoopThread("strandline-consumer")
+            self._thread = thread = LoopThread("strandline-consumer")
+            self._watched = watch(self, "a Consumer", thread, partial(thread.stop, self._inner.close))
         return self._thread
 
     def _call(self, function: Callable[[], T]) -> T:
@@ -236,19 +259,22 @@ class Consumer:
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return self._running().wait(coroutine)
 
-    def _serve(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def _serve(self, coroutine: Coroutine[Any, Any, T], lost: Callable[[T], None] | None = None) -> T:
         """Run what may call listeners: they are called here. A listener may itself call what calls listeners."""
         outer, self._calls = self._calls, Calls()
         try:
-            return self._running().serve(coroutine, self._calls)
+            return self._running().serve(coroutine, self._calls, lost)
         finally:
             self._calls = outer
 
     def _made(self) -> AsyncConsumer:
         inner = self._make()
+        outer = weakref.ref(self)  # the thread holds `inner`: a consumer that is dropped must be collected
 
         async def invoke(listener: Listener, partitions: list[TopicPartition]) -> None:
-            await self._calls.ask(partial(listener, partitions))
+            consumer = outer()
+            if consumer is not None:
+                await consumer._calls.ask(partial(listener, partitions))
 
         inner.listen_through(invoke)
         return inner
@@ -256,16 +282,13 @@ class Consumer:
     def _forget_parent(self) -> None:
         """In the child of a fork: the parent's thread and sockets are not ours."""
         parent = self._inner
-        if self._thread is not None:
-            _of_parents.append((self._thread, parent))
+        of_parents.append(parent)
         self._thread = None
         self._inner = self._made()
         self._inner.take_over(parent)
 
 
 _consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()
-_of_parents: list[object] = []
-"""Kept for ever: collecting a parent's loop in the child would close what both share."""
 
 
 def _after_fork() -> None:

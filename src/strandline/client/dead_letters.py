@@ -7,7 +7,8 @@ time of its death, so that the retention of `<topic>.dead` begins then.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from uuid import UUID
 
 from strandline.client.aio.admin import Admin
 from strandline.client.aio.producer import Producer
@@ -21,9 +22,10 @@ from strandline.proto.ports import Clock, Rng
 SUFFIX = ".dead"
 PREFIX = "dead-letter."
 REPLAYED = "replayed.dead-letter"
-"""Header of a record that was replayed: which dead letter it was. It does not begin with PREFIX: it stays."""
+"""Header of a record that was replayed: which dead letter it was, and when it died, for the topic of dead letters may
+have been made anew. It does not begin with PREFIX: it stays."""
 
-LARGE_RECORDS: Mapping[str, object] = {
+LARGE_RECORDS: Mapping[str, Any] = {
     "max_request_size": 100 * 1024 * 1024,
     "buffer_memory": 128 * 1024 * 1024,
     "compression_type": "gzip",
@@ -43,6 +45,7 @@ class DeadLetter(NamedTuple):
     Attributes:
         where, offset: of the dead letter itself.
         origin, origin_offset, origin_timestamp_ms: of the record that nobody could handle.
+        origin_topic_id: of its topic; empty where it was not known.
         error, message: the type of the last exception, and what it said.
         attempts: how often the handler was tried.
         group: whose handler; empty without one.
@@ -63,9 +66,12 @@ class DeadLetter(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: tuple[Header, ...]
+    origin_topic_id: str = ""
 
 
-def dead_headers(record: ConsumerRecord, error: BaseException, attempts: int, group: str | None) -> tuple[Header, ...]:
+def dead_headers(
+    record: ConsumerRecord, error: BaseException, attempts: int, group: str | None, topic_id: UUID | None = None
+) -> tuple[Header, ...]:
     """The headers of a dead letter: the record's own, then cause and origin."""
     kind = type(error)
     facts = {
@@ -77,6 +83,7 @@ def dead_headers(record: ConsumerRecord, error: BaseException, attempts: int, gr
         "message": str(error)[:_CAUSE_CHARACTERS_MAX],
         "attempts": attempts,
         "group": group or "",
+        "topic-id": topic_id or "",
     }
     return own_headers(record) + tuple((PREFIX + name, str(value).encode()) for name, value in facts.items())
 
@@ -108,6 +115,7 @@ def parse_dead_letter(record: ConsumerRecord) -> DeadLetter | None:
             record.key,
             record.value,
             own_headers(record),
+            facts.get("topic-id", ""),
         )
     except (KeyError, ValueError):
         return None
@@ -117,7 +125,7 @@ class DeadLetters:
     """Writes dead letters. Runs on one event loop; connects when the first one comes."""
 
     def __init__(
-        self, bootstrap: str | Sequence[str], common: Mapping[str, object], group: str | None, *, clock: Clock, rng: Rng
+        self, bootstrap: str | Sequence[str], common: Mapping[str, Any], group: str | None, *, clock: Clock, rng: Rng
     ) -> None:
         self._bootstrap = bootstrap
         self._common = dict(common)
@@ -127,8 +135,13 @@ class DeadLetters:
         self._producer: Producer | None = None
         self._counts: dict[str, int] = {}
 
-    async def send(self, record: ConsumerRecord, error: BaseException, attempts: int) -> None:
+    async def send(
+        self, record: ConsumerRecord, error: BaseException, attempts: int, topic_id: UUID | None = None
+    ) -> None:
         """Return once all in-sync replicas have the dead letter; its topic is made if need be.
+
+        Args:
+            topic_id: of the topic that the record was read from.
 
         Raises:
             StrandlineError: it is not there, or nobody knows: the record must not count as done.
@@ -143,7 +156,7 @@ class DeadLetters:
             topic,
             record.value,
             key=record.key,
-            headers=dead_headers(record, error, attempts, self._group),
+            headers=dead_headers(record, error, attempts, self._group, topic_id),
             partition=record.partition % self._counts[topic],
         )
 

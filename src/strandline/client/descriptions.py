@@ -52,7 +52,7 @@ def none_if_negative(number: int) -> int | None:
 
 def topic_error(name: str, code: ErrorCode, message: str | None) -> KafkaError:
     """The error of one topic in an answer."""
-    if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+    if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
         return UnknownTopic(name)
     return KafkaError(code, message or "", topic=name)
 

@@ -11,12 +11,14 @@ StrandlineError
     ├── BrokerUnreachable             an address did not answer; names the address and where it came from
     ├── Disconnected                  the connection broke while a request was out
     ├── ClosedError                   the client was closed, or belongs to the parent of a fork
-    ├── NoOffsetForPartition          no position, and `auto.offset.reset=none`
-    ├── OffsetOutOfRange              the position is outside the log; carries requested, log start and end
+    ├── PositionLost                  a partition cannot be read on: each poll says so, until a seek
+    │   ├── NoOffsetForPartition      no position, and `auto.offset.reset=none`
+    │   ├── OffsetOutOfRange          the position is outside the log; carries requested, log start and end
+    │   ├── LogTruncated              records that were read have been cut off the log (leader epoch check)
+    │   └── TopicReplaced             the topic was deleted, and another one has its name: offsets mean other records
     ├── CommitFailed                  the group has moved on without this member: nothing was committed
     ├── MembershipLost                the member left, or was thrown out, between two polls; in `Consumer.state`
     ├── DeserializationFailed         a deserializer raised; carries topic, partition, offset, and which field
-    ├── LogTruncated                  records that were read have been cut off the log (leader epoch check)
     └── ManyErrors                    several names were asked for and some failed: `results` and `errors`
 """
 
@@ -70,11 +72,16 @@ class ClosedError(ClientError):
     """The client was closed, or the call belongs to the process that forked this one."""
 
 
-class NoOffsetForPartition(ClientError):
+class PositionLost(ClientError):
+    """A partition has no position from which it could be read on: somebody has to decide. Each poll raises it, until a
+    seek (correctness F, schedule 68); other partitions go on."""
+
+
+class NoOffsetForPartition(PositionLost):
     """A partition has no position and `auto.offset.reset` is none."""
 
 
-class OffsetOutOfRange(ClientError):
+class OffsetOutOfRange(PositionLost):
     """A position outside the log. `requested`, `log_start` and `log_end` are offsets (-1: not known)."""
 
     def __init__(self, topic: str, partition: int, requested: int, log_start: int, log_end: int) -> None:
@@ -113,7 +120,7 @@ class MembershipLost(ClientError):
     """This consumer was a member of its group and is none any more; the next poll joins anew."""
 
 
-class LogTruncated(ClientError):
+class LogTruncated(PositionLost):
     """Records up to `position` had been read, and the new leader's log ends that epoch at `diverged_at`.
 
     Raised under ``auto.offset.reset=none``; any other policy moves the position to `diverged_at` (KIP-320).
@@ -131,6 +138,23 @@ class LogTruncated(ClientError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self.topic, self.partition, self.position, self.diverged_at))
+
+
+class TopicReplaced(PositionLost):
+    """A topic was deleted, and another one created under its name: its offsets mean other records.
+
+    `expected` and `found` are the ids of both. A consumer meets it under ``auto.offset.reset=none``, any other policy
+    says where it goes on; so does who commits an offset of the old topic.
+    """
+
+    def __init__(self, topic: str, expected: str, found: str) -> None:
+        self.topic = topic
+        self.expected = expected
+        self.found = found
+        super().__init__(f"topic {topic!r} with id {expected} is gone; {found or 'no topic'} has its name now")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.topic, self.expected, self.found))
 
 
 class DeserializationFailed(ClientError):

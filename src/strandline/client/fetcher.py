@@ -13,17 +13,18 @@ broker gets its share of the whole, so that one with nothing to send does not ke
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
-from strandline.client.config import ConsumerConfig, duration_ms
-from strandline.client.errors import LogTruncated, NoOffsetForPartition, OffsetOutOfRange
+from strandline.client.config import ConsumerConfig
+from strandline.client.errors import PositionLost
 from strandline.client.leaders import Leaders
+from strandline.client.lookups import Lookups
 from strandline.client.network import DATA, SEEK
 from strandline.client.positions import Chunk, PartitionState
 from strandline.client.session import Session
-from strandline.client.types import EARLIEST, LATEST, NodeInfo
+from strandline.client.tasks import Tasks
+from strandline.client.types import NodeInfo
 from strandline.client.wire.apis import Api
 from strandline.client.wire.fetch import (
     FetchedPartition,
@@ -37,6 +38,8 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
 
+_TELL_AGAIN_MS = 1_000.0
+"""How long a poll waits for others' records before it raises an error that was raised before, and stays."""
 _SHORT_WAIT_MS = 50
 """How long a broker may hold a fetch that leaves out partitions with full buffers: they may be drained any moment."""
 
@@ -44,18 +47,20 @@ _SHORT_WAIT_MS = 50
 class Fetcher:
     """The consumer's engine. Runs on one event loop."""
 
-    def __init__(self, config: ConsumerConfig, session: Session, leaders: Leaders) -> None:
+    def __init__(self, config: ConsumerConfig, session: Session, leaders: Leaders, tasks: Tasks) -> None:
         self.states: dict[TopicPartition, PartitionState] = {}
         self.requests_sent = 0
         self.last_error: StrandlineError | None = None
+        self.replaced = False
+        """Some partition's topic was made anew: its position means nothing, and the next poll is to say so."""
         self._config = config
         self._network = session.network
         self._metadata = session.metadata
         self._clock = session.clock
-        self._leaders = leaders
         self._asked_bytes: dict[tuple[int, str], int] = {}
         """(broker, connection) -> bytes asked for by the request that is out there."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = tasks
+        self._lookups = Lookups(config, session, leaders, tasks, self._found)
         self._connecting: set[tuple[int, str]] = set()
         self._news = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -82,28 +87,44 @@ class Fetcher:
         """Something else has come that `poll` wants to look at."""
         self._news.set()
 
-    def raise_error(self) -> None:
-        """Raise the error of a partition, once; its position stays as it was."""
+    def raise_error(self, *, again: bool = False) -> float:
+        """Raise the error of a partition; its position stays as it was. One that says that there is no position to go
+        on from stays, until a seek (schedule 68): each poll raises it, though not before it has waited a while (or,
+        `again`, at its end) for records of other partitions. Returns after how many milliseconds to look again.
+        """
+        now, wait = self._clock.monotonic_ms(), float("inf")
         for state in self.states.values():
             if state.error is not None and not state.paused:
-                error, state.error = state.error, None
-                raise error
+                left_ms = state.error_told_ms + _TELL_AGAIN_MS - now
+                if again or left_ms <= 0:
+                    self.raise_error_of(state)
+                wait = min(wait, left_ms)
+        return wait
+
+    def raise_error_of(self, state: PartitionState) -> None:
+        """Raise the error of this partition, if it has one."""
+        error = state.error
+        if error is not None:
+            state.error_told_ms = self._clock.monotonic_ms()
+            if not isinstance(error, PositionLost):
+                state.error = None
+            raise error.with_traceback(None)
+
+    def _found(self) -> None:
+        """A look-up has ended."""
+        self._news.set()
+        self.wake()
 
     @property
     def buffered_bytes(self) -> int:
         """Bytes of records that wait for `poll`."""
         return sum(state.buffered_bytes for state in self.states.values())
 
-    async def close(self) -> None:
-        """Stop fetching."""
+    def close(self) -> None:
+        """Stop fetching; the tasks are their owner's to end."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
 
     # -- the engine -------------------------------------------------------------------------------------------------
 
@@ -112,13 +133,17 @@ class Fetcher:
         if self._closed:
             return
         now = self._clock.monotonic_ms()
-        self._find_positions()
+        self._lookups.find_positions(self.states.values())
         wait = float("inf")
         by_node: dict[int, tuple[NodeInfo, list[PartitionState]]] = {}
         full: set[int] = set()
         leaders: set[int] = set()
         room = self._config.fetch_max_bytes - self.buffered_bytes - sum(self._asked_bytes.values())
         for state in self.states.values():
+            if state.is_of_another(self._metadata.topic_id(state.partition.topic)):
+                self.replaced = True
+                self._news.set()
+                continue
             if state.position is None or state.paused or state.error is not None or state.resolving:
                 continue
             if state.retry_at_ms > now:
@@ -126,7 +151,9 @@ class Fetcher:
                 continue
             node = self._node_for(state)
             if node is None:
-                self._fail(state, self._metadata.absence(state.partition))
+                state.error = self._metadata.absence(state.partition)
+                if state.error is not None:
+                    self._news.set()
                 self._metadata.request_update()
                 wait = min(wait, self._config.retry_backoff_ms + 1.0)
                 continue
@@ -153,7 +180,7 @@ class Fetcher:
         node, epoch = leader
         if epoch > state.checked_epoch:
             if state.checked_epoch >= 0 and state.fetch_epoch >= 0:
-                self._check_epoch(state, epoch)
+                self._lookups.check_epoch(state, epoch)
                 return None
             state.checked_epoch = epoch
         if state.preferred_replica >= 0 and self._clock.monotonic_ms() >= state.preferred_until_ms:
@@ -175,6 +202,7 @@ class Fetcher:
         topics: dict[str, list[FetchWanted]] = {}
         ids = {name: view.topic_id for name, view in self._metadata.topics.items()}
         for state in states:
+            state.topic_id = state.topic_id or ids[state.partition.topic]
             leader = self._metadata.leader_of(state.partition)
             epoch = -1 if leader is None else leader[1]
             wanted = FetchWanted(state.partition.partition, state.fetch_offset, epoch, config.max_partition_fetch_bytes)
@@ -206,7 +234,7 @@ class Fetcher:
             if wait > 0:
                 return wait
             self._connecting.add((node.node_id, purpose))
-            self._spawn(self._open(node, purpose))
+            self._tasks.spawn(f"the connection to broker {node}", self._open(node, purpose))
         return float("inf")
 
     async def _open(self, node: NodeInfo, purpose: str) -> None:
@@ -219,11 +247,6 @@ class Fetcher:
         finally:
             self._connecting.discard((node.node_id, purpose))
             self.wake()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     def _set_timer(self, wait_ms: float) -> None:
         if self._timer is not None:
@@ -302,7 +325,7 @@ class Fetcher:
         state.preferred_replica = -1
         error = KafkaError(code, "", partition=str(state.partition), broker=node.node_id)
         if code is ErrorCode.OFFSET_OUT_OF_RANGE and from_leader:
-            self._out_of_range(state)
+            self._lookups.out_of_range(state)
         elif code is ErrorCode.OFFSET_OUT_OF_RANGE:
             self.last_error = error  # a follower that lags, or leads no more: the leader decides
         elif code.retriable:
@@ -328,122 +351,3 @@ class Fetcher:
                 max_partition_fetch_bytes=self._config.max_partition_fetch_bytes,
             )
         return chunk
-
-    # -- positions --------------------------------------------------------------------------------------------------
-
-    def _find_positions(self) -> None:
-        """Ask the leaders for the positions that are to come from them, all in one round."""
-        wanted: dict[PartitionState, int] = {}
-        for state in self.states.values():
-            if state.position is None and state.reset_to is None and state.error is None and not state.resolving:
-                self._reset_by_policy(state)
-            if state.reset_to is not None and not state.resolving and state.error is None:
-                wanted[state] = state.reset_to
-        if wanted:
-            for state in wanted:
-                state.resolving = True
-            self._spawn(self._resolve(wanted))
-
-    def _fail(self, state: PartitionState, error: Exception | None) -> None:
-        """Leave an error, if it is one, for `raise_error`."""
-        if error is not None:
-            state.error = error
-            self._news.set()
-
-    def _reset_by_policy(self, state: PartitionState) -> None:
-        policy = self._config.auto_offset_reset
-        if policy == "none":
-            text = f"{state.partition} has no position and auto.offset.reset is none: seek before you poll"
-            self._fail(state, NoOffsetForPartition(text))
-        elif policy in ("earliest", "latest"):
-            state.seek_by_query(EARLIEST if policy == "earliest" else LATEST)
-        else:
-            state.seek_by_query(self._clock.wall_ms() - duration_ms(policy))
-
-    async def _resolve(self, wanted: dict[PartitionState, int]) -> None:
-        generations = {state: state.generation for state in wanted}
-        try:
-            offsets = await self._offsets_at({state.partition: reset for state, reset in wanted.items()})
-        except StrandlineError as error:
-            for state, generation in generations.items():
-                if state.generation == generation:
-                    state.error = error
-        else:
-            for state, generation in generations.items():
-                if state.generation == generation:
-                    state.seek(*offsets[state.partition])
-        finally:
-            for state in wanted:
-                state.resolving = False
-            self._news.set()
-            self.wake()
-
-    async def _offsets_at(self, wanted: dict[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
-        """Offset and epoch for each time; the end of the log where no record is that new."""
-        timeout_ms = self._config.default_api_timeout_ms
-        told = await self._leaders.list_offsets(wanted, timeout_ms, read_committed=self._read_committed)
-        missing = {item: LATEST for item, answer in told.items() if answer.offset < 0}
-        if missing:
-            told |= await self._leaders.list_offsets(missing, timeout_ms, read_committed=self._read_committed)
-        return {item: (answer.offset, answer.leader_epoch) for item, answer in told.items()}
-
-    def _out_of_range(self, state: PartitionState) -> None:
-        state.resolving = True
-        self._spawn(self._settle_out_of_range(state, state.generation))
-
-    async def _settle_out_of_range(self, state: PartitionState, generation: int) -> None:
-        """Records that were fetched in time are handed out first; then the policy decides, or the error tells."""
-        partition, timeout_ms = state.partition, self._config.default_api_timeout_ms
-        try:
-            start = await self._leaders.list_offsets({partition: EARLIEST}, timeout_ms)
-            end = await self._leaders.list_offsets({partition: LATEST}, timeout_ms)
-            if state.generation == generation:
-                log_start, log_end = start[partition].offset, end[partition].offset
-                if log_start <= state.fetch_offset <= log_end:
-                    state.retry_at_ms = self._clock.monotonic_ms() + self._config.retry_backoff_ms
-                elif self._config.auto_offset_reset == "none":
-                    state.error = OffsetOutOfRange(*partition, state.fetch_offset, log_start, log_end)
-                else:
-                    self._reset_by_policy(state)
-        except StrandlineError as error:
-            if state.generation == generation:
-                state.error = error
-        finally:
-            state.resolving = False
-            self._news.set()
-            self.wake()
-
-    def _check_epoch(self, state: PartitionState, epoch: int) -> None:
-        """A new leader: its log may end earlier than what we read (KIP-320)."""
-        state.resolving = True
-        self._spawn(self._settle_epoch(state, state.generation, epoch))
-
-    async def _settle_epoch(self, state: PartitionState, generation: int, epoch: int) -> None:
-        partition = state.partition
-        try:
-            asked = {partition: state.fetch_epoch}
-            end = (await self._leaders.epoch_ends(asked, self._config.default_api_timeout_ms))[partition]
-            if state.generation == generation:
-                state.checked_epoch = epoch
-                known = end.leader_epoch >= 0 and end.end_offset >= 0
-                if known and end.end_offset < state.fetch_offset:
-                    self._truncated(state, end.end_offset)
-        except KafkaError as error:
-            if error.code is not ErrorCode.UNSUPPORTED_VERSION:
-                state.error = error
-            state.checked_epoch = epoch
-        except StrandlineError as error:
-            state.error = error
-        finally:
-            state.resolving = False
-            self._news.set()
-            self.wake()
-
-    def _truncated(self, state: PartitionState, diverged_at: int) -> None:
-        position = state.fetch_offset
-        checked = state.checked_epoch
-        if self._config.auto_offset_reset == "none":
-            state.error = LogTruncated(*state.partition, position, diverged_at)
-        else:
-            state.seek(min(diverged_at, position if state.position is None else max(state.position, 0)))
-        state.checked_epoch = checked

@@ -12,17 +12,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self, Unpack
 
 from strandline.client.config import ConsumerConfig
 from strandline.client.decoding import AbortedTransactions, consumer_records, good_batches, whole_batches
-from strandline.client.errors import ClientError, ClientTimeout, OffsetOutOfRange
+from strandline.client.errors import ClientTimeout, OffsetOutOfRange, TopicReplaced
 from strandline.client.leaders import Leaders
 from strandline.client.loop_thread import LoopThread
 from strandline.client.network import DATA
 from strandline.client.session import Session
+from strandline.client.settings import ConsumerSettings
 from strandline.client.types import EARLIEST, LATEST, ConsumerRecord
+from strandline.client.unclosed import watch
 from strandline.client.wire.apis import Api
 from strandline.client.wire.fetch import (
     FetchedPartition,
@@ -45,13 +48,6 @@ _SHORT_LOG_GRACE_MS = 45_000
 replica.lag.time.max.ms (30 s) for one of it that is silent: until then records that were committed seem not to be."""
 
 
-class TopicReplaced(ClientError):
-    """A topic was deleted, and another one created under its name: its offsets mean other records."""
-
-    def __init__(self, topic: str, expected: str, found: str) -> None:
-        super().__init__(f"topic {topic!r} with id {expected} is gone; {found} has its name now")
-
-
 class RawBatch(NamedTuple):
     """One record batch as it lies in the log. It may begin before the start of the range and end after its end."""
 
@@ -71,7 +67,7 @@ class AsyncRangeReader:
         *,
         clock: Clock | None = None,
         rng: Rng | None = None,
-        **settings: object,
+        **settings: Unpack[ConsumerSettings],
     ) -> None:
         self._config = ConsumerConfig.of(settings)
         self._session = Session(bootstrap, self._config, clock=clock, rng=rng)
@@ -110,7 +106,7 @@ class AsyncRangeReader:
         finally:
             if ahead is not None:
                 ahead.cancel()
-                await asyncio.wait([ahead])
+                await asyncio.gather(ahead, return_exceptions=True)  # what it failed with is nobody's any more
 
     async def close(self) -> None:
         """Close the connections. Idempotent."""
@@ -230,7 +226,7 @@ class RangeReader:
     most; `isolation.level=read_committed` leaves aborted transactions out.
     """
 
-    def __init__(self, bootstrap: str | Sequence[str] = "127.0.0.1:9092", **settings: object) -> None:
+    def __init__(self, bootstrap: str | Sequence[str] = "127.0.0.1:9092", **settings: Unpack[ConsumerSettings]) -> None:
         self._thread = LoopThread("strandline-range-reader")
         make: Callable[..., AsyncRangeReader] = AsyncRangeReader
         try:
@@ -238,6 +234,8 @@ class RangeReader:
         except BaseException:
             self._thread.stop(_nothing)
             raise
+        end = partial(self._thread.stop, self._inner.close)
+        self._watched = watch(self, "a RangeReader", self._thread, end)
 
     def expect(self, topic: str, topic_id: str) -> None:
         """Read this very topic from now on: another one of that name is TopicReplaced."""
@@ -295,6 +293,7 @@ class RangeReader:
 
     def close(self) -> None:
         """Close the connections. Idempotent."""
+        self._watched()
         self._thread.stop(self._inner.close)
 
     def __enter__(self) -> Self:
@@ -317,7 +316,7 @@ def read_range(
     *,
     start: int,
     end: int,
-    config: Mapping[str, object] | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> Iterator[RawBatch]:
     """The batches of one range with a reader of its own; see `RangeReader`."""
     with RangeReader(bootstrap, **(config or {})) as reader:

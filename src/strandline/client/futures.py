@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, RUNNING
 from typing import Any, Protocol
 
+from strandline.client.loop_thread import refused
 from strandline.client.types import Ack
 
 
@@ -32,10 +33,21 @@ class FutureKind(Protocol):
         """End them all with one error."""
 
 
+class BatchCondition(threading.Condition):
+    """What the futures of one batch wait on. `on_sender` says whether the caller runs on the thread that completes
+    them, which must not wait for itself."""
+
+    def __init__(self, on_sender: Callable[[], bool]) -> None:
+        super().__init__()
+        self.on_sender = on_sender
+
+
 class RecordFuture(Future[Ack]):
     """The acknowledgement of one record to come. It cannot be cancelled: the record may be on its way."""
 
-    def __init__(self, condition: threading.Condition) -> None:
+    _condition: BatchCondition
+
+    def __init__(self, condition: BatchCondition) -> None:
         # Not Future.__init__, which would build a condition of its own (see the module's docstring).
         self._condition = condition
         self._state = RUNNING
@@ -45,7 +57,8 @@ class RecordFuture(Future[Ack]):
         self._done_callbacks: list[Any] = []
 
     def result(self, timeout: float | None = None) -> Ack:
-        """The ack, waiting at most `timeout` seconds. Raises what the record failed with, or TimeoutError."""
+        """The ack, waiting at most `timeout` seconds. Raises what the record failed with, TimeoutError, or ClientError
+        where a callback of the producer would wait for itself."""
         error = self.exception(timeout)
         if error is not None:
             raise error
@@ -53,7 +66,9 @@ class RecordFuture(Future[Ack]):
         return ack
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What the record failed with, or None, waiting at most `timeout` seconds. Raises TimeoutError."""
+        """What the record failed with, or None, waiting at most `timeout` seconds. Raises TimeoutError, ClientError."""
+        if self._state != FINISHED and self._condition.on_sender():
+            raise refused("a future's result")
         with self._condition:
             # A condition is shared: it may be notified for others (the halves of a split batch).
             if not self._condition.wait_for(lambda: self._state == FINISHED, timeout):
@@ -62,17 +77,24 @@ class RecordFuture(Future[Ack]):
 
 
 class ThreadFutures:
-    """Futures for threads."""
+    """Futures for threads.
 
-    def shared(self) -> threading.Condition:
+    Args:
+        on_sender: whether the caller runs on the thread that completes them.
+    """
+
+    def __init__(self, on_sender: Callable[[], bool] = lambda: False) -> None:
+        self._on_sender = on_sender
+
+    def shared(self) -> BatchCondition:
         """One condition for all records of a batch: they complete together."""
-        return threading.Condition()
+        return BatchCondition(self._on_sender)
 
-    def new(self, shared: threading.Condition) -> RecordFuture:
+    def new(self, shared: BatchCondition) -> RecordFuture:
         """A pending future."""
         return RecordFuture(shared)
 
-    def finish(self, shared: threading.Condition, futures: Sequence[RecordFuture], acks: Sequence[Ack]) -> None:
+    def finish(self, shared: BatchCondition, futures: Sequence[RecordFuture], acks: Sequence[Ack]) -> None:
         """Set every result, then wake everybody once, then run callbacks."""
         with shared:
             for future, ack in zip(futures, acks, strict=True):
@@ -83,7 +105,7 @@ class ThreadFutures:
             shared.notify_all()
         _run_callbacks(futures)
 
-    def fail(self, shared: threading.Condition, futures: Sequence[RecordFuture], error: Exception) -> None:
+    def fail(self, shared: BatchCondition, futures: Sequence[RecordFuture], error: Exception) -> None:
         """Set the error everywhere, then wake everybody once, then run callbacks."""
         with shared:
             for future in futures:
@@ -97,7 +119,7 @@ class ThreadFutures:
     @staticmethod
     def disown(futures: Sequence[RecordFuture], error: Exception) -> None:
         """In the child of a fork: end the parent's pending futures, whose condition another thread may have held."""
-        condition = threading.Condition()
+        condition = BatchCondition(lambda: False)
         for future in futures:
             future._condition = condition
             if future._state == RUNNING:

@@ -52,6 +52,14 @@ class Sequencer:
         self._wake = wake
         self._on_fatal = on_fatal
         self._fetching: asyncio.Task[None] | None = None
+        self._first_epoch = 0
+        """Of new queues: no log can have records of this producer id in it."""
+
+    def retire(self, queue: PartitionQueue) -> None:
+        """A queue is forgotten, and where it was in its sequences. Its log may still be there, and know them: the next
+        queue of that partition must not begin at a sequence that was used (it would pass for a repetition)."""
+        if queue.producer_id == self.producer_id:
+            self._first_epoch = max(self._first_epoch, queue.producer_epoch + 1)
 
     def may_send(self, queue: PartitionQueue) -> bool:
         """Whether the batch at the head may go out now; bumps the epoch where that is due and possible."""
@@ -61,7 +69,11 @@ class Sequencer:
             if self.producer_id < 0:
                 self._fetch_producer_id()
                 return False
-            queue.producer_id, queue.producer_epoch = self.producer_id, 0
+            if self._first_epoch > EPOCH_MAX:
+                self.producer_id = -1
+                self._fetch_producer_id()
+                return False
+            queue.producer_id, queue.producer_epoch = self.producer_id, self._first_epoch
         head = queue.waiting[0]
         if head.base_sequence != NO_SEQUENCE:
             return queue.known or queue.numbered[0] is head
@@ -157,7 +169,7 @@ class Sequencer:
                     answer = await connection.call(Api.INIT_PRODUCER_ID, values, self._config.request_timeout_ms)
                     if answer.error_code is not ErrorCode.NONE:
                         raise KafkaError(answer.error_code, f"{connection.endpoint} gave no producer id")
-                    self.producer_id = answer.producer_id
+                    self.producer_id, self._first_epoch = answer.producer_id, 0
                     self.last_error = None
                     self._wake()
                     return

@@ -1,17 +1,36 @@
-"""A thread with an event loop: how the blocking classes run the asynchronous ones."""
+"""A thread with an event loop: how the blocking classes run the asynchronous ones.
+
+It refuses what would hang for ever (correctness F, schedule 67): a call that waits for it, made on it by a callback;
+and any call in a forked child, where the thread is not.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from strandline.client.errors import ClosedError
+from strandline.client.errors import ClientError, ClosedError
 
 T = TypeVar("T")
+
+OF_THE_PARENT = (
+    "this client belongs to the parent of this process, with its connections: they cannot be shared. "
+    "Make one here, in the child"
+)
+
+
+def refused(call: str) -> ClientError:
+    """The error of a call that would wait for the very thread that makes it."""
+    return ClientError(
+        f"{call} waits for the client's own thread, and was called on it, by a callback: it would wait for ever. "
+        "A callback notes what happened (queue.Queue, threading.Event), and the client is called from another thread"
+    )
 
 
 class Calls:
@@ -56,11 +75,15 @@ def _settle(done: asyncio.Future[None], error: BaseException | None) -> None:
 
 
 class LoopThread:
-    """One daemon thread that runs one event loop until `stop`. Belongs to the process that made it. Calls after `stop`
-    raise ClosedError.
+    """One daemon thread that runs one event loop until `stop`. Belongs to the process that made it.
+
+    Every call raises ClosedError after `stop`, and in a forked child; ClientError on this very thread.
     """
 
     def __init__(self, name: str) -> None:
+        self.orphaned = False
+        """This process is a forked child: the thread stayed with the parent."""
+        _living.add(self)
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
@@ -89,24 +112,35 @@ class LoopThread:
 
     @property
     def closed(self) -> bool:
-        """It was stopped."""
-        return self.loop.is_closed()
+        """It was stopped; in a forked child it counts as that."""
+        return self.loop.is_closed() or self.orphaned
 
-    def serve(self, coroutine: Coroutine[Any, Any, T], calls: Calls) -> T:
-        """As `wait`, and what the coroutine asks of `calls` meanwhile is done here, by the waiting thread."""
+    def serve(self, coroutine: Coroutine[Any, Any, T], calls: Calls, lost: Callable[[T], None] | None = None) -> T:
+        """As `wait`, and what the coroutine asks of `calls` meanwhile is done here, by the waiting thread.
+
+        Args:
+            lost: given the result, where the caller is interrupted when the coroutine has ended already.
+        """
         future = self._begin(coroutine)
         future.add_done_callback(lambda _: calls.end())
         try:
             calls.answer()
             return future.result()
         except BaseException:
-            future.cancel()
+            if not future.cancel() and lost is not None and future.exception() is None:
+                lost(future.result())
             raise
 
     def stop(self, farewell: Callable[[], Awaitable[None]]) -> None:
-        """Run `farewell`, cancel what is left, end the thread. Idempotent."""
-        if self.loop.is_closed():
+        """Run `farewell`, cancel what is left, end the thread. Idempotent; nothing in a forked child.
+
+        Raises:
+            ClientError: on this very thread.
+        """
+        if self.closed:
             return
+        if self.is_current:
+            raise refused("close")
 
         async def leave() -> None:
             try:
@@ -126,11 +160,28 @@ class LoopThread:
             self.loop.close()
 
     def _begin(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        if self.loop.is_closed():
+        if self.closed or self.is_current:
             coroutine.close()
-            raise ClosedError("this client is closed")
+            if self.orphaned:
+                raise ClosedError(OF_THE_PARENT)
+            raise ClosedError("this client is closed") if self.closed else refused("this call")
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     def _main(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
+
+
+_living: weakref.WeakSet[LoopThread] = weakref.WeakSet()
+of_parents: list[object] = []
+"""Kept for ever: collecting a parent's loop, tasks or connections in the child would close what both share."""
+
+
+def _after_fork() -> None:
+    for thread in list(_living):
+        thread.orphaned = True
+        of_parents.append(thread)
+    _living.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

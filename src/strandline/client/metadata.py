@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
+from strandline.client import logs
 from strandline.client.config import CommonConfig
-from strandline.client.errors import ClientTimeout, ClosedError, UnknownTopic
+from strandline.client.errors import ClientTimeout, ClosedError, TopicReplaced, UnknownTopic
 from strandline.client.network import Network, backoff_ms
 from strandline.client.types import NodeInfo
 from strandline.client.wire.apis import Api
@@ -86,6 +87,7 @@ class Metadata:
         self._needed = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._age_timer: asyncio.TimerHandle | None = None
+        self._expected: dict[str, UUID] = {}
         self._missing: dict[TopicPartition, float] = {}
         self._suspected_ms: dict[int, float] = {}
         self._aged = False
@@ -100,10 +102,28 @@ class Metadata:
         """The leader's node and epoch, or None while unknown."""
         topic = self.topics.get(partition.topic)
         view = None if topic is None else topic.partitions.get(partition.partition)
-        if view is None or view.leader is None:
+        if view is None or view.leader is None or (self._expected and self._replaced(partition.topic)):
             return None
         node = self.nodes.get(view.leader)
         return None if node is None else (node, view.leader_epoch)
+
+    def topic_id(self, name: str) -> UUID | None:
+        """The id of the topic that has this name; None where it is not known, or brokers have none."""
+        view = self.topics.get(name)
+        return None if view is None else view.topic_id
+
+    def is_missing(self, name: str) -> bool:
+        """Brokers have known no such topic for the grace period; what was known of it before stays in `topics`."""
+        since = self.unknown_since_ms.get(name)
+        return since is not None and self._clock.monotonic_ms() - since >= UNKNOWN_TOPIC_GRACE_MS
+
+    def is_known(self, name: str) -> bool:
+        """The topic is there, as far as this client knows."""
+        return name in self.topics and not self.is_missing(name)
+
+    def is_forgotten(self, name: str) -> bool:
+        """The topic is missing, or not kept up to date any more."""
+        return self.is_missing(name) or (name not in self.topics and name not in self._wanted)
 
     def topic_name(self, topic: str | UUID) -> str | None:
         """The name of a topic that an answer names by id."""
@@ -111,12 +131,24 @@ class Metadata:
             return topic
         return next((view.name for view in self.topics.values() if view.topic_id == topic), None)
 
-    def absence(self, partition: TopicPartition) -> KafkaError | None:
+    def expect(self, name: str, topic_id: UUID) -> None:
+        """Another topic of that name is none: it has no leaders, and `absence` says so."""
+        self._expected[name] = topic_id
+
+    def _replaced(self, name: str) -> TopicReplaced | None:
+        expected, found = self._expected.get(name), self.topic_id(name)
+        if expected is None or found is None or expected == found:
+            return None
+        return TopicReplaced(name, str(expected), str(found))
+
+    def absence(self, partition: TopicPartition) -> StrandlineError | None:
         """The error of a topic or partition that has been missing for the grace period; None while there is hope."""
+        replaced = self._replaced(partition.topic) if self._expected else None
+        if replaced is not None:
+            return replaced
         now = self._clock.monotonic_ms()
-        unknown_since = self.unknown_since_ms.get(partition.topic)
-        if unknown_since is not None:
-            return UnknownTopic(partition.topic) if now - unknown_since >= UNKNOWN_TOPIC_GRACE_MS else None
+        if partition.topic in self.unknown_since_ms:
+            return UnknownTopic(partition.topic) if self.is_missing(partition.topic) else None
         view = self.topics.get(partition.topic)
         if view is None or partition.partition in view.partitions:
             self._missing.pop(partition, None)
@@ -154,6 +186,7 @@ class Metadata:
         view = None if topic is None else topic.partitions.get(partition.partition)
         if topic is None or view is None or epoch <= view.leader_epoch or leader not in self.nodes:
             return False
+        _log_leader(str(partition), (view.leader, view.leader_epoch), (leader, epoch))
         changed = {**topic.partitions, partition.partition: replace(view, leader=leader, leader_epoch=epoch)}
         self.topics[partition.topic] = replace(topic, partitions=changed)
         return True
@@ -305,8 +338,11 @@ class Metadata:
         self._aged = False
         node_id, answer = await self._ask(wanted, self._config.request_timeout_ms)
         self._apply(answer, wanted)
+        after = _leaders(self.topics)
+        if after != before:
+            _log_leaders(before, after)
         if not aged and node_id is not None:
-            self._weigh(node_id, _leaders(self.topics) != before)
+            self._weigh(node_id, after != before)
 
     def _weigh(self, node_id: int, has_news: bool) -> None:
         """Ask others for a while when this broker told nothing new twice in a row although an answer was wanted.
@@ -380,6 +416,26 @@ def _leaders(topics: Mapping[str, TopicView]) -> dict[str, dict[int, tuple[int |
         name: {number: (view.leader, view.leader_epoch) for number, view in topic.partitions.items()}
         for name, topic in topics.items()
     }
+
+
+Led = tuple[int | None, int]
+"""By whom (None: nobody), and in which epoch."""
+
+
+def _log_leaders(before: Mapping[str, Mapping[int, Led]], after: Mapping[str, Mapping[int, Led]]) -> None:
+    for name, partitions in after.items():
+        known = before.get(name, {})
+        for number, led in partitions.items():
+            if number in known and known[number][0] != led[0]:
+                _log_leader(f"{name}-{number}", known[number], led)
+
+
+def _log_leader(partition: str, before: Led, after: Led) -> None:
+    was = "was led by nobody" if before[0] is None else f"was led by broker {before[0]}"
+    if after[0] is None:
+        logs.metadata.warning("%s has no leader, and %s: nothing is written or read there", partition, was)
+    else:
+        logs.metadata.info("%s is led by broker %s in epoch %s, and %s", partition, *after, was)
 
 
 def nodes_of(answer: Any) -> dict[int, NodeInfo]:

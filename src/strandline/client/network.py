@@ -8,9 +8,11 @@ one more, for the same reason.
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from strandline.client import logs
 from strandline.client.config import CommonConfig
 from strandline.client.errors import BrokerUnreachable, ClosedError
 from strandline.client.types import NodeInfo
@@ -122,6 +124,7 @@ class Network:
             if backoff is not None and self._clock.monotonic_ms() < backoff.until_ms:
                 raise backoff.error.with_traceback(None)
             task = asyncio.get_running_loop().create_task(self._open_new(key, advertised_by))
+            task.add_done_callback(_looked_at)
             self._opening[key] = task
         # Many callers wait for one attempt: one that is cancelled must not end it for the others.
         return await asyncio.shield(task)
@@ -141,7 +144,12 @@ class Network:
             self._back_off(key.endpoint, error)
             raise
         else:
-            self._backoffs.pop(key.endpoint, None)
+            failed = self._backoffs.pop(key.endpoint, None)
+            if failed is None:
+                logs.network.debug("connected to %s", key.endpoint)
+            else:
+                attempts = f"{failed.failures} failed attempt{'s' if failed.failures > 1 else ''}"
+                logs.network.info("connected to %s again, after %s", key.endpoint, attempts)
             self._open[key] = connection
             return connection
         finally:
@@ -152,10 +160,21 @@ class Network:
         failures = 1 if previous is None else previous.failures + 1
         wait = backoff_ms(failures, self._config.reconnect_backoff_ms, self._config.reconnect_backoff_max_ms, self._rng)
         self._backoffs[endpoint] = _Backoff(failures, self._clock.monotonic_ms() + wait, error)
+        reason = error.reason if isinstance(error, BrokerUnreachable) else error
+        level = logging.WARNING if failures == 1 else logging.DEBUG  # once for each time that it is gone
+        logs.network.log(level, "cannot connect to %s: %s; tried again, first after %.0f ms", endpoint, reason, wait)
 
     def _forget(self, key: _Key, connection: Connection) -> None:
         if self._open.get(key) is connection:
             del self._open[key]
+        if not self._closed:
+            logs.network.info("the connection to %s was lost: %s", key.endpoint, connection.lost_by)
+
+
+def _looked_at(task: asyncio.Task[Connection]) -> None:
+    """Whoever waits hears of the error; when all of them were cancelled there is nobody left to hear of it."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _advertised_by(node: NodeInfo) -> str:

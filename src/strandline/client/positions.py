@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
+from uuid import UUID
 
 from strandline.client.decoding import AbortedTransactions, consumer_records, good_batches
 from strandline.client.types import ConsumerRecord
 from strandline.log.batch import BatchHeader
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
+
+NEVER_MS = float("-inf")
+FORMER_MAX = 3
+"""Of so many earlier topics of one name a position is kept."""
 
 
 class Chunk:
@@ -36,16 +41,22 @@ class PartitionState:
     - `generation` grows with every seek: an answer to a fetch of an older generation is dropped.
     - `sought` from a seek until the broker's ordinary connection, which may hold a fetch of the old position, is free.
     - With `reset_to` set there is no position until the leader has told the offset.
+    - A position belongs to `topic_id` (schedule 63): nothing is fetched from a topic that has another one. None: not
+      known yet, or the brokers have none. It changes by `begin_anew` alone, inside a poll of the caller.
     """
 
     __slots__ = (
-        "buffered_bytes", "checked_epoch", "chunks", "decoded", "decoded_pos", "error", "fetch_epoch", "fetch_offset",
-        "fetching", "generation", "high_watermark", "log_start_offset", "partition", "paused", "position",
-        "preferred_replica", "preferred_until_ms", "reset_to", "resolving", "retry_at_ms", "sought", "turn",
+        "buffered_bytes", "checked_epoch", "chunks", "decoded", "decoded_pos", "error", "error_told_ms", "fetch_epoch",
+        "fetch_offset", "fetching", "former", "generation", "high_watermark", "log_start_offset", "partition", "paused",
+        "position", "preferred_replica", "preferred_until_ms", "reset_to", "resolving", "retry_at_ms", "sought",
+        "topic_id", "turn",
     )  # fmt: skip
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
+        self.topic_id: UUID | None = None
+        self.former: dict[UUID, int] = {}
+        """Where this partition stood in other topics of the name, by their ids."""
         self.position: int | None = None
         self.fetch_offset = -1
         self.fetch_epoch = -1
@@ -61,6 +72,8 @@ class PartitionState:
         self.resolving = False
         self.paused = False
         self.error: Exception | None = None
+        self.error_told_ms = NEVER_MS
+        """When a poll raised it last: one that stays until a seek is raised again and again, but not in a busy loop."""
         self.high_watermark = -1
         self.log_start_offset = -1
         self.preferred_replica = -1
@@ -81,6 +94,32 @@ class PartitionState:
         self.position = None
         self.reset_to = timestamp
 
+    def is_of_another(self, topic_id: UUID | None) -> bool:
+        """Whether the topic that has the name now is another one than that of the position."""
+        return topic_id is not None and self.topic_id is not None and topic_id != self.topic_id
+
+    def begin_anew(self, topic_id: UUID, stood_at: int | None) -> None:
+        """The topic was made anew: there is no position in the new one.
+
+        Args:
+            stood_at: the offset of the first record of the old one that was not handed out.
+
+        A broker that hears nothing of the others tells of the old topic for a while: one that comes back is gone on
+        with where it was left, so that nothing of either is skipped. A seek to an end or a time is in the new topic.
+        """
+        assert self.topic_id is not None
+        if stood_at is not None:
+            self.former[self.topic_id] = stood_at
+        before = self.former.pop(topic_id, None)
+        for left_over in list(self.former)[:-FORMER_MAX]:
+            del self.former[left_over]
+        self._forget()
+        self.checked_epoch = -1
+        self.position = None
+        self.topic_id = topic_id
+        if before is not None and self.reset_to is None:
+            self.seek(before)
+
     def _forget(self) -> None:
         self.generation += 1
         self.fetching = False
@@ -90,6 +129,7 @@ class PartitionState:
         self.decoded_pos = 0
         self.buffered_bytes = 0
         self.error = None
+        self.error_told_ms = NEVER_MS
         self.preferred_replica = -1
         self.retry_at_ms = 0.0
         self.fetch_epoch = -1

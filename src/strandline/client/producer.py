@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 from strandline.client.config import ProducerConfig, parse_bootstrap
 from strandline.client.errors import BufferExhausted, ClientTimeout, ClosedError
 from strandline.client.futures import ThreadFutures
-from strandline.client.loop_thread import LoopThread
+from strandline.client.loop_thread import LoopThread, of_parents, refused
 from strandline.client.metadata import TopicView
 from strandline.client.producer_core import Headers, Payload, ProducerCore
 from strandline.client.session import Session
+from strandline.client.settings import ProducerSettings
+from strandline.client.tasks import log
 from strandline.client.types import Ack
+from strandline.client.unclosed import FLUSH_S, nothing, watch
 
 
 class _Running:
@@ -28,9 +32,32 @@ class _Running:
         self.thread = LoopThread("strandline-producer")
         self.core = self.thread.call(
             lambda: ProducerCore(
-                config, Session(bootstrap, config, allow_auto_create=True), ThreadFutures(), threaded=True
+                config,
+                Session(bootstrap, config, allow_auto_create=True),
+                ThreadFutures(lambda: self.thread.is_current),
+                threaded=True,
             )
         )
+
+    def flush(self, timeout_s: float | None) -> None:
+        """Raises ClientTimeout."""
+        done = threading.Event()
+        self.core.accumulator.start_flush(done.set)
+        if not done.wait(timeout_s):
+            raise ClientTimeout(
+                f"not everything was acknowledged within {timeout_s} s", self.core.sender.current_trouble()
+            )
+
+    def end(self) -> None:
+        """Nobody closes this producer: what is queued is sent, if that does not take long."""
+        try:
+            self.flush(FLUSH_S)
+        except ClientTimeout as error:
+            count = sum(batch.count for _, batch in self.core.accumulator.all_batches())
+            text = f"{count} records of a Producer that was not closed are lost: {error}"
+            log.error(text)
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+        self.thread.stop(self.core.close)
 
 
 class Producer:
@@ -43,12 +70,13 @@ class Producer:
         ConfigError: an unknown setting, a value that cannot stand, or settings that exclude one another.
     """
 
-    def __init__(self, bootstrap: str | Sequence[str] = "127.0.0.1:9092", **settings: object) -> None:
+    def __init__(self, bootstrap: str | Sequence[str] = "127.0.0.1:9092", **settings: Unpack[ProducerSettings]) -> None:
         self._config = ProducerConfig.of(settings)
         self._bootstrap = bootstrap
         parse_bootstrap(bootstrap)
         self._start_lock = threading.Lock()
         self._running: _Running | None = None
+        self._watched: Callable[[], None] = nothing
         self._closed = False
         _producers.add(self)
 
@@ -92,16 +120,14 @@ class Producer:
 
         Raises:
             ClientTimeout: it takes longer than `timeout_s`.
+            ClientError: called by a callback of this producer, for which it would wait.
         """
         running = self._running
         if running is None:
             return
-        done = threading.Event()
-        running.core.accumulator.start_flush(done.set)
-        if not done.wait(timeout_s):
-            raise ClientTimeout(
-                f"not everything was acknowledged within {timeout_s} s", running.core.sender.current_trouble()
-            )
+        if running.thread.is_current:
+            raise refused("flush")
+        running.flush(timeout_s)
 
     def producer_id(self) -> int:
         """The id that stands in the batches of this producer in the log (KIP-98); -1 when it is not idempotent.
@@ -125,6 +151,9 @@ class Producer:
         Raises:
             ClientTimeout: the flush took longer than `timeout_s`; the producer is closed all the same.
         """
+        running = self._running
+        if running is not None and running.thread.is_current:
+            raise refused("close")
         with self._start_lock:
             already, self._closed = self._closed, True
         running = self._running
@@ -133,6 +162,7 @@ class Producer:
         try:
             self.flush(timeout_s)
         finally:
+            self._watched()
             running.thread.stop(running.core.close)
 
     def __enter__(self) -> Self:
@@ -150,7 +180,8 @@ class Producer:
             if self._closed:
                 raise ClosedError("the producer is closed")
             if self._running is None:
-                self._running = _Running(self._bootstrap, self._config)
+                self._running = running = _Running(self._bootstrap, self._config)
+                self._watched = watch(self, "a Producer", running.thread, running.end)
             return self._running
 
     def _view(self, running: _Running, topic: str, partition: int | None) -> TopicView:
@@ -194,12 +225,10 @@ class Producer:
             for queue in running.core.accumulator.queues.values():
                 for batch in (*queue.on_wire, *queue.waiting):
                     ThreadFutures.disown(batch.futures, error)
-            _of_parents.append(running)
+            of_parents.append(running)
 
 
 _producers: weakref.WeakSet[Producer] = weakref.WeakSet()
-_of_parents: list[_Running] = []
-"""Kept for ever: collecting a parent's loop in the child would close what both share."""
 
 
 def _after_fork() -> None:

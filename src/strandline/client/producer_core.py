@@ -48,6 +48,7 @@ class ProducerCore:
         self.sender = Sender(config, session, self.accumulator, self._wake, before)
         self._session = session
         self._sticky: dict[str, StickyPartitioner] = {}
+        self.metadata.subscribe(self._forget_topics)
 
     def try_send(
         self,
@@ -151,6 +152,10 @@ class ProducerCore:
                 partition=partition,
             )
         return TopicPartition(view.name, partition)
+
+    def _forget_topics(self) -> None:
+        for name in [name for name in list(self._sticky) if self.metadata.is_forgotten(name)]:
+            self._sticky.pop(name, None)
 
     def _wake(self) -> None:
         if not self._wake_pending:

@@ -2,7 +2,9 @@
 
 Progress is the committed offset of the group `strandline.dead-letters` in `<topic>.dead`. Before records are sent, the
 ends of the origin's partitions are noted with that offset: after an interruption what lies behind those ends tells
-which letters were replayed already, for each replayed record names its letter in a header.
+which letters were replayed already, for each replayed record names its letter in a header. That offset expires like
+any other (a week after the last replay, `offsets.retention.minutes`). Where there is none, what lies in the origin
+behind the oldest of the letters tells (schedule 65).
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from strandline.client.admin import Admin
 from strandline.client.config import CommonConfig
@@ -49,7 +51,7 @@ class DeadLetterBox:
         settings: common to all clients.
     """
 
-    def __init__(self, bootstrap: str, topic: str, settings: Mapping[str, object]) -> None:
+    def __init__(self, bootstrap: str, topic: str, settings: Mapping[str, Any]) -> None:
         self.topic = origin_of(topic)
         self.dead = self.topic + SUFFIX
         self._bootstrap = bootstrap
@@ -66,10 +68,12 @@ class DeadLetterBox:
             wanted = [TopicPartition(self.dead, number) for number in reader.partitions_for(self.dead)]
             done = reader.committed(wanted)
             for item in wanted:
-                offset = done[item]
-                start = 0 if replayed_too or offset is None else offset.offset
-                for record in self._records(reader, item, start):
-                    yield record, parse_dead_letter(record)
+                offset = OffsetAndMetadata(0) if replayed_too else done[item]
+                there = self._there(reader, item, offset)
+                for record in self._records(reader, item, 0 if offset is None else offset.offset):
+                    letter = parse_dead_letter(record)
+                    if letter is None or _name(letter) not in there:
+                        yield record, letter
 
     def replay(self) -> Replayed:
         """Send every letter back to where it came from, in order, and commit how far that is done.
@@ -82,9 +86,9 @@ class DeadLetterBox:
             wanted = [TopicPartition(self.dead, number) for number in reader.partitions_for(self.dead)]
             done = reader.committed(wanted)
             for item in wanted:
+                there = self._there(reader, item, done[item])
                 offset = done[item] or OffsetAndMetadata(0)
                 noted = _noted(offset)
-                there = self._sent_before(noted)
                 for batch in batches(self._records(reader, item, offset.offset)):
                     letters = [letter for letter in map(parse_dead_letter, batch) if letter is not None]
                     foreign += len(batch) - len(letters)
@@ -98,7 +102,7 @@ class DeadLetterBox:
                         future.result()
                     sent += len(fresh)
                     reader.commit({item: batch[-1].offset + 1})
-                    noted, there = {}, frozenset()
+                    noted = {}
         return Replayed(sent, already, foreign)
 
     def _reader(self) -> Consumer:
@@ -128,18 +132,38 @@ class DeadLetterBox:
         with Admin(self._bootstrap, **self._settings) as admin:
             return {item: told.offset for item, told in admin.list_offsets(dict.fromkeys(places, LATEST)).items()}
 
-    def _sent_before(self, noted: Mapping[TopicPartition, int]) -> frozenset[bytes]:
-        """The names of the letters that an interrupted replay has sent behind the ends that it noted."""
-        if not noted:
+    def _there(self, reader: Consumer, item: TopicPartition, committed: OffsetAndMetadata | None) -> frozenset[bytes]:
+        """The names of letters behind the committed offset that were replayed all the same, by what the origin holds:
+        of an interrupted replay, or of any, where the offset has expired."""
+        ends = self._behind_the_letters(reader, item) if committed is None else _noted(committed)
+        if not ends:
             return frozenset()
         with self._reader() as origin:
             return frozenset(
                 value
-                for item, end in noted.items()
-                for record in self._records(origin, item, end)
+                for place, end in ends.items()
+                for record in self._records(origin, place, end)
                 for name, value in record.headers
                 if name == REPLAYED and value is not None
             )
+
+    def _behind_the_letters(self, reader: Consumer, item: TopicPartition) -> dict[TopicPartition, int]:
+        """Where replayed records of a partition's letters can lie in their origins: none before the record itself. Of a
+        topic that was made anew since everything is looked at."""
+        ids: dict[str, str] = {}
+        starts: dict[TopicPartition, int] = {}
+        with Admin(self._bootstrap, **self._settings) as admin:
+            for letter in map(parse_dead_letter, self._records(reader, item, 0)):
+                if letter is None:
+                    continue
+                topic = letter.origin.topic
+                if topic not in ids:
+                    [described] = admin.describe_topics([topic])
+                    ids[topic] = str(described.topic_id or "")
+                same = letter.origin_topic_id == ids[topic] != ""
+                start = letter.origin_offset + 1 if same else 0
+                starts[letter.origin] = min(starts.get(letter.origin, start), start)
+        return starts
 
 
 def batches(records: Iterable[ConsumerRecord]) -> Iterator[list[ConsumerRecord]]:
@@ -170,7 +194,7 @@ def _noted(offset: OffsetAndMetadata) -> dict[TopicPartition, int]:
 
 
 def _name(letter: DeadLetter) -> bytes:
-    return f"{letter.where}@{letter.offset}".encode()
+    return f"{letter.where}@{letter.offset} of {letter.died_ms}".encode()
 
 
 def _send(producer: Producer, letter: DeadLetter) -> Future[Ack]:

@@ -54,7 +54,7 @@ class Retries:
 
 @dataclass(slots=True)
 class _Failing:
-    offset: int
+    record: ConsumerRecord
     attempts: int
     again_ms: float
     paused: bool
@@ -82,12 +82,12 @@ class Failures:
         """The attempts made so far, and whether there is to be another one: then the partition rests."""
         where = TopicPartition(record.topic, record.partition)
         before = self._failing.get(where)
-        attempts = 1 if before is None or before.offset != record.offset else before.attempts + 1
+        attempts = 1 if before is None or not _same(before.record, record) else before.attempts + 1
         if attempts >= self._retries.attempts:
             self._failing.pop(where, None)
             return attempts, False
         again_ms = self.now_ms + self._retries.pause_ms(attempts)
-        self._failing[where] = _Failing(record.offset, attempts, again_ms, True)
+        self._failing[where] = _Failing(record, attempts, again_ms, True)
         return attempts, True
 
     def settled(self, record: ConsumerRecord) -> None:
@@ -114,6 +114,11 @@ class Failures:
         return min([_LOOK_S, *(max(at - self.now_ms, 0.0) / 1000 for at in rests)])
 
 
+def _same(one: ConsumerRecord, other: ConsumerRecord) -> bool:
+    """Of a topic that was made anew a record is another one at the same offset."""
+    return (one.offset, one.timestamp_ms, one.leader_epoch) == (other.offset, other.timestamp_ms, other.leader_epoch)
+
+
 def _expired(failures: Failures, since_ms: float | None, idle_s: float | None) -> bool:
     if idle_s is None or since_ms is None or failures.waiting:
         return False
@@ -130,34 +135,40 @@ async def run_async(
     """See `strandline.client.aio.Consumer.run`."""
     report = RunReport()
     idle_ms: float | None = None
-    while not consumer.stopped:
-        consumer.resume(*failures.due(consumer.assignment()))
-        record = await consumer.next_record(failures.wait_s(), raw=True)
-        if record is None:
-            idle_ms = None if consumer.state.name in _JOINING else idle_ms or failures.now_ms
-            if _expired(failures, idle_ms, idle_s):
-                break
-            continue
-        idle_ms = None
-        try:
-            result = handler(consumer.deserialized(record))
-            if isawaitable(result):
-                await result
-        except Exception as error:
-            report.failures += 1
-            attempts, again = failures.failed(record)
-            if not again and letters is not None:
-                await letters.send(record, error, attempts)
-                report.dead_letters += 1
+    settled: ConsumerRecord | None = None
+    try:
+        while not consumer.stopped:
+            consumer.resume(*failures.due(consumer.assignment()))
+            record = await consumer.next_record(failures.wait_s(), raw=True)
+            if record is None:
+                idle_ms = None if consumer.state.name in _JOINING else idle_ms or failures.now_ms
+                if _expired(failures, idle_ms, idle_s):
+                    break
                 continue
-            if again:
-                consumer.pause((record.topic, record.partition))
-            consumer.seek((record.topic, record.partition), record.offset)
-            if not again:
-                raise
-        else:
-            failures.settled(record)
-            report.handled += 1
+            idle_ms = None
+            try:
+                result = handler(consumer.deserialized(record))
+                if isawaitable(result):
+                    await result
+            except Exception as error:
+                report.failures += 1
+                attempts, again = failures.failed(record)
+                if again:
+                    consumer.pause((record.topic, record.partition))
+                    consumer.take_back(settled)
+                    continue
+                if letters is None:
+                    raise
+                topic_id = consumer.topic_id(TopicPartition(record.topic, record.partition))
+                await letters.send(record, error, attempts, topic_id)
+                report.dead_letters += 1
+            else:
+                failures.settled(record)
+                report.handled += 1
+            settled = record
+    except BaseException:  # a cancellation too: what is not settled comes again (schedule 64)
+        consumer.take_back(settled)
+        raise
     consumer.finish_run()
     return report
 
@@ -172,34 +183,39 @@ def run_blocking(
     """See `strandline.client.Consumer.run`; the handler runs in the caller's thread."""
     report = RunReport()
     idle_ms: float | None = None
-    while not consumer.stopped:
-        due = failures.due(consumer.assignment()) if failures.waiting else []
-        if due:
-            consumer.resume(*due)
-        record = consumer.next_record(failures.wait_s() if failures.waiting else _LOOK_S, raw=True)
-        if record is None:
-            idle_ms = None if consumer.state.name in _JOINING else idle_ms or failures.now_ms
-            if _expired(failures, idle_ms, idle_s):
-                break
-            continue
-        idle_ms = None
-        try:
-            handler(consumer.deserialized(record))
-        except Exception as error:
-            report.failures += 1
-            attempts, again = failures.failed(record)
-            if not again and send is not None:
+    settled: ConsumerRecord | None = None
+    try:
+        while not consumer.stopped:
+            due = failures.due(consumer.assignment()) if failures.waiting else []
+            if due:
+                consumer.resume(*due)
+            record = consumer.next_record(failures.wait_s() if failures.waiting else _LOOK_S, raw=True)
+            if record is None:
+                idle_ms = None if consumer.state.name in _JOINING else idle_ms or failures.now_ms
+                if _expired(failures, idle_ms, idle_s):
+                    break
+                continue
+            idle_ms = None
+            try:
+                handler(consumer.deserialized(record))
+            except Exception as error:
+                report.failures += 1
+                attempts, again = failures.failed(record)
+                if again:
+                    consumer.pause((record.topic, record.partition))
+                    consumer.take_back(settled)
+                    continue
+                if send is None:
+                    raise
                 send(record, error, attempts)
                 report.dead_letters += 1
-                continue
-            if again:
-                consumer.pause((record.topic, record.partition))
-            consumer.seek((record.topic, record.partition), record.offset)
-            if not again:
-                raise
-        else:
-            if failures.waiting:
-                failures.settled(record)
-            report.handled += 1
+            else:
+                if failures.waiting:
+                    failures.settled(record)
+                report.handled += 1
+            settled = record
+    except BaseException:  # Ctrl-C too: what is not settled comes again (schedule 64)
+        consumer.take_back(settled)
+        raise
     consumer.finish_run()
     return report

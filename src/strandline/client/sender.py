@@ -7,15 +7,18 @@ it does all there is to do. No task, timer or lock per partition or request.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from functools import partial
 from uuid import UUID
 
+from strandline.client import logs
 from strandline.client.accumulator import Accumulator, PartitionQueue
 from strandline.client.batches import ProducerBatch
 from strandline.client.config import ProducerConfig
 from strandline.client.errors import ClientTimeout, ClosedError, DeliveryTimeout, Disconnected
 from strandline.client.idempotence import ContinuedSequencer, Sequencer, SequencesBefore
+from strandline.client.metadata import TopicView
 from strandline.client.network import DATA
 from strandline.client.session import Session
 from strandline.client.types import NodeInfo
@@ -59,6 +62,8 @@ class Sender:
         self._reached: dict[int, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._next_sweep_ms = 0.0
+        self._topics_seen: Mapping[str, TopicView] = self._metadata.topics
+        self._continued = before is not None
         self._last_error: StrandlineError | None = None
         self._metadata.subscribe(wake)
 
@@ -68,6 +73,9 @@ class Sender:
         """Send what is due and set the timer for what is not."""
         now = self._clock.monotonic_ms()
         self._sweep(now)
+        if self._metadata.topics is not self._topics_seen:
+            self._topics_seen = self._metadata.topics
+            self._forget_idle_queues()
         accumulator = self._accumulator
         linger_ms = self._config.linger_ms
         wait = float("inf")
@@ -128,6 +136,7 @@ class Sender:
                 continue
             if not queue.waiting or accumulator.is_due(queue, self._config.linger_ms, now) > 0:
                 continue
+            queue.goes_to(self._metadata.topic_id(queue.partition.topic))
             if sequencer is not None and not sequencer.may_send(queue):
                 continue
             needed = queue.waiting[0].builder.size_bytes
@@ -148,6 +157,7 @@ class Sender:
             leader = self._metadata.leader_of(queue.partition)
             queue.wire_node, queue.wire_epoch = node.node_id, -1 if leader is None else leader[1]
             topics.setdefault(queue.partition.topic, []).append((queue.partition.partition, batch.encode()))
+        self._metadata.want(topics)
         ids = {name: view.topic_id for name in topics if (view := self._metadata.topics.get(name)) is not None}
         all_named = all(ids.get(name) is not None for name in topics)
         try:
@@ -338,6 +348,9 @@ class Sender:
         if batch.attempts > self._config.retries:
             self._fail(queue, batch, failure)
             return False
+        level = logging.INFO if batch.attempts == 1 else logging.DEBUG
+        told = logs.records_of(queue.partition, batch.count)
+        logs.producer.log(level, "%s not acknowledged, and sent again: %s", told, failure)
         batch.retry_at_ms = now + (0.0 if at_once else self._session.backoff_ms(batch.attempts))
         return True
 
@@ -346,6 +359,7 @@ class Sender:
             self._sequencer.resolve(queue, batch, written=False)
         self._accumulator.drop(queue, batch)
         self._accumulator.release(batch)
+        logs.producer.error("%s not written: %s", logs.records_of(queue.partition, batch.count), error)
         batch.fail(error)
 
     # -- ends -------------------------------------------------------------------------------------------------------
@@ -373,6 +387,14 @@ class Sender:
             else:
                 next_ms = min(next_ms, batch.created_ms + timeout_ms)
         self._next_sweep_ms = next_ms
+
+    def _forget_idle_queues(self) -> None:
+        """Those of topics that are deleted, or were not sent to for `metadata.max.idle.ms`: a producer may see many."""
+        if self._continued:
+            return  # where it stands in its sequences is somebody's who comes after it
+        for queue in self._accumulator.forget_idle(lambda item: self._metadata.is_forgotten(item.topic)):
+            if self._sequencer is not None:
+                self._sequencer.retire(queue)
 
     async def producer_id(self) -> int:
         """The producer id, asked for where there is none yet; -1 without idempotence."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from uuid import UUID
 
 from strandline.client.batches import MadeRecords
 from strandline.client.config import ProducerConfig
@@ -14,6 +15,7 @@ from strandline.client.session import Session
 from strandline.client.types import Ack
 from strandline.log.batch import Buffer
 from strandline.proto.ids import TopicPartition
+from strandline.proto.ports import Clock, Rng
 
 BUFFER_BYTES = 32 << 20
 
@@ -25,6 +27,7 @@ class BatchSender:
         largest_bytes: no batch is larger.
         settings: a producer's.
         before: the sequences of an earlier sender, to go on with; None: a producer id of its own.
+        clock, rng: the world; the machine's own when left out.
     """
 
     def __init__(
@@ -33,12 +36,15 @@ class BatchSender:
         largest_bytes: int,
         settings: Mapping[str, object],
         before: SequencesBefore | None = None,
+        *,
+        clock: Clock | None = None,
+        rng: Rng | None = None,
     ) -> None:
         memory = max(BUFFER_BYTES, 2 * largest_bytes)
         self._config = ProducerConfig.of(
             {**settings, "acks": "all", "enable_idempotence": True, "linger_ms": 0, "buffer_memory": memory}
         )
-        session = Session(bootstrap, self._config)
+        session = Session(bootstrap, self._config, clock=clock, rng=rng)
         self._clock = session.clock
         self._core = ProducerCore(self._config, session, LoopFutures(), threaded=False, before=before)
 
@@ -48,8 +54,15 @@ class BatchSender:
     async def __aexit__(self, *_: object) -> None:
         await self._core.close()
 
-    async def know(self, topic: str) -> None:
-        """Return once the topic is known. Raises UnknownTopic, ClientTimeout (`max.block.ms`)."""
+    async def know(self, topic: str, topic_id: str = "") -> None:
+        """Return once the topic is known. Batches go to the one with this id alone: where another one has the name,
+        they fail with TopicReplaced.
+
+        Raises:
+            UnknownTopic, ClientTimeout (`max.block.ms`).
+        """
+        if topic_id:
+            self._core.metadata.expect(topic, UUID(topic_id))
         await self._core.metadata.wait_for_topic(topic, self._config.max_block_ms)
 
     async def producer_id(self) -> int:

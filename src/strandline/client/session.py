@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Sequence
 
 from strandline.client.config import CommonConfig, parse_bootstrap
+from strandline.client.errors import ClosedError
+from strandline.client.loop_thread import OF_THE_PARENT, of_parents
 from strandline.client.metadata import Metadata
 from strandline.client.network import Network, backoff_ms
 from strandline.proto.ports import Clock, Rng
@@ -27,13 +31,36 @@ class Session:
         self.rng = rng or system_rng()
         self.network = Network(parse_bootstrap(bootstrap), config, self.clock, self.rng)
         self.metadata = Metadata(self.network, config, self.clock, self.rng, allow_auto_create=allow_auto_create)
+        self.orphaned = False
+        """This process is a forked child: loop and connections are the parent's."""
         self._config = config
+        _living.add(self)
+
+    def check_process(self) -> None:
+        """Raises ClosedError in a forked child, whose every byte would go into the parent's connections."""
+        if self.orphaned:
+            raise ClosedError(OF_THE_PARENT)
 
     def backoff_ms(self, failures: int) -> float:
         """How long to wait after that many failures in a row (`retry.backoff.ms`, `retry.backoff.max.ms`)."""
         return backoff_ms(failures, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, self.rng)
 
     async def close(self) -> None:
-        """Close the connections. Idempotent."""
+        """Close the connections. Idempotent; nothing in a forked child."""
+        if self.orphaned:
+            return
         await self.metadata.close()
         await self.network.close()
+
+
+_living: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for session in list(_living):
+        session.orphaned = True
+        of_parents.append(session)
+    _living.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

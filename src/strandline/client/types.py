@@ -9,6 +9,7 @@ from uuid import UUID
 
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition
+from strandline.proto.words import without_effect
 
 Header = tuple[str, bytes | None]
 """One record header: name and value; a name may repeat and the order is kept."""
@@ -61,11 +62,14 @@ class OffsetAndMetadata(NamedTuple):
     """A committed offset: that of the next record to read, never of the last one read.
 
     `metadata` is the committer's own note; `leader_epoch` that of the last record before it, -1 where unknown.
+    `topic_id` is that of the topic whose records it counts; None where unknown: a commit then means the topic that the
+    consumer reads, or that has the name.
     """
 
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
+    topic_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +184,11 @@ class ConfigEntry:
     def is_default(self) -> bool:
         """Nobody has set it."""
         return self.source == "DEFAULT_CONFIG"
+
+    def without_effect(self, value: str | None) -> str:
+        """Why this value would do nothing, as the broker's documentation says; empty where it does what it says, and
+        where no documentation was asked for (`describe_configs(..., documentation=True)`)."""
+        return without_effect(self.documentation, value)
 
 
 class ConfigResource(NamedTuple):

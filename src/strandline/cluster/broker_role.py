@@ -33,6 +33,7 @@ from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import MetadataImage
 from strandline.log.disk import DiskError
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint
+from strandline.proto.tasks import spawn
 from strandline.replica.manager import ReplicaManager
 
 if TYPE_CHECKING:
@@ -218,7 +219,7 @@ class BrokerRole:
         self._node.publisher.unsubscribe(self._await_own_registration)
         self._node.publisher.subscribe(self._feed.on_metadata)
         self._node.publisher.subscribe(self.groups.on_metadata)
-        self._serving = asyncio.ensure_future(self._serve())
+        self._serving = spawn(self._serve(), self._node.fatal)
 
     async def _serve(self) -> None:
         try:

@@ -57,7 +57,7 @@ def configuration_page() -> str:
     for name, key in BROKER_CONFIGS.items():
         topic = f"`{key.name}`" if key.name in TOPIC_CONFIGS else ""
         agreed = " *Agreed.*" if name in AGREED_KEYS else ""
-        parts.append(f"| `{name}` | {_code(key.default)} | {topic} | {key.doc}{agreed} |\n")
+        parts.append(f"| `{name}` | {_code(key.default)} | {topic} | {key.documentation}{agreed} |\n")
     return "".join(parts)
 
 

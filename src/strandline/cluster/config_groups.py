@@ -5,7 +5,7 @@ from __future__ import annotations
 from strandline.cluster.config_setting import Setting, integer, milliseconds, one_of, size
 from strandline.cluster.coordinator.groups.config import MigrationPolicy
 from strandline.cluster.coordinator.groups.modern.assignors import ASSIGNORS
-from strandline.controller.metadata.topic_configs import ConfigType, split_list
+from strandline.controller.metadata.config_key import ConfigType, split_list
 from strandline.proto.errors import ConfigError
 
 
@@ -35,8 +35,8 @@ class Groups:
     group_initial_rebalance_delay_ms = milliseconds(
         "group.initial.rebalance.delay.ms",
         3_000,
-        "How long an empty group waits for more members before its first rebalance. `strandline dev` sets 0: consumers "
-        "start at once.",
+        "How long an empty group waits for more members before its first rebalance. `strandline dev` sets 150: "
+        "consumers start nearly at once, and kafka-python's still meet no race of theirs.",
         low=0,
     )
     group_max_size = integer(

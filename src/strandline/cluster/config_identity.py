@@ -13,7 +13,7 @@ from strandline.cluster.config_setting import (
     size,
     string,
 )
-from strandline.controller.metadata.topic_configs import ConfigType, split_list
+from strandline.controller.metadata.config_key import ConfigType, split_list
 from strandline.controller.quorum.api import Voter
 from strandline.proto.errors import ConfigError
 

@@ -22,6 +22,14 @@ class Limits:
         60_000,
         "A broker that could not register with the controller for so long stops with an error.",
     )
+    disk_sync_timeout_ms = milliseconds(
+        "disk.sync.timeout.ms",
+        5000,
+        "A sync of the disk that takes longer: nothing is acknowledged meanwhile, so the node gives up what it leads "
+        "and stops. A warning is logged at a fifth of it. (Under flush.policy=replicate acks wait for no sync: a "
+        "broker stays, and stops at four times this.)",
+        low=100,
+    )
     controlled_shutdown_timeout_ms = milliseconds(
         "controlled.shutdown.timeout.ms",
         10_000,

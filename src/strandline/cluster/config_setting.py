@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, overload
 from uuid import UUID
 
-from strandline.controller.metadata.topic_configs import ConfigType, split_list
+from strandline.controller.metadata.config_key import ConfigType, split_list
 from strandline.controller.quorum.api import Voter
 from strandline.log.checkpoints import decode_id, encode_id
 from strandline.proto.errors import ConfigError

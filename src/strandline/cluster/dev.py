@@ -269,6 +269,12 @@ class DevCluster:
             if node.process is not None and node.alive
         }
 
+    def pid(self, node_id: int) -> int:
+        """The process id of a node that was started and not stopped from here; it may have died."""
+        process = self._nodes[node_id].process
+        assert process is not None
+        return process.pid
+
     # Inside
 
     def _prepare(self) -> None:

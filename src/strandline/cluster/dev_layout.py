@@ -30,6 +30,11 @@ PORT_BASE = 9092
 INTERNAL_DISTANCE, HTTP_DISTANCE = 10_000, -1_000
 PORT_BASES = range(1100, 50_001)
 
+REBALANCE_DELAY_MS = 150
+"""Kafka waits 3 s for further members of a new group, which is long in a test. Without any wait kafka-python (3.0.12)
+may forget the assignment that it was given while it still looked for its topics: it hit 1 group in 10 at 0 ms, and none
+of 32 at 150 ms."""
+
 STATE_FILE = "cluster.json"
 
 
@@ -155,7 +160,7 @@ class Layout:
             "listeners": place.listeners,
             "log.dirs": str(self.directory(node_id)),
             "controller.quorum.voters": write_voters(self._voters()),
-            "group.initial.rebalance.delay.ms": "0",
+            "group.initial.rebalance.delay.ms": str(REBALANCE_DELAY_MS),
         }
 
     def _voters(self) -> tuple[Voter, ...]:

@@ -1,6 +1,6 @@
-"""What could lose data, and what it would lose: judged in configuration files and in a live cluster.
+"""What could lose data, and what has no effect: judged in configuration files and in a live cluster.
 
-Each rule is a function from values to findings; nothing here talks to anybody.
+Each rule is a function from values to findings; nothing here talks to anybody (`examination` does).
 """
 
 from __future__ import annotations
@@ -11,10 +11,16 @@ from dataclasses import dataclass
 from strandline.client.config import ConsumerConfig, ProducerConfig
 from strandline.client.types import TopicDescription
 from strandline.cluster.config import NodeConfig
-from strandline.controller.metadata.topic_configs import BROKER_CONFIGS
+from strandline.controller.metadata.topic_configs import BROKER_CONFIGS, settings_without_effect
 
 PARTITIONS_A_BROKER_MAX = 2000
 """Above this, recovery and failover of one broker take seconds (S19): measured with replication 3 on two cores."""
+
+
+RISK = "risk"
+NO_EFFECT = "no effect"
+UNCHECKED = "unchecked"
+NOTE = "note"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +30,38 @@ class Finding:
     Attributes:
         where: the file, topic or broker.
         setting: its name and value, or the state.
-        loses: what would be lost, and when.
+        loses: what would be lost, and when; of the other kinds what does not happen, or what is not known.
         remedy: what to do about it.
+        kind: RISK: records may be lost. NO_EFFECT: somebody set it, and it does nothing. UNCHECKED: it could not be
+            looked at, and may be anything. NOTE: true of every cluster of this version.
     """
 
     where: str
     setting: str
     loses: str
     remedy: str
+    kind: str = RISK
+
+
+NOT_SERVED = Finding(
+    "every topic",
+    "retention.ms, retention.bytes, cleanup.policy",
+    "no record is deleted by itself, after a week or ever, and none is compacted: once a disk is full, writes are "
+    "refused",
+    "watch the disks; strandline topic trim deletes records, strandline topic delete topics",
+    NOTE,
+)
+"""Kafka's defaults delete after seven days. Whoever relies on it must be told, whatever else is found."""
+
+
+def judge_effects(where: str, given: Mapping[str, str], *, topic: bool) -> Iterator[Finding]:
+    """Settings that somebody has set and that do nothing yet.
+
+    Args:
+        given: what was set, by name; defaults left out.
+    """
+    for name, reason in settings_without_effect(given, topic=topic).items():
+        yield Finding(where, f"{name} = {given[name]}", reason, "leave it out, and do not rely on it", NO_EFFECT)
 
 
 def judge_settings(where: str, values: Mapping[str, str], *, brokers: int | None = None) -> Iterator[Finding]:
@@ -92,6 +122,7 @@ def judge_config(config: NodeConfig) -> Iterator[Finding]:
     where = config.path or f"node {config.node_id}"
     values = {name: key.default for name, key in BROKER_CONFIGS.items()} | config.dynamic
     yield from judge_settings(where, values)
+    yield from judge_effects(where, config.dynamic, topic=False)
     voters = len(config.quorum_voters)
     if 0 < voters < 3:
         yield Finding(
@@ -152,12 +183,8 @@ def judge_topic(topic: TopicDescription, values: Mapping[str, str]) -> Iterator[
         )
 
 
-def judge_cluster(brokers: int, replicas: Mapping[int, int], voters: int) -> Iterator[Finding]:
-    """Sizes of a live cluster.
-
-    Args:
-        replicas: broker -> how many replicas it has.
-    """
+def judge_quorum(voters: int) -> Iterator[Finding]:
+    """The size of a live cluster's metadata quorum."""
     if voters < 3:
         yield Finding(
             "quorum",
@@ -165,6 +192,14 @@ def judge_cluster(brokers: int, replicas: Mapping[int, int], voters: int) -> Ite
             "losing one of their disks loses the metadata: topics can no longer be found though their files are there",
             "three controllers",
         )
+
+
+def judge_crowds(brokers: int, replicas: Mapping[int, int]) -> Iterator[Finding]:
+    """How much each broker of a live cluster holds.
+
+    Args:
+        replicas: broker -> how many replicas it has.
+    """
     for node_id, count in sorted(replicas.items()):
         if count > PARTITIONS_A_BROKER_MAX:
             yield Finding(

@@ -14,8 +14,9 @@ from strandline.cluster.config import NodeConfig
 from strandline.cluster.config_setting import parse_voters, write_voters
 from strandline.controller.quorum.api import Voter
 from strandline.log.checkpoints import META_PROPERTIES, MetaProperties, encode_id
-from strandline.log.disk import Disk, read_file, write_file_durably
+from strandline.log.disk import DirectoryLock, Disk, read_file, write_file_durably
 from strandline.log.log_dir import format_log_dir, read_meta_properties
+from strandline.log.rewriting import restore_names
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import NodeId
 from strandline.proto.ports import Rng
@@ -71,6 +72,7 @@ def format_directory(
 
     Raises:
         ConfigError: the directory is formatted already, or for another node; voters and role contradict each other.
+        DirectoryInUse: another process uses it, or formats it.
         DiskError: the disk failed.
     """
     path = config.log_dirs
@@ -85,14 +87,50 @@ def format_directory(
         raise ConfigError("--initial-controllers", write_voters(voters), expected)
     if disk.exists(f"{path}/{META_PROPERTIES}"):
         return _look_at(disk, path, config.node, cluster_id, ignore_formatted)
-    directory_id = own.directory_id if own is not None and own.directory_id is not None else random_id(rng)
-    meta = MetaProperties(cluster_id, config.node, directory_id)
     if dry_run:
-        return Formatted(meta, voters, already=False)
+        return Formatted(_meta(config, cluster_id, own, rng), voters, already=False)
     disk.mkdir(path)
-    write_file_durably(disk, f"{path}/{INITIAL_CONTROLLERS}", (write_voters(voters) + "\n").encode())
-    meta = format_log_dir(disk, path, cluster_id, config.node, directory_id)  # last: only this makes it a formatted one
+    lock = disk.lock(path)
+    try:
+        restore_names(disk, path)
+        if disk.exists(f"{path}/{META_PROPERTIES}"):
+            return _look_at(disk, path, config.node, cluster_id, ignore_formatted)
+        write_file_durably(disk, f"{path}/{INITIAL_CONTROLLERS}", (write_voters(voters) + "\n").encode())
+        meta = _meta(config, cluster_id, own, rng)
+        format_log_dir(disk, path, cluster_id, config.node, meta.directory_id)  # last: this makes it a formatted one
+    finally:
+        lock.release()
     return Formatted(meta, voters, already=False)
+
+
+def _meta(config: NodeConfig, cluster_id: str, own: Voter | None, rng: Rng) -> MetaProperties:
+    directory_id = own.directory_id if own is not None and own.directory_id is not None else random_id(rng)
+    return MetaProperties(cluster_id, config.node, directory_id)
+
+
+def take_directory(disk: Disk, config: NodeConfig) -> DirectoryLock:
+    """Take `log.dirs` for this process, before anything in it is read: two processes in it would vote twice.
+
+    Raises:
+        ConfigError: there is no such directory; the message has the command that makes it.
+        DirectoryInUse: another process has it.
+        DiskError: it cannot be locked.
+    """
+    path = config.log_dirs
+    if not disk.exists(path):
+        raise _not_formatted(config)
+    lock = disk.lock(path)
+    try:
+        restore_names(disk, path)
+    except BaseException:
+        lock.release()
+        raise
+    return lock
+
+
+def _not_formatted(config: NodeConfig) -> ConfigError:
+    expected = f"a formatted directory is needed. To format it: {format_command(config)}"
+    return ConfigError("log.dirs", config.log_dirs, expected)
 
 
 def _look_at(disk: Disk, path: str, node_id: NodeId, cluster_id: str, ignore_formatted: bool) -> Formatted:
@@ -114,7 +152,7 @@ def read_directory(disk: Disk, config: NodeConfig) -> Formatted:
     """
     path = config.log_dirs
     if not disk.exists(f"{path}/{META_PROPERTIES}"):
-        raise ConfigError("log.dirs", path, f"a formatted directory is needed. To format it: {format_command(config)}")
+        raise _not_formatted(config)
     meta = read_meta_properties(disk, path)
     if meta.node_id != config.node:
         raise ConfigError("log.dirs", path, f"the directory of node {config.node}; this one is node {meta.node_id}'s")

@@ -14,6 +14,7 @@ from strandline.cluster.kafka.listener import TIME_BOUNDS_MS, ApiTimes
 from strandline.cluster.metrics_groups import of_groups
 from strandline.cluster.service.memory import Account
 from strandline.log.findings import LogCondition
+from strandline.log.watched_disk import BOUNDS_S
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -87,6 +88,25 @@ def _of_process(node: Node) -> Iterator[Metric]:
         node.loop_lag.take_max(),
     )
     yield _gauge("strandline_ready", "1 when this node does its work, else 0.", int(node.ready))
+    yield from _of_disk(node)
+
+
+def _of_disk(node: Node) -> Iterator[Metric]:
+    from prometheus_client.core import HistogramMetricFamily
+
+    yield _gauge(
+        "strandline_sync_in_flight_seconds",
+        "How long the oldest sync of the disk under way has taken by now; 0 when there is none.",
+        node.disk.age_ms / 1000,
+    )
+    bounds = [*map(str, BOUNDS_S), "+Inf"]
+    counts = accumulate(node.disk.times.counts)
+    yield HistogramMetricFamily(
+        "strandline_sync_seconds",
+        "How long group syncs of the disk took.",
+        buckets=[(bound, float(count)) for bound, count in zip(bounds, counts, strict=True)],
+        sum_value=node.disk.times.seconds_total,
+    )
 
 
 def _of_quorum(node: Node) -> Iterator[Metric]:

@@ -11,6 +11,7 @@ are made by the running event loop.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable
 
 import structlog
@@ -19,7 +20,7 @@ from strandline.cluster.broker_role import BrokerRole
 from strandline.cluster.config import NodeConfig
 from strandline.cluster.config_identity import HTTP, INTERNAL
 from strandline.cluster.faults.injection import FaultInjection
-from strandline.cluster.format import random_id, read_directory
+from strandline.cluster.format import random_id, read_directory, take_directory
 from strandline.cluster.http.pages import commands_of, routes_of
 from strandline.cluster.http.protocol import HttpServer
 from strandline.cluster.internal.health import TellsHealth
@@ -29,12 +30,15 @@ from strandline.cluster.settings import controller_config
 from strandline.controller.api import PING_METHOD
 from strandline.controller.controller import Controller, ping_handler
 from strandline.controller.metadata.publisher import ImagePublisher
+from strandline.controller.metadata.topic_configs import settings_without_effect
 from strandline.controller.quorum.quorum import Quorum
 from strandline.log.disk import Disk, DiskError
 from strandline.log.log_dir import LogDir
+from strandline.log.watched_disk import LOST_FACTOR, SyncWatch, WatchedDisk
 from strandline.proto.errors import FatalError, KafkaError, StorageError
 from strandline.proto.ids import NO_BROKER_EPOCH
 from strandline.proto.ports import Clock, Rng, Rpc, RpcServer, StreamHandler, UnaryHandler
+from strandline.proto.tasks import spawn
 
 log = structlog.get_logger("strandline.node")
 
@@ -52,21 +56,31 @@ class Node:
 
         Raises:
             ConfigError: the directory is not formatted, or not for this node.
+            DirectoryInUse: another process uses it.
             CorruptLogError, DiskError: the directory cannot be used.
         """
         self.config = config
         self.faults = FaultInjection() if config.fault_injection else None
         if self.faults is not None:
             disk = self.faults.slow(disk)
-        self.disk = disk
+        self.disk = WatchedDisk(disk, clock, self._fatal)
         self.clock = clock
         self.rng = rng
         self.rpc = rpc
         self.incarnation_id = random_id(rng)
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._lock = take_directory(disk, config)
+        try:
+            self._build()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _build(self) -> None:
+        config, disk, clock, rng, rpc = self.config, self.disk, self.clock, self.rng, self.rpc
         directory = read_directory(disk, config)
         self.log_dir = LogDir.open(disk, config.log_dirs, clock, node_id=config.node)
         self.cluster_id = self.log_dir.meta.cluster_id
-        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.publisher = ImagePublisher(self.cluster_id)
         self.quorum = Quorum(
             node_id=config.node,
@@ -81,6 +95,7 @@ class Node:
             data_dir=config.log_dirs,
             config=config.quorum,
             on_fatal=self._fatal,
+            fresh_boot=self.log_dir.fresh_boot,
         )
         # The publisher first: the controller begins on the image that the publisher holds.
         self.quorum.register(self.publisher)
@@ -102,6 +117,8 @@ class Node:
             for listener in self.broker.listeners:
                 listener.apis = self.faults.intercept(listener.apis)
         self.loop_lag = LoopLag(clock)
+        timeout_ms = config.disk_sync_timeout_ms
+        self._sync_watch = SyncWatch(disk, timeout_ms, self._disk_stalled, self._disk_recovered, self._disk_lost)
         self.http: HttpServer | None = None
         if config.http is not None:
             self.http = HttpServer(config.http, routes_of(self), commands_of(self))
@@ -109,6 +126,7 @@ class Node:
         self.hurried = asyncio.Event()
         """Set: a stop under way waits for no other node any more; what is here is still synced and closed."""
         self._server: RpcServer | None = None
+        self._serving = True
         self._stopped = False
 
     async def start(self) -> None:
@@ -124,6 +142,9 @@ class Node:
             await self._abandon()
             raise
         log.info("node started", node=self.config.node_id, cluster=self.cluster_id, data=self.config.log_dirs)
+        for setting, reason in settings_without_effect(self.config.dynamic, topic=False).items():
+            value = self.config.dynamic[setting]
+            log.warning("a setting of this node has no effect", setting=setting, value=value, why=reason)
 
     async def _start(self) -> None:
         unary, streams = self._handlers()
@@ -135,12 +156,13 @@ class Node:
         if self.broker is not None:
             await self.broker.bind()
         self.loop_lag.start()
+        self._sync_watch.start()
         await self.quorum.start()
         if self.broker is not None:
             self.broker.start(self.config.advertised(INTERNAL, self._server.endpoint))
         if isinstance(self._server, TellsHealth):
             await self._server.set_serving(False)
-            self._health = asyncio.ensure_future(self._tell_health(self._server))
+            self._health = spawn(self._tell_health(self._server), self._fatal)
 
     async def _tell_health(self, server: TellsHealth) -> None:
         await self.wait_ready()
@@ -154,6 +176,7 @@ class Node:
                 await listener.close()
         self.quorum.abandon()
         await self._close_ports()
+        self._lock.release()
 
     async def _close_ports(self) -> None:
         if self._health is not None:
@@ -161,7 +184,9 @@ class Node:
         if self._server is not None:
             await self._server.close()
         await self.rpc.close()
+        self._serving = False
         self.loop_lag.stop()
+        self._sync_watch.stop()
         if self.http is not None:
             await self.http.close()
 
@@ -205,10 +230,12 @@ class Node:
             clean &= await self._ended(self.broker.stop(clean))
         if self.controller is not None:
             self.controller.close()
-        clean &= await self._ended(self.quorum.close())
+        clean &= await self._ended(self.quorum.close(clean))
         await self._close_ports()
         if clean:
             clean = await self._ended(self._close_log_dir(epoch))
+        if not self.disk.stalled:  # else the kernel lets it go with this process: a sync is still under way
+            self._lock.release()
         log.info("node stopped", node=self.config.node_id, clean=clean)
 
     async def _ended(self, ending: Awaitable[None]) -> bool:
@@ -237,6 +264,30 @@ class Node:
         if self.broker is not None:
             streams = {**streams, **self.broker.replicas.stream_handlers()}
         return unary, streams
+
+    @property
+    def disk_bound_ms(self) -> float:
+        """How long one call of the disk may keep the event loop from serving. Without end once nothing is served any
+        more: a stop may have gigabytes to sync. Acks that wait for no sync are served for longer, as by a group sync.
+        """
+        if not self._serving:
+            return math.inf
+        timeout_ms = float(self.config.disk_sync_timeout_ms)
+        patient = self.broker is not None and not self.broker.replicas.config.sync_before_ack
+        return timeout_ms * LOST_FACTOR if patient else timeout_ms
+
+    def _disk_stalled(self, age_ms: float) -> None:
+        """A sync does not end: nothing can be made durable here. Who leads on this disk waits for it in vain."""
+        self.quorum.resign()
+        if self.broker is not None:
+            self.broker.replicas.disk_stalls.stalled(age_ms)
+
+    def _disk_recovered(self) -> None:
+        if self.broker is not None:
+            self.broker.replicas.disk_stalls.recovered()
+
+    def _disk_lost(self, age_ms: float) -> None:
+        self._fatal(FatalError(f"a sync of {self.config.log_dirs} has been under way for {age_ms / 1000:.0f} s"))
 
     def fatal(self, error: BaseException) -> None:
         """This node must stop: going on could lose data."""

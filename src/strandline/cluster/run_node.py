@@ -13,16 +13,27 @@ import json
 import os
 import signal
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
+from strandline.cluster.blocked_loop import BlockedLoop, end_process
 from strandline.cluster.config import NodeConfig
 from strandline.cluster.ports import holder_of, is_free
+from strandline.cluster.world import system_world
 from strandline.proto.errors import StrandlineError
+from strandline.proto.tasks import spawn
 
 if TYPE_CHECKING:
     from strandline.cluster.node import Node
 
+log = structlog.get_logger("strandline.node")
+
 EXIT_FAILED = 1
+
+FAILED_STOP_S = 5.0
+"""How long a node that has failed may take to end its sessions and to close what it holds: a disk that hangs, hangs."""
 
 PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that a process gets when its parent dies."""
@@ -62,9 +73,10 @@ def _explain(config: NodeConfig, error: Exception) -> str:
 
 async def _run(config: NodeConfig, end_with_input: bool) -> int:
     from strandline.cluster.node import Node
-    from strandline.cluster.world import system_world
+    from strandline.log.real_disk import RealDisk
 
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_tell_unhandled)
     world = system_world()
     node = Node(config, disk=world.disk, clock=world.clock, rng=world.rng, rpc=world.rpc)
     stopping = asyncio.Event()
@@ -74,15 +86,46 @@ async def _run(config: NodeConfig, end_with_input: bool) -> int:
         _wake_if_the_starter_dies()
         loop.add_reader(0, _read_input, loop, stopping)
     await node.start()
-    announce = loop.create_task(_announce(node))
+    assert isinstance(world.disk, RealDisk)
+    watch = BlockedLoop(world.disk, lambda: node.disk_bound_ms, partial(_end_blocked, config))
+    watch.start()
+    announce = spawn(_announce(node), _tell_unannounced)
     stop = loop.create_task(stopping.wait())
     ends: list[asyncio.Future[Any]] = [stop, node.failed]
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     announce.cancel()
-    await node.stop()
-    if node.failed.done():
-        node.failed.result()
+    await _stop(config, node)
+    watch.stop()
     return 0
+
+
+async def _stop(config: NodeConfig, node: Node) -> None:
+    """Stop it; a node that has failed, before or meanwhile, ends with the process, whatever its parts wait for."""
+    stopping = asyncio.get_running_loop().create_task(node.stop())
+    ends: list[asyncio.Future[Any]] = [stopping, node.failed]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    if node.failed.done():
+        await asyncio.wait([stopping], timeout=FAILED_STOP_S)
+        error = node.failed.exception()
+        assert isinstance(error, Exception)
+        end_process(_explain(config, error))
+    stopping.result()
+
+
+def _end_blocked(config: NodeConfig, path: str) -> None:
+    """In the thread that looks on: the event loop runs no more."""
+    end_process(f"the disk of {config.log_dirs} has not answered for longer than disk.sync.timeout.ms, at {path}")
+
+
+def _tell_unhandled(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A callback failed, or a task that nobody awaited: a mistake of ours, which nobody else is told of."""
+    log.error(
+        "internal error: an exception that nobody handled", what=context["message"], exc_info=context.get("exception")
+    )
+
+
+def _tell_unannounced(error: BaseException) -> None:
+    log.error("that the node is ready could not be told to whoever started it", error=repr(error))
 
 
 def _on_signal(loop: asyncio.AbstractEventLoop, number: int, node: Node, stopping: asyncio.Event) -> None:

@@ -26,6 +26,7 @@ from strandline.proto.errors import FatalError, KafkaError, ProtocolError
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint, NodeId, Offset, TopicIdPartition
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock, Rpc, RpcError, Stream
+from strandline.proto.tasks import Report, spawn
 
 log = structlog.get_logger("strandline.broker")
 
@@ -85,7 +86,7 @@ class BrokerSession:
         clock: Clock,
         config: BrokerSessionConfig,
         collect_offsets: Callable[[], Iterable[ReplicaOffsets]],
-        on_fatal: Callable[[FatalError], None],
+        on_fatal: Report,
         collect_unserved: Callable[[], Unserved] = Unserved,
         ready: Callable[[], bool] = lambda: True,
         on_registered: Callable[[BrokerEpoch], None] = lambda _: None,
@@ -141,7 +142,7 @@ class BrokerSession:
         """Begin: register, then hold the session, until `close`."""
         self._publisher.subscribe(self._on_metadata)
         self._publisher.subscribe_leader(self._on_leader)
-        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"broker-session-{self.node_id}")
+        self._task = spawn(self._run(), self._on_fatal, endless=True)
 
     async def wait_unfenced(self) -> None:
         """Return once this broker's own image has it unfenced."""
@@ -178,20 +179,17 @@ class BrokerSession:
     # Registration
 
     async def _run(self) -> None:
-        try:
-            deadline_ms = self._clock.monotonic_ms() + self._config.registration_timeout_ms
-            await self._register(deadline_ms)
-            pause_ms = RECONNECT_MS[0]
-            while True:
-                held = await self._hold_session()
-                if self._displaced:
-                    self._displaced = False
-                    await self._register(deadline_ms)
-                    continue
-                pause_ms = RECONNECT_MS[0] if held else min(pause_ms * 2, RECONNECT_MS[1])
-                await self._channel.wait_for_news(pause_ms)
-        except FatalError as error:
-            self._on_fatal(error)
+        deadline_ms = self._clock.monotonic_ms() + self._config.registration_timeout_ms
+        await self._register(deadline_ms)
+        pause_ms = RECONNECT_MS[0]
+        while True:
+            held = await self._hold_session()
+            if self._displaced:
+                self._displaced = False
+                await self._register(deadline_ms)
+                continue
+            pause_ms = RECONNECT_MS[0] if held else min(pause_ms * 2, RECONNECT_MS[1])
+            await self._channel.wait_for_news(pause_ms)
 
     async def _register(self, deadline_ms: float) -> None:
         while True:

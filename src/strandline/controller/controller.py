@@ -26,6 +26,7 @@ from strandline.controller.session_server import SessionServer
 from strandline.proto.errors import FatalError, KafkaError
 from strandline.proto.ids import NodeId
 from strandline.proto.ports import Clock, Rng, Rpc, StreamHandler, UnaryHandler
+from strandline.proto.tasks import Report
 
 T = TypeVar("T")
 log = structlog.get_logger("strandline.controller")
@@ -72,7 +73,7 @@ class Controller:
         clock: Clock,
         rng: Rng,
         config: ControllerConfig,
-        on_fatal: Callable[[FatalError], None],
+        on_fatal: Report,
     ) -> None:
         self._node_id = node_id
         self._quorum = quorum
@@ -85,7 +86,7 @@ class Controller:
         self._queue = CommandQueue(quorum, self._lost, self._fatal)
         self._queue.before_turn = self._before_turn
         self._queue.after_turn = self._after_turn
-        self._sessions = SessionServer(self._queue, rpc, clock, self._queue.schedule)
+        self._sessions = SessionServer(self._queue, rpc, clock, self._queue.schedule, self._fatal)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms = NEVER
         self._next_balance_ms = 0.0
@@ -170,7 +171,7 @@ class Controller:
     def _lost(self) -> None:
         self._deactivate()
 
-    def _fatal(self, error: FatalError) -> None:
+    def _fatal(self, error: BaseException) -> None:
         self._quorum.resign()
         self._on_fatal(error)
 

@@ -16,6 +16,7 @@ from strandline.controller.metadata.image import BrokerInfo
 from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.ids import NodeId, Offset
 from strandline.proto.ports import Clock, Rpc, RpcError, RpcUnavailable, Stream
+from strandline.proto.tasks import Report, spawn
 
 
 class _ServedSession:
@@ -31,11 +32,14 @@ class _ServedSession:
 class SessionServer:
     """Serves session streams and probes suspects. Everything it learns goes into the state's `BrokerSessions`."""
 
-    def __init__(self, queue: CommandQueue, rpc: Rpc, clock: Clock, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, queue: CommandQueue, rpc: Rpc, clock: Clock, on_change: Callable[[], None], on_fatal: Report
+    ) -> None:
         self._queue = queue
         self._rpc = rpc
         self._clock = clock
         self._on_change = on_change
+        self._on_fatal = on_fatal
         self._open: dict[_ServedSession, None] = {}
         self._probes: dict[asyncio.Task[None], None] = {}
         self._wanted_offset = -1
@@ -146,7 +150,7 @@ class SessionServer:
         for node_id in state.sessions.due_probes(self._clock.monotonic_ms()):
             broker = state.image.brokers.get(node_id)
             if broker is not None:
-                task = asyncio.get_running_loop().create_task(self._probe(state, broker))
+                task = spawn(self._probe(state, broker), self._on_fatal)
                 self._probes[task] = None
                 task.add_done_callback(self._probes.pop)
 

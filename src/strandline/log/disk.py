@@ -18,11 +18,19 @@ if TYPE_CHECKING:
 
 
 class DiskError(OSError):
-    """The disk failed (EIO, a failed sync, a poisoned directory). The log that met it must be fenced."""
+    """The disk failed (EIO, a failed sync, no descriptor left, ...). The log that met it must be fenced."""
 
 
 class DiskFull(DiskError):
-    """No space left; what was there before is untouched."""
+    """No space left for a write; what was there before is untouched. Never raised by a sync: a sync that finds no room
+    has dropped what it was to write.
+    """
+
+
+class DiskPoisoned(DiskError):
+    """A sync of names, or of the whole file system, has failed: nothing on this disk can be relied on any more by this
+    process. Raised by that sync and by every write and sync after it.
+    """
 
 
 class File(Protocol):
@@ -50,13 +58,44 @@ class File(Protocol):
     def close(self) -> None: ...
 
 
+LOCK_FILE = ".lock"
+"""The file in a data directory by which its lock is held (Kafka's name for its own). It is never renamed or deleted:
+whoever then made it anew would hold another lock."""
+
+
+class DirectoryLock(Protocol):
+    """A directory that this process alone may use."""
+
+    def release(self) -> None:
+        """Let others have it. Idempotent."""
+
+
 class Disk(Protocol):
-    """A node's file system."""
+    """A node's file system.
+
+    Every method raises DiskError when the operating system fails, FileNotFoundError where a name it needs is missing.
+    """
+
+    @property
+    def busy(self) -> bool:
+        """A group sync has been under way for much longer than syncs take. A blocking one would wait behind it, and the
+        event loop with it: what can wait for another moment does."""
+
+    def lock(self, path: str) -> DirectoryLock:
+        """Take the directory at `path` for this process, before anything in it is read: two processes in one directory
+        vote twice in one epoch, and write over each other. The kernel holds the lock and lets it go when the process
+        ends, however it ends.
+
+        Raises:
+            DirectoryInUse: another process has it; the message says which.
+            DiskError: there is no such directory, or its file system has no locks.
+        """
 
     def open(self, path: str, *, create: bool = False) -> File:
         """Open for reading and writing. Raises FileNotFoundError unless `create`."""
 
-    def exists(self, path: str) -> bool: ...
+    def exists(self, path: str) -> bool:
+        """Whether the name is there; what cannot be looked at is an error and not missing."""
 
     def listdir(self, path: str) -> list[str]:
         """Names in the directory, sorted."""
@@ -77,17 +116,19 @@ class Disk(Protocol):
     def total_bytes(self, path: str) -> int:
         """Size of the file system that holds `path`."""
 
-    def sync_now(self, files: Sequence[File]) -> None:
-        """fdatasync each, blocking: for small files at rare moments (votes, checkpoints). Raises DiskError."""
+    def sync_now(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
+        """As `sync`, blocking: for small files at rare moments (votes, checkpoints), and at start and stop."""
 
     def sync_dir(self, path: str) -> None:
-        """Make the directory's entries durable, blocking."""
+        """Make the directory's entries durable, blocking. Raises DiskPoisoned when that fails."""
 
     async def sync(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
         """Group sync off the event loop: what was written to `files`, and every entry made in or removed from
         `directories`, before this call began is durable when it returns.
 
-        Few are synced one by one, many at once (syncfs). Raises DiskError: nothing of it may be relied on.
+        Few are synced one by one, many at once (syncfs). Raises DiskError: nothing of it may be relied on. A directory
+        that was deleted meanwhile has nothing left to be synced. The files may be closed before this returns, and the
+        caller may be cancelled: the sync is carried out all the same.
         """
 
     async def pread_cold(self, file: File, size: int, position: int) -> bytes:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import structlog
 
 from strandline.log.checkpoints import PARTITION_METADATA, decode_partition_metadata
 from strandline.log.config import LogConfig
-from strandline.log.disk import Disk, DiskFull, read_file
+from strandline.log.disk import Disk, DiskFull, File, read_file
 from strandline.log.findings import NOTHING_LEFT, Findings, LogCondition, RecoveryFinding
 from strandline.log.partition_log import PartitionLog
 from strandline.log.promises import Promises
 from strandline.log.reader import IndexCache
 from strandline.log.recovery import ExaminedLog, LastLife
+from strandline.log.rewriting import Rewriting, restore_names
 from strandline.proto.errors import CorruptLogError, StorageError, StrandlineError
 from strandline.proto.ids import NO_EPOCH, ZERO_UUID, Offset, TopicId, TopicPartition
 from strandline.proto.marks import mark
@@ -25,6 +26,9 @@ log = structlog.get_logger("strandline.log")
 
 METADATA_DIRECTORY = "__cluster_metadata-0"
 """The quorum's own log lies in the same place and is not the broker's."""
+
+LOGS_IN_ONE_SYNC = 256
+"""While they are loaded: what is written again keeps its descriptor until it is synced."""
 
 _PARTITION_NAME = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
 _DELETED = "-delete"
@@ -44,6 +48,22 @@ def delete_directory(disk: Disk, path: str) -> None:
     disk.rmdir(path)
 
 
+def sync_logs(disk: Disk, logs: Iterable[PartitionLog]) -> None:
+    """One group sync of all that needs it, blocking. Raises StorageError."""
+    dirty = [plog for plog in logs if plog.needs_sync]
+    while dirty:
+        files: list[File] = []
+        directories: dict[str, None] = {}
+        for plog in dirty:
+            log_files, log_directories = plog.begin_sync()
+            files += log_files
+            directories.update(dict.fromkeys(log_directories))
+        disk.sync_now(files, list(directories))
+        for plog in dirty:
+            plog.end_sync()
+        dirty = [plog for plog in dirty if plog.needs_sync]
+
+
 class Loading:
     """One start. Results: `logs`, those that cannot be used in `offline`, and the `findings`.
 
@@ -51,19 +71,29 @@ class Loading:
     """
 
     def __init__(
-        self, disk: Disk, directory: str, clock: Clock, config: LogConfig, *, promises: Promises, cache: IndexCache
+        self,
+        disk: Disk,
+        directory: str,
+        clock: Clock,
+        config: LogConfig,
+        *,
+        promises: Promises,
+        cache: IndexCache,
+        rewriting: Rewriting | None,
     ) -> None:
+        """`rewriting`: what is read may stand in the page cache alone (the same boot, and no clean stop)."""
         self._disk = disk
         self._directory = directory
         self._clock = clock
         self._config = config
         self._promises = promises
         self._cache = cache
+        self._rewriting = rewriting
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.offline: dict[TopicPartition, StrandlineError] = {}
 
     def run(self, *, clean: bool, same_boot: bool) -> Findings:
-        """Open what is there. Raises DiskError."""
+        """Open what is there, and sync what an earlier life may not have come to. Raises DiskError."""
         names = self._disk.listdir(self._directory)
         present = {
             TopicPartition(match[1], int(match[2])): f"{self._directory}/{name}"
@@ -73,14 +103,24 @@ class Loading:
         self._finish_deletions([name for name in names if name.endswith(_DELETED)], present)
         self.findings = Findings(self._disk, self._directory, present)
         left = LastLife(clean=clean, same_boot=same_boot, short_is_refused=False)
-        examined = {tp: self._examine(tp, path, left) for tp, path in present.items()}
+        examined: dict[TopicPartition, ExaminedLog | None] = {}
+        for tp, path in present.items():
+            examined[tp] = self._examine(tp, path, left)
+            if self._rewriting is not None and len(examined) % LOGS_IN_ONE_SYNC == 0:
+                self._rewriting.sync()
         for tp in self.findings.add_missing(tp for tp in self._promises.proven() if tp not in examined):
             self._tell_lacking(tp, "its directory is missing", 0)
         self._keep_findings()
         for tp, one in examined.items():
             if one is not None and tp not in self.offline:
                 self._open(tp, one)
+                if len(self.logs) % LOGS_IN_ONE_SYNC == 0:
+                    sync_logs(self._disk, self.logs.values())
         self._keep_findings()
+        if self._rewriting is not None:
+            self._rewriting.names_in(self._directory)
+            self._disk.sync_dir(self._directory)
+        sync_logs(self._disk, self.logs.values())
         return self.findings
 
     def _finish_deletions(self, names: list[str], present: Mapping[TopicPartition, str]) -> None:
@@ -102,6 +142,7 @@ class Loading:
         """What a partition's directory holds; None if it cannot be used, or never held anything."""
         promises = self._promises
         topic_id: TopicId | None = ZERO_UUID
+        restore_names(self._disk, path)
         try:
             topic_id = self._topic_id(tp, path, left)
             if topic_id is None:
@@ -120,6 +161,7 @@ class Loading:
                     high_watermark=promises.high_watermarks.get(tp, 0),
                     log_start_offset=promises.log_starts.get(tp, 0),
                 ),
+                rewriting=self._rewriting,
             )
         except CorruptLogError as error:
             self._refuse(tp, topic_id or ZERO_UUID, error)
@@ -144,6 +186,8 @@ class Loading:
             return
         if not examined.last_life.clean:  # a life that was killed may have made the log and not come to syncing it
             metadata = self._disk.open(f"{plog.directory}/{PARTITION_METADATA}")
+            if self._rewriting is not None:
+                self._rewriting.whole(metadata)
             plog.must_sync([], [metadata], [plog.directory, self._directory])
         self.logs[tp] = plog
         found = RecoveryFinding(plog.topic_id, plog.log_end_offset, plog.latest_epoch, LogCondition.INTACT)

@@ -7,6 +7,9 @@ from collections import Counter
 from collections.abc import Mapping
 from uuid import UUID
 
+import structlog
+
+from strandline.log.boots import Boots, take_clean_mark
 from strandline.log.checkpoints import (
     CLEAN_SHUTDOWN,
     META_PROPERTIES,
@@ -14,24 +17,24 @@ from strandline.log.checkpoints import (
     MetaProperties,
     encode_clean_shutdown,
     encode_partition_metadata,
-    read_clean_shutdown,
 )
 from strandline.log.config import LogConfig
-from strandline.log.disk import Disk, DiskError, DiskFull, File, read_file, write_file_durably
+from strandline.log.disk import Disk, DiskError, DiskFull, read_file, write_file_durably
 from strandline.log.findings import Findings, LogCondition
 from strandline.log.lives import Lives
-from strandline.log.loading import METADATA_DIRECTORY, Loading, deleted_name
+from strandline.log.loading import METADATA_DIRECTORY, Loading, deleted_name, sync_logs
 from strandline.log.partition_log import PartitionLog
 from strandline.log.promises import Promises
 from strandline.log.reader import IndexCache
 from strandline.log.recovery import open_log
+from strandline.log.rewriting import Rewriting, refusal, restore_names
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError, StorageError, StrandlineError
 from strandline.proto.ids import NodeId, TopicId, TopicPartition
 from strandline.proto.ports import Clock
+from strandline.proto.tasks import Report, spawn
 
-BOOT_ID = ".boot-id"
-"""Which boot of the machine last used the directory: see `Disk.boot_id`."""
+logger = structlog.get_logger("strandline.log")
 
 
 def format_log_dir(disk: Disk, path: str, cluster_id: str, node_id: NodeId, directory_id: UUID) -> MetaProperties:
@@ -50,6 +53,10 @@ def format_log_dir(disk: Disk, path: str, cluster_id: str, node_id: NodeId, dire
     write_file_durably(disk, meta_path, properties.encode())
     disk.sync_dir(path.rpartition("/")[0] or "/")
     return properties
+
+
+def _raise(error: BaseException) -> None:
+    raise error
 
 
 def read_meta_properties(disk: Disk, path: str) -> MetaProperties:
@@ -94,6 +101,12 @@ class LogDir:
         self._cache = IndexCache()
         self._promises: Promises
         self._deletions: dict[asyncio.Task[None], None] = {}
+        self.on_fatal: Report = _raise
+        """Told of what nobody foresaw, after which nothing here can be relied on."""
+        self.fresh_boot = False
+        """No process of this boot has used the directory before: what was read is on the disk."""
+        self.rewriting: Rewriting | None = None
+        """What this start wrote again; None where all that it read was on the disk."""
 
     @property
     def directory_id(self) -> UUID:
@@ -125,6 +138,8 @@ class LogDir:
             CorruptLogError: meta.properties or a checkpoint is damaged.
             DiskError: the disk failed.
         """
+        if disk.exists(path):
+            restore_names(disk, path)
         meta = read_meta_properties(disk, path)
         if cluster_id is not None and cluster_id != meta.cluster_id:
             raise ConfigError("log.dir", path, f"it belongs to cluster {meta.cluster_id}, this node to {cluster_id}")
@@ -140,46 +155,33 @@ class LogDir:
         disk = self.disk
         disk.sync_dir(self.path)
         disk.sync_dir(self.path.rpartition("/")[0] or "/")  # a format that was killed may not have come to it
-        marker = f"{self.path}/{CLEAN_SHUTDOWN}"
-        self.clean_shutdown_broker_epoch = read_clean_shutdown(disk, marker)
-        if disk.exists(marker):
-            disk.unlink(marker)
-            disk.sync_dir(self.path)
+        boots = Boots(disk, self.path)
+        self.fresh_boot = boots.fresh
+        boots.note_used()
+        self.clean_shutdown_broker_epoch = take_clean_mark(disk, self.path)
         self._promises = Promises(disk, self.path)
         self.lives = Lives(disk, self.path)
-        boot_id = disk.boot_id()
-        same_boot = boot_id != "" and boot_id == self._last_boot_id()
-        loading = Loading(disk, self.path, self._clock, self.default_config, promises=self._promises, cache=self._cache)
         clean = self.clean_shutdown_broker_epoch is not None
-        self.findings = loading.run(clean=clean, same_boot=same_boot)
+        if not clean and not self.fresh_boot:
+            self.rewriting = Rewriting(disk)
+        loading = Loading(
+            disk,
+            self.path,
+            self._clock,
+            self.default_config,
+            promises=self._promises,
+            cache=self._cache,
+            rewriting=self.rewriting,
+        )
+        try:
+            self.findings = loading.run(clean=clean, same_boot=boots.recovered)
+        except DiskError as error:
+            raise error if self.rewriting is None else refusal(error, self.path) from error
+        boots.note_recovered()
         self.found.update(finding.condition for finding in self.findings.all.values())
         self.logs, self.offline = loading.logs, loading.offline
         for plog in self.logs.values():
             plog.on_cut_below = self._promises.lower
-        self._sync_all(list(self.logs.values()))
-        if boot_id and not same_boot:  # only now: a power cut before this point is another one for the next start
-            write_file_durably(disk, f"{self.path}/{BOOT_ID}", boot_id.encode())
-
-    def _last_boot_id(self) -> str:
-        path = f"{self.path}/{BOOT_ID}"
-        return read_file(self.disk, path).decode() if self.disk.exists(path) else ""
-
-    def _sync_all(self, logs: list[PartitionLog]) -> None:
-        """One group sync, blocking. Raises StorageError."""
-        dirty = [log for log in logs if log.needs_sync]
-        while dirty:
-            files: list[File] = []
-            directories: dict[str, None] = {}
-            for log in dirty:
-                log_files, log_directories = log.begin_sync()
-                files += log_files
-                directories.update(dict.fromkeys(log_directories))
-            self.disk.sync_now(files)
-            for directory in directories:
-                self.disk.sync_dir(directory)
-            for log in dirty:
-                log.end_sync()
-            dirty = [log for log in dirty if log.needs_sync]
 
     # ------------------------------------------------------------------ what the controller hears
 
@@ -285,13 +287,17 @@ class LogDir:
         for log in self.logs.values():
             log.expire_producers(now_ms)
             if log.removed:
-                task = asyncio.get_running_loop().create_task(self._delete_removed(log))
+                task = spawn(self._delete_removed(log), self.on_fatal)
                 self._deletions[task] = None
                 task.add_done_callback(self._deletions.pop)
 
     async def _delete_removed(self, log: PartitionLog) -> None:
         await asyncio.sleep(log.config.file_delete_delay_ms / 1000)
-        await log.delete_removed()
+        try:
+            await log.delete_removed()
+        except (DiskError, FileNotFoundError) as error:
+            name = str(log.topic_partition)
+            logger.error("segments below the log's start stay on the disk", partition=name, error=str(error))
 
     # ------------------------------------------------------------------ the end
 
@@ -310,7 +316,7 @@ class LogDir:
                 except (KafkaError, StorageError) as error:
                     self.offline[log.topic_partition] = error
                     failed = True
-            self._sync_all([log for log in logs if log.failure is None])
+            sync_logs(self.disk, [log for log in logs if log.failure is None])
             self._write_checkpoints()
             if not failed:
                 epoch = -1 if broker_epoch is None else broker_epoch

@@ -174,7 +174,7 @@ class LogState:
         self.dirt.end()
         self.durable_offset = max(self.durable_offset, Offset(self._syncing_to))
 
-    def sync_failed(self, error: DiskError) -> None:
+    def sync_failed(self, error: Exception) -> None:
         """That sync failed: nothing written since the last one can be trusted, and no retry would tell (D-32)."""
         mark("sync-failed")
         self._fence(error)
@@ -184,9 +184,7 @@ class LogState:
         try:
             while not self.dirt.is_clean:
                 files, directories = self.begin_sync()
-                self.disk.sync_now(files)
-                for path in directories:
-                    self.disk.sync_dir(path)
+                self.disk.sync_now(files, directories)
                 self.end_sync()
         except DiskError as error:
             raise self._fence(error) from error
@@ -206,6 +204,6 @@ class LogState:
         mark("write-failed")
         return self._fence(error)
 
-    def _fence(self, error: DiskError) -> StorageError:
+    def _fence(self, error: Exception) -> StorageError:
         self.failure = self.failure or f"its disk failed ({error})"
         return StorageError(f"{self.topic_partition}: {error}. Nothing more is written to it until the node restarts.")

@@ -94,6 +94,8 @@ class LogReader:
     async def _warm(self, cold: ColdRead) -> None:
         try:
             await self._log.disk.pread_cold(cold.file, cold.size, cold.position)
+        except FileNotFoundError:
+            pass  # its segment was deleted meanwhile: the next attempt looks for the offset anew
         except DiskError as error:
             raise _unreadable(error) from error
         finally:
@@ -108,7 +110,7 @@ class LogReader:
             return LogRead(b"", Offset(offset), Offset(offset))
         try:
             return self._read_batches(offset, max_bytes, limit, min_one_batch, pread)
-        except DiskError as error:
+        except (DiskError, FileNotFoundError) as error:
             raise _unreadable(error) from error
 
     def _read_batches(self, offset: int, max_bytes: int, limit: int, min_one_batch: bool, pread: Pread) -> LogRead:
@@ -219,6 +221,6 @@ class LogReader:
         return best
 
 
-def _unreadable(error: DiskError) -> KafkaError:
+def _unreadable(error: OSError) -> KafkaError:
     mark("read-failed")
     return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log cannot be read: {error}")

@@ -24,6 +24,7 @@ from strandline.log.disk import Disk, File, read_file
 from strandline.log.epochs import LeaderEpochs
 from strandline.log.partition_log import PartitionLog
 from strandline.log.reader import IndexCache
+from strandline.log.rewriting import Rewriting, restore_names
 from strandline.log.scan import Damage, ScannedBatch, find_batch_after, only_zeros, scan_batches
 from strandline.log.segment import (
     INDEX_SUFFIX,
@@ -85,8 +86,11 @@ def open_log(
     last_life: LastLife | None = None,
     cache: IndexCache | None = None,
     sync: bool = True,
+    rewriting: Rewriting | None = None,
 ) -> PartitionLog:
     """The log of a directory, which is made if it is missing; ready for appends.
+
+    `rewriting`: what is read may stand in the page cache alone, and is written again unless the stop was clean.
 
     `sync=False` leaves it to the caller to call `sync_now` (many logs at once): until then `durable_offset` counts for
     nothing.
@@ -96,7 +100,14 @@ def open_log(
         DiskError: the disk failed.
     """
     examined = ExaminedLog(
-        disk, directory, topic_partition, clock=clock, topic_id=topic_id, config=config, last_life=last_life
+        disk,
+        directory,
+        topic_partition,
+        clock=clock,
+        topic_id=topic_id,
+        config=config,
+        last_life=last_life,
+        rewriting=rewriting,
     )
     return examined.open(cache, sync=sync)
 
@@ -119,12 +130,15 @@ class ExaminedLog:
         topic_id: TopicId = ZERO_UUID,
         config: LogConfig | None = None,
         last_life: LastLife | None = None,
+        rewriting: Rewriting | None = None,
     ) -> None:
         disk.mkdir(directory)
+        restore_names(disk, directory)
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self._clock = clock
         self._opening = _Opening(disk, directory, clock.wall_ms(), config or LogConfig(), last_life or LastLife())
+        self._opening.rewriting = None if self._opening.last_life.clean else rewriting
         with self._refusing():
             self._opening.examine()
 
@@ -190,6 +204,7 @@ class _Opening:
         self.now_ms = now_ms
         self.config = config
         self.last_life = last_life
+        self.rewriting: Rewriting | None = None
         self.segments: list[Segment] = []
         self.touched: list[File] = []
         self.opened: list[File] = []
@@ -220,6 +235,8 @@ class _Opening:
         else:
             self.names_changed = True  # a life that was killed may not have come to syncing a name it made
             self._recover(index_names)
+            if self.rewriting is not None:
+                self.rewriting.names_in(self.directory)
 
     def repair(self) -> None:
         """Cut the torn tail; then what the rest proved stale."""
@@ -312,7 +329,7 @@ class _Opening:
         """Segments that are not scanned must at least reach to the next one. Raises CorruptLogError."""
         for segment, following in zip(segments, self.segments[1:], strict=False):
             try:
-                end = segment.end_offset()
+                end = self._end_without_zeros(segment)
             except KafkaError as error:
                 position, offset, reason = int(error.figures["position"]), None, error.message
             else:
@@ -322,6 +339,20 @@ class _Opening:
             reason += "; this part of the log was durable once"
             mark("damage-refused")
             raise CorruptLogError(segment.file.path, position, offset, reason, ADVICE)
+
+    def _end_without_zeros(self, segment: Segment) -> int:
+        """Where it ends. Zeros behind its batches are what a start left that was cut short while it set the size again
+        (`Rewriting.size`). Raises KafkaError."""
+        try:
+            return segment.end_offset()
+        except KafkaError as error:
+            position = int(error.figures["position"])
+            if not only_zeros(segment.file, position, segment.size):
+                raise
+        segment.file.truncate(position)
+        segment.size = segment.allocated = segment.allocate_at = position
+        self.touched.append(segment.file)
+        return segment.end_offset()
 
     # ------------------------------------------------------------------ after any other stop
 
@@ -353,13 +384,18 @@ class _Opening:
                 break
             end = 0
             segment.reset_indexes()
+            again = None if self.rewriting is None else self.rewriting.content(segment.file)
             for found in scan_batches(segment.file, expected, epoch):
                 if isinstance(found, Damage):
                     damage = found
                     break
                 self._take_in(segment, found)
+                if again is not None and found.header.next_offset > self.last_life.recovery_point:
+                    again.take(found.position, found.data)
                 expected, epoch = found.header.next_offset, found.header.leader_epoch
                 end = found.position + found.header.size
+            if again is not None:
+                again.end()
             segment.size = end
             i += damage is None
         if damage is None:
@@ -414,7 +450,9 @@ class _Opening:
         del self.segments[last + 1 :]
         for i in scanned:
             segment = self.segments[i]
-            if segment.allocated != segment.size:
+            if self.rewriting is not None:
+                self.rewriting.size(segment.file, segment.size)
+            elif segment.allocated != segment.size:
                 segment.file.truncate(segment.size)
             segment.allocated = segment.allocate_at = segment.size
             self.touched.append(segment.file)

@@ -18,6 +18,8 @@ class ScannedBatch(NamedTuple):
 
     position: int
     header: BatchHeader
+    data: memoryview
+    """The bytes that were verified."""
 
 
 class Damage(NamedTuple):
@@ -52,14 +54,15 @@ def scan_batches(file: File, offset: int, epoch: int) -> Iterator[ScannedBatch |
         elif header.leader_epoch < epoch:
             reason = f"the leader epoch goes back from {epoch} to {header.leader_epoch}"
         else:
+            data = window.get(position, header.size)
             try:
-                verify_crc(window.get(position, header.size))
+                verify_crc(data)
             except KafkaError as error:
                 reason = error.message
         if reason:
             yield Damage(position, offset, reason)
             return
-        yield ScannedBatch(position, header)
+        yield ScannedBatch(position, header, data)
         offset = header.next_offset
         epoch = header.leader_epoch
         position += header.size

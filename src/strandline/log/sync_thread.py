@@ -19,6 +19,7 @@ class _Work(NamedTuple):
     loop: asyncio.AbstractEventLoop
     done: asyncio.Future[None]
     call: Callable[[], None]
+    finished: Callable[[], None]
 
 
 class SyncThread:
@@ -29,15 +30,19 @@ class SyncThread:
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._closed = False
 
-    def run(self, work: Callable[[], None]) -> asyncio.Future[None]:
-        """Call `work` in the thread; the future ends as it does. Raises RuntimeError once closed."""
+    def run(self, work: Callable[[], None], finished: Callable[[], None]) -> asyncio.Future[None]:
+        """Call `work` in the thread; the future ends as it does. Raises RuntimeError once closed.
+
+        `finished` is called in the loop when the thread has done with it: also where the future was cancelled before,
+        for the work is carried out all the same.
+        """
         if self._closed:
             raise RuntimeError("the sync thread has been closed")
         if self._thread.ident is None:
             self._thread.start()
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
-        self._queue.put(_Work(loop, done, work))
+        self._queue.put(_Work(loop, done, work, finished))
         return done
 
     def close(self) -> None:
@@ -59,6 +64,7 @@ class SyncThread:
 
 def _tell(work: _Work, error: BaseException | None) -> None:
     def end() -> None:
+        work.finished()
         if work.done.done():  # cancelled meanwhile
             return
         if error is None:
@@ -66,5 +72,7 @@ def _tell(work: _Work, error: BaseException | None) -> None:
         else:
             work.done.set_exception(error)
 
-    if not work.loop.is_closed():
+    try:
         work.loop.call_soon_threadsafe(end)
+    except RuntimeError:
+        pass  # the loop has been closed: nobody waits any more

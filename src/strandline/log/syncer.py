@@ -12,6 +12,11 @@ from collections.abc import Callable
 
 from strandline.log.disk import Disk, DiskError, File
 from strandline.log.partition_log import PartitionLog
+from strandline.proto.errors import FatalError
+from strandline.proto.tasks import Report, spawn
+
+_DISK_FAILED = (DiskError, FileNotFoundError)
+"""FileNotFoundError: somebody has taken the log's directory away."""
 
 
 class Syncer:
@@ -19,70 +24,121 @@ class Syncer:
 
     Invariants:
     - at most one sync is in flight;
-    - `on_synced` is called once a group, after `durable_offset` of all its logs has moved.
+    - `on_synced` is called once a group, after `durable_offset` of all its logs has moved;
+    - a log that was marked is synced by the next group or fenced, whatever happens: what fails for one log (its epoch
+      checkpoint) fences that one, what fails for the group fences all of it;
+    - after what nobody foresaw, in here or in a callback, nothing is synced any more: `on_fatal` is told, and every log
+      that was to be synced is fenced (schedule 59).
     """
 
     def __init__(
         self,
         disk: Disk,
         on_synced: Callable[[list[PartitionLog]], None],
-        on_failed: Callable[[list[PartitionLog], DiskError], None],
+        on_failed: Callable[[list[PartitionLog], OSError], None],
+        on_fatal: Report,
     ) -> None:
         self._disk = disk
         self._on_synced = on_synced
         self._on_failed = on_failed
+        self._on_fatal = on_fatal
         self._marked: list[PartitionLog] = []
+        self._group: list[PartitionLog] = []
         self._task: asyncio.Task[None] | None = None
+        self._broken: Exception | None = None
         self.syncs = 0
         """Groups synced so far."""
 
     def mark(self, log: PartitionLog) -> None:
         """`log` was written to: sync it with the next group. Cheap; call it after every append."""
         if not log.sync_pending:
+            if self._broken is not None:
+                log.sync_failed(self._broken)
+                return
             log.sync_pending = True
             self._marked.append(log)
             if self._task is None:  # it starts in the next turn of the loop: all that this turn marks goes with it
-                self._task = asyncio.get_running_loop().create_task(self._run())
+                self._task = spawn(self._run(), self._on_fatal)
 
     async def drain(self) -> None:
         """Return when everything marked so far, and what that entails, has been synced or has failed."""
         while self._task is not None:
             await asyncio.wait([self._task])
 
+    def abandon(self) -> None:
+        """Sync nothing more, and wait for nothing: the node stops uncleanly, and a sync under way may never end."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+        self._break(FatalError("the syncer was given up"))
+
     async def _run(self) -> None:
         try:
             while self._marked:
                 await self._sync_group()
+        except asyncio.CancelledError:
+            self._break(FatalError("the syncer was cancelled"))
+            raise
+        except Exception as error:
+            self._break(error)
+            self._on_fatal(error)
         finally:
             self._task = None
 
+    def _break(self, error: Exception) -> None:
+        """Nothing of what was to be synced counts, and nothing is synced any more."""
+        self._broken = error
+        broken, self._group, self._marked = [*self._group, *self._marked], [], []
+        for log in broken:
+            log.sync_pending = False
+            log.sync_failed(error)
+
     async def _sync_group(self) -> None:
-        marked, self._marked = self._marked, []
-        group: list[PartitionLog] = []
+        self._group, self._marked = self._marked, []
+        failed: dict[PartitionLog, OSError] = {}
         files: list[File] = []
         directories: dict[str, None] = {}
-        try:
-            for log in marked:
-                log.sync_pending = False
-                if log.failure is None:
-                    group.append(log)
-                    log_files, log_directories = log.begin_sync()
-                    files += log_files
-                    directories.update(dict.fromkeys(log_directories))
-            if not group:
-                return
-            if files or directories:
+        for log in self._group:
+            log.sync_pending = False
+        self._group = [log for log in self._group if log.failure is None]
+        for log in self._group:
+            try:
+                log_files, log_directories = log.begin_sync()
+            except _DISK_FAILED as error:
+                failed[log] = error
+            else:
+                files += log_files
+                directories.update(dict.fromkeys(log_directories))
+        if files or directories:
+            try:
                 await self._disk.sync(files, list(directories))
-            for log in group:
+            except _DISK_FAILED as error:
+                failed = dict.fromkeys(self._group, error)
+        synced = self._end([log for log in self._group if log not in failed], failed)
+        self._fence(failed)
+        self._group = []
+        if synced:
+            self.syncs += 1
+            self._on_synced(synced)
+
+    def _end(self, logs: list[PartitionLog], failed: dict[PartitionLog, OSError]) -> list[PartitionLog]:
+        """The sync succeeded for these; returns those of which it counts, and adds the others to `failed`."""
+        synced = []
+        for log in logs:
+            try:
                 log.end_sync()
-        except DiskError as error:
-            for log in group:
-                log.sync_failed(error)
-            self._on_failed(group, error)
-            return
-        self.syncs += 1
-        for log in group:
+            except _DISK_FAILED as error:
+                failed[log] = error
+                continue
+            synced.append(log)
             if log.needs_sync and log.failure is None and not log.sync_pending:
                 log.sync_pending = True
                 self._marked.append(log)
-        self._on_synced(group)
+        return synced
+
+    def _fence(self, failed: dict[PartitionLog, OSError]) -> None:
+        """Each by its own error; those that share one are told of together."""
+        for log, error in failed.items():
+            log.sync_failed(error)
+        for error in dict.fromkeys(failed.values()):
+            self._on_failed([log for log, its in failed.items() if its is error], error)

@@ -46,9 +46,11 @@ def check_client_batches(batches: memoryview, config: LogConfig) -> list[BatchHe
             raise KafkaError(
                 ErrorCode.CORRUPT_MESSAGE, "a batch is longer than its bytes", size=size, bytes_left=end - position
             )
-        _check_fields(header)
+        if header[0] != 0:
+            raise _invalid("a client's batch begins at offset 0: the leader gives the offsets", base_offset=header[0])
         batch = batches[position : position + size]
-        verify_crc(batch)
+        verify_crc(batch)  # first: a bit that flipped on the way is no field that the client has written
+        _check_fields(header)
         check_records(header, batch, UNPACKED_FACTOR * config.max_message_bytes)
         headers.append(header)
         position += size
@@ -98,8 +100,6 @@ def check_replicated_batches(batches: memoryview, offset: int, epoch: int) -> li
 
 def _check_fields(header: BatchHeader) -> None:
     attributes = header[5]
-    if header[0] != 0:
-        raise _invalid("a client's batch begins at offset 0: the leader gives the offsets", base_offset=header[0])
     if header[12] != header[6] + 1:
         raise _invalid("count and last offset delta disagree", count=header[12], last_offset_delta=header[6])
     if attributes & CONTROL_BIT:

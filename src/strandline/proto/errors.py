@@ -4,6 +4,7 @@
     ├── KafkaError                   an answer with Kafka's name and number: `retriable` says whether a retry may help
     ├── ProtocolError                the peer's mistake: a frame that is not what it says (local bugs raise it too)
     ├── ConfigError                  the operator's mistake: key, value and what is allowed
+    │   └── DirectoryInUse           another process has the data directory
     ├── StorageError                 this machine's disk: the log that raised it is fenced
     │   └── CorruptLogError          damage in the middle of what was once durable: file, position, what to do
     └── FatalError                   the node must stop now; going on could lose or corrupt data
@@ -69,6 +70,15 @@ class ConfigError(StrandlineError):
         self.value = value
         self.allowed = allowed
         super().__init__(f"{key} = {value!r} is not allowed: {allowed}")
+
+
+class DirectoryInUse(ConfigError):
+    """Another process uses the data directory. `holder` says which, in words."""
+
+    def __init__(self, path: str, holder: str) -> None:
+        self.holder = holder
+        advice = f"{holder} uses this directory. Stop that process, or give this one a directory of its own"
+        super().__init__("log.dirs", path, advice)
 
 
 class StorageError(StrandlineError):

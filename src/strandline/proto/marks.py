@@ -18,6 +18,7 @@ MARKS: dict[str, str] = {
     "quorum-truncated": "a quorum node cut records that an older leader had appended",
     "quorum-snapshot-taken": "a quorum node wrote a snapshot of its metadata",
     "quorum-snapshot-installed": "a quorum node that was too far behind installed its leader's snapshot",
+    "quorum-disk-busy": "a quorum node held its vote back because a sync under way took long",
     "quorum-disk-full": "a quorum node held its vote back because its disk had no room to make it durable",
     # the controller
     "elected-from-isr": "an election moved a partition's leadership to another in-sync replica",
@@ -62,15 +63,20 @@ MARKS: dict[str, str] = {
     # the log
     "torn-tail-cut": "recovery cut a torn batch off the end of a log",
     "log-lacking": "a log ends below what the directory's own checkpoints prove, or its directory is missing",
+    "written-again": "recovery wrote batches again that another process of this boot had left, and synced them",
     "damage-refused": "recovery found damage that is no torn tail, and refused to use the log",
     "clean-start": "logs were opened after a clean shutdown, without recovery",
     "segment-rolled": "a log began a new segment",
     "producer-state-from-snapshot": "producer state was taken from a snapshot",
     "producer-state-rolled-back": "a truncation rolled the state of producers back",
     "disk-full": "an append was refused because the disk is full",
+    "sync-hung": "a sync did not end, and the node that waited for it gave up what it led",
     "sync-failed": "a sync failed, and the log was closed to writes",
     "write-failed": "a write failed with an I/O error",
     "read-failed": "a read failed with an I/O error",
+    # groups and clients
+    "offsets-of-deleted-topic-dropped": "a coordinator dropped offsets of a topic that went while it did not serve",
+    "topic-made-anew": "a consumer found that another topic has the name of the one that it had read",
     # idempotence
     "duplicate-batch": "a batch that was in the log already was answered with its original offsets",
     "out-of-order-sequence": "a batch was refused because batches of its producer before it are missing",

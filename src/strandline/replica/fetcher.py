@@ -12,6 +12,7 @@ from strandline.proto.errors import KafkaError, ProtocolError, StorageError
 from strandline.proto.ids import BrokerEpoch, Endpoint, NodeId
 from strandline.proto.marks import mark
 from strandline.proto.ports import RpcError, Stream
+from strandline.proto.tasks import Report, spawn
 from strandline.replica import frames
 from strandline.replica.core.follower import Truncation
 from strandline.replica.following import FollowerHost, Following
@@ -60,11 +61,10 @@ class Fetcher:
         """Nothing is followed here."""
         return not self._followings
 
-    def start(self, ended: Callable[[asyncio.Task[None]], None]) -> None:
-        """Connect, and stay connected; `ended` is called when the task ends, which only `stop` should cause."""
+    def start(self, fatal: Report) -> None:
+        """Connect, and stay connected; `fatal` is told when the task ends, which only `stop` should cause."""
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
-            self._task.add_done_callback(ended)
+            self._task = spawn(self._run(), fatal, endless=True)
 
     def stop(self) -> asyncio.Task[None] | None:
         """End the stream; returns the task that ends with it, if any."""

@@ -10,6 +10,7 @@ import structlog
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import StrandlineError
 from strandline.proto.ports import RpcError
+from strandline.proto.tasks import Report, spawn
 from strandline.replica.core.isr import PendingIsr
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.partition import Partition
@@ -34,7 +35,7 @@ class IsrChanges:
         self,
         send: SendAlterPartition,
         answered: Callable[[Partition, LeaderCore, PendingIsr, AlterPartitionOutcome], None],
-        failed: Callable[[BaseException], None],
+        failed: Report,
     ) -> None:
         """`failed` is told what nobody foresaw, after which nothing would be proposed any more."""
         self._send = send
@@ -48,13 +49,7 @@ class IsrChanges:
         """The partition's leader has a pending change that is not sent."""
         self._due[partition] = None
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
-            self._task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._failed(error)
+            self._task = spawn(self._run(), self._failed)
 
     def stop(self) -> asyncio.Task[None] | None:
         """Send nothing more; returns the task that ends with it, if any."""

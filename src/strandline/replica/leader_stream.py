@@ -20,6 +20,7 @@ from strandline.proto.errors import KafkaError, ProtocolError, StorageError
 from strandline.proto.ids import NodeId, TopicId
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock, RpcError, Stream
+from strandline.proto.tasks import spawn
 from strandline.replica import frames
 from strandline.replica.core.divergence import Verdict, judge_fetch
 from strandline.replica.core.leader import LeaderCore
@@ -47,6 +48,9 @@ class LeaderHost(Protocol):
 
     def log_failed(self, partition: Partition, reason: str) -> None:
         """The partition's log can no longer be used."""
+
+    def fatal(self, error: BaseException) -> None:
+        """Something broke that must not."""
 
 
 class Subscription:
@@ -350,7 +354,7 @@ class FollowerLink:
                 self._send_chunk(subscription, read)
                 return
             if self._cold_read is None:
-                self._cold_read = asyncio.get_running_loop().create_task(self._read_cold(subscription))
+                self._cold_read = spawn(self._read_cold(subscription), self._host.fatal)
             else:
                 self._lagging.append(subscription)
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import structlog
 
-from strandline.log.disk import Disk, DiskError
+from strandline.log.disk import Disk
 from strandline.log.log_dir import LogDir
 from strandline.log.partition_log import AppendResult, PartitionLog
 from strandline.log.syncer import Syncer
@@ -25,6 +25,7 @@ from strandline.replica import reads
 from strandline.replica.core.isr import PendingIsr
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.counters import ReplicaCounters
+from strandline.replica.disk_stalls import DiskStalls
 from strandline.replica.fetcher import STREAM_METHOD
 from strandline.replica.isr_changes import IsrChanges, SendAlterPartition
 from strandline.replica.partition import AppendDone, Partition, PendingAppend
@@ -87,14 +88,16 @@ class ReplicaManager:
         self.counters = ReplicaCounters()
         self._on_fatal = on_fatal
         self._on_change = on_change
+        log_dir.on_fatal = self.fatal
         self._set = PartitionSet(node_id, log_dir, clock, config, self)
         self._partitions = self._set.partitions
         self._streams = Streams(self)
-        self._syncer = Syncer(disk, self._synced, self._sync_failed)
+        self._syncer = Syncer(disk, self._synced, self._sync_failed, self.fatal)
         self._isr_changes = IsrChanges(send_alter_partition, self._isr_answered, self.fatal)
         self._publisher = Publisher(config.watermark_delay_ms)
         self._upkeep = Upkeep(self, self._partitions, log_dir, self._streams, self._syncer)
         self._sync_before_ack = config.sync_before_ack
+        self.disk_stalls = DiskStalls(self)
 
     # Life
 
@@ -117,6 +120,9 @@ class ReplicaManager:
         for partition in self._partitions.values():
             if partition.role is Role.LEADER or partition.role is Role.FOLLOWER:
                 partition.idle()
+        if not clean:  # the disk may be why, and wait for ever
+            self._syncer.abandon()
+            self._set.abandon_deletions()
         await self._set.finish_deletions()
         await self._syncer.drain()
         if clean:
@@ -472,14 +478,14 @@ class ReplicaManager:
             elif partition.follower is not None:
                 self._streams.synced(partition)
 
-    def _sync_failed(self, logs: list[PartitionLog], error: DiskError) -> None:
+    def _sync_failed(self, logs: list[PartitionLog], error: OSError) -> None:
         for plog in logs:
             partition = self._partitions.get(plog.topic_partition)
             if partition is not None and partition.log is plog:
                 self.log_failed(partition, f"a sync failed: {error}")
         try:
             self.log_dir.disk.sync_dir(self.log_dir.path)
-        except DiskError as whole:
+        except OSError as whole:
             self._on_fatal(FatalError(f"the disk refuses to sync {self.log_dir.path}: {whole}"))
 
     # ISR changes

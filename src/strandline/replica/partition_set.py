@@ -14,6 +14,7 @@ from strandline.log.partition_log import PartitionLog
 from strandline.proto.errors import KafkaError, StorageError
 from strandline.proto.ids import NO_NODE, NodeId, TopicId, TopicIdPartition, TopicPartition
 from strandline.proto.ports import Clock
+from strandline.proto.tasks import spawn
 from strandline.replica.core.follower import FollowerCore
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.partition import Partition
@@ -39,6 +40,9 @@ class RoleHost(Protocol):
 
     def log_failed(self, partition: Partition, reason: str) -> None:
         """Its log can no longer be used."""
+
+    def fatal(self, error: BaseException) -> None:
+        """Something broke that must not."""
 
 
 class PartitionSet:
@@ -89,6 +93,11 @@ class PartitionSet:
                 if partition.leader is not None:
                     self._host.progressed(partition, partition.leader.brokers_changed(self.brokers, now_ms))
         return brokers_changed
+
+    def abandon_deletions(self) -> None:
+        """Leave on the disk what is not deleted yet: the next start deletes it."""
+        for task in list(self._deletions.values()):
+            task.cancel()
 
     async def finish_deletions(self) -> None:
         """Return when the deletions that are under way have ended."""
@@ -215,12 +224,12 @@ class PartitionSet:
 
     def _delete_log(self, name: TopicPartition) -> None:
         if name not in self._deletions:
-            self._deletions[name] = asyncio.get_running_loop().create_task(self._delete_slowly(name))
+            self._deletions[name] = spawn(self._delete_slowly(name), self._host.fatal)
 
     async def _delete_slowly(self, name: TopicPartition) -> None:
         try:
             await self._log_dir.delete(name)
-        except (StorageError, DiskError) as error:
+        except (StorageError, DiskError, FileNotFoundError) as error:
             log.error("a deleted partition's log is still on disk", partition=str(name), error=str(error))
         finally:
             del self._deletions[name]

@@ -9,7 +9,7 @@ from typing import Protocol
 import structlog
 
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import FatalError, ProtocolError
+from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import NO_BROKER_EPOCH, NodeId
 from strandline.proto.ports import RpcError, Stream
 from strandline.replica import frames
@@ -82,7 +82,7 @@ class Streams:
         if self._started and self._host.broker_epoch != NO_BROKER_EPOCH:
             for fetcher in self._fetchers.values():
                 if not fetcher.idle:
-                    fetcher.start(self._task_ended)
+                    fetcher.start(self._host.fatal)
 
     def _end(self, fetcher: Fetcher) -> None:
         task = fetcher.stop()
@@ -92,10 +92,6 @@ class Streams:
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         self._ending.pop(task, None)
-
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled():
-            self._host.fatal(task.exception() or FatalError("a fetcher ended by itself"))
 
     # Following
 

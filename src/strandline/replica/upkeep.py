@@ -71,7 +71,8 @@ class Upkeep:
                 partition.drop_ended()
                 self._host.progressed(partition, partition.leader.sweep(now_ms))
         self._streams.keep_alive(now_ms)
-        if now_ms - self._checkpointed_ms >= self._host.config.high_watermark_checkpoint_interval_ms:
+        due = now_ms - self._checkpointed_ms >= self._host.config.high_watermark_checkpoint_interval_ms
+        if due and not self._log_dir.disk.busy:
             self._checkpointed_ms = now_ms
             try:
                 self.checkpoint()

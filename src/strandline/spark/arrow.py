@@ -6,12 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from strandline.proto.errors import ConfigError
+from strandline.proto.errors import ConfigError, StrandlineError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from strandline.log.columns import RecordColumns
+
+TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
+"""Spark's timestamps are microseconds in 64 bits; a record's are milliseconds, and the producer's to choose."""
+
+
+class TimeOutOfRange(StrandlineError):
+    """A record's timestamp is none that Spark's type can hold. Spark's own source ends in "long overflow" there."""
+
 
 COLUMNS = {
     "key": "binary",
@@ -57,21 +65,37 @@ def to_arrow(
 
     Args:
         schema: the Arrow form of `read_schema` as Spark expects it (timestamps in microseconds, UTC).
+
+    Raises:
+        TimeOutOfRange: names the first record whose timestamp is too large or too small.
     """
     count = columns.rows
-    milliseconds = pa.Array.from_buffers(pa.timestamp("ms", "UTC"), count, _buffers(None, columns.timestamps))
     arrays: list[Any] = [
         pa.Array.from_buffers(pa.binary(), count, _buffers(columns.key_valid, columns.key_ends, columns.keys)),
         pa.Array.from_buffers(pa.binary(), count, _buffers(columns.value_valid, columns.value_ends, columns.values)),
         pa.repeat(pa.scalar(topic, pa.string()), count),
         pa.repeat(pa.scalar(partition, pa.int32()), count),
         pa.Array.from_buffers(pa.int64(), count, _buffers(None, columns.offsets)),
-        milliseconds.cast(schema.field("timestamp").type),
+        _microseconds(topic, partition, columns, schema.field("timestamp").type),
         pa.repeat(pa.scalar(timestamp_type, pa.int32()), count),
     ]
     if "headers" in schema.names:
         arrays.append(_headers(columns, schema.field("headers").type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _microseconds(topic: str, partition: int, columns: RecordColumns, kind: pa.DataType) -> pa.Array:
+    milliseconds = pa.Array.from_buffers(pa.timestamp("ms", "UTC"), columns.rows, _buffers(None, columns.timestamps))
+    try:
+        return milliseconds.cast(kind)
+    except pa.ArrowInvalid:
+        offsets, times = (memoryview(buffer).cast("q") for buffer in (columns.offsets, columns.timestamps))
+        offset, time_ms = next(each for each in zip(offsets, times, strict=True) if abs(each[1]) > TIMESTAMP_MS_MAX)
+        raise TimeOutOfRange(
+            f"{topic}-{partition}, offset {offset}: a timestamp of {time_ms} ms since 1970, and Spark's type holds at "
+            f"most {TIMESTAMP_MS_MAX}. Its producer has set it. A batch that begins at offset {offset + 1} does "
+            f"without it; a query does with failOnDataLoss=false, once the records before that offset are deleted"
+        ) from None
 
 
 def _headers(columns: RecordColumns, kind: pa.DataType) -> pa.Array:

@@ -1,11 +1,19 @@
 """What a task wrote before: how the sink keeps rows from being written twice without transactions.
 
-Before its first record a task writes an entry to the ledger topic: (query, epoch, task), the id of its producer, and
-where the partitions of its topic end. A task that finds entries of its own (query, epoch, task) was run before: it
-reads from those places on, takes the records of those producers, and leaves out the rows that are there.
+Before its first record each attempt at a task writes an entry to the ledger topic: which rows it is to write (query,
+epoch, and the ranges that feed the task, or else its number), the id of its producer, and where the partitions of its
+topic end. An attempt that finds entries of earlier ones at the same rows reads from those places on, takes the records
+of those producers, and leaves out the rows that are there.
+
+The ledger names ranges, not task numbers (schedule 66): a batch that is repeated may number its tasks otherwise. Where
+no range is known (a shuffle, another source) there is the number alone, and `strandline.spark.repeats` holds the rows
+of the earlier runs against those of this one.
 
 Each batch in the log carries the id of its producer, so records need no mark. A row is known by a digest of topic,
 key, value and headers, each record standing for one row: rows may come in another order, and equal rows are counted.
+
+Entries of one epoch are in the order of the ledger's offsets, and the last one to begin goes on: an attempt that finds
+a newer one behind its own entry stops (speculative execution, an executor that was taken for dead).
 """
 
 from __future__ import annotations
@@ -16,7 +24,7 @@ import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from strandline.client import Admin, NewTopic, Producer
 from strandline.client.decoding import consumer_records
@@ -25,16 +33,15 @@ from strandline.client.fetching import RangeReader
 from strandline.client.idempotence import SEQUENCE_MASK
 from strandline.client.types import EARLIEST, LATEST
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError
+from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.system import SystemClock
+from strandline.spark.handover import Fed, PlannedRange
 
 LEDGER_RETENTION_MS = 7 * 24 * 3600 * 1000
 """A task that is repeated later than this finds no trace of its first run."""
 
 _WINDOW = 512
-_SETTLE_S = 1.0
-"""How long a repeated task waits before it looks: what a killed one had under way has reached its leader by then."""
 
 _COMMIT_MS = 45_000
 """How long it waits for what lies in a leader's log to be committed: longer than replica.lag.time.max.ms (30 s), after
@@ -43,6 +50,10 @@ which a leader goes on without a silent follower."""
 _LOOK_AGAIN_S = 0.2
 
 Headers = Sequence[tuple[str, bytes | None]]
+
+
+class LedgerDamaged(StrandlineError):
+    """A record of the ledger topic is no entry: another program writes there."""
 
 
 class TaskKey(NamedTuple):
@@ -54,21 +65,39 @@ class TaskKey(NamedTuple):
 
 
 @dataclass
-class Earlier:
-    """What earlier runs of a task said of themselves."""
+class Attempt:
+    """One attempt at a task, as its entries in the ledger tell it."""
 
+    name: str
+    """Drawn at random; no two attempts have the same."""
+    run: str
+    """The run of the query, or the batch write: in one run the number of a task means the same rows throughout."""
+    task: int
+    fed: Fed | None
+    """What fed it as far as it had come; None where no source has told."""
+    offset: int = -1
+    """Where its first entry lies in the ledger."""
     producers: set[int] = field(default_factory=set)
     starts: dict[TopicPartition, int] = field(default_factory=dict)
+    """Where the partitions of its topics ended before its first record to each."""
+    ended: bool = False
+    """Whether it has said that it writes no more, as attempts do that fail."""
 
 
 class Ledger:
     """The ledger topic as one task uses it."""
 
-    def __init__(self, topic: str, bootstrap: str, settings: Mapping[str, object], admin: Admin) -> None:
+    def __init__(self, topic: str, bootstrap: str, settings: Mapping[str, Any], admin: Admin) -> None:
         self._topic = topic
         self._bootstrap = bootstrap
         self._settings = settings
         self._admin = admin
+        self._reader: RangeReader | None = None
+
+    def close(self) -> None:
+        """Close the connection it reads by. Idempotent."""
+        if self._reader is not None:
+            self._reader.close()
 
     def ensure(self) -> None:
         """Create the topic unless it is there."""
@@ -86,43 +115,101 @@ class Ledger:
         [end] = self._admin.list_offsets({TopicPartition(self._topic, 0): LATEST}).values()
         return end.offset
 
-    def earlier(self, key: TaskKey, floor: int = 0) -> Earlier:
-        """What is known of earlier runs of this task: read backwards to an entry of an earlier epoch, or to `floor`."""
-        found, mine = Earlier(), key.query.encode()
-        [first] = self._admin.list_offsets({TopicPartition(self._topic, 0): EARLIEST}).values()
-        low, high = max(first.offset, floor), self.end()
-        window = _WINDOW
-        with RangeReader(self._bootstrap, **self._settings) as reader:
-            while high > low:
-                start = max(low, high - window)
-                older = False
-                for record in reader.read_records(self._topic, 0, start, high):
-                    if record.key != mine:
-                        continue  # of another query: a first epoch comes past all of theirs
-                    entry = json.loads(record.value or b"{}")
-                    older = older or entry["epoch"] < key.epoch
-                    if entry["epoch"] == key.epoch and entry.get("task") == key.task:
-                        _add(found, entry)
-                if older:
-                    break
-                high, window = start, window * 4
-        return found
+    def attempts(self, query: str, epoch: int, floor: int = 0, end: int = 0) -> list[Attempt]:
+        """Every attempt at a task of this epoch, by the order of their first entries.
 
-    def begin(self, producer: Producer, key: TaskKey, ends: Mapping[TopicPartition, int]) -> None:
-        """Say, before the first record to a topic, who writes and from where on. Returns once it is committed."""
+        The ledger is read backwards, to the entry that an earlier epoch of the query is whole, or to `floor`.
+
+        Args:
+            end: the ledger reaches as far as this, even if a new leader does not know it yet.
+
+        Raises:
+            LedgerDamaged: a record under the query's name that is no entry.
+        """
+        entries: list[tuple[int, dict[str, Any]]] = []
+        [first] = self._admin.list_offsets({TopicPartition(self._topic, 0): EARLIEST}).values()
+        low, high = max(first.offset, floor), max(self.end(), end)
+        window = _WINDOW
+        while high > low:
+            start = max(low, high - window)
+            found = list(self._entries(query, start, high))
+            entries[:0] = [(offset, entry) for offset, entry in found if entry["epoch"] == epoch]
+            if any(entry.get("committed") and entry["epoch"] < epoch for _, entry in found):
+                break  # nothing of a later epoch lies before it
+            high, window = start, window * 4
+        return _attempts_of(entries)
+
+    def since(self, query: str, offset: int) -> tuple[list[dict[str, Any]], int]:
+        """The query's entries from an offset on, and where to go on from."""
+        end = max(self.end(), offset)
+        return [entry for _, entry in self._entries(query, offset, end)], end
+
+    def begin(self, producer: Producer, key: TaskKey, attempt: Attempt, ends: Mapping[TopicPartition, int]) -> int:
+        """Say, before the first record to a topic, who writes and from where on. Returns once it is committed.
+
+        Returns:
+            Where the ledger ends behind the entry; 0 where the broker does not say.
+        """
         starts: dict[str, dict[str, int]] = {}
         for partition, offset in ends.items():
             starts.setdefault(partition.topic, {})[str(partition.partition)] = offset
-        self._append(producer, {**key._asdict(), "producer": producer.producer_id(), "starts": starts})
+        told = {"run": attempt.run, "attempt": attempt.name, "producer": producer.producer_id(), "starts": starts}
+        if attempt.fed is not None:
+            told |= {"ranges": attempt.fed.ranges, "shift": attempt.fed.shift}
+        return self._append(producer, {**key._asdict(), **told})
+
+    def ended(self, producer: Producer, key: TaskKey, attempt: Attempt) -> None:
+        """Say that an attempt writes no more: the next one need not wait for it."""
+        self._append(producer, {**key._asdict(), "run": attempt.run, "attempt": attempt.name, "ended": True})
 
     def committed(self, producer: Producer, query: str, epoch: int) -> None:
         """Say that an epoch is whole: later ones need not read further back."""
         self._append(producer, {"query": query, "epoch": epoch, "committed": True})
 
-    def _append(self, producer: Producer, entry: Mapping[str, object]) -> None:
+    def _append(self, producer: Producer, entry: Mapping[str, object]) -> int:
         future = producer.send(self._topic, json.dumps(entry).encode(), key=str(entry["query"]).encode(), partition=0)
         producer.flush()
-        future.result()
+        return future.result().offset + 1
+
+    def _entries(self, query: str, start: int, end: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Of this query alone: a first epoch comes past all of the others'."""
+        if self._reader is None:
+            self._reader = RangeReader(self._bootstrap, **self._settings)
+        mine = query.encode()
+        for record in self._reader.read_records(self._topic, 0, start, end):
+            if record.key != mine:
+                continue
+            try:
+                entry = json.loads(record.value or b"")
+                whole = type(entry["epoch"]) is int
+            except (ValueError, KeyError, TypeError):
+                whole = False
+            if not whole:
+                raise LedgerDamaged(
+                    f"{self._topic}, offset {record.offset}: no entry of a sink's ledger, so another program writes "
+                    f"there; give the option ledgerTopic a topic that is the sinks' own"
+                )
+            yield record.offset, entry
+
+
+def _attempts_of(entries: Iterable[tuple[int, Mapping[str, Any]]]) -> list[Attempt]:
+    found: dict[str, Attempt] = {}
+    for offset, entry in entries:
+        if "attempt" not in entry:
+            continue
+        name = entry["attempt"]
+        attempt = found.setdefault(name, Attempt(name, entry["run"], entry["task"], None, offset))
+        if entry.get("ended"):
+            attempt.ended = True
+            continue
+        if "ranges" in entry:
+            attempt.fed = Fed(tuple(PlannedRange(*told) for told in entry["ranges"]), entry["shift"])
+        attempt.producers.add(entry["producer"])
+        for topic, offsets in entry["starts"].items():
+            for number, start in offsets.items():
+                partition = TopicPartition(topic, int(number))
+                attempt.starts[partition] = min(start, attempt.starts.get(partition, start))
+    return list(found.values())
 
 
 class Written:
@@ -162,33 +249,44 @@ def row_digest(topic: str, key: bytes | None, value: bytes | None, headers: Head
     return digest.digest()
 
 
-def find_written(earlier: Earlier, bootstrap: str, settings: Mapping[str, object], admin: Admin) -> Written:
-    """Read what earlier runs wrote. Topics deleted and records deleted since then count as not written."""
-    if not earlier.starts:
-        return Written()
-    threading.Event().wait(_SETTLE_S)
-    return Written(_records_of(earlier, bootstrap, settings, admin))
+class LogRecord(NamedTuple):
+    """A record that an attempt wrote, as a row is known."""
+
+    producer: int
+    digest: bytes
+    partition: int
 
 
-def _records_of(
-    earlier: Earlier, bootstrap: str, settings: Mapping[str, object], admin: Admin
-) -> Iterator[tuple[bytes, int]]:
-    starts = dict(earlier.starts)
+def records_of(
+    attempts: Collection[Attempt], bootstrap: str, settings: Mapping[str, Any], admin: Admin
+) -> Iterator[LogRecord]:
+    """What these attempts wrote. Topics deleted and records deleted since then count as not written.
+
+    Raises:
+        ClientTimeout: a record of theirs lies in a leader's log, and was not committed for `_COMMIT_MS`.
+    """
+    producers = {producer for attempt in attempts for producer in attempt.producers}
+    starts: dict[TopicPartition, int] = {}
+    for attempt in attempts:
+        for partition, start in attempt.starts.items():
+            starts[partition] = min(start, starts.get(partition, start))
     known = {partition.topic for partition in starts}
     for topic in admin.describe_topics(sorted(known & set(admin.list_topics()))):
         for index in range(len(topic.partitions)):
             starts.setdefault(TopicPartition(topic.name, index), 0)  # a partition added since
+    if not starts:
+        return
     with RangeReader(bootstrap, **settings) as reader:
         for partition, start in starts.items():
             try:
-                yield from _partition_of(partition, start, earlier.producers, reader, admin)
+                yield from _partition_of(partition, start, producers, reader, admin)
             except (UnknownTopic, OffsetOutOfRange):
                 continue  # deleted since: not written
 
 
 def _partition_of(
     partition: TopicPartition, start: int, producers: Collection[int], reader: RangeReader, admin: Admin
-) -> Iterator[tuple[bytes, int]]:
+) -> Iterator[LogRecord]:
     """The rows of these producers from `start` on, those that lie in the leader's log and are not committed among them.
 
     A batch that waits for a silent follower is read by nobody yet, and will stand in the log all the same. The leader
@@ -212,7 +310,8 @@ def _partition_of(
             last_sequence = (header.base_sequence + header.last_offset_delta) & SEQUENCE_MASK
             last[header.producer_id] = (header.producer_epoch, last_sequence)
             for record in consumer_records(partition, header, batch.data, position, check_crcs=False):
-                yield row_digest(partition.topic, record.key, record.value, record.headers), partition.partition
+                digest = row_digest(partition.topic, record.key, record.value, record.headers)
+                yield LogRecord(header.producer_id, digest, partition.partition)
         position = max(position, high)
         appended = _appended(partition, producers, admin)
         # Of a producer without any record left, with records deleted since: they were committed once.
@@ -236,14 +335,3 @@ def _appended(partition: TopicPartition, producers: Collection[int], admin: Admi
             raise
         return {}
     return {one.producer_id: (one.producer_epoch, one.last_sequence) for one in told if one.producer_id in producers}
-
-
-def _add(found: Earlier, entry: Mapping[str, object]) -> None:
-    producer, starts = entry["producer"], entry["starts"]
-    assert isinstance(producer, int), entry
-    assert isinstance(starts, dict), entry
-    found.producers.add(producer)
-    for topic, offsets in starts.items():
-        for number, offset in offsets.items():
-            partition = TopicPartition(topic, int(number))
-            found.starts[partition] = min(offset, found.starts.get(partition, offset))

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from strandline.client import Admin
 from strandline.client.config import CommonConfig
@@ -20,8 +20,11 @@ from strandline.spark.planner import TopicShape
 
 _SAMPLE_BYTES = 64 * 1024
 
-_SETTLE_MS = 5_000
-"""How long a log may seem to end before an offset that was once committed: a new leader learns it late."""
+_SETTLE_MS = 45_000
+"""How long a log may seem to end before an offset that was once committed. A new leader learns its high watermark from
+the ISR, and waits replica.lag.time.max.ms (30 s) for one of it that is silent; tasks wait as long."""
+
+_ASK_AGAIN_S = 0.25
 
 
 class ClusterOffsets:
@@ -30,7 +33,7 @@ class ClusterOffsets:
     A partition whose topic was gone when its leader was asked is in no answer, even if another has its name by then.
     """
 
-    def __init__(self, bootstrap: str, settings: Mapping[str, str]) -> None:
+    def __init__(self, bootstrap: str, settings: Mapping[str, Any]) -> None:
         """`settings` are a consumer's; those that only a consumer has are left aside."""
         shared = {field.name for field in fields(CommonConfig)}
         self._admin = Admin(bootstrap, **{k: v for k, v in settings.items() if k.replace(".", "_") in shared})
@@ -73,15 +76,15 @@ class ClusterOffsets:
         return {partition: None if offset < 0 else offset for partition, offset in found.items()}
 
     def settled_end(self, partition: TopicPartition, at_least: int) -> int | None:
-        """The end of a partition's log once it has reached `at_least`, or after some seconds in which it did not; None
-        where it is gone."""
+        """The end of a partition's log once it has reached `at_least`, or after 45 s in which it did not; None where it
+        is gone."""
         clock, pause = SystemClock(), threading.Event()
         give_up_ms = clock.monotonic_ms() + _SETTLE_MS
         while True:
             end = self.latest([partition]).get(partition)
             if end is None or end >= at_least or clock.monotonic_ms() >= give_up_ms:
                 return end
-            pause.wait(_SETTLE_MS / 20 / 1000)
+            pause.wait(_ASK_AGAIN_S)
 
     def bytes_per_offset(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Mapping[TopicPartition, float]:
         """What an offset of each range takes in the log, in bytes, as the first batches of the range have it; 0 where

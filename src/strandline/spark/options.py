@@ -11,6 +11,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from strandline.client.config import ConsumerConfig
 from strandline.proto.errors import ConfigError
@@ -82,7 +83,7 @@ class SourceOptions:
     include_headers: bool = False
     fail_on_data_loss: bool = True
     push_filters: bool = False
-    client_settings: Mapping[str, str] = field(default_factory=dict)
+    client_settings: Mapping[str, Any] = field(default_factory=dict)
     """The `kafka.*` options without their prefix."""
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None

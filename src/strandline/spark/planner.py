@@ -30,7 +30,7 @@ from strandline.spark.offsets import (
     SpecificTimestamps,
 )
 from strandline.spark.options import SourceOptions
-from strandline.spark.sink_options import LEDGER_TOPIC
+from strandline.spark.sink_options import is_ledger
 
 _log = logging.getLogger("strandline.spark")
 """Spark passes what its Python processes write to standard error on to its own: warnings go there unless configured."""
@@ -81,11 +81,18 @@ class OffsetRange:
     end: int
     topic_id: str | None = None
     """The topic as it was planned: records of another one of that name are not read."""
+    lost: int = 0
+    """Offsets before `start` that were planned for this task and are gone. The range's name is what was planned."""
 
     @property
     def size(self) -> int:
         """Offsets in the range: an upper bound of its records."""
         return self.end - self.start
+
+    def without(self, earliest: int) -> OffsetRange:
+        """What is left of the range in a log that begins at `earliest`; an empty range stays a task of its own."""
+        start = min(max(self.start, earliest), self.end)
+        return replace(self, start=start, lost=self.lost + start - self.start)
 
 
 class TopicShape(NamedTuple):
@@ -125,8 +132,8 @@ class OffsetLookup(Protocol):
         """The first offset at or after the time; None where no record is as late."""
 
     def settled_end(self, partition: TopicPartition, at_least: int) -> int | None:
-        """The end of a partition's log once it has reached `at_least`, or after some seconds in which it did not; None
-        where it is gone."""
+        """The end of a partition's log once it has reached `at_least`, or after 45 s in which it did not; None where it
+        is gone."""
 
     def bytes_per_offset(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Mapping[TopicPartition, float]:
         """What an offset of each range takes in the log, in bytes, as a sample has it; 0 where there is none."""
@@ -222,7 +229,7 @@ def select_partitions(
         pattern = re.compile(options.pattern)
         # Found anywhere in the name, as Spark's own source does it. A query that writes must not read its own ledger.
         topics: Iterable[str] = sorted(
-            name for name in counts if pattern.search(name) and name != LEDGER_TOPIC and not shapes[name].internal
+            name for name in counts if pattern.search(name) and not is_ledger(name) and not shapes[name].internal
         )
     else:
         missing = [topic for topic in options.topics if topic not in counts]

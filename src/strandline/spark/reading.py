@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from strandline.client.errors import OffsetOutOfRange, UnknownTopic
+from strandline.client.errors import OffsetOutOfRange, TopicReplaced, UnknownTopic
 from strandline.proto.ids import TopicPartition
 from strandline.spark.arrow import to_arrow
 from strandline.spark.options import SourceOptions
@@ -28,20 +28,27 @@ in batches of 1, 4 and 16 MiB."""
 
 
 class RangePartition(InputPartition):
-    """One task: a range of offsets of one partition."""
+    """One task: a range of offsets of one partition, and its number in the plan."""
 
-    def __init__(self, part: OffsetRange) -> None:
-        super().__init__((part.partition.topic, part.partition.partition, part.start, part.end, part.topic_id))
+    def __init__(self, part: OffsetRange, number: int = 0) -> None:
+        topic, partition = part.partition
+        super().__init__((topic, partition, part.start, part.end, part.topic_id, part.lost))
+        self.number = number
 
     @property
     def range(self) -> OffsetRange:
         """The range to read."""
-        topic, partition, start, end, topic_id = self.value
-        return OffsetRange(TopicPartition(topic, partition), start, end, topic_id)
+        topic, partition, start, end, topic_id, lost = self.value
+        return OffsetRange(TopicPartition(topic, partition), start, end, topic_id, lost)
 
 
-def read_range(options: SourceOptions, part: OffsetRange, schema: StructType) -> Iterator[pa.RecordBatch]:
+def read_range(
+    options: SourceOptions, part: OffsetRange, schema: StructType, on_loss: Callable[[], None] = lambda: None
+) -> Iterator[pa.RecordBatch]:
     """Fetch a range from its leader as Arrow batches of bounded size; the next answer is under way meanwhile.
+
+    Args:
+        on_loss: called when records are found to be gone and failOnDataLoss=false leaves them out.
 
     Raises:
         DataLossError: records were deleted after planning, with failOnDataLoss; without, they are left out.
@@ -49,7 +56,7 @@ def read_range(options: SourceOptions, part: OffsetRange, schema: StructType) ->
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from strandline.client.fetching import RangeReader, TopicReplaced
+    from strandline.client.fetching import RangeReader
 
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
     with_headers = "headers" in arrow_schema.names
@@ -73,9 +80,11 @@ def read_range(options: SourceOptions, part: OffsetRange, schema: StructType) ->
                 return
             except OffsetOutOfRange as gone:
                 report_loss(options, part.partition, gone.requested, gone.log_start, gone.log_end)
+                on_loss()
                 if gone.log_start <= position:
                     return  # the log ends before the range does
                 position = gone.log_start
             except (TopicReplaced, UnknownTopic):
                 report_loss(options, part.partition, position)
+                on_loss()
                 return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from strandline.client.config import CommonConfig, ConsumerConfig, ProducerConfig
 from strandline.proto.errors import ConfigError
@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LEDGER_TOPIC = "strandline-spark-ledger"
-"""One partition; an entry for each task and topic, of 150 bytes and about 10 more for each partition of the topic,
-deleted after `strandline.spark.ledger.LEDGER_RETENTION_MS`."""
+"""One partition; an entry for each task and topic, of 300 bytes and about 10 more for each partition of the topic,
+deleted after `strandline.spark.ledger.LEDGER_RETENTION_MS`. Other ledgers' names begin like it: see `is_ledger`."""
 
 SINK_OPTIONS: dict[str, str] = {
     "topic": "The topic of every row, whatever the column `topic` says.",
-    "ledgerTopic": f"Where tasks note what they write (default {LEDGER_TOPIC}); created when it is missing.",
+    "ledgerTopic": f"Where tasks note what they write (default {LEDGER_TOPIC}); created when it is missing. Any other "
+    f"begins with {LEDGER_TOPIC}- and is, like it, matched by no subscribePattern.",
+    "failOnRepeats": "Whether a batch that is run again fails (default true) where its tasks do not have the rows that "
+    "they had before; with false it goes on with a warning, and such rows may stand twice.",
     "checkpointLocation": "Spark's own: where the streaming query keeps its progress.",
     "includeHeaders": "Spark's own; no effect: a column `headers` is written wherever there is one.",
     "path": "Spark's own; no effect.",
@@ -45,20 +48,21 @@ class SinkOptions:
     bootstrap: str
     topic: str | None
     ledger_topic: str
-    producer_settings: Mapping[str, str] = field(default_factory=dict)
+    fail_on_repeats: bool = True
+    producer_settings: Mapping[str, Any] = field(default_factory=dict)
     """The `kafka.*` options without their prefix."""
 
     @property
-    def reader_settings(self) -> Mapping[str, str]:
+    def reader_settings(self) -> Mapping[str, Any]:
         """Those of them that a consumer has too."""
         return self._shared(ConsumerConfig)
 
     @property
-    def admin_settings(self) -> Mapping[str, str]:
+    def admin_settings(self) -> Mapping[str, Any]:
         """Those of them that every client has."""
         return self._shared(CommonConfig)
 
-    def _shared(self, kind: type[CommonConfig]) -> Mapping[str, str]:
+    def _shared(self, kind: type[CommonConfig]) -> Mapping[str, Any]:
         known = kind.__dataclass_fields__
         return {key: value for key, value in self.producer_settings.items() if key.replace(".", "_") in known}
 
@@ -67,7 +71,8 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Check the options of a write.
 
     Raises:
-        ConfigError: an unknown option or setting, no `kafka.bootstrap.servers`, or a producer that is not idempotent.
+        ConfigError: an unknown option or setting, no `kafka.bootstrap.servers`, a producer that is not idempotent, or a
+            ledger that could be read as an input.
     """
     lower = {key.lower(): str(value) for key, value in options.items()}
     settings = {key[len("kafka.") :]: value for key, value in lower.items() if key.startswith("kafka.")}
@@ -85,7 +90,19 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     topic = lower["topic"].strip() if "topic" in lower else None
     if topic == "":
         raise ConfigError("topic", lower["topic"], "the name of a topic")
-    return SinkOptions(bootstrap, topic, lower.get("ledgertopic", LEDGER_TOPIC), settings)
+    ledger = lower.get("ledgertopic", LEDGER_TOPIC).strip()
+    if not is_ledger(ledger):
+        allowed = f"{LEDGER_TOPIC}, or a name that begins with {LEDGER_TOPIC}-: a query that reads topics by a pattern "
+        raise ConfigError("ledgerTopic", ledger, f"{allowed}knows by the name that it is none of its input")
+    fail_on_repeats = lower.get("failonrepeats", "true").strip().lower()
+    if fail_on_repeats not in ("true", "false"):
+        raise ConfigError("failOnRepeats", fail_on_repeats, "true or false")
+    return SinkOptions(bootstrap, topic, ledger, fail_on_repeats == "true", settings)
+
+
+def is_ledger(topic: str) -> bool:
+    """Whether a topic is a sink's ledger, by its name: none is an input that a pattern matches."""
+    return topic == LEDGER_TOPIC or topic.startswith(f"{LEDGER_TOPIC}-")
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:

@@ -5,6 +5,8 @@
 `id` is the topic's id: a topic that was deleted and created anew has another one, however many records it holds.
 `since` stands in the first offsets of a query alone and is where its first range begins, so that a first batch that is
 repeated after a restart begins where it did before, and not at a new "latest".
+`tasks` stands in the offset that ends a batch: how its offsets were cut into tasks, and into how many. A batch that is
+repeated is cut the same way, whatever the options say by then: the sink knows rows by the range that they came from.
 
 A release reads every version up to its own, and the plain form of Spark's own Kafka source, {"orders": {"0": 23}}.
 """
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from strandline.proto.errors import ConfigError
@@ -26,6 +28,24 @@ _ADVICE = "an offset of this source; the checkpoint is of another source, or dam
 
 
 @dataclass(frozen=True)
+class Tasks:
+    """How the batch that ends at an offset was cut into tasks."""
+
+    count: int
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+
+    def to_json(self) -> dict[str, int]:
+        """The form of the checkpoint: under the names of the options, those that were set."""
+        told = {
+            "count": self.count,
+            "minPartitions": self.min_partitions,
+            "maxRecordsPerPartition": self.max_records_per_partition,
+        }
+        return {name: number for name, number in told.items() if number is not None}
+
+
+@dataclass(frozen=True)
 class StreamOffset:
     """The next offset to read of every partition, and the ids of their topics where the cluster has such."""
 
@@ -33,6 +53,8 @@ class StreamOffset:
     ids: Mapping[str, str] = field(default_factory=dict)
     since: StreamOffset | None = None
     """Where the range that ends here begins; None where it begins at the offset before."""
+    tasks: Tasks | None = None
+    """How the batch that ends here is cut; None where the options say it: in an older checkpoint."""
 
     def same_place(self, other: StreamOffset) -> bool:
         """Whether both are at the same offsets of the same topics."""
@@ -43,6 +65,8 @@ class StreamOffset:
         document: dict[str, Any] = {"version": VERSION, "topics": _topics_to_json(self)}
         if self.since is not None:
             document["since"] = _topics_to_json(self.since)
+        if self.tasks is not None:
+            document["tasks"] = self.tasks.to_json()
         return document
 
     @classmethod
@@ -66,7 +90,8 @@ class StreamOffset:
             )
         since = document.get("since")
         first = None if since is None else _topics_from_json(since, None, document)
-        return _topics_from_json(document.get("topics"), first, document)
+        end = _topics_from_json(document.get("topics"), first, document)
+        return replace(end, tasks=_tasks_from_json(document))
 
 
 def _topics_to_json(offset: StreamOffset) -> dict[str, Any]:
@@ -96,3 +121,19 @@ def _topics_from_json(topics: object, since: StreamOffset | None, document: Mapp
     except (AttributeError, KeyError, TypeError, ValueError):
         raise ConfigError("checkpoint", json.dumps(document), _ADVICE) from None
     return StreamOffset(offsets, ids, since)
+
+
+def _tasks_from_json(document: Mapping[str, Any]) -> Tasks | None:
+    told = document.get("tasks")
+    if told is None:
+        return None
+    try:
+        tasks = Tasks(told["count"], told.get("minPartitions"), told.get("maxRecordsPerPartition"))
+    except (AttributeError, KeyError, TypeError):
+        raise ConfigError("checkpoint", json.dumps(document), _ADVICE) from None
+    if tasks.count not in range(2**31) or not all(
+        number is None or (type(number) is int and number > 0)
+        for number in (tasks.min_partitions, tasks.max_records_per_partition)
+    ):
+        raise ConfigError("checkpoint", json.dumps(document), _ADVICE)
+    return tasks

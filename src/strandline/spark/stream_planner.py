@@ -1,16 +1,19 @@
 """Micro-batches: where a streaming query starts, how far each goes, and which ranges its tasks read.
 
 A batch's ranges follow from two offsets of the checkpoint alone, so a batch that is repeated after a restart reads the
-same records. What is in the way of that (records deleted, a topic deleted or created anew, a log that ends before the
-checkpoint) is a DataLossError that says what is gone, or with failOnDataLoss=false left out.
+same records, each in the task that had it before. What is in the way of that (records deleted, a topic deleted or
+created anew, a log that ends before the checkpoint) is a DataLossError that says what is gone, or with
+failOnDataLoss=false left out: a range that has lost its records stays a task, an empty one (schedule 66).
 """
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.ports import Clock
 from strandline.spark.options import SourceOptions
@@ -25,7 +28,10 @@ from strandline.spark.planner import (
     split,
     still_there,
 )
-from strandline.spark.stream_offsets import StreamOffset
+from strandline.spark.sink_options import is_ledger
+from strandline.spark.stream_offsets import StreamOffset, Tasks
+
+_log = logging.getLogger("strandline.spark")
 
 
 class StreamPlanner:
@@ -41,6 +47,13 @@ class StreamPlanner:
         """The ends of the log at the last look, for the query's progress."""
         self.lag: dict[TopicPartition, int] = {}
         """Offsets of each partition that lay there at the last look and are in no batch that was planned."""
+        for topic in sorted({*options.topics, *(partition.topic for partition in options.assignment)}):
+            if is_ledger(topic):
+                _log.warning(
+                    "topic %s is a ledger of strandline's sinks, and this query reads it by name: if it writes by "
+                    "format strandline with that ledger, each of its batches brings forth the next, without end",
+                    topic,
+                )
 
     def initial(self) -> StreamOffset:
         """Where a query without a checkpoint starts.
@@ -99,38 +112,54 @@ class StreamPlanner:
         end = StreamOffset(ends, {name: now.ids[name] for name in _names(ends) if name in now.ids}, since)
         if end.same_place(start):
             return start
+        options = self._options
+        tasks = Tasks(0, options.min_partitions, options.max_records_per_partition)
+        end = replace(end, tasks=replace(tasks, count=len(self._cut(start, replace(end, tasks=tasks)))))
         self._last_batch_ms = self._clock.monotonic_ms()
         self.lag.update({partition: now.offsets[partition] - offset for partition, offset in ends.items()})
         return end
 
     def ranges(self, start: StreamOffset, end: StreamOffset) -> list[OffsetRange]:
-        """The ranges that the tasks of one batch read.
+        """The ranges that the tasks of one batch read, one task each: the same ones each time, but for what is lost.
 
         Raises:
             DataLossError: with failOnDataLoss, records of the batch no longer exist.
+            ConfigError: the batch was cut into another number of tasks when it was planned.
         """
         if start == end:
             return []  # a batch without data, for a watermark's sake
-        begin = end.since or start
+        planned = self._cut(start, end)
+        if end.tasks is not None and len(planned) != end.tasks.count:
+            raise ConfigError(
+                "checkpoint",
+                f"a batch of {len(planned)} tasks",
+                f"{end.tasks.count}, as the checkpoint has it: another release of strandline has planned this batch, "
+                f"or the checkpoint was changed by hand; finish the batch with the release that planned it",
+            )
         topics = self._lookup.topics()
-        partitions = sorted(end.offsets)
-        named = [partition for partition in partitions if self._named(partition, end, topics)]
-        earliest = self._lookup.earliest(named)
-        ranges = []
+        partitions = sorted({part.partition for part in planned})
+        earliest = self._lookup.earliest([each for each in partitions if self._named(each, end, topics)])
         for partition in partitions:
+            whole = [part for part in planned if part.partition == partition]
+            first, last = whole[0].start, whole[-1].end
             if partition not in earliest:
-                self._lost(partition, end.offsets[partition])
-                continue
-            first = begin.offsets.get(partition, 0) if self._same_topic(partition, begin, end) else 0
-            last = end.offsets[partition]
-            if first < earliest[partition] and first < last:
+                self._lost(partition, last)
+            elif first < earliest[partition]:
                 self._lost(partition, first, earliest[partition], last)
-                first = earliest[partition]
-            if first < last:
-                ranges.append(OffsetRange(partition, first, last, end.ids.get(partition.topic)))
-        return split(ranges, self._options.min_partitions, self._options.max_records_per_partition)
+        return [part.without(earliest.get(part.partition, part.end)) for part in planned]
 
     # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _cut(self, start: StreamOffset, end: StreamOffset) -> list[OffsetRange]:
+        """The tasks of a batch as its offsets say, whatever has become of the records."""
+        begin = end.since or start
+        ranges = []
+        for partition, last in sorted(end.offsets.items()):
+            first = begin.offsets.get(partition, 0) if self._same_topic(partition, begin, end) else 0
+            if first < last:
+                ranges.append(OffsetRange(partition, first, last, end.ids.get(partition.topic)))
+        by = end.tasks or Tasks(0, self._options.min_partitions, self._options.max_records_per_partition)
+        return split(ranges, by.min_partitions, by.max_records_per_partition)
 
     def _ends(self) -> StreamOffset:
         topics = self._lookup.topics()
@@ -187,21 +216,40 @@ class StreamPlanner:
     ) -> dict[TopicPartition, int]:
         """The ends by maxOffsetsPerTrigger and maxBytesPerTrigger; a partition with records goes on by one at least."""
         limited = dict(ends)
+        most, most_bytes = self._options.max_offsets_per_trigger, self._options.max_bytes_per_trigger
         sizes = {partition: end - begins[partition] for partition, end in ends.items() if end > begins[partition]}
-        most = self._options.max_offsets_per_trigger
+        if most is None and most_bytes is None:
+            return limited
         if most is not None and sum(sizes.values()) > most:
+            # Offsets that are gone take no share: a query that is far behind would go through them batch by batch.
+            lows = self._first_left(begins, ends, sizes)
+            sizes = {partition: ends[partition] - low for partition, low in lows.items()}
             total = sum(sizes.values())
-            for partition, size in sizes.items():
-                limited[partition] = begins[partition] + min(size, _share(most * size / total))
-        most_bytes = self._options.max_bytes_per_trigger
+            if total > most:
+                for partition, size in sizes.items():
+                    limited[partition] = lows[partition] + min(size, _share(most * size / total))
         if most_bytes is not None and sizes:
-            wanted = {partition: (begins[partition], limited[partition]) for partition in sizes}
+            lows = self._first_left(begins, limited, sizes)
+            wanted = {partition: (low, limited[partition]) for partition, low in lows.items()}
             each = self._lookup.bytes_per_offset(wanted)
             total_bytes = sum(each[partition] * (high - low) for partition, (low, high) in wanted.items())
             if total_bytes > most_bytes:
                 for partition, (low, high) in wanted.items():
                     limited[partition] = low + min(high - low, _share((high - low) * most_bytes / total_bytes))
         return limited
+
+    def _first_left(
+        self,
+        begins: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+        partitions: Iterable[TopicPartition],
+    ) -> dict[TopicPartition, int]:
+        """The first offset of each range that is still there; for a partition that is gone by now, where it begins."""
+        earliest = self._lookup.earliest(list(partitions))
+        return {
+            partition: min(max(begins[partition], earliest.get(partition, 0)), ends[partition])
+            for partition in partitions
+        }
 
 
 def _share(part: float) -> int:

@@ -27,6 +27,7 @@ except ImportError as error:  # the newest part of Spark's Python data source AP
     raise ImportError(f"format strandline needs Spark 4.2 or later, and this is {pyspark.__version__}") from error
 
 from strandline.proto.system import SystemClock
+from strandline.spark.handover import tell
 from strandline.spark.options import SourceOptions
 from strandline.spark.reading import RangePartition, read_range
 from strandline.spark.stream_offsets import StreamOffset
@@ -88,12 +89,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of one micro-batch. Raises as `StreamPlanner.ranges`."""
         ranges = self._plan().ranges(StreamOffset.from_json(start), StreamOffset.from_json(end))
-        return [RangePartition(part) for part in ranges]
+        return [RangePartition(part, number) for number, part in enumerate(ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Arrow batches of one range, in the order of offsets. Raises as `read_range`."""
         assert isinstance(partition, RangePartition), partition
-        yield from read_range(self._options, partition.range, self._schema)
+        part = partition.range
+        on_loss = tell(part, partition.number)
+        if part.size:
+            yield from read_range(self._options, part, self._schema, on_loss)
 
     def stop(self) -> None:
         """The query has ended: close the connections."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -39,9 +40,9 @@ WALL_MS = 1_700_000_000_000
 _PARTITION = PartitionInfo(0, (), (), (), (), NO_NODE, LeaderEpoch(0), PartitionEpoch(0), False)
 
 
-def topic_id_of(name: str) -> TopicId:
-    """The id of a topic in these tests."""
-    return UUID(bytes=name.encode().rjust(16, b"-")[:16])
+def topic_id_of(name: str, made: int = 0) -> TopicId:
+    """The id of a topic in these tests; another one each time that it is made anew."""
+    return UUID(bytes=f"{name}{made or ''}".encode().rjust(16, b"-")[:16])
 
 
 class Driver:
@@ -50,6 +51,7 @@ class Driver:
     held: writes that are in the log and not committed, while `hold` is set.
     refuse: the error with which writes are refused; nothing of them stands in the log then.
     topics: how many partitions each topic has.
+    made: how often each topic was deleted and made anew.
     """
 
     def __init__(
@@ -58,11 +60,13 @@ class Driver:
         log: list[Record] | None = None,
         now_ms: float = START_MS,
         topics: dict[str, int] | None = None,
+        made: Mapping[str, int] | None = None,
         **config_values: Any,
     ) -> None:
         self.config = config or GroupConfig(**{"initial_rebalance_delay_ms": 0, **config_values})
         self.rng = random.Random(7)
         self.topics = {"t": 6} if topics is None else topics
+        self.made: Counter[str] = Counter(made or {})
         self.shard = GroupShard(self.config, self.rng, GroupCounters(), self.image)
         self.log: list[Record] = list(log or [])
         self.now_ms = float(now_ms)
@@ -78,7 +82,7 @@ class Driver:
     def image(self) -> MetadataImage:
         """The topics that there are."""
         topics = {
-            name: TopicInfo(name, topic_id_of(name), dict.fromkeys(range(count), _PARTITION))
+            name: TopicInfo(name, topic_id_of(name, self.made[name]), dict.fromkeys(range(count), _PARTITION))
             for name, count in self.topics.items()
         }
         return MetadataImage("cluster", topics=topics, topic_by_id={one.topic_id: one for one in topics.values()})
@@ -89,7 +93,7 @@ class Driver:
 
     def failover(self) -> Driver:
         """Another coordinator, which knows the log alone."""
-        other = Driver(self.config, self.log, self.now_ms, self.topics)
+        other = Driver(self.config, self.log, self.now_ms, self.topics, self.made)
         other.rng.seed(99)
         return other
 
@@ -230,7 +234,9 @@ class Driver:
                     "generation": -1 if joined is None else joined.generation,
                     "member_id": "" if joined is None else joined.member_id,
                     "instance_id": None,
-                    "offsets": (OffsetToCommit(topic, partition, offset, 1, "note"),),
+                    "offsets": (
+                        OffsetToCommit(topic, partition, offset, 1, "note", topic_id_of(topic, self.made[topic])),
+                    ),
                     **values,
                 }
             )

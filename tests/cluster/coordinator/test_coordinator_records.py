@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -54,14 +56,17 @@ def test_a_group_reads_back(value: GroupValue, group: str) -> None:
     assert records.read_group_value(record.value) == value
 
 
-@given(TEXT, TEXT, INT32, INT64, INT32, TEXT, INT64, st.just(-1) | INT64)
+@given(
+    st.builds(OffsetKey, TEXT, TEXT, INT32),
+    st.builds(
+        OffsetValue, INT64, INT32, TEXT, INT64, st.just(-1) | INT64, st.none() | st.uuids().filter(lambda one: one.int)
+    ),
+)
 @settings(max_examples=60, deadline=None)
-def test_an_offset_reads_back(
-    group: str, topic: str, partition: int, offset: int, epoch: int, metadata: str, commit_ms: int, expire_ms: int
-) -> None:
-    """The leader epoch has no place beside an expiry of the client's own (version 1)."""
-    key = OffsetKey(group, topic, partition)
-    value = OffsetValue(offset, epoch if expire_ms == -1 else -1, metadata, commit_ms, expire_ms)
+def test_an_offset_reads_back(key: OffsetKey, value: OffsetValue) -> None:
+    """Leader epoch and topic id have no place beside an expiry of the client's own (version 1)."""
+    if value.expire_ms != -1:
+        value = value._replace(leader_epoch=-1, topic_id=None)
     record = records.offset_record(key, value)
     assert record.value is not None
     assert records.read_key(record.key) == key
@@ -70,13 +75,15 @@ def test_an_offset_reads_back(
 
 
 def test_the_bytes_are_kafkas() -> None:
-    """Written down from Kafka's schemas OffsetCommitKey 1, OffsetCommitValue 3, GroupMetadataKey 2 and
-    GroupMetadataValue 3."""
+    """Written down from Kafka's schemas OffsetCommitKey 1, OffsetCommitValue 4 (KAFKA-19141: the topic id is tagged
+    field 0), GroupMetadataKey 2 and GroupMetadataValue 3."""
     record = records.offset_record(OffsetKey("g", "t", 7), OffsetValue(5, 2, "m", 9))
     assert record.key == b"\x00\x01\x00\x01g\x00\x01t\x00\x00\x00\x07"
-    assert (
-        record.value == b"\x00\x03" + (5).to_bytes(8, "big") + (2).to_bytes(4, "big") + b"\x00\x01m" + bytes(7) + b"\t"
-    )
+    head = b"\x00\x04" + (5).to_bytes(8, "big") + (2).to_bytes(4, "big") + b"\x02m" + bytes(7) + b"\t"
+    assert record.value == head + b"\x00"
+    named = UUID(int=1)
+    record = records.offset_record(OffsetKey("g", "t", 7), OffsetValue(5, 2, "m", 9, topic_id=named))
+    assert record.value == head + b"\x01\x00\x10" + bytes(15) + b"\x01"
     member = MemberValue("m", None, "c", "/h", 20, 10, b"s", b"a")
     record = records.group_record("g", GroupValue("consumer", 3, "range", "m", 9, (member,)))
     assert record.key == b"\x00\x02\x00\x01g"
@@ -96,6 +103,12 @@ def test_other_versions_are_read() -> None:
     assert records.read_offset_value(old) == OffsetValue(5, -1, "m", 9)
     new = b"\x00\x04" + (5).to_bytes(8, "big") + (2).to_bytes(4, "big") + b"\x02m" + (9).to_bytes(8, "big") + b"\x00"
     assert records.read_offset_value(new) == OffsetValue(5, 2, "m", 9)
+    later = new[:-1] + b"\x02\x00\x10" + bytes(15) + b"\x01" + b"\x07\x02??"
+    assert records.read_offset_value(later) == OffsetValue(5, 2, "m", 9, topic_id=UUID(int=1))
+    third = b"\x00\x03" + (5).to_bytes(8, "big") + (2).to_bytes(4, "big") + b"\x00\x01m" + (9).to_bytes(8, "big")
+    assert records.read_offset_value(third) == OffsetValue(5, 2, "m", 9)
+    with pytest.raises(ProtocolError, match="topic id"):
+        records.read_offset_value(new[:-1] + b"\x01\x00\x11" + bytes(17))
     member = b"\x02m\x00\x02c\x02h" + (20).to_bytes(4, "big") + (10).to_bytes(4, "big") + b"\x02s\x02a\x01\x05\x01x"
     group = b"\x00\x04\x02p\x00\x00\x00\x03\x02r\x02m" + (9).to_bytes(8, "big") + b"\x02" + member + b"\x00"
     assert records.read_group_value(group) == GroupValue(

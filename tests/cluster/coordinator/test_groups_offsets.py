@@ -221,11 +221,76 @@ def test_a_group_is_deleted() -> None:
 
 
 def test_deleted_topics_are_forgotten() -> None:
-    driver = Driver()
+    driver = Driver(topics={"t": 1, "u": 1})
     for topic in ("t", "u"):
         driver.answer(driver.commit(5, topic=topic))
+    del driver.topics["t"]
     driver.ask(ForgetTopics(("t", "never")))
     assert driver.failover().offsets() == driver.offsets() == {("u", 0): 5}
+    assert driver.failover().log == driver.log, "there was nothing left to forget"
+
+
+def made_anew(driver: Driver) -> None:
+    """Topic t is another one; nobody has told this shard."""
+    driver.made["t"] += 1
+
+
+def test_63_offsets_of_a_topic_made_anew_are_told_to_nobody() -> None:
+    """Not by name, not among all of a group, before the deletion is heard of; new ones are."""
+    driver = Driver()
+    driver.answer(driver.commit(100))
+    driver.answer(driver.commit(7, partition=1))
+    made_anew(driver)
+    assert driver.offsets() == {}
+    assert driver.get(FetchOffsets("g", (("t", (0, 1)),))) == [("t", [(0, None), (1, None)])]
+    driver.answer(driver.commit(3))
+    assert driver.offsets() == {T0: 3}
+    driver.ask(ForgetTopics(("t",)))
+    assert driver.offsets() == {T0: 3}, "the deletion is that of the topic before"
+    assert driver.failover().offsets() == {T0: 3}
+
+
+@pytest.mark.parametrize("end", ["made anew", "deleted"])
+def test_63_offsets_of_a_deleted_topic_end_when_they_are_loaded(end: str) -> None:
+    """ForgetTopics reached nobody: the topic went while no coordinator served."""
+    driver = Driver(topics={"t": 2, "u": 1})
+    driver.answer(driver.commit(100))
+    driver.answer(driver.commit(5, topic="u", group_id="h"))
+    if end == "deleted":
+        del driver.topics["t"]
+    else:
+        made_anew(driver)
+    other = driver.failover()
+    assert (other.offsets(), other.offsets("h")) == ({}, {("u", 0): 5})
+    assert list(other.shard.groups) == ["h"], "a group that only kept those offsets is none any more"
+    driver.topics["t"] = 2
+    driver.made["t"] = 0
+    assert Driver(log=other.log, topics=driver.topics).offsets() == {}, "the log says so too"
+
+
+def test_63_what_could_not_be_forgotten_is_forgotten_with_the_next_look() -> None:
+    """The write of the deletion is refused: nobody is told the offset all the same, and the next look forgets it."""
+    driver = Driver()
+    driver.answer(driver.commit(100))
+    made_anew(driver)
+    driver.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
+    driver.ask(ForgetTopics(("t",)))
+    assert list(driver.shard.offsets()) == [("g", "t", 0, 100)]
+    driver.refuse = None
+    driver.pass_ms(driver.config.offsets_retention_check_ms)
+    assert list(driver.shard.offsets()) == []
+
+
+def test_offsets_that_do_not_say_whose_they_are() -> None:
+    """Records of version 3 and before, and those with an expiry of their own, have no place for the topic's id: they
+    count for whatever topic has the name, until a deletion is heard of."""
+    driver = Driver()
+    driver.answer(driver.commit(5, retention_ms=WEEK_MS))
+    driver.answer(driver.commit(0, offsets=(OffsetToCommit("t", 1, 6, -1, ""),)))
+    made_anew(driver)
+    assert driver.failover().offsets() == driver.offsets() == {T0: 5, ("t", 1): 6}
+    driver.ask(ForgetTopics(("t",)))
+    assert driver.offsets() == {}
 
 
 def test_describe_and_list() -> None:

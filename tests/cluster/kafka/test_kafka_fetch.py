@@ -13,12 +13,14 @@ from kafka_wire import KafkaClient, connect
 from structlog.testing import capture_logs
 from test_kafka_produce import batch, lonely_topic
 
+from strandline.client import Admin, NewTopic, Producer
+from strandline.cluster.dev import DevCluster
 from strandline.cluster.kafka import fetch_wire
 from strandline.cluster.kafka.api import Api
 from strandline.cluster.kafka.apis import fetch as fetch_api
 from strandline.log.batch import iter_batches
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.ids import TopicPartition
+from strandline.proto.ids import Endpoint, TopicPartition
 from strandline.replica.states import AppendOutcome
 
 VERSIONS = range(fetch_wire.FIRST, fetch_wire.LAST + 1)
@@ -253,6 +255,53 @@ def test_a_follower_points_to_the_leader(tmp_path: Path) -> None:
                 assert [(one.node_id, one.host, one.port) for one in answer.node_endpoints] == [(2, "elsewhere", 9092)]
                 (old,) = await fetched(client, 11, "lonely", {0: 0}, max_wait_ms=20_000)
                 assert old.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    asyncio.run(main())
+
+
+def test_a_follower_answers_a_debugging_consumer(tmp_path: Path) -> None:
+    """Replica id -2 (FetchRequest.DEBUGGING_CONSUMER_ID), as kafka-replica-verification reads each replica by its own
+    broker: in the versions that name a rack (KIP-392), as with Kafka; before them it reads from leaders alone."""
+
+    async def main() -> None:
+        async with kafka_node(tmp_path) as node:
+            lonely_topic(node, leader_first=False)
+            topic_id = node.controller.image.topics["lonely"].topic_id
+            debugging: dict[str, Any] = {"replica_id": -2}
+            since_15: dict[str, Any] = {"replica_state": {"replica_id": -2}}
+            async with connect(node.listener.endpoint) as client:
+                for version, topic, options in ((11, "lonely", debugging), (17, topic_id, since_15)):
+                    (result,) = await fetched(client, version, topic, {0: 0}, **options)
+                    assert (result.error_code, result.records) == (0, b""), version
+                (old,) = await fetched(client, 10, "lonely", {0: 0}, **debugging)
+                assert old.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+                (consumer,) = await fetched(client, 11, "lonely", {0: 0})
+                assert consumer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    asyncio.run(main())
+
+
+def test_every_replica_is_read_by_its_own_broker(cluster: DevCluster) -> None:
+    """The same on real brokers: all three replicas give the same bytes, up to the high watermark that each knows."""
+    with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap) as producer:
+        admin.create_topics([NewTopic("verified", 1, 3)])
+        for number in range(10):
+            producer.send("verified", b"%d" % number).result()
+
+    async def read(address: str) -> bytes:
+        host, _, port = address.rpartition(":")
+        async with connect(Endpoint(host, int(port))) as client, asyncio.timeout(30):
+            while True:  # followers hear of the high watermark a moment later
+                (result,) = await fetched(client, 11, "verified", {0: 0}, replica_id=-2)
+                assert result.error_code == 0
+                if result.high_watermark == 10:
+                    return bytes(result.records)
+                await asyncio.sleep(0.01)
+
+    async def main() -> None:
+        first, *others = [await read(cluster.client(node)) for node in cluster.broker_ids]
+        assert sum(count for _, count in sizes(first)) == 10
+        assert others == [first, first]
 
     asyncio.run(main())
 

@@ -144,6 +144,7 @@ def refusals(node: KafkaNode) -> list[tuple[Any, ...]]:
     struct.pack_into(">i", liar, 8, 5_000_000)
     many = bytearray(good)
     struct.pack_into(">i", many, 57, 1000)
+    struct.pack_into(">I", many, 17, crc32c(bytes(many[21:])))
     return [
         (9, "t", 0, good, {"acks": 2}, ErrorCode.INVALID_REQUIRED_ACKS, "acks=2"),
         (9, "t", 0, good, {"acks": -2}, ErrorCode.INVALID_REQUIRED_ACKS, "acks=-2"),
@@ -205,6 +206,38 @@ def test_what_is_refused_and_why(tmp_path: Path) -> None:
                         assert words in (result.error_message or ""), result
                 assert stored(node, "t") == b""
                 assert (await produced(client, 9, "t", {0: batch(b"x")})).base_offset == 0
+
+    asyncio.run(main())
+
+
+NOT_UNDER_THE_CRC = {
+    **dict.fromkeys(range(8), ErrorCode.INVALID_RECORD),  # base offset: not 0, which Kafka looks at first too
+    **dict.fromkeys(range(12, 16), ErrorCode.NONE),  # leader epoch: the leader sets it
+}
+"""Of the bytes of a header, those that a producer's CRC does not cover, and what a flipped bit in one is answered."""
+
+
+def test_a_flipped_bit_in_a_header_is_a_corrupt_message(tmp_path: Path) -> None:
+    """A bit that flipped on the way is told by the CRC, as Kafka tells it, and the producer sends the batch again. A
+    field's refusal (INVALID_RECORD) would lose the record."""
+
+    async def main() -> None:
+        async with kafka_node(tmp_path) as node:
+            node.create_topic("t")
+            good = batch(b"x" * 10, b"y" * 10)
+            async with connect(node.listener.endpoint) as client:
+                for position in range(HEADER_SIZE):
+                    for bit in range(8):
+                        flipped = bytearray(good)
+                        flipped[position] ^= 1 << bit
+                        expected = NOT_UNDER_THE_CRC.get(position, ErrorCode.CORRUPT_MESSAGE)
+                        if (position, bit) == (0, 7):  # a base offset below 0
+                            expected = ErrorCode.CORRUPT_MESSAGE
+                        if flipped[16] in (0, 1):  # format 0 or 1: Kafka, too, looks no further
+                            expected = ErrorCode.INVALID_RECORD
+                        for version in (5, 9):  # 5: it could not mean zstd
+                            result = await produced(client, version, "t", {0: bytes(flipped)})
+                            assert result.error_code == expected, (position, bit, version, result)
 
     asyncio.run(main())
 

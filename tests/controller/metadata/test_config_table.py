@@ -8,9 +8,15 @@ from strandline.controller.metadata.config_resolver import ConfigResolver, Confi
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import ConfigRecord, MetadataVersionRecord
-from strandline.controller.metadata.topic_configs import BROKER_CONFIGS, KAFKA_ONLY_TOPIC_CONFIGS, TOPIC_CONFIGS
+from strandline.controller.metadata.topic_configs import (
+    BROKER_CONFIGS,
+    TOPIC_CONFIGS,
+    settings_without_effect,
+    topic_key,
+)
 from strandline.log.config import LogConfig
 from strandline.proto.errors import ConfigError
+from strandline.proto.words import without_effect
 
 
 def image_with(*configs: tuple[int, str, str, str]) -> MetadataImage:
@@ -26,7 +32,6 @@ def test_every_config_has_a_sentence_a_default_that_is_valid_and_one_place() -> 
         assert key.doc.endswith("."), key.name
         key.validate(key.name, key.default)
         assert key.topic == (key.name in TOPIC_CONFIGS)
-    assert not KAFKA_ONLY_TOPIC_CONFIGS & TOPIC_CONFIGS.keys()
     assert list(TOPIC_CONFIGS) == sorted(TOPIC_CONFIGS)
 
 
@@ -36,6 +41,74 @@ def test_defaults_are_those_of_the_log_and_of_kafka() -> None:
     assert TOPIC_CONFIGS["retention.ms"].default == "604800000"
     assert TOPIC_CONFIGS["min.insync.replicas"].default == "2"
     assert TOPIC_CONFIGS["unclean.leader.election.enable"].default == "false"
+
+
+KAFKA_4_DEFAULTS = {
+    "cleanup.policy": "delete",
+    "compression.gzip.level": "-1",
+    "compression.lz4.level": "9",
+    "compression.type": "producer",
+    "compression.zstd.level": "3",
+    "delete.retention.ms": "86400000",
+    "file.delete.delay.ms": "60000",
+    "flush.messages": "9223372036854775807",
+    "flush.ms": "9223372036854775807",
+    "follower.replication.throttled.replicas": "",
+    "index.interval.bytes": "4096",
+    "leader.replication.throttled.replicas": "",
+    "local.retention.bytes": "-2",
+    "local.retention.ms": "-2",
+    "max.compaction.lag.ms": "9223372036854775807",
+    "max.message.bytes": "1048588",
+    "message.timestamp.after.max.ms": "3600000",
+    "message.timestamp.before.max.ms": "9223372036854775807",
+    "message.timestamp.type": "CreateTime",
+    "min.cleanable.dirty.ratio": "0.5",
+    "min.compaction.lag.ms": "0",
+    "min.insync.replicas": "1",
+    "preallocate": "false",
+    "remote.copy.lag.bytes": "0",
+    "remote.copy.lag.ms": "0",
+    "remote.log.copy.disable": "false",
+    "remote.log.delete.on.disable": "false",
+    "remote.storage.enable": "false",
+    "retention.bytes": "-1",
+    "retention.ms": "604800000",
+    "segment.bytes": "1073741824",
+    "segment.index.bytes": "10485760",
+    "segment.jitter.ms": "0",
+    "segment.ms": "604800000",
+    "unclean.leader.election.enable": "false",
+}
+"""Every topic config of Apache Kafka 4 (LogConfig.java), and its default."""
+
+
+def test_every_topic_config_of_kafka_is_taken_at_kafkas_default() -> None:
+    """What is written for Kafka works: a topic of Terraform's, Connect's or Streams' names many at their defaults."""
+    assert set(TOPIC_CONFIGS) == set(KAFKA_4_DEFAULTS)
+    for name, value in KAFKA_4_DEFAULTS.items():
+        TOPIC_CONFIGS[name].validate(name, value)
+        if name != "min.insync.replicas":  # safe by default: 2
+            assert TOPIC_CONFIGS[name].default == value
+
+
+def test_what_has_no_effect_says_so_and_what_asks_for_nothing_does_not() -> None:
+    """Nothing silent: a value that does nothing has a reason; one that says what is done anyway has none."""
+    given = {"retention.ms": "1000", "segment.ms": "1000", "compression.type": "zstd", "flush.ms": "10"}
+    assert list(settings_without_effect(given, topic=True)) == ["retention.ms", "compression.type", "flush.ms"]
+    asks_nothing = {"retention.ms": "-1", "compression.type": "producer", "cleanup.policy": "delete"}
+    assert settings_without_effect(asks_nothing, topic=True) == {}
+    assert list(settings_without_effect({"log.retention.ms": "1000"}, topic=False)) == ["log.retention.ms"]
+    for key in TOPIC_CONFIGS.values():
+        assert without_effect(key.documentation, key.met) == ""
+        assert without_effect(key.documentation, "another") == key.idle
+
+
+def test_a_config_that_kafka_removed_is_refused_as_kafka_refuses_it() -> None:
+    """Kafka 4.0 answers INVALID_CONFIG to these, too."""
+    for name in ("message.format.version", "message.downconversion.enable", "message.timestamp.difference.max.ms"):
+        with pytest.raises(ConfigError, match=r"Kafka 4\.0 removed"):
+            topic_key(name, "true")
 
 
 def test_precedence_and_synonyms() -> None:
@@ -95,6 +168,12 @@ def test_compacted_topics_lose_nothing_to_retention() -> None:
         ("flush.policy", ["ack", "replicate"], ["never"]),
         ("message.timestamp.type", ["CreateTime", "LogAppendTime"], ["createtime"]),
         ("min.insync.replicas", ["1"], ["0"]),
+        ("compression.type", ["producer", "uncompressed", "zstd"], ["none", "ZSTD", ""]),
+        ("compression.gzip.level", ["-1", "1", "9"], ["0", "10"]),
+        ("compression.zstd.level", ["-131072", "22"], ["23"]),
+        ("leader.replication.throttled.replicas", ["", "*", "0:1,12:3"], ["0", "0:1:2", "*,0:1", "a:1"]),
+        ("remote.storage.enable", ["false"], ["true"]),
+        ("preallocate", ["true", "false"], ["yes"]),
     ],
 )
 def test_values(name: str, good: list[str], bad: list[str]) -> None:

@@ -10,6 +10,8 @@ from strandline.chaos.sim.world import World, WorldConfig
 from strandline.controller.quorum.api import QuorumConfig
 from strandline.controller.quorum.metadata_log import MetadataLog, build_data_batch
 from strandline.controller.raft.messages import Batch, OffsetAndEpoch
+from strandline.log.disk import DiskError
+from strandline.log.rewriting import Rewriting
 
 DIRECTORY = "/data/__cluster_metadata-0"
 CONFIG = QuorumConfig(log_segment_bytes=1_000)
@@ -18,7 +20,7 @@ RECORDS = 40
 
 def open_log(ports: Ports) -> MetadataLog:
     ports.disk.mkdir("/data")
-    log = MetadataLog.open(ports.disk, DIRECTORY, ports.clock, CONFIG)
+    log = MetadataLog.open(ports.disk, DIRECTORY, ports.clock, CONFIG, Rewriting(ports.disk))
     for directory in ("/", "/data"):
         ports.disk.sync_dir(directory)
     return log
@@ -107,3 +109,36 @@ def test_a_full_disk_lets_the_log_be_cut() -> None:
 
     world.run(scenario())
     assert ends == [50, 50, 50]
+
+
+def test_a_disk_that_does_not_take_the_log_again_is_refused() -> None:
+    """Schedule 47: what the process before left is written again and synced, or the node does not start; the next start
+    may find a disk that does."""
+    world = World(1)
+    disk = world.add_machine("n1").disk
+    refused: list[DiskError] = []
+    ends: list[int] = []
+
+    async def write(ports: Ports) -> None:
+        fill(open_log(ports))
+
+    async def look(ports: Ports) -> None:
+        try:
+            ends.append(open_log(ports).end_offset)
+        except DiskError as error:
+            refused.append(error)
+
+    async def scenario() -> None:
+        world.spawn("n1", write)
+        for failures in (1, 0):
+            await world.sleep_ms(1_000)
+            world.kill("n1")
+            disk.faults.syncs, disk.faults.where = failures, ".log"
+            world.spawn("n1", look)
+        await world.sleep_ms(1_000)
+
+    world.run(scenario())
+    assert not world.loop.unhandled, world.loop.unhandled[0]
+    assert [error.filename for error in refused] == [DIRECTORY]
+    assert "cannot be written again and synced" in str(refused[0])
+    assert ends == [RECORDS]

@@ -441,7 +441,7 @@ def test_a_truncation_lowers_the_recovery_point_first(tmp_path: Path) -> None:
     """Rule E: recovery refuses damage below the recovery point, so it must never be above the log's end."""
     disk = RealDisk()
     clock = SystemClock()
-    log = MetadataLog.open(disk, str(tmp_path), clock, FAST)
+    log = MetadataLog.open(disk, str(tmp_path), clock, FAST, None)
     for base in range(5):
         data = build_data_batch([b"x"], base_offset=base, epoch=1, timestamp_ms=1)
         assert log.write(Batch(base, base + 1, 1, data), 1)
@@ -451,6 +451,6 @@ def test_a_truncation_lowers_the_recovery_point_first(tmp_path: Path) -> None:
     log.truncate_to(2)
     assert RecoveryPoint(disk, str(tmp_path)).read().recovery_point == 2
     log.abandon()
-    again = MetadataLog.open(disk, str(tmp_path), clock, FAST)
+    again = MetadataLog.open(disk, str(tmp_path), clock, FAST, None)
     assert (again.end_offset, again.summary([]).last_epoch) == (2, 1)
     again.close()

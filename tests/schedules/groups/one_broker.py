@@ -31,6 +31,7 @@ from strandline.replica.states import AlterPartitionItem, AlterPartitionOutcome,
 
 ME, OTHER = NodeId(1), NodeId(2)
 TOPIC_ID = UUID(int=5)
+READ_ID = UUID(int=99)
 TP = TopicPartition(OFFSETS_TOPIC, 0)
 
 
@@ -84,8 +85,13 @@ class OneBroker:
     def publish(self) -> None:
         """All that was decided since the last time reaches the coordinators as one change."""
         topic = TopicInfo(OFFSETS_TOPIC, TOPIC_ID, {0: self._next})
+        read = TopicInfo("t", READ_ID, {0: self._next})  # what groups commit offsets of
         image = MetadataImage(
-            "cluster", 1, self.image.offset + 1, topics={OFFSETS_TOPIC: topic}, topic_by_id={TOPIC_ID: topic}
+            "cluster",
+            1,
+            self.image.offset + 1,
+            topics={OFFSETS_TOPIC: topic, "t": read},
+            topic_by_id={TOPIC_ID: topic, READ_ID: read},
         )
         delta = diff(self.image, image)
         self.image = image

@@ -63,7 +63,7 @@ def test_20_the_machine_crashes_after_an_election() -> None:
 
         async def write(ports: Ports, durable: list[list[tuple[int, int]]] = durable) -> None:
             log = opened(ports)
-            syncer = Syncer(ports.disk, lambda _: None, lambda _, error: pytest.fail(str(error)))
+            syncer = Syncer(ports.disk, lambda _: None, lambda _, error: pytest.fail(str(error)), pytest.fail)
             for epoch in range(1, 40):
                 log.assign_epoch_start(LeaderEpoch(epoch), log.log_end_offset)
                 await synced(log, syncer)

@@ -10,7 +10,7 @@ import pytest
 from strandline.chaos.checkers.stored import stored_headers
 from strandline.chaos.cluster import DATA
 from strandline.chaos.sim.disk import SimDisk
-from strandline.chaos.sim.disk_image import Names
+from strandline.chaos.sim.disk_names import Names
 from strandline.chaos.sim.process import Ports
 from strandline.client.aio import Admin
 from strandline.client.types import Election, NewTopic

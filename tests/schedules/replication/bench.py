@@ -182,7 +182,8 @@ class Bench:
 
     async def elect(self, node: int) -> None:
         self.controller.elect(TP, NodeId(node))
-        await self.until(lambda: self.leads(node))
+        epoch = self.controller.state(TP).leader_epoch
+        await self.until(lambda: self.leads(node) and self.status(node).leader_epoch == epoch)
 
     def hear_only_the_newest(self, node: int) -> None:
         """A broker that was cut off from the metadata comes back to what they are now, as after a snapshot."""

@@ -15,7 +15,7 @@ import pytest
 from strandline.spark.pipelines import dataset
 from strandline.spark.pipelines.feed import PARTITIONS, partition_of
 
-pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'strandline[spark]'")
+pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
 if shutil.which("java") is None:
     pytest.skip("Java is not installed", allow_module_level=True)
 

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from strandline.chaos.sim.disk import SimDisk
-from strandline.chaos.sim.disk_image import DirNode, FileNode
+from strandline.chaos.sim.disk_image import FileNode
+from strandline.chaos.sim.disk_names import DirNode
 from strandline.log.batch import HEADER_SIZE, BatchHeader, parse_header
+from strandline.log.rewriting import AWAY
 
 
 class Place(NamedTuple):
@@ -19,8 +21,17 @@ class Place(NamedTuple):
 
 def names_in(disk: SimDisk, directory: str) -> list[str]:
     """The names in a directory as written; none where there is no such directory."""
-    node = disk.names.find(directory)
-    return sorted(node.entries) if isinstance(node, DirNode) else []
+    node = _find(disk, directory)
+    return sorted(_home(name) for name in node.entries) if isinstance(node, DirNode) else []
+
+
+def _find(disk: SimDisk, directory: str) -> object:
+    """The directory; a start that was cut short may have left it, or names in it, away."""
+    return disk.names.find(directory) or disk.names.find(directory + AWAY)
+
+
+def _home(name: str) -> str:
+    return name.removesuffix(AWAY)
 
 
 def stored_headers(
@@ -33,10 +44,10 @@ def stored_headers(
     Raises:
         KafkaError, ProtocolError: what lies there is no batch.
     """
-    node = disk.names.find(directory)
+    node = _find(disk, directory)
     if not isinstance(node, DirNode):
         return
-    segments = sorted((int(name[:20]), file) for name, file in node.entries.items() if _is_segment(name))
+    segments = sorted((int(name[:20]), file) for name, file in node.entries.items() if _is_segment(_home(name)))
     known = place is not None and any(file is place.file for _, file in segments)
     for number, (_, file) in enumerate(segments):
         position = 0

@@ -37,7 +37,7 @@ def check_read_back(
     read = 0
     last_offset = dict.fromkeys(range(len(partitions)), -1)
     last_row = dict.fromkeys(range(len(partitions)), -1)
-    with Consumer(bootstrap, **{"auto.offset.reset": "earliest", "max.poll.records": 5000}) as consumer:
+    with Consumer(bootstrap, auto_offset_reset="earliest", max_poll_records=5000) as consumer:
         consumer.assign(partitions)
         consumer.seek_to_beginning()
         ends = consumer.end_offsets(partitions)

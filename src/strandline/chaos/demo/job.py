@@ -107,8 +107,8 @@ class _Job:
         load = FlightLoad(self.flights, TOPIC, PARTITIONS, self.clock)
         count = len(self.flights.values)
         began_ms = self.clock.monotonic_ms()
-        settings = {"acks": "all", "enable.idempotence": True, "linger.ms": 5, "batch.size": 131_072}
-        with Admin(self.cluster.bootstrap) as admin, Producer(self.cluster.bootstrap, **settings) as producer:
+        bootstrap = self.cluster.bootstrap
+        with Admin(bootstrap) as admin, Producer(bootstrap, linger_ms=5, batch_size=131_072) as producer:
             admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3, configs={"min.insync.replicas": "2"})])
             done = self.progress.step("sending, acks=all", count)
             load.send(producer, 0, count // 2, done)

@@ -66,7 +66,7 @@ def ensure_spark() -> None:
         SparkMissing: says what to install.
     """
     if importlib.util.find_spec("pyspark") is None:
-        raise SparkMissing("PySpark is not installed: pip install 'strandline[spark]'")
+        raise SparkMissing("PySpark is not installed: pip install '.[spark]' in a checkout of Strandline")
     if shutil.which("java") or os.environ.get("JAVA_HOME"):
         return
     advice = f"Java is not installed: apt-get install {JAVA_PACKAGES[0]} (any Java 17 or 21)"

@@ -26,6 +26,7 @@ from strandline.chaos.live.proxy import Cables
 from strandline.chaos.live.waiting import pause
 from strandline.chaos.live.wires import Wires
 from strandline.client import Admin
+from strandline.client.settings import AdminSettings
 from strandline.client.types import PartitionDescription
 from strandline.cluster.config_setting import write_voters
 from strandline.cluster.dev import DevCluster, DevError, NodeProcess
@@ -39,7 +40,7 @@ T = TypeVar("T")
 
 WAIT_S = 20.0
 POLL_S = 0.05
-ASK = {"default_api_timeout_ms": 3000, "request_timeout_ms": 2000}
+ASK: AdminSettings = {"default_api_timeout_ms": 3000, "request_timeout_ms": 2000}
 """An admin's patience: whoever asks here asks again."""
 
 FAULT_INJECTION = "strandline.fault.injection"

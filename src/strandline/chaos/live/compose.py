@@ -17,6 +17,7 @@ from typing import Self
 
 from strandline.chaos.live.compose_engine import Engine, EngineError
 from strandline.client import Admin
+from strandline.client.settings import AdminSettings
 from strandline.cluster.config_identity import BROKER, CONTROLLER
 from strandline.cluster.config_sources import environment_name
 from strandline.cluster.ports import is_free
@@ -33,7 +34,7 @@ RUNNING_S = 0.5
 """How old the answer to "who runs" may be, unless somebody was started or stopped since: each costs a process."""
 
 POLL_S = 0.1
-ASK = {"default_api_timeout_ms": 3000, "request_timeout_ms": 2000}
+ASK: AdminSettings = {"default_api_timeout_ms": 3000, "request_timeout_ms": 2000}
 """An admin's patience: whoever asks here asks again."""
 
 HEALTH = ("python3", "-m", "strandline.cluster.container", "health")

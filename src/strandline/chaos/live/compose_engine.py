@@ -26,9 +26,6 @@ POLL_S = 0.1
 DISK_BYTES_MIN = 4 * 1024**3
 """Free space that an engine of our own needs: a base image, its import, the build, six small volumes."""
 
-FIRST_CLIENT_WITHOUT_BUILDKIT = 23
-"""From this version on `docker build` needs the buildx plugin for secrets; before, it had BuildKit inside."""
-
 
 class NoEngine(StrandlineError):
     """No engine runs here and none can be started; the message is the reason."""
@@ -51,7 +48,6 @@ class Engine:
         self.directory = Path(tempfile.mkdtemp(prefix="strandline-engine-"))
         self._environment = dict(os.environ)
         self._daemon: subprocess.Popen[bytes] | None = None
-        self._client = ""
         self._compose: list[str] = []
 
     def __enter__(self) -> Self:
@@ -59,7 +55,6 @@ class Engine:
         try:
             if not _answers(self._environment):
                 self._start()
-            self._client = _building_client()
             self._compose = _compose_command()
         except BaseException:
             self.close()
@@ -71,15 +66,11 @@ class Engine:
 
     def docker(self, *words: str, timeout_s: float = 60.0, merge: bool = False) -> str:
         """Run ``docker WORDS``; its standard output (`merge`: and standard error). Raises EngineError."""
-        return self._run([self._client, *words], timeout_s, merge=merge)
+        return self._run(["docker", *words], timeout_s, merge=merge)
 
     def compose(self, *words: str, timeout_s: float = 120.0, environment: dict[str, str] | None = None) -> str:
         """Run ``docker compose WORDS`` or ``docker-compose WORDS``, whichever is here. Raises EngineError."""
         return self._run([*self._compose, *words], timeout_s, environment)
-
-    def client(self) -> list[str]:
-        """The docker program that can build."""
-        return [self._client]
 
     def daemon_pid(self) -> int | None:
         """The process of an engine that was started here."""
@@ -182,23 +173,6 @@ def _answers(environment: dict[str, str]) -> bool:
         asked = ["docker", "version", "--format", "{{.Server.Version}}"]
         return subprocess.run(asked, env=environment, capture_output=True, timeout=10, check=False).returncode == 0
     return False
-
-
-def _building_client() -> str:
-    """A docker program that can build with secrets: an old one, or one with buildx. Raises NoEngine."""
-    found: list[str] = []
-    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
-        program = Path(folder) / "docker"
-        if not program.is_file() or not os.access(program, os.X_OK):
-            continue
-        version = _output([str(program), "--version"])  # Docker version 20.10.24, build ...
-        major = version.removeprefix("Docker version ").partition(".")[0]
-        found.append(version.strip())
-        if major.isdigit() and int(major) < FIRST_CLIENT_WITHOUT_BUILDKIT:
-            return str(program)
-        if _output([str(program), "buildx", "version"]):
-            return str(program)
-    raise NoEngine(f"no docker program here can build with secrets; found: {'; '.join(found) or 'none'}")
 
 
 def _compose_command() -> list[str]:

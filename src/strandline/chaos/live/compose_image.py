@@ -2,12 +2,13 @@
 
 On an engine of our own the base is a minimal Debian with Python, made by debootstrap from the mirror that this
 machine uses, and imported. How this machine reaches its package index (pip's configuration, certificates, a proxy) goes
-into the build as secrets and build arguments, and not into the image.
+into the build as docs/deploy.md says, beside a copy of the sources, and not into the image.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -54,29 +55,36 @@ def base_image(engine: Engine, tag: str) -> str:
 
 
 def build(engine: Engine, repository: Path, *, base: str, tag: str) -> None:
-    """Build deploy/Dockerfile of `repository` on `base`. Raises EngineError, with the end of the build's output."""
-    words = ["build", "--file", str(repository / "deploy" / "Dockerfile"), "--tag", tag, "--build-arg", f"BASE={base}"]
-    if engine.own:
-        words += ["--network", "host"]  # without packet filter rules a container's own network ends at the bridge
-    for name in PROXIES:
-        if name in os.environ:
-            words += ["--build-arg", f"{name}={os.environ[name]}"]
-    settings, certificates = _pip_settings()
-    with tempfile.TemporaryDirectory(prefix="secrets-", dir=engine.directory) as secrets:
-        configuration = Path(secrets) / "pip.conf"
-        configuration.write_text("[global]\n" + "".join(f"{key} = {value}\n" for key, value in settings.items()))
-        words += ["--secret", f"id=pip-conf,src={configuration}"]
+    """Build deploy/Dockerfile of `repository` on `base`, with the builder that every engine has (BuildKit may be a
+    plugin that is missing). Raises EngineError, with the end of the build's output."""
+    with tempfile.TemporaryDirectory(prefix="context-", dir=engine.directory) as directory:
+        context = Path(directory)
+        _copy_sources(repository, context)
+        words = ["build", "--file", str(context / "deploy" / "Dockerfile"), "--tag", tag, "--build-arg", f"BASE={base}"]
+        if engine.own:
+            words += ["--network", "host"]  # without packet filter rules a container's own network ends at the bridge
+        for name in PROXIES:
+            if name in os.environ:
+                words += ["--build-arg", f"{name}={os.environ[name]}"]
+        settings, certificates = _pip_settings()
+        configuration = "[global]\n" + "".join(f"{key} = {value}\n" for key, value in settings.items())
+        (context / "deploy" / "pip.conf").write_text(configuration)
         if certificates.is_file():
-            words += ["--secret", f"id=ca-certificates,src={certificates}"]
-        log = engine.directory / "build.log"
-        done = _bounded(
-            [*engine.client(), *words, "--progress=plain", str(repository)],
-            {**engine.environment(), "DOCKER_BUILDKIT": "1"},
-            BUILD_TIMEOUT_S,
-        )
-        log.write_text(done.stdout)
+            shutil.copyfile(certificates, context / "deploy" / "ca-certificates.pem")
+        environment = {**engine.environment(), "DOCKER_BUILDKIT": "0"}
+        done = _bounded(["docker", *words, str(context)], environment, BUILD_TIMEOUT_S)
+    (engine.directory / "build.log").write_text(done.stdout)
     if done.returncode:
         raise EngineError(f"the image does not build:\n{done.stdout.strip()[-3000:]}")
+
+
+def _copy_sources(repository: Path, context: Path) -> None:
+    """What .dockerignore lets into the build, and it itself: the checkout stays as it is."""
+    for name in (".dockerignore", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copyfile(repository / name, context / name)
+    shutil.copytree(repository / "src", context / "src", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    (context / "deploy").mkdir()
+    shutil.copyfile(repository / "deploy" / "Dockerfile", context / "deploy" / "Dockerfile")
 
 
 def _bounded(command: list[str], environment: dict[str, str], timeout_s: float) -> subprocess.CompletedProcess[str]:

@@ -21,6 +21,7 @@ from strandline.chaos.live.replicas import compare
 from strandline.chaos.live.target import ChaosTarget
 from strandline.chaos.live.waiting import pause
 from strandline.client import Admin, NewTopic
+from strandline.client.settings import AdminSettings
 from strandline.proto.errors import StrandlineError
 
 READY_S = 60.0
@@ -36,7 +37,7 @@ ALONE = frozenset({"wiped-dir", "rolling-restart", "kill-all"})
 TWO_AT_ONCE = "(two at once)"
 JOURNAL_BYTES_MAX = 1 << 30
 ROUNDS_MAX = 3
-ASK = {"default_api_timeout_ms": 3000, "request_timeout_ms": 2000}
+ASK: AdminSettings = {"default_api_timeout_ms": 3000, "request_timeout_ms": 2000}
 SHOWN_MAX = 20
 
 

@@ -11,7 +11,9 @@ from contextlib import contextmanager
 
 from strandline.chaos.mutants import (
     clauses,
+    clients,
     controller,
+    disks,
     elections,
     groups,
     idempotence,
@@ -24,6 +26,7 @@ from strandline.chaos.mutants import (
     replication,
     replication_isr,
     replication_reads,
+    spark,
     storage,
 )
 from strandline.chaos.mutants.mutant import Mutant, Patch
@@ -47,7 +50,10 @@ MUTANTS: dict[str, Mutant] = {
         recovery.TABLE,
         idempotence.TABLE,
         groups.TABLE,
+        clients.TABLE,
+        spark.TABLE,
         storage.TABLE,
+        disks.TABLE,
         clauses.TABLE,
     )
     for mutant in table

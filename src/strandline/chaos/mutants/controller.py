@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.chaos.mutants.mutant import Mutant, one_change
+from strandline.chaos.mutants.mutant import Mutant, Patch, one_change
 
 _MACHINE = "tests/controller/machine"
 _ISR = f"{_MACHINE}/test_isr.py"
@@ -279,18 +279,23 @@ BROKERS: tuple[Mutant, ...] = (
     one_change(
         "clean-marker-outlives-the-start",
         "B: the clean marker is deleted at start",
-        "log.log_dir:LogDir._load",
-        "if disk.exists(marker):",
-        "if False:",
+        "log.boots:take_clean_mark",
+        "    disk.unlink(path)\n    disk.sync_dir(directory)",
+        "    pass",
         f"{_LOG_DIR}::test_a_clean_stop",
     ),
-    one_change(
+    Mutant(
         "deletion-of-the-clean-marker-is-not-synced",
         "B: the marker's deletion is durable before logs are loaded (KAFKA-10471)",
-        "log.log_dir:LogDir._load",
-        "disk.unlink(marker)\n            disk.sync_dir(self.path)",
-        "disk.unlink(marker)",
-        f"{_MARKER}::test_b_a_clean_marker_does_not_come_back",
+        (
+            Patch(
+                "log.boots:take_clean_mark",
+                "    disk.unlink(path)\n    disk.sync_dir(directory)",
+                "    disk.unlink(path)",
+            ),
+            Patch("log.boots:take_clean_mark", "file.pwrite(_TAKEN_BACK.ljust(file.size()), 0)", "pass"),
+        ),
+        (f"{_MARKER}::test_b_a_clean_marker_does_not_come_back",),
     ),
     one_change(
         "clean-marker-although-a-log-is-offline",
@@ -304,9 +309,9 @@ BROKERS: tuple[Mutant, ...] = (
         "clean-marker-before-the-logs-are-synced",
         "B: the clean marker is written last",
         "log.log_dir:LogDir.close",
-        "self._sync_all([log for log in logs if log.failure is None])",
+        "sync_logs(self.disk, [log for log in logs if log.failure is None])",
         'write_file_durably(self.disk, f"{self.path}/{CLEAN_SHUTDOWN}", encode_clean_shutdown(broker_epoch or -1))\n'
-        "            self._sync_all([log for log in logs if log.failure is None])",
+        "            sync_logs(self.disk, [log for log in logs if log.failure is None])",
         f"{_MARKER}::test_b_a_clean_marker_vouches_for_every_log",
     ),
     one_change(

@@ -162,6 +162,14 @@ TABLE: tuple[Mutant, ...] = (
         f"{_LOG}::test_a_stale_leader_cannot_write",
     ),
     one_change(
+        "fields-before-crc",
+        "E: a bit that flipped on the way is CORRUPT_MESSAGE, which is sent again, and not the refusal of a field",
+        "log.validation:check_client_batches",
+        "batch = batches[position : position + size]",
+        "_check_fields(header)\n        batch = batches[position : position + size]",
+        "tests/cluster/kafka/test_kafka_produce.py::test_a_flipped_bit_in_a_header_is_a_corrupt_message",
+    ),
+    one_change(
         "clients-crc-is-believed",
         "E: a batch is judged by its CRC before it is written",
         "log.validation:check_client_batches",

@@ -236,7 +236,7 @@ FOLLOWERS: tuple[Mutant, ...] = (
         "A9: a failed sync is never retried",
         (
             Patch("controller.quorum.driver:Driver._sync_failed", "self.fail(error)", "self._syncer.mark(_[0])"),
-            Patch("log.syncer:Syncer._sync_group", "log.sync_failed(error)", "pass"),
+            Patch("log.syncer:Syncer._fence", "log.sync_failed(error)", "pass"),
         ),
         (f"{_SCHEDULES}/test_durability.py::test_32_a_failed_sync_retried_with_success",),
     ),

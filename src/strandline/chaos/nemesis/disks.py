@@ -1,7 +1,9 @@
-"""Faults of disks: slow, full, failing syncs, writes and reads, rotten bits, and a disk that is replaced.
+"""Faults of disks: slow, full, syncs that fail or hang, failing writes and reads, rotten bits, and a disk that is
+replaced.
 
-Who operates such a machine acts as its messages say: over a failed sync it is rebooted, over a failed write the node is
-restarted, a damaged partition's directory is moved away, and a new disk is formatted under a directory id of its own.
+Over a failed sync or write the node is restarted, by a supervisor that knows nothing of it, or the machine rebooted. A
+damaged partition's directory is moved away, and a new disk is formatted under a directory id of its own, by whoever
+acts as the node's messages say.
 """
 
 from __future__ import annotations
@@ -16,14 +18,21 @@ _END_BYTES = 300
 """A batch or two: what recovery cuts like a torn tail."""
 
 
+_SUPERVISOR_MS = 200.0
+"""A supervisor starts what has ended so soon."""
+
+
 def slow(nemesis: Nemesis) -> None:
-    """Many times slower."""
+    """Many times slower. A node whose syncs take longer than it bears stops itself."""
     name = nemesis.pick()
     config = nemesis.disk(name).config
     config.slow_factor = nemesis.rng.choice((5.0, 30.0, 100.0))
+    nemesis.excuse(name)
 
     def undo() -> None:
         config.slow_factor = 1.0
+        nemesis.blame(name)
+        nemesis.restart(name)
 
     nemesis.note(f"disk of {name} {config.slow_factor:.0f} times slower for {nemesis.later(undo)} ms")
 
@@ -43,23 +52,79 @@ def full(nemesis: Nemesis) -> None:
 
 
 def fail_sync(nemesis: Nemesis) -> None:
-    """One sync fails. Nothing on that machine can be trusted until it reboots (D-32)."""
+    """A sync fails, of files or of names. What the kernel then shows of that disk is not what is on it (D-32)."""
     name = nemesis.pick()
     if nemesis.world.process(name) is None or name in nemesis.damaged:
         return
-    nemesis.disk(name).faults.syncs = 1
+    what = nemesis.rng.choice(("syncs", "syncs", "dir_syncs"))
+    if nemesis.rng.random() < 0.5:
+        _fail_and_reboot(nemesis, name, what)
+    else:
+        _fail_and_restart(nemesis, name, what)
+
+
+def _fail_and_reboot(nemesis: Nemesis, name: str, what: str) -> None:
+    """Whoever operates it knows the rule: nothing starts there before the machine has lost its memory."""
+    faults = nemesis.disk(name).faults
+    setattr(faults, what, 1)
     nemesis.damaged[name] = None
     nemesis.excuse(name)
 
     def reboot() -> None:
-        nemesis.disk(name).faults.syncs = 0
+        setattr(faults, what, 0)
         del nemesis.damaged[name]
         nemesis.blame(name)
         nemesis.note(f"reboot {name}")
         nemesis.world.power_cut(name)
         nemesis.restart(name)
 
-    nemesis.note(f"the next sync of {name} fails; reboot it {nemesis.later(reboot)} ms later")
+    nemesis.note(f"the next of {what} of {name} fails; reboot it {nemesis.later(reboot)} ms later")
+
+
+def _fail_and_restart(nemesis: Nemesis, name: str, what: str) -> None:
+    """A supervisor knows nothing of it: a node that stops is started again at once, in the same boot (schedule 47)."""
+    faults = nemesis.disk(name).faults
+    setattr(faults, what, nemesis.rng.choice((1, 1, 3)))
+    nemesis.excuse(name)
+    ended: list[bool] = []
+
+    def supervise() -> None:
+        if not ended:
+            nemesis.restart(name)
+            nemesis.call_after(_SUPERVISOR_MS, supervise)
+
+    def undo() -> None:
+        ended.append(True)
+        setattr(faults, what, 0)
+        nemesis.blame(name)
+        nemesis.note(f"{name} is restarted without a reboot")
+        nemesis.world.kill(name)
+        nemesis.restart(name)
+
+    duration_ms = nemesis.later(undo)
+    nemesis.call_after(_SUPERVISOR_MS, supervise)
+    nemesis.note(f"{what} of {name} fail {getattr(faults, what)} times, and it is restarted, within {duration_ms} ms")
+
+
+def hang_sync(nemesis: Nemesis) -> None:
+    """No sync of a machine ends for a while; its node gives up, or is blocked, or bears it."""
+    name = nemesis.pick()
+    if nemesis.world.process(name) is None:
+        return
+    disk = nemesis.disk(name)
+    disk.hang()
+    nemesis.excuse(name)
+
+    def undo() -> None:
+        disk.let_go()
+        nemesis.blame(name)
+        process = nemesis.world.process(name)
+        if process is not None and process.blocked:
+            nemesis.world.kill(name)
+        nemesis.note(f"syncs of {name} end again")
+        nemesis.restart(name)
+
+    nemesis.note(f"no sync of {name} ends for {nemesis.later(undo)} ms")
 
 
 def fail_write(nemesis: Nemesis) -> None:
@@ -77,6 +142,25 @@ def fail_write(nemesis: Nemesis) -> None:
         nemesis.restart(name)
 
     nemesis.note(f"a write of {name} ({faults.where or 'any file'}) fails; mend it {nemesis.later(undo)} ms later")
+
+
+def fail_name(nemesis: Nemesis) -> None:
+    """Files cannot be opened, names not be listed or changed: EIO, or no descriptor left. The node is restarted once
+    that has passed."""
+    name = nemesis.pick()
+    faults = nemesis.disk(name).faults
+    faults.names, faults.where = nemesis.rng.choice((1, 1, 5)), nemesis.rng.choice(("", ".log", "__cluster_metadata"))
+    nemesis.excuse(name)
+
+    def undo() -> None:
+        faults.names, faults.where = 0, ""
+        nemesis.blame(name)
+        nemesis.note(f"the names of {name} are well again, and its node is restarted")
+        nemesis.world.kill(name)
+        nemesis.restart(name)
+
+    what = f"{faults.names} calls of {name} that open or name files ({faults.where or 'any'}) fail"
+    nemesis.note(f"{what}; mend it {nemesis.later(undo)} ms later")
 
 
 def fail_read(nemesis: Nemesis) -> None:

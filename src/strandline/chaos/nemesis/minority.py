@@ -20,10 +20,15 @@ def cripple(nemesis: Nemesis, names: Sequence[str], rng: random.Random) -> Calla
     name, how = rng.choice(list(names)), rng.choice(LASTING)
     nemesis.note(f"{name} is {how} from now on; the others must go on")
     undo = _break(world, name, how, nemesis.names if how.endswith("nodes") else list(world.machines))
+    slow = how == "slow disk"
+    if slow:
+        nemesis.excuse(name)  # its syncs may take longer than a node bears
 
     def mend() -> None:
         nemesis.note(f"{name} is mended")
         undo()
+        if slow:
+            nemesis.blame(name)
         nemesis.restart(name)
 
     return mend

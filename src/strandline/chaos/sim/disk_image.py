@@ -1,14 +1,19 @@
-"""What a simulated disk holds: files with a written and a durable image, directories with synced and unsynced names.
+"""A file of a simulated disk, with a written and a durable image; `disk_names` has the directories.
 
 A file's written image is what reads see (the page cache). The durable image is kept as an undo log over it: *layers*,
 oldest first, each with the content that its pages had before they were first written in it. A sync that starts closes
 the current layer; when it ends, the layers up to that point are dropped, and so durable. What a power cut leaves is,
 for every sector written since, any of the versions it had.
+
+A sync that fails does what Linux does: the pages it covered count as clean from then on. Readers still see them, and
+another sync of the file succeeds without bringing them to the disk; only writing them again does, and a sync after that
+(D-32).
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 PAGE_BYTES = 4096
@@ -36,8 +41,9 @@ class FileNode:
         self.pages: dict[int, bytearray] = {}
         self.layers: list[Layer] = [Layer(0, 0)]
         self.lost: dict[int, bytes | None] = {}
-        """Pages whose write-back failed: the content that is really on the disk. Syncing again does not help (D-32)."""
+        """Pages whose write-back failed: the content that is really on the disk, until they are written again."""
         self.lost_size: int | None = None
+        """The size that is really on the disk, where a failed sync should have changed it."""
 
     # --- reading and writing the page cache ---
 
@@ -108,19 +114,48 @@ class FileNode:
         return taken
 
     def complete_sync(self, token: int) -> None:
-        """The second instant: what the sync covered is durable."""
-        for layer in self._take_layers_before(token):
-            for index in layer.pages:
-                self.lost.pop(index, None)
-        self.lost_size = None
+        """The second instant: what the sync covered is durable. What an earlier one failed over is not, unless it was
+        written again since: a page by a write, the size by a change of it or by a write of what it should reach."""
+        covered = self._take_layers_before(token)
+        pages = [index for layer in covered for index in layer.pages]
+        for index in pages:
+            self.lost.pop(index, None)
+        if self.lost_size is None or not covered:
+            return
+        size = self.layers[0].size
+        if self._size_changed(covered, size):
+            self.lost_size = None
+        else:
+            reached = min(size, PAGE_BYTES * (1 + max(pages, default=-1)))
+            self.lost_size = max(self.lost_size, reached)
+            self._forget_size(size)
+
+    def _size_changed(self, covered: Sequence[Layer], size: int) -> bool:
+        return any(layer.cut_to is not None or layer.size != size for layer in covered)
+
+    def _forget_size(self, size: int) -> None:
+        if self.lost_size == size:
+            self.lost_size = None
 
     def fail_sync(self, token: int) -> None:
         """The kernel drops its dirty marks: what was covered will never reach the disk unless written again."""
-        for layer in self._take_layers_before(token):
+        covered = self._take_layers_before(token)
+        for layer in covered:
             for index, content in layer.pages.items():
                 self.lost.setdefault(index, content)
             if self.lost_size is None:
                 self.lost_size = layer.size
+        if covered:
+            self._forget_size(self.layers[0].size)
+
+    def evict(self) -> None:
+        """The kernel needs memory: clean pages go, and who reads on finds what is on the disk."""
+        dirty = {index for layer in self.layers for index in layer.pages}
+        for index in [index for index in self.lost if index not in dirty]:
+            self._put(index, self.lost.pop(index))
+        if self.lost_size is not None and not self.dirty:
+            self.size, self.lost_size = self.lost_size, None
+            self.layers = [Layer(0, self.size)]
 
     # --- power cut ---
 
@@ -129,6 +164,7 @@ class FileNode:
         many sectors went back, and how many might have."""
         if not self.dirty and not self.lost and self.lost_size is None:
             return 0, 0
+        dirty = self.dirty
         self._settle_cuts(rng)
         durable_size = self.layers[0].size if self.lost_size is None else self.lost_size
         fate = rng.choice(("nothing", "everything", "some", "some"))
@@ -137,8 +173,9 @@ class FileNode:
             went_back, might_have = self._crash_page(index, fate, rng, sector_bytes)
             gone += went_back
             unsynced += might_have
-        low, high = sorted((durable_size, self.size))
-        size = {"nothing": durable_size, "everything": self.size}.get(
+        written_size = durable_size if self.lost_size is not None and not dirty else self.size
+        low, high = sorted((durable_size, written_size))
+        size = {"nothing": durable_size, "everything": written_size}.get(
             fate, rng.choice((low, high, rng.randint(low, high)))
         )
         self.lost.clear()
@@ -210,112 +247,3 @@ def _cut(index: int, content: bytes | None, size: int) -> bytes | None:
         return None
     keep = size - start
     return content if keep >= PAGE_BYTES else content[:keep] + bytes(PAGE_BYTES - keep)
-
-
-class DirNode:
-    """A directory: its names as written."""
-
-    def __init__(self) -> None:
-        self.entries: dict[str, FileNode | DirNode] = {}
-
-
-@dataclass(eq=False)
-class NameChange:
-    """One atomic, journalled change of names: a create, an unlink, a rename."""
-
-    steps: list[tuple[DirNode, str, FileNode | DirNode | None, FileNode | DirNode | None]]
-    """(directory, name, node before, node after)."""
-
-    def touches(self, directory: DirNode) -> bool:
-        return any(step[0] is directory for step in self.steps)
-
-    def apply(self) -> None:
-        for directory, name, _, after in self.steps:
-            _set(directory, name, after)
-
-    def revert(self) -> None:
-        for directory, name, before, _ in reversed(self.steps):
-            _set(directory, name, before)
-
-
-def _set(directory: DirNode, name: str, node: FileNode | DirNode | None) -> None:
-    if node is None:
-        directory.entries.pop(name, None)
-    else:
-        directory.entries[name] = node
-
-
-class Names:
-    """The directory tree, with the changes that no `sync_dir` covers yet."""
-
-    def __init__(self) -> None:
-        self.root = DirNode()
-        self.unsynced: list[NameChange] = []
-
-    def find(self, path: str) -> FileNode | DirNode | None:
-        node: FileNode | DirNode | None = self.root
-        for part in path.split("/"):
-            if part:
-                if not isinstance(node, DirNode):
-                    return None
-                node = node.entries.get(part)
-        return node
-
-    def parent(self, path: str) -> tuple[DirNode, str]:
-        """The directory that holds, or would hold, `path`, and the last name.
-
-        Raises:
-            FileNotFoundError: the directory does not exist.
-        """
-        head, _, name = path.rstrip("/").rpartition("/")
-        directory = self.find(head)
-        if not isinstance(directory, DirNode):
-            raise FileNotFoundError(2, "No such file or directory", path)
-        return directory, name
-
-    def change(self, *steps: tuple[DirNode, str, FileNode | DirNode | None]) -> None:
-        """Carry out one atomic change of names."""
-        change = NameChange([(where, name, where.entries.get(name), after) for where, name, after in steps])
-        change.apply()
-        self.unsynced.append(change)
-
-    def begin_sync(self, directory: DirNode) -> list[NameChange]:
-        """The first instant of a sync of `directory`: the changes it covers."""
-        return [change for change in self.unsynced if change.touches(directory)]
-
-    def complete_sync(self, covered: list[NameChange]) -> None:
-        """The second instant: they are durable."""
-        self.unsynced = [change for change in self.unsynced if not any(change is done for done in covered)]
-
-    def crash(self, rng: random.Random) -> list[NameChange]:
-        """Lose unsynced changes: all after some point of the journal, or, on a looser file system, any of them. Returns
-        those."""
-        changes, self.unsynced = self.unsynced, []
-        if not changes:
-            return []
-        if rng.random() < 0.5:
-            lost = changes[rng.randint(0, len(changes)) :]
-        else:
-            lost = []
-            spoilt: list[tuple[DirNode, str]] = []
-            for change in changes:
-                names = [(where, name) for where, name, _, _ in change.steps]
-                if rng.random() < 0.5 or any(where is w and name == n for where, name in names for w, n in spoilt):
-                    lost.append(change)
-                    spoilt.extend(names)
-        for change in reversed(lost):
-            change.revert()
-        return lost
-
-    def files(self) -> list[tuple[str, FileNode]]:
-        """Every file with its path, in the order of paths."""
-        found: list[tuple[str, FileNode]] = []
-        stack: list[tuple[str, DirNode]] = [("", self.root)]
-        while stack:
-            path, directory = stack.pop()
-            for name, node in directory.entries.items():
-                if isinstance(node, DirNode):
-                    stack.append((f"{path}/{name}", node))
-                else:
-                    found.append((f"{path}/{name}", node))
-        return sorted(found, key=lambda item: item[0])

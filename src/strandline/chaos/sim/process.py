@@ -14,7 +14,8 @@ from strandline.chaos.sim.handles import OWNER, ProcessKilled, SimHandle
 
 if TYPE_CHECKING:
     from strandline.chaos.sim.clock import SimClock
-    from strandline.chaos.sim.disk import DiskPort, SimDisk
+    from strandline.chaos.sim.disk import SimDisk
+    from strandline.chaos.sim.disk_port import DiskPort
     from strandline.chaos.sim.loop import SimLoop
     from strandline.chaos.sim.rpc import SimRpc
 
@@ -67,6 +68,8 @@ class Process:
         self.main: asyncio.Task[Any] | None = None
         self.on_death: list[Callable[[], None]] = []
         self._loop = loop
+        self.blocked = False
+        """Its thread waits for a disk that hangs, in the middle of a callback."""
         self._pauses = 0
         self._deferred: list[SimHandle] = []
         self._graves: list[object] = []
@@ -82,9 +85,10 @@ class Process:
         """Called by every port before it does anything.
 
         Raises:
-            ProcessKilled: this incarnation is dead; only code that was on the stack when it died can get here.
+            ProcessKilled: this incarnation is dead, or will never run again; only code that was on the stack then can
+                get here.
         """
-        if self.state is ProcessState.DEAD:
+        if self.state is ProcessState.DEAD or self.blocked:
             raise ProcessKilled(str(self))
 
     def holds(self, handle: SimHandle) -> bool:
@@ -109,6 +113,11 @@ class Process:
             self.state = ProcessState.RUNNING
             deferred, self._deferred = self._deferred, []
             self._loop.requeue(deferred)
+
+    def block(self) -> None:
+        """The current callback never returns. To its peers the process is as silent as a paused one, until it dies."""
+        self.blocked = True
+        self.pause()
 
     def stall(self, duration_us: int) -> None:
         """A blocking call took that long: everything after the current callback waits."""

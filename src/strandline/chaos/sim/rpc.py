@@ -202,6 +202,7 @@ class SimRpc:
         self._failures: dict[Endpoint, tuple[float, float, RpcUnavailable]] = {}
         """endpoint -> (no attempt before, last back-off in seconds, what the last attempt met)."""
         self._calls = 0
+        self._closed = False
 
     async def call(self, endpoint: Endpoint, method: str, request: bytes, *, timeout_ms: float) -> bytes:
         return await self._ask("call", endpoint, method, bytes(request), timeout_ms)
@@ -258,6 +259,8 @@ class SimRpc:
             link = self._links.get(endpoint)
             if link is not None and link.broken is None:
                 return link
+            if self._closed:
+                raise RpcUnavailable("this node has closed its connections")
             attempt = self._connecting.get(endpoint)
             if attempt is None:
                 return await self._connect(endpoint)
@@ -304,6 +307,7 @@ class SimRpc:
         return server
 
     async def close(self) -> None:
+        self._closed = True
         links, self._links = self._links, {}
         for link in links.values():
             link.close()

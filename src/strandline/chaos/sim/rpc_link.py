@@ -129,8 +129,12 @@ class SimStream:
         self._closed = False
 
     async def read(self) -> bytes | None:
+        if self._closed:
+            raise RpcUnavailable("the stream is closed")
         while not self._frames:
-            if self._ended or self._closed:
+            if self._closed:
+                raise RpcUnavailable("the stream was closed")
+            if self._ended:
                 return None
             if self._error is not None:
                 raise self._error

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from strandline.chaos.sim.clock import SimClock
-from strandline.chaos.sim.disk import DiskConfig, DiskPort, SimDisk
+from strandline.chaos.sim.disk import DiskConfig, SimDisk
+from strandline.chaos.sim.disk_port import DiskPort
 from strandline.chaos.sim.loop import SimLoop
 from strandline.chaos.sim.network import Network, NetworkConfig
 from strandline.chaos.sim.process import Machine, Ports, Process
@@ -19,6 +20,9 @@ from strandline.chaos.sim.rpc import SimRpc
 from strandline.chaos.sim.seeds import split
 
 T = TypeVar("T")
+
+BLOCKED_MS = 5_000
+"""A process whose event loop hangs in a call of the disk is ended by its watch thread after so long."""
 
 
 @dataclass
@@ -79,6 +83,7 @@ class World:
             wall_offset_ms=rng.uniform(-self.config.wall_error_ms, self.config.wall_error_ms),
         )
         own_disk = SimDisk(self.loop, split(self.seed, "disk", name), replace(disk or self.config.disk))
+        own_disk.on_blocked = self._blocked
         machine = Machine(name, own_disk, clock)
         self.machines[name] = machine
         if clock.rate != 1.0:
@@ -106,6 +111,16 @@ class World:
         process.main = process.context.copy().run(lambda: self.loop.create_task(main(ports)))
         process.main.add_done_callback(self._ended, context=process.context)
         return process
+
+    def _blocked(self, process: Process) -> None:
+        """Its loop waits for a hung disk."""
+        process.block()
+        due_us = self.loop.now_us + BLOCKED_MS * 1000
+        self.loop.call_at_us(due_us, self._end_blocked, process, context=contextvars.Context())
+
+    def _end_blocked(self, process: Process) -> None:
+        if process.alive:
+            self.kill(process.machine.name)
 
     def _ended(self, main: asyncio.Task[Any]) -> None:
         """A process ran off its end; with an error, that is for the run's judge."""

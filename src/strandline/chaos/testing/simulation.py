@@ -192,6 +192,7 @@ def _logs_of(world: World, lines: list[tuple[int, str]]) -> Iterator[None]:
         yield
     finally:
         lines.extend(capture.lines)
+        capture.end()
         if configured:
             structlog.configure(**before)
         else:

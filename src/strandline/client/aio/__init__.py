@@ -17,3 +17,8 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{name.lower()}"), name)
+
+
+def __dir__() -> list[str]:
+    """What is here, loaded or not."""
+    return sorted({*globals(), *__all__})

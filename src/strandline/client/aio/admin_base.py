@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from strandline.client.config import AdminConfig
 from strandline.client.errors import ClientTimeout, ManyErrors
 from strandline.client.leaders import Leaders
 from strandline.client.network import CONTROL
 from strandline.client.session import Session
+from strandline.client.settings import AdminSettings
 from strandline.client.types import NodeInfo
 from strandline.client.wire.apis import Api
 from strandline.client.wire.schema import Unencodable
@@ -43,7 +44,7 @@ class AdminBase:
         *,
         clock: Clock | None = None,
         rng: Rng | None = None,
-        **settings: object,
+        **settings: Unpack[AdminSettings],
     ) -> None:
         self._config = AdminConfig.of(settings)
         self._session = Session(bootstrap, self._config, clock=clock, rng=rng)
@@ -91,6 +92,7 @@ class AdminBase:
 
     async def _retrying(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
         timeout_ms = self._config.default_api_timeout_ms
+        self._session.check_process()
         start = self._clock.monotonic_ms()
         failures = 0
         last_error: StrandlineError | None = None
@@ -124,6 +126,8 @@ class AdminBase:
             await self._metadata.update(self._config.request_timeout_ms)
         node = self._metadata.nodes.get(node_id)
         if node is None:
+            if self._metadata.last_error is not None:
+                raise self._metadata.last_error
             known = ", ".join(str(number) for number in sorted(self._metadata.nodes))
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"there is no broker {node_id}; the brokers are {known}")
         return node

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 from strandline.client.aio.admin_base import AdminBase, results_of
 from strandline.client.descriptions import (
@@ -66,26 +67,38 @@ class TopicAdmin(AdminBase):
     async def delete_topics(self, names: Iterable[str], *, dry_run: bool = False) -> list[str]:
         """Delete topics with all their records; `dry_run` only checks that they exist. The names, as deleted.
 
+        They are named by their ids, as of now: a request that is sent again, or comes late, does not hit another topic
+        that was made under the name meanwhile (schedule 63).
+
         Raises:
             UnknownTopic, KafkaError.
         """
         wanted = each_once(names)
         if dry_run:
             return [topic.name for topic in await self.describe_topics(wanted)]
+        ids = await self._topic_ids(wanted)
         values = {
-            "topics": [{"name": name, "topic_id": None} for name in wanted],
+            "topics": [{"name": None if ids.get(name) else name, "topic_id": ids.get(name)} for name in wanted],
             "topic_names": wanted,
             "timeout": self._config.request_timeout_ms,
         }
         answer = await self._call(Api.DELETE_TOPICS, values, lambda told: [item.error_code for item in told.responses])
+        by_id = {topic_id: name for name, topic_id in ids.items()}
         deleted: dict[str, str] = {}
         errors: dict[Any, Exception] = {}
         for told in answer.responses:
+            name = told.name or by_id[told.topic_id]
             if told.error_code is ErrorCode.NONE:
-                deleted[told.name] = told.name
+                deleted[name] = name
             else:
-                errors[told.name] = topic_error(told.name, told.error_code, getattr(told, "error_message", None))
+                errors[name] = topic_error(name, told.error_code, getattr(told, "error_message", None))
         return list(results_of(deleted, errors))
+
+    async def _topic_ids(self, names: list[str]) -> dict[str, UUID]:
+        """Of the topics that are known, from brokers that have ids."""
+        answer = await self._retrying(lambda: self._metadata.ask(names, self._config.request_timeout_ms))
+        found = {told.name: getattr(told, "topic_id", None) for told in answer.topics}
+        return {name: topic_id for name, topic_id in found.items() if topic_id is not None}
 
     async def create_partitions(self, totals: Mapping[str, int], *, validate_only: bool = False) -> None:
         """Raise the number of partitions of topics to these totals. Keys then map to other partitions than before.

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
+from uuid import UUID
 
 from strandline.client.aio.reading import Partition, Reader, partition_of
 from strandline.client.config import CommonConfig
 from strandline.client.dead_letters import DeadLetters
 from strandline.client.deserializing import Deserializing
 from strandline.client.errors import ClientError
-from strandline.client.groups.listening import ConsumerState, Invoke, Listener, Subscribed, Topics
-from strandline.client.groups.session import CommitDone, GroupSession
+from strandline.client.groups.beginnings import Beginnings
+from strandline.client.groups.commits import CommitDone
+from strandline.client.groups.listening import ConsumerState, Invoke, Listener, Subscribed, Topics, invoke
+from strandline.client.groups.session import GroupSession
+from strandline.client.positions import PartitionState
 from strandline.client.running import Failures, Retries, RunReport, run_async
+from strandline.client.settings import ConsumerSettings
 from strandline.client.types import ConsumerRecord, OffsetAndMetadata
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition
@@ -48,13 +54,24 @@ class Consumer(Reader):
         *,
         clock: Clock | None = None,
         rng: Rng | None = None,
-        **settings: object,
+        **settings: Unpack[ConsumerSettings],
     ) -> None:
         super().__init__(bootstrap, clock=clock, rng=rng, **settings)
         self._bootstrap = bootstrap
-        self._group = None if self._config.group_id is None else GroupSession(self._config, self._session, self)
-        self._unplaced: dict[TopicPartition, None] = {}
+        self._group: GroupSession | None = None
+        self._beginnings: Beginnings | None = None
+        if self._config.group_id is not None:
+            self._group = GroupSession(self._config, self._session, self, self._tasks)
+            self._beginnings = Beginnings(
+                self._states, self._group.commits, self._session.metadata,
+                timeout_ms=self._config.default_api_timeout_ms, news=self.news,
+            )  # fmt: skip
+        self._invoke: Invoke = invoke
+        self._on_replaced: Listener | None = None
+        self._untold_replaced: dict[TopicPartition, None] = {}
         self._deserializing = Deserializing(self._config)
+        self._handed: ConsumerRecord | None = None
+        """By an iteration, without a group, last."""
         self._stopped = False
 
     # -- what to read -----------------------------------------------------------------------------------------------
@@ -66,6 +83,7 @@ class Consumer(Reader):
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
         on_lost: Listener | None = None,
+        on_replaced: Listener | None = None,
     ) -> None:
         """Read what the group gives this consumer of these topics.
 
@@ -75,6 +93,8 @@ class Consumer(Reader):
             on_assigned: told of the partitions that come, before any record of them; may seek.
             on_revoked: told of those that go, while they may still be committed.
             on_lost: told of those that others may have by now; without it `on_revoked` is.
+            on_replaced: told of those whose topic was deleted and made anew while they were held, before any record of
+                the new topic, which begins by `auto.offset.reset`; may seek.
 
         Listeners are called inside `poll`, and may be coroutine functions. What they raise, poll raises.
 
@@ -86,6 +106,7 @@ class Consumer(Reader):
         if group.subscribed is None and self._states:
             raise ClientError("partitions are assigned by name: call assign([]) before subscribe")
         group.subscribe(Subscribed.of(topics, on_assigned, on_revoked, on_lost))
+        self._on_replaced = on_replaced
         self.news()
 
     async def unsubscribe(self) -> None:
@@ -98,19 +119,21 @@ class Consumer(Reader):
         wanted = None if self._group is None else self._group.subscribed
         return () if wanted is None else wanted.topics
 
-    def assign(self, partitions: Iterable[Partition]) -> None:
+    def assign(self, partitions: Iterable[Partition], *, on_replaced: Listener | None = None) -> None:
         """Read these partitions and no others. Positions of those that stay are kept; others begin at what is
-        committed, if there is a `group.id`, or where `auto.offset.reset` says."""
+        committed, if there is a `group.id`, or where `auto.offset.reset` says. `on_replaced`: see `subscribe`."""
         group = self._group
         if group is not None and group.subscribed is not None:
             raise ClientError("topics are subscribed to: call unsubscribe before assign")
         before = frozenset(self._states)
         super().assign(partitions)
-        if group is not None:
+        self._on_replaced = on_replaced
+        if group is not None and self._beginnings is not None:
             group.progress.forget(before - self._states.keys())
-            self._unplaced = {item: None for item in self._states if item not in before or item in self._unplaced}
-            for item in self._unplaced:
-                self._states[item].resolving = True
+            for item in self._states:
+                group.progress.take_up(item)
+            self._beginnings.drop_given_up()
+            self._beginnings.ask(item for item in self._states if item not in before)
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
@@ -169,11 +192,28 @@ class Consumer(Reader):
         if not self._ready or (group is not None and group.restless):
             return None
         record = self._ready[0] if raw or not self._deserializing.wanted else self.deserialized(self._ready[0])
-        self._ready.popleft()
         if group is not None:
             group.progress.step(record)
             group.member.touched = True
+        else:
+            self._handed = record
+        self._ready.popleft()
         return record
+
+    def take_back(self, settled: ConsumerRecord | None) -> None:
+        """What an iteration has handed out last comes again, unless it is `settled`; and is not done."""
+        one = self._handed if self._group is None else self._group.progress.handed_last
+        if one is not None and one is not settled:
+            where = TopicPartition(one.topic, one.partition)
+            if where in self._states:
+                self.seek(where, one.offset)
+
+    def put_back(self, records: Iterable[ConsumerRecord]) -> None:
+        """These were handed out, and came to nobody: they come again."""
+        for record in reversed(list(records)):
+            where = TopicPartition(record.topic, record.partition)
+            if where in self._states:
+                self.seek(where, record.offset)
 
     def deserialized(self, raw: ConsumerRecord) -> ConsumerRecord:
         """What a raw record means. Raises DeserializationFailed."""
@@ -209,39 +249,52 @@ class Consumer(Reader):
 
     async def _look(self) -> None:
         """Follow the group."""
+        if self._untold_replaced:
+            await self._tell_replaced()
         if self._group is not None:
+            error, self._group.callback_error = self._group.callback_error, None
+            if error is not None:
+                raise error
             await self._group.step()
             await self._place()
 
     async def _place(self) -> None:
-        """Begin partitions assigned by name where the group has committed."""
-        group = self._group
-        if group is not None and self._unplaced:
-            wanted = list(self._unplaced)
-            found = await group.coordinator.retrying(
-                lambda: group.coordinator.committed(wanted), self._config.default_api_timeout_ms
-            )
-            placed, self._unplaced = self._unplaced, {}
-            for item in placed:
-                if item in self._states:
-                    self._put(item, found.get(item))
+        """Begin partitions where the group has committed."""
+        if self._beginnings is not None:
+            await self._beginnings.place()
+            self._wake()
 
-    def _put(self, item: TopicPartition, offset: OffsetAndMetadata | None) -> None:
-        assert self._group is not None
-        state = self._states[item]
-        state.resolving = False
-        self._group.progress.start(item, offset)
-        if offset is not None and state.position is None and state.reset_to is None:
-            state.seek(offset.offset, offset.leader_epoch)
-            state.checked_epoch = offset.leader_epoch  # a newer leader is asked whether it has what was read (KIP-320)
-        self._wake()
+    def _leave_old_topic(self, state: PartitionState, topic_id: UUID) -> None:
+        super()._leave_old_topic(state, topic_id)
+        self._untold_replaced[state.partition] = None
+        if self._group is not None and self._beginnings is not None:
+            self._group.progress.start(state.partition, None)
+            if state.position is None and state.reset_to is None and state.error is None:
+                self._beginnings.ask([state.partition])
+
+    async def _tell_replaced(self) -> None:
+        """A listener that is cut short, because the poll was, is told again by the next one."""
+        told = [item for item in self._untold_replaced if item in self._states]
+        if told and self._on_replaced is not None:
+            await self._invoke(self._on_replaced, told)
+        self._untold_replaced.clear()
+
+    @property
+    def _beginning(self) -> str:
+        by_policy = super()._beginning
+        return by_policy if self._group is None else f"what its group has committed, else by {by_policy}"
+
+    def topic_id(self, partition: TopicPartition) -> UUID | None:
+        """Of the topic that is read, or would be, as this partition; None: not known."""
+        state = self._states.get(partition)
+        own = None if state is None else state.topic_id
+        return own or self._session.metadata.topic_id(partition.topic)
 
     def _sought(self, item: TopicPartition, offset: int | None) -> None:
-        if self._group is not None:
+        if self._group is not None and self._beginnings is not None:
             self._group.progress.move(item, offset)
-            if item in self._unplaced:
-                del self._unplaced[item]
-                self._states[item].resolving = False
+            self._group.progress.take_up(item)
+            self._beginnings.drop(item)
 
     async def run(
         self,
@@ -312,18 +365,19 @@ class Consumer(Reader):
 
         Raises:
             CommitFailed: the group has moved on without this consumer.
+            TopicReplaced, UnknownTopic: of offsets of topics that are gone; the others were committed.
             ConfigError: no `group.id`.
             KafkaError, ClientTimeout.
         """
         group = self._of_group("commit")
         self._started()
-        await group.commit(_plain(offsets), self._config.default_api_timeout_ms)
+        await group.commits.commit(_plain(offsets), self._config.default_api_timeout_ms)
 
     def commit_async(self, offsets: Offsets | None = None, callback: CommitDone | None = None) -> None:
         """As `commit`, beside everything else and in the order of the calls; `callback(offsets, error or None)`."""
         group = self._of_group("commit_async")
         self._started()
-        group.commit_later(_plain(offsets), callback)
+        group.commits.commit_later(self._tasks, _plain(offsets), callback)
 
     async def committed(
         self, partitions: Iterable[Partition] | None = None
@@ -358,7 +412,7 @@ class Consumer(Reader):
 
         What the last poll returned is not done: call `commit()` before, if it is.
         """
-        if self._closed:
+        if self._closed or self._session.orphaned:
             return
         try:
             if self._group is not None and self._fetcher is not None:
@@ -366,7 +420,8 @@ class Consumer(Reader):
         finally:
             self._closed = True
             if self._fetcher is not None:
-                await self._fetcher.close()
+                self._fetcher.close()
+            await self._tasks.close()
             await self._session.close()
 
     async def __aenter__(self) -> Self:
@@ -377,18 +432,31 @@ class Consumer(Reader):
     ) -> None:
         await self.close()
 
+    def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
+        """Say that its group waits for it in vain: nobody can leave the group here."""
+        if getattr(self, "_fetcher", None) is not None and not self._closed and not self._session.orphaned:
+            _warn(f"{self!r} was not closed: await close(), or use `async with`", ResourceWarning, source=self)
+
     # -- for the group ----------------------------------------------------------------------------------------------
 
-    def take_up(self, partitions: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
-        """The group has given these."""
-        self._hold([*self._states, *partitions])
-        for item, offset in partitions.items():
-            self._put(item, offset)
+    def take_up(
+        self, partitions: Iterable[TopicPartition], placed: Mapping[TopicPartition, OffsetAndMetadata | None]
+    ) -> None:
+        """The group has given these; those that are not placed yet are looked up before they are read."""
+        assert self._beginnings is not None
+        new = list(partitions)
+        self._hold([*self._states, *new])
+        self._beginnings.ask(new)
+        for item, offset in placed.items():
+            self._beginnings.begin(item, offset)
+        self._wake()
 
     def give_up(self, partitions: Iterable[TopicPartition]) -> None:
         """The group has taken these."""
         gone = frozenset(partitions)
         self._hold([item for item in self._states if item not in gone])
+        if self._beginnings is not None:
+            self._beginnings.drop_given_up()
 
     def news(self) -> None:
         """Wake a poll that waits."""
@@ -397,12 +465,14 @@ class Consumer(Reader):
 
     def listen_through(self, invoke: Invoke) -> None:
         """Call listeners through this from now on."""
+        self._invoke = invoke
         if self._group is not None:
             self._group.invoke = invoke
 
     def take_over(self, other: Reader) -> None:
         """Start with what another consumer was told to read; a subscriber joins as a member of its own."""
         wanted = other._group.subscribed if isinstance(other, Consumer) and other._group is not None else None
+        self._on_replaced = other._on_replaced if isinstance(other, Consumer) else None
         if wanted is not None and self._group is not None:
             self._group.subscribe(wanted)
         else:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, Unpack
 
 from strandline.client.config import ProducerConfig
 from strandline.client.errors import ClosedError
@@ -13,6 +14,8 @@ from strandline.client.futures import LoopFutures
 from strandline.client.metadata import TopicView
 from strandline.client.producer_core import Headers, Payload, ProducerCore
 from strandline.client.session import Session
+from strandline.client.settings import ProducerSettings
+from strandline.client.tasks import log
 from strandline.client.types import Ack
 from strandline.proto.ports import Clock, Rng
 
@@ -32,7 +35,7 @@ class Producer:
         *,
         clock: Clock | None = None,
         rng: Rng | None = None,
-        **settings: object,
+        **settings: Unpack[ProducerSettings],
     ) -> None:
         self._config = ProducerConfig.of(settings)
         self._session = Session(bootstrap, self._config, clock=clock, rng=rng, allow_auto_create=True)
@@ -80,6 +83,7 @@ class Producer:
     async def flush(self, timeout_s: float | None = None) -> None:
         """Return once everything sent before is acknowledged or has failed. Raises ClientTimeout."""
         if self._core is not None:
+            self._session.check_process()
             await self._core.flush(timeout_s)
 
     async def partitions_for(self, topic: str) -> int:
@@ -90,7 +94,7 @@ class Producer:
         """Flush, at most `timeout_s`, then close; the rest fails with ClosedError. Idempotent. Raises ClientTimeout."""
         already, self._closed = self._closed, True
         core = self._core
-        if already or core is None:
+        if already or core is None or self._session.orphaned:
             return
         try:
             await self.flush(timeout_s)
@@ -105,9 +109,22 @@ class Producer:
     ) -> None:
         await self.close()
 
+    def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
+        """Say what is lost: nobody can wait for it here."""
+        core = getattr(self, "_core", None)
+        if core is None or self._closed or self._session.orphaned:
+            return
+        _warn(f"{self!r} was not closed: await close(), or use `async with`", ResourceWarning, source=self)
+        count = sum(batch.count for _, batch in core.accumulator.all_batches())
+        if count:
+            text = f"{count} records of an aio.Producer that was not closed are lost"
+            log.error(text)
+            _warn(text, RuntimeWarning, source=self)
+
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _started(self) -> ProducerCore:
+        self._session.check_process()
         if self._closed:
             raise ClosedError("the producer is closed")
         if self._core is None:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Unpack
+from uuid import UUID
 
 from strandline.client.config import ConsumerConfig
-from strandline.client.errors import ClientError, ClientTimeout, ClosedError
+from strandline.client.errors import ClientError, ClientTimeout, ClosedError, TopicReplaced
 from strandline.client.fetcher import Fetcher
 from strandline.client.leaders import Leaders
 from strandline.client.positions import PartitionState
 from strandline.client.session import Session
+from strandline.client.settings import ConsumerSettings
+from strandline.client.tasks import Tasks, log
 from strandline.client.types import EARLIEST, LATEST, ConsumerRecord, OffsetAndTimestamp
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.marks import mark
 from strandline.proto.ports import Clock, Rng
 
 Partition = TopicPartition | tuple[str, int]
@@ -29,13 +34,16 @@ class Reader:
         *,
         clock: Clock | None = None,
         rng: Rng | None = None,
-        **settings: object,
+        **settings: Unpack[ConsumerSettings],
     ) -> None:
         self._config = ConsumerConfig.of(settings)
         self._session = Session(bootstrap, self._config, clock=clock, rng=rng)
         self._leaders = Leaders(self._session, self._config.request_timeout_ms)
         self._fetcher: Fetcher | None = None
         self._states: dict[TopicPartition, PartitionState] = {}
+        self._tasks = Tasks(self._broke)
+        self._broken: ClientError | None = None
+        """What goes on between the calls has ended on a mistake of ours."""
         self._closed = False
         self._first = 0
         self._ready: deque[ConsumerRecord] = deque()
@@ -91,16 +99,19 @@ class Reader:
             NoOffsetForPartition: there is none, and `auto.offset.reset` is none.
             ClientTimeout, UnknownTopic, KafkaError.
         """
-        await self._place()
         state = self._state(partition)
         fetcher = self._started()
         timeout_ms = self._config.default_api_timeout_ms
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                while state.position is None:
+                while True:
+                    await self._place()
+                    if state.position is not None:
+                        break
                     fetcher.wake()
                     await fetcher.wait_for_news()
-                    fetcher.raise_error()
+                    self._raise_if_broken()
+                    fetcher.raise_error_of(state)
         except ClientTimeout:
             raise
         except TimeoutError:
@@ -138,6 +149,10 @@ class Reader:
         fetcher = self._started()
         await asyncio.sleep(0)
         while True:
+            self._raise_if_broken()
+            if fetcher.replaced:
+                fetcher.replaced = False
+                await self._begin_anew()
             await look()
             if self._ready:
                 return [self._ready.popleft() for _ in range(min(most, len(self._ready)))]
@@ -145,12 +160,13 @@ class Reader:
             fetcher.wake()
             if records:
                 return records
-            fetcher.raise_error()
+            tell_again_ms = fetcher.raise_error()
             left_ms = until_ms - self._session.clock.monotonic_ms()
             if left_ms <= 0:
+                fetcher.raise_error(again=True)
                 return []
             try:
-                async with asyncio.timeout(left_ms / 1000):
+                async with asyncio.timeout(min(left_ms, tell_again_ms) / 1000):
                     await fetcher.wait_for_news()
             except TimeoutError:
                 continue
@@ -190,13 +206,63 @@ class Reader:
         """Fetch requests since the start, for tests and metrics."""
         return 0 if self._fetcher is None else self._fetcher.requests_sent
 
+    # -- topics that are made anew ----------------------------------------------------------------------------------
+
+    async def _begin_anew(self) -> None:
+        """Partitions whose topic was deleted and made anew begin the new one: by the policy, or where it was left."""
+        anew = [state for state in self._states.values() if self._id_now(state) is not None]
+        for state in anew:
+            topic_id = self._id_now(state)
+            assert topic_id is not None
+            self._leave_old_topic(state, topic_id)
+        if anew:
+            mark("topic-made-anew")
+            await self._tell_replaced()
+
+    def _id_now(self, state: PartitionState) -> UUID | None:
+        """Of the topic that has the name now, if that is another one than the position's."""
+        now = self._session.metadata.topic_id(state.partition.topic)
+        return now if state.is_of_another(now) else None
+
+    def _leave_old_topic(self, state: PartitionState, topic_id: UUID) -> None:
+        held, before = self._first_ready(state.partition), state.topic_id
+        stood_at = state.position if held is None else held
+        self._drop_ready(state.partition)
+        state.begin_anew(topic_id, stood_at)
+        where = self._beginning if state.position is None else f"offset {state.position}, where it was left"
+        log.warning(
+            "topic %s was deleted and made anew: the position %s in %s was one of topic id %s; in %s it begins at %s",
+            state.partition.topic, stood_at, state.partition, before, topic_id, where,
+        )  # fmt: skip
+        if self._config.auto_offset_reset == "none" and state.position is None and state.reset_to is None:
+            state.error = TopicReplaced(state.partition.topic, str(before), str(topic_id))
+
+    @property
+    def _beginning(self) -> str:
+        """Where a partition begins that has no position, in words."""
+        return f"auto.offset.reset={self._config.auto_offset_reset}"
+
+    async def _tell_replaced(self) -> None:
+        """Whoever wants to know."""
+
     # -- inside -----------------------------------------------------------------------------------------------------
 
+    def _broke(self, error: ClientError) -> None:
+        self._broken = self._broken or error
+        if self._fetcher is not None:
+            self._fetcher.close()
+            self._fetcher.tell_news()
+
+    def _raise_if_broken(self) -> None:
+        if self._broken is not None:
+            raise self._broken.with_traceback(None)
+
     def _started(self) -> Fetcher:
+        self._session.check_process()
         if self._closed:
             raise ClosedError("the consumer is closed")
         if self._fetcher is None:
-            self._fetcher = Fetcher(self._config, self._session, self._leaders)
+            self._fetcher = Fetcher(self._config, self._session, self._leaders, self._tasks)
             self._fetcher.states = self._states
             self._session.metadata.want(dict.fromkeys(item.topic for item in self._states))
         return self._fetcher
@@ -208,6 +274,7 @@ class Reader:
             state.paused = old.paused
             held = other._first_ready(item)
             position = old.position if held is None else held
+            state.topic_id, state.former = old.topic_id, dict(old.former)
             if position is not None:
                 state.seek(position)
             elif old.reset_to is not None:

@@ -22,6 +22,7 @@ from strandline.client.commands.common import (
     target_options,
     told_plainly,
 )
+from strandline.client.commands.completion import topic_names
 from strandline.client.config import CommonConfig
 from strandline.proto.errors import StrandlineError
 from strandline.proto.system import SystemClock
@@ -33,7 +34,7 @@ PROGRESS_MS = 2_000
 
 
 @click.command("backup")
-@click.argument("name")
+@click.argument("name", shell_complete=topic_names)
 @click.option("--to", "directory", required=True, type=click.Path(path_type=Path),
               help="The directory to make; what is there already is not touched.")  # fmt: skip
 @click.option("--segment-bytes", type=click.IntRange(1), default=1 << 30, show_default=True,

@@ -53,7 +53,7 @@ def bench(
     target = Target(**where)
     with told_plainly(target):
         check_reachable(target)
-        common = {key: value for key, value in target.settings.items() if _known(AdminConfig, key)}
+        common: dict[str, Any] = {key: value for key, value in target.settings.items() if _known(AdminConfig, key)}
         with Admin(target.bootstrap, **common) as admin:
             if topic in admin.list_topics():
                 raise CommandFailed(f"there is a topic {topic!r} already; name another with --topic")

@@ -91,9 +91,9 @@ class Target:
     bootstrap: str
     settings: Mapping[str, str]
 
-    def settings_for(self, kind: type[CommonConfig], **defaults: object) -> dict[str, object]:
+    def settings_for(self, kind: type[CommonConfig], **defaults: object) -> dict[str, Any]:
         """The settings for one kind of client: the command's `defaults`, overridden by ``-X``."""
-        merged: dict[str, object] = dict(defaults)
+        merged: dict[str, Any] = dict(defaults)
         merged |= {key.replace(".", "_"): value for key, value in self.settings.items()}
         kind.of(merged)
         return merged

@@ -18,6 +18,8 @@ from strandline.client.commands.common import (
     print_table,
     target_options,
 )
+from strandline.client.commands.completion import resource_names
+from strandline.client.commands.effects import values_set, warn, without_effect
 from strandline.client.commands.topics import changes_json, changes_told, config_changes
 from strandline.client.config import AdminConfig, CommonConfig, ConsumerConfig, ProducerConfig, effective_settings
 from strandline.client.types import ConfigEntry, ConfigResource
@@ -39,7 +41,7 @@ def config() -> None:
 
 @config.command("describe")
 @_KIND
-@click.argument("name", default="")
+@click.argument("name", default="", shell_complete=resource_names)
 @click.option("-a", "--all", "everything", is_flag=True, help="Settings at their defaults too.")
 @output_option
 @target_options
@@ -65,7 +67,7 @@ def describe(kind: str, name: str, everything: bool, output: str, **where: Any) 
 
 @config.command("alter")
 @_KIND
-@click.argument("name", default="")
+@click.argument("name", default="", shell_complete=resource_names)
 @click.option("-s", "--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Set a value; repeatable.")
 @click.option("-d", "--delete", "deleted", multiple=True, metavar="KEY", help="Go back to the default; repeatable.")
 @dry_run_option
@@ -87,8 +89,11 @@ def alter(
     with admin_for(Target(**where)) as admin:
         before = {entry.name: entry.value for entry in admin.describe_configs([resource])[resource]}
         admin.alter_configs({resource: changes}, validate_only=dry_run)
+        idle = without_effect(admin, resource, values_set(changes))
+    warn(values_set(changes), idle)
     if output == "json":
-        print_json({kind: name, "dry_run": dry_run, "configs": changes_json(changes, before)})
+        document = {kind: name, "dry_run": dry_run, "configs": changes_json(changes, before), "without_effect": idle}
+        print_json(document)
         return
     for line in changes_told(changes, before, "would be" if dry_run else "is now"):
         click.echo(line)

@@ -13,6 +13,7 @@ import click
 from strandline.client.commands.common import (
     Target,
     check_reachable,
+    dry_run_option,
     output_option,
     parse_pairs,
     plural,
@@ -21,18 +22,19 @@ from strandline.client.commands.common import (
     target_options,
     told_plainly,
 )
+from strandline.client.commands.completion import topic_names
 from strandline.client.config import ProducerConfig
 from strandline.proto.system import SystemClock
 
 if TYPE_CHECKING:
-    from strandline.client.copying.topic_copy import CopyResult
+    from strandline.client.copying.topic_copy import CopyPreview, CopyResult
 
 PROGRESS_MS = 2_000
 
 
 @click.command("copy")
-@click.argument("source")
-@click.argument("target")
+@click.argument("source", shell_complete=topic_names)
+@click.argument("target", shell_complete=topic_names)
 @click.option("-p", "--partitions", type=click.IntRange(1), help="Of the target; left out: as many as the source has.")
 @click.option("-r", "--replication", "--replication-factor", "replication", type=click.IntRange(1),
               help="Replicas of the target; left out: as many as the source has.")  # fmt: skip
@@ -42,6 +44,7 @@ PROGRESS_MS = 2_000
 @click.option("--follow", is_flag=True, help="Go on with records that come later, until Ctrl-C.")
 @click.option("--append", is_flag=True, help="Write into a target that has had records, behind them.")
 @click.option("--accept-deleted", is_flag=True, help="Go on without records that were deleted before they were copied.")
+@dry_run_option
 @output_option
 @target_options
 def copy(
@@ -55,6 +58,7 @@ def copy(
     follow: bool,
     append: bool,
     accept_deleted: bool,
+    dry_run: bool,
     output: str,
     **where: Any,
 ) -> None:
@@ -66,6 +70,7 @@ def copy(
     copy that still runs is relieved. Only the copy may write into the target meanwhile.
 
     \b
+    strandline topic copy orders orders2 --partitions 12 --dry-run
     strandline topic copy orders orders2 --partitions 12
     strandline topic copy orders orders2 --follow
     strandline group describe strandline-copy.orders.orders2     # how far it is
@@ -82,6 +87,9 @@ def copy(
                 configs=parse_pairs(configs, "--config"), group=group, follow=follow, append=append,
                 accept_deleted=accept_deleted, settings=settings, told=told,
             )  # fmt: skip
+            if dry_run:
+                _show_preview(work.preview(), output)
+                return
             try:
                 result = work.run()
             except KeyboardInterrupt:
@@ -115,6 +123,26 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
             click.echo(f"{done:,} of {total:,} offsets", err=True)
 
     yield told
+
+
+def _show_preview(preview: CopyPreview, output: str) -> None:
+    if output == "json":
+        print_json(asdict(preview) | {"dry_run": True})
+        return
+    if preview.creates:
+        settings = (
+            ", ".join(f"{key}={value}" for key, value in preview.target_configs.items()) or "all at their defaults"
+        )
+        made = plural(preview.target_partitions, "partition")
+        click.echo(f"would create topic {preview.target}: {made}, settings: {settings}")
+    rows = [(part.partition, part.start, part.end, part.records) for part in preview.partitions]
+    print_table((preview.source, "from offset", "to", "offsets"), rows)
+    if preview.deleted:
+        click.echo(f"! the records of {plural(preview.deleted, 'offset')} were deleted, and would be left out")
+    click.echo(
+        f"would copy {plural(preview.records, 'offset')} of {preview.source} to {preview.target} "
+        f"({plural(preview.target_partitions, 'partition')}), noted by group {preview.group}"
+    )
 
 
 def _show(result: CopyResult, output: str) -> None:

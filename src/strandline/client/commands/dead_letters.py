@@ -18,6 +18,7 @@ from strandline.client.commands.common import (
     target_options,
     told_plainly,
 )
+from strandline.client.commands.completion import topic_names
 from strandline.client.config import CommonConfig
 from strandline.client.dead_letters import DeadLetter
 from strandline.client.errors import UnknownTopic
@@ -35,7 +36,7 @@ def _box(target: Target, topic: str) -> DeadLetterBox:
 
 
 @dead_letters.command("list")
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @click.option("-a", "--all", "every", is_flag=True, help="Those that were replayed too.")
 @output_option
 @target_options
@@ -86,7 +87,7 @@ def _json(letter: DeadLetter) -> dict[str, Any]:
 
 
 @dead_letters.command("replay")
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @dry_run_option
 @output_option
 @target_options

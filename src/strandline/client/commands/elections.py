@@ -18,12 +18,13 @@ from strandline.client.commands.common import (
     print_table,
     target_options,
 )
+from strandline.client.commands.completion import topic_names
 from strandline.client.types import Election
 from strandline.proto.error_codes import ErrorCode
 
 
 @click.command("elect")
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, shell_complete=topic_names)
 @click.option(
     "-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this one; repeatable."
 )

@@ -21,6 +21,7 @@ from strandline.client.commands.common import (
     print_table,
     target_options,
 )
+from strandline.client.commands.completion import group_names, topic_names
 from strandline.client.config import duration_ms
 from strandline.client.types import EARLIEST, LATEST, GroupDescription, OffsetAndMetadata
 from strandline.proto.errors import ConfigError
@@ -59,7 +60,7 @@ def list_groups(output: str, **where: Any) -> None:
 
 
 @group.command("describe")
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, shell_complete=group_names)
 @output_option
 @target_options
 def describe(names: tuple[str, ...], output: str, **where: Any) -> None:
@@ -169,7 +170,7 @@ def _bounds(admin: Admin, wanted: list[TopicPartition]) -> tuple[dict[TopicParti
 
 
 @group.command("delete")
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, shell_complete=group_names)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @dry_run_option
 @output_option
@@ -209,8 +210,9 @@ def _refuse_active(one: GroupDescription, what: str) -> None:
 
 
 @group.command("reset-offsets")
-@click.argument("name")
-@click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC[:0,1]", help="Only this topic; repeatable.")
+@click.argument("name", shell_complete=group_names)
+@click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC[:0,1]", help="Only this topic; repeatable.",
+              shell_complete=topic_names)  # fmt: skip
 @click.option("--to-earliest", is_flag=True, help="To the first record that the log has.")
 @click.option("--to-latest", is_flag=True, help="To the end of the log.")
 @click.option("--to-offset", type=click.IntRange(0), help="To this offset.")

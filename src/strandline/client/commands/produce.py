@@ -20,6 +20,7 @@ from strandline.client.commands.common import (
     target_options,
     told_plainly,
 )
+from strandline.client.commands.completion import topic_names
 from strandline.client.config import ProducerConfig
 from strandline.client.types import Ack
 
@@ -54,7 +55,7 @@ class _Tally:
 
 
 @click.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=topic_names)
 @click.option(
     "-f", "--file", "source", type=click.File("rb"), default="-", help="Read this file instead of standard input."
 )

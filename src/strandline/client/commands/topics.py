@@ -23,13 +23,16 @@ from strandline.client.commands.common import (
     print_table,
     target_options,
 )
+from strandline.client.commands.completion import topic_names
 from strandline.client.commands.copy import copy
+from strandline.client.commands.effects import values_set, warn, without_effect
 from strandline.client.commands.elections import elect
 from strandline.client.commands.trim import trim
 from strandline.client.types import (
     EARLIEST,
     LATEST,
     ConfigChange,
+    ConfigEntry,
     ConfigResource,
     CreatedTopic,
     NewTopic,
@@ -99,8 +102,11 @@ def create(
                 if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS or not if_not_exists:
                     raise
                 there.append(name)
+        idle = without_effect(admin, ConfigResource("topic", made[0].name), settings) if made else {}
+    warn(settings, idle)
     if output == "json":
-        print_json({"created": [_created_json(item) for item in made], "existed": there, "dry_run": dry_run})
+        created = [_created_json(item) for item in made]
+        print_json({"created": created, "existed": there, "dry_run": dry_run, "without_effect": idle})
         return
     verb = "would create" if dry_run else "created"
     for item in made:
@@ -154,7 +160,7 @@ def list_topics(internal: bool, output: str, **where: Any) -> None:
 
 
 @topic.command("describe")
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, shell_complete=topic_names)
 @output_option
 @target_options
 def describe(names: tuple[str, ...], output: str, **where: Any) -> None:
@@ -168,8 +174,8 @@ def describe(names: tuple[str, ...], output: str, **where: Any) -> None:
         topics = admin.describe_topics(names)
         resources = [ConfigResource("topic", item.name) for item in topics]
         configs = {
-            resource.name: {entry.name: entry.value for entry in entries if not entry.is_default}
-            for resource, entries in admin.describe_configs(resources).items()
+            resource.name: [entry for entry in entries if not entry.is_default]
+            for resource, entries in admin.describe_configs(resources, documentation=True).items()
         }
         led = [(item.name, part.partition) for item in topics for part in item.partitions if part.leader is not None]
         first = admin.list_offsets(dict.fromkeys(led, EARLIEST))
@@ -179,7 +185,7 @@ def describe(names: tuple[str, ...], output: str, **where: Any) -> None:
     if output == "json":
         documents = []
         for item in topics:
-            document = _topic_json(item) | {"configs": configs[item.name]}
+            document = _topic_json(item) | {"configs": {entry.name: entry.value for entry in configs[item.name]}}
             for part in document["partitions"]:
                 place = (item.name, part["partition"])
                 part |= {"log_start_offset": starts.get(place), "high_watermark": ends.get(place)}
@@ -187,9 +193,7 @@ def describe(names: tuple[str, ...], output: str, **where: Any) -> None:
         print_json(documents)
         return
     for item in topics:
-        changed = (
-            ", ".join(f"{key}={value}" for key, value in sorted(configs[item.name].items())) or "all at their defaults"
-        )
+        changed = ", ".join(_setting(entry) for entry in configs[item.name]) or "all at their defaults"
         rows = [
             (
                 part.partition, "! none" if part.leader is None else part.leader, part.leader_epoch,
@@ -220,7 +224,7 @@ def describe(names: tuple[str, ...], output: str, **where: Any) -> None:
 
 
 @topic.command("alter")
-@click.argument("name")
+@click.argument("name", shell_complete=topic_names)
 @click.option("-p", "--partitions", type=click.IntRange(1), help="The new total; it can only grow.")
 @click.option("-c", "--config", "configs", multiple=True, metavar="KEY=VALUE", help="Set a topic setting.")
 @click.option("--delete-config", "deleted", multiple=True, metavar="KEY", help="Put a setting back to its default.")
@@ -261,7 +265,9 @@ def alter(
             resource = ConfigResource("topic", name)
             before = {entry.name: entry.value for entry in admin.describe_configs([resource])[resource]}
             admin.alter_configs({resource: changes}, validate_only=dry_run)
-            document["configs"] = changes_json(changes, before)
+            idle = without_effect(admin, resource, values_set(changes))
+            warn(values_set(changes), idle)
+            document |= {"configs": changes_json(changes, before), "without_effect": idle}
             lines += changes_told(changes, before, verb)
     if output == "json":
         print_json(document)
@@ -271,7 +277,7 @@ def alter(
 
 
 @topic.command("delete")
-@click.argument("names", nargs=-1, required=True)
+@click.argument("names", nargs=-1, required=True, shell_complete=topic_names)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @dry_run_option
 @output_option
@@ -333,6 +339,10 @@ def _confirm(what: str) -> None:
     if not sys.stdin.isatty():
         raise CommandWrong(f"not deleting {what}: nobody is there to ask; say --yes to mean it")
     click.confirm(f"Delete topic {what}? It cannot be undone", abort=True, err=True)
+
+
+def _setting(entry: ConfigEntry) -> str:
+    return f"{entry.name}={entry.value}" + (" (no effect yet)" if entry.without_effect(entry.value) else "")
 
 
 def _created_json(item: CreatedTopic) -> dict[str, Any]:

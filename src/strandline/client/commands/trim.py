@@ -19,6 +19,7 @@ from strandline.client.commands.common import (
     print_table,
     target_options,
 )
+from strandline.client.commands.completion import group_names, topic_names
 from strandline.client.types import EARLIEST, LATEST
 from strandline.proto.ids import TopicPartition
 
@@ -27,12 +28,12 @@ if TYPE_CHECKING:
 
 
 @click.command("trim")
-@click.argument("name")
+@click.argument("name", shell_complete=topic_names)
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this; repeatable.")
 @click.option("--before-offset", type=click.IntRange(0), help="Delete what lies before this offset.")
 @click.option("--before", type=Moment(), help="Delete what is older: 7d (ago), 2024-05-01T12:00 (UTC), milliseconds.")
 @click.option(
-    "--committed-by", "groups", multiple=True, metavar="GROUP",
+    "--committed-by", "groups", multiple=True, metavar="GROUP", shell_complete=group_names,
     help="Delete what all these groups have committed; repeatable. What one of them has no offset of stays.",
 )  # fmt: skip
 @click.option("--everything", is_flag=True, help="Delete all records that there are now.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
+from typing import Any
 
 from strandline.client.aio.admin import Admin
 from strandline.client.config import CommonConfig, ProducerConfig
@@ -19,17 +20,18 @@ from strandline.client.copying.errors import (
 from strandline.client.copying.lease import Lease, LeaseLost
 from strandline.client.copying.plan import Round, from_notes, next_ranges, round_offsets, to_notes
 from strandline.client.copying.reading import Source, Tally, Transform
-from strandline.client.copying.target import Target, Wish, bounds, prepare_target
+from strandline.client.copying.target import Target, Wish, bounds, find_target, prepare_target
 from strandline.client.copying.writing import OutOfTurn, Writer, Written, partition_for
-from strandline.client.errors import ClientTimeout
+from strandline.client.errors import ClientTimeout, TopicReplaced
 from strandline.client.fetching import AsyncRangeReader
 from strandline.client.idempotence import SEQUENCE_MASK, SequencesBefore
 from strandline.client.sending import BatchSender
-from strandline.client.types import EARLIEST, LATEST, ConsumerRecord, TopicDescription
+from strandline.client.types import EARLIEST, LATEST, ConsumerRecord, NewTopic, TopicDescription
 from strandline.log.compression import Codec
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition
-from strandline.proto.system import SystemClock
+from strandline.proto.ports import Clock, Rng
+from strandline.proto.system import SystemClock, system_rng
 
 FETCH_BYTES = 4 << 20
 """One answer of the source; two are in memory at most."""
@@ -55,6 +57,7 @@ class Engine:
 
     Args:
         told: called with the offsets done in this run, and how many there are to do.
+        clock, rng: the world; the machine's own when left out.
     """
 
     def __init__(
@@ -70,6 +73,8 @@ class Engine:
         accept_deleted: bool,
         settings: Mapping[str, object],
         told: Callable[[int, int], None],
+        clock: Clock | None = None,
+        rng: Rng | None = None,
     ) -> None:
         if source == target:
             raise CopyRefused(f"source and target are one topic, {source}: a copy goes into another one")
@@ -85,6 +90,8 @@ class Engine:
         self._wish = wish
         self._follow = follow
         self._told = told
+        self._clock = clock or SystemClock()
+        self._world: dict[str, Any] = {"clock": self._clock, "rng": rng or system_rng()}
         self._goals: dict[int, int] = {}
         producer = ProducerConfig.of(settings)
         if producer.partitioner is not None:
@@ -97,9 +104,9 @@ class Engine:
         reading = {**common, "isolation_level": "read_committed", "max_partition_fetch_bytes": FETCH_BYTES}
         make_admin: Callable[..., Admin] = Admin
         make_reader: Callable[..., AsyncRangeReader] = AsyncRangeReader
-        self._admin = make_admin(bootstrap, **common)
-        self._reader = make_reader(bootstrap, **reading)
-        self._lease = Lease(bootstrap, group, (source, target), common)
+        self._admin = make_admin(bootstrap, **self._world, **common)
+        self._reader = make_reader(bootstrap, **self._world, **reading)
+        self._lease = Lease(bootstrap, group, (source, target), common, **self._world)
         self._source = Source(self._reader, source, transform=transform, accept_deleted=accept_deleted)
         self._described = TopicDescription(source, None, False, ())
 
@@ -116,13 +123,43 @@ class Engine:
             await self._lease.take()
             await self._see_it_through()
         finally:
-            await self._lease.close()
-            await self._reader.close()
-            await self._admin.close()
+            await self._close()
+
+    async def preview(self) -> NewTopic | None:
+        """Find what `run` would do, and change nothing: `starts` and the goals are set, as are the offsets that were
+        deleted. Returns the target that would be made, checked by the brokers; None where it is there.
+
+        Raises as `run`, as far as that shows before anything is written.
+        """
+        try:
+            [self._described] = await self._admin.describe_topics([self._source.topic])
+            self._goals = await self._source_bounds(LATEST)
+            noted = from_notes(self._group, self._source.topic, self._target, await self._lease.notes())
+            target = await find_target(self._admin, self._described, self._target, self._wish, begun=noted is not None)
+            if isinstance(target, NewTopic):
+                await self._admin.create_topics([target], validate_only=True)
+                self.ends = [0] * target.partitions
+            else:
+                self.ends = await self._target_bounds(LATEST, target.partitions)
+            positions = await self._source_bounds(EARLIEST)
+            if noted is not None and isinstance(target, Target):
+                self._check_topics(target, noted)
+                positions = dict.fromkeys(positions, 0) | {number: start for number, (start, _) in noted.ranges.items()}
+                await self._step_over_deleted(positions)
+            self.starts = positions
+            self.positions = {number: max(self._goals.get(number, 0), start) for number, start in positions.items()}
+            return target if isinstance(target, NewTopic) else None
+        finally:
+            await self._close()
+
+    async def _close(self) -> None:
+        await self._lease.close()
+        await self._reader.close()
+        await self._admin.close()
 
     async def _see_it_through(self) -> None:
         """Begin from the notes as often as a leader, or the coordinator, proves that they must be read again."""
-        clock = SystemClock()
+        clock = self._clock
         seen, since_ms = -1, 0.0
         while True:
             try:
@@ -146,6 +183,8 @@ class Engine:
         except CopyError:
             await self._lease.confirm()
             raise
+        except TopicReplaced as error:
+            raise self._replaced(error.topic) from error
 
     async def _go_on(self) -> None:
         """The round that is noted, then the next ones."""
@@ -165,8 +204,10 @@ class Engine:
         }
         before = SequencesBefore(planned.producer_id, planned.producer_epoch, sequences)
         try:
-            async with BatchSender(self._bootstrap, target.memory_bytes, self._sending, before) as sender:
-                await sender.know(self._target)
+            async with BatchSender(
+                self._bootstrap, target.memory_bytes, self._sending, before, **self._world
+            ) as sender:
+                await sender.know(self._target, planned.target_id)
                 following: Round | None = planned
                 while following is not None:
                     writer = Writer(
@@ -184,7 +225,7 @@ class Engine:
 
     async def _begin(self, target: Target) -> Round:
         """Note the first round, from where the logs begin."""
-        async with BatchSender(self._bootstrap, target.memory_bytes, self._sending) as sender:
+        async with BatchSender(self._bootstrap, target.memory_bytes, self._sending, **self._world) as sender:
             producer_id = await sender.producer_id()
         ends = await self._target_bounds(LATEST, target.partitions)
         planned = Round(
@@ -203,21 +244,36 @@ class Engine:
     def _check_topics(self, target: Target, planned: Round) -> None:
         """Whether the topics are those of the notes. Raises CopyRefused."""
         name, anew = self._target, anew_words(self._target, self._group)
-        if str(self._described.topic_id or "") != planned.source_id:
-            raise CopyRefused(f"topic {self._source.topic} is another one than when the copy was begun. {anew}")
+        self._check_source(planned)
         if target.topic_id != planned.target_id:
-            raise CopyRefused(f"topic {name} is another one than the copy has written into. {anew}")
+            raise self._replaced(name)
+        for topic, topic_id in ((self._source.topic, planned.source_id), (name, planned.target_id)):
+            if topic_id:
+                self._reader.expect(topic, topic_id)
         if target.partitions != len(planned.ends):
             raise CopyRefused(
                 f"topic {name} has {target.partitions} partitions, and had {len(planned.ends)} when the copy was "
                 f"begun: keys go to other partitions now. {anew}"
             )
 
+    def _check_source(self, planned: Round) -> None:
+        if str(self._described.topic_id or "") != planned.source_id:
+            raise self._replaced(self._source.topic)
+
+    def _replaced(self, topic: str) -> CopyRefused:
+        """The notes count records of a topic that is gone: where to go on in another one, nobody can say."""
+        which = "the copy has written into" if topic == self._target else "when the copy was begun"
+        return CopyRefused(
+            f"topic {topic} was deleted and made anew: it is another one than {which}. Nothing of it was "
+            f"{'written' if topic == self._target else 'copied'}. {anew_words(self._target, self._group)}"
+        )
+
     async def _next(self, done: Round) -> Round | None:
         """Note the next round; None: the goal is reached."""
         while True:
             if self._follow:
                 [self._described] = await self._admin.describe_topics([self._source.topic])
+                self._check_source(done)
                 self._goals = await self._source_bounds(LATEST)
             positions = {part.partition: 0 for part in self._described.partitions}  # 0: it was added since
             positions |= {number: end for number, (_, end) in done.ranges.items()}

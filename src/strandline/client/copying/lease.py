@@ -12,11 +12,13 @@ from strandline.client.groups.classic import ClassicMembership
 from strandline.client.groups.coordinator import GroupCoordinator
 from strandline.client.groups.membership import EXPELLED
 from strandline.client.session import Session
+from strandline.client.tasks import Tasks
 from strandline.client.types import OffsetAndMetadata
 from strandline.client.wire.apis import Api
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.ports import Clock, Rng
 
 INSTANCE_ID = "copy"
 """The one static member: a second one takes the first one's place, and the first one is told so (KIP-345)."""
@@ -36,8 +38,9 @@ class Lease:
     """
 
     def __init__(
-        self, bootstrap: str | Sequence[str], group: str, topics: tuple[str, ...], settings: Mapping[str, object]
-    ) -> None:
+        self, bootstrap: str | Sequence[str], group: str, topics: tuple[str, ...], settings: Mapping[str, object],
+        *, clock: Clock, rng: Rng,
+    ) -> None:  # fmt: skip
         config = ConsumerConfig.of(
             {
                 "client_id": "strandline-copy",
@@ -51,9 +54,14 @@ class Lease:
         self.group = group
         self._topics = topics
         self._timeout_ms = config.default_api_timeout_ms
-        self._session = Session(bootstrap, config)
+        self._session = Session(bootstrap, config, clock=clock, rng=rng)
+        self._session.metadata.want(topics)  # one that is made anew is to be noticed
         self._coordinator = GroupCoordinator(self._session, group, config.request_timeout_ms)
-        self._member = ClassicMembership(config, self._session, self._coordinator, self._counts, lambda: None)
+        self._broken: ClientError | None = None
+        self._tasks = Tasks(self._broke)
+        self._member = ClassicMembership(
+            config, self._session, self._coordinator, self._tasks, counts=self._counts, on_news=lambda: None
+        )
         # There is no poll: a copy lives as long as its event loop, and so its heartbeats, do.
         self._member.polling = True
 
@@ -131,8 +139,13 @@ class Lease:
                 raise LeaseLost(f"group {self.group}: {error}") from error
             raise
 
+    def _broke(self, error: ClientError) -> None:
+        self._broken = error
+
     def check(self) -> None:
-        """Raises CopyTakenOver or LeaseLost where a heartbeat has found out."""
+        """Raises CopyTakenOver or LeaseLost where a heartbeat has found out, ClientError where they have ended."""
+        if self._broken is not None:
+            raise self._broken
         if self._member.fatal is not None:
             raise CopyTakenOver(self.group) from self._member.fatal
         if self._member.needs_join or self._member.generation < 0:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
+from uuid import UUID
 
 from strandline.client.copying.errors import CopyRefused, anew_words
 from strandline.client.idempotence import SEQUENCE_MASK
@@ -87,11 +88,11 @@ def to_notes(source: str, target: str, planned: Round) -> dict[TopicPartition, O
     notes: dict[TopicPartition, OffsetAndMetadata] = {}
     for number, (start, end) in planned.ranges.items():
         text = _text(planned, topic=planned.source_id, end=end)
-        notes[TopicPartition(source, number)] = OffsetAndMetadata(start, text)
+        notes[TopicPartition(source, number)] = OffsetAndMetadata(start, text, topic_id=_id(planned.source_id))
     for number, (end, sequence) in enumerate(zip(planned.ends, planned.sequences, strict=True)):
         producer = [planned.producer_id, planned.producer_epoch]
         text = _text(planned, topic=planned.target_id, of=len(planned.ends), sequence=sequence, producer=producer)
-        notes[TopicPartition(target, number)] = OffsetAndMetadata(end, text)
+        notes[TopicPartition(target, number)] = OffsetAndMetadata(end, text, topic_id=_id(planned.target_id))
     return notes
 
 
@@ -112,6 +113,10 @@ def from_notes(group: str, source: str, target: str, notes: Mapping[TopicPartiti
             f"group {group} notes no round of a copy of {source} into {target} ({error}): its offsets were reset, a "
             f"topic was deleted, or it is another kind of group. {anew_words(target, group)}"
         ) from error
+
+
+def _id(text: str) -> UUID | None:
+    return UUID(text) if text else None
 
 
 def _text(planned: Round, **more: object) -> str:

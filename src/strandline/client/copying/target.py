@@ -60,6 +60,19 @@ async def prepare_target(admin: Admin, source: TopicDescription, name: str, wish
         CopyRefused: what is there is not what was asked for; it holds records that no copy has written; it is gone.
         KafkaError: INVALID_REPLICATION_FACTOR, INVALID_CONFIG, INVALID_PARTITIONS.
     """
+    found = await find_target(admin, source, name, wish, begun=begun)
+    if isinstance(found, Target):
+        return found
+    await _make(admin, found)
+    [told] = await admin.describe_topics([name])
+    return await _checked(admin, told, wish)
+
+
+async def find_target(
+    admin: Admin, source: TopicDescription, name: str, wish: Wish, *, begun: bool
+) -> Target | NewTopic:
+    """The target that is there, checked; or the one that is to be made. Changes nothing, and raises as
+    `prepare_target`."""
     if wish.configs.get(TIMESTAMP_TYPE, "CreateTime") != "CreateTime":
         raise CopyRefused(f"{TIMESTAMP_TYPE}={wish.configs[TIMESTAMP_TYPE]} would give the records new times")
     told = await _described(admin, name)
@@ -68,11 +81,14 @@ async def prepare_target(admin: Admin, source: TopicDescription, name: str, wish
             raise CopyRefused(
                 f"topic {name} is gone, and a part of {source.name} had been copied into it: {_anew(name)}"
             )
-        await _make(admin, source, name, wish)
-        [told] = await admin.describe_topics([name])
-    elif not begun and not wish.append:
+        return await _wanted(admin, source, name, wish)
+    if not begun and not wish.append:
         await _refuse_unless_empty(admin, told)
-    entries = await _configs(admin, name)
+    return await _checked(admin, told, wish)
+
+
+async def _checked(admin: Admin, told: TopicDescription, wish: Wish) -> Target:
+    entries = await _configs(admin, told.name)
     _compare(told, entries, wish)
     largest = int(entries[MAX_MESSAGE_BYTES].value or 0) if MAX_MESSAGE_BYTES in entries else 1 << 20
     batch_bytes = max(1, min(BATCH_BYTES, OPEN_BYTES // len(told.partitions), largest // 4))
@@ -101,14 +117,18 @@ async def _configs(admin: Admin, name: str) -> dict[str, ConfigEntry]:
         await asyncio.sleep(_NEW_TOPIC_PAUSE_S)
 
 
-async def _make(admin: Admin, source: TopicDescription, name: str, wish: Wish) -> None:
+async def _wanted(admin: Admin, source: TopicDescription, name: str, wish: Wish) -> NewTopic:
+    """The target that is to be made."""
     entries = (await _configs(admin, source.name)).values()
     own = {entry.name: entry.value for entry in entries if entry.source == TOPICS_OWN and entry.value is not None}
     own.pop(TIMESTAMP_TYPE, None)
     replicas = max((len(part.replicas) for part in source.partitions), default=1)
-    wanted = NewTopic(
+    return NewTopic(
         name, wish.partitions or len(source.partitions), wish.replication_factor or replicas, {**own, **wish.configs}
     )
+
+
+async def _make(admin: Admin, wanted: NewTopic) -> None:
     try:
         await admin.create_topics([wanted])
     except KafkaError as error:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 from strandline.client.copying.engine import Engine
 from strandline.client.copying.reading import Transform
 from strandline.client.copying.target import Wish
 from strandline.client.loop_thread import LoopThread
+from strandline.client.settings import ProducerSettings
 from strandline.proto.system import SystemClock
 
 _FAREWELL_S = 5.0
@@ -46,6 +48,22 @@ class CopyResult:
     seconds: float
     partitions: tuple[SourcePartition, ...]
     target_ends: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPreview:
+    """What a copy would do now: `records` counts offsets, of which a compacted or transactional log has fewer records;
+    `creates` says that the target would be made, with `target_partitions` and `target_configs`."""
+
+    source: str
+    target: str
+    group: str
+    creates: bool
+    target_partitions: int
+    target_configs: Mapping[str, str]
+    records: int
+    deleted: int
+    partitions: tuple[SourcePartition, ...]
 
 
 def default_group(source: str, target: str) -> str:
@@ -105,6 +123,29 @@ class TopicCopy:
             self._thread.stop(self._ended)
         return self.result()
 
+    def preview(self) -> CopyPreview:
+        """What `run` would do; nothing is changed, and `run` is not called then. Raises as `copy_topic`."""
+        try:
+            made = self._thread.wait(self._engine.preview())
+        finally:
+            self._thread.stop(self._ended)
+        engine = self._engine
+        partitions = tuple(
+            SourcePartition(number, start, engine.positions[number], engine.positions[number] - start)
+            for number, start in sorted(engine.starts.items())
+        )
+        return CopyPreview(
+            self._source,
+            self._target,
+            self._group,
+            made is not None,
+            len(engine.ends),
+            {} if made is None else made.configs,
+            sum(part.records for part in partitions),
+            engine.tally.deleted,
+            partitions,
+        )
+
     async def _run(self) -> None:
         self._task = asyncio.create_task(self._engine.run())
         await self._task
@@ -149,7 +190,7 @@ def copy_topic(
     follow: bool = False,
     append: bool = False,
     accept_deleted: bool = False,
-    **settings: object,
+    **settings: Unpack[ProducerSettings],
 ) -> CopyResult:
     """Copy every committed record of a topic into another one of the same cluster, by its key as the clients' default
     partitioner does it, with key, value, headers and timestamp: each once, and those of one source partition in their

@@ -20,6 +20,7 @@ from strandline.client.groups.protocol import (
 )
 from strandline.client.network import GROUP
 from strandline.client.session import Session
+from strandline.client.tasks import Tasks
 from strandline.client.wire.apis import Api
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
@@ -37,10 +38,10 @@ class ClassicMembership(Membership):
     """A member of a group in which one of the members, its leader, shares out."""
 
     def __init__(
-        self, config: ConsumerConfig, session: Session, coordinator: GroupCoordinator, counts: Counts,
-        on_news: Callable[[], None],
+        self, config: ConsumerConfig, session: Session, coordinator: GroupCoordinator, tasks: Tasks,
+        *, counts: Counts, on_news: Callable[[], None],
     ) -> None:  # fmt: skip
-        super().__init__(config, session, coordinator, on_news)
+        super().__init__(config, session, coordinator, tasks, on_news)
         # Only if everything on offer is cooperative (KIP-429).
         self.cooperative = all(ASSIGNORS[name].cooperative for name in config.strategies)
         self.interval_ms = config.heartbeat_interval_ms
@@ -120,9 +121,8 @@ class ClassicMembership(Membership):
                 if (await coordinator.find()).node_id != asked.node_id:
                     raise Disconnected(f"broker {asked} coordinates group {coordinator.group_id} no more")
         finally:
-            if not call.done():
-                call.cancel()
-                await asyncio.wait([call])
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)  # where it was not answered it is nobody's any more
 
     async def _ask(self, who: Identity) -> ErrorCode:
         values = {

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
 
-from strandline.client.errors import ClientTimeout, ClosedError
+from strandline.client.errors import ClientTimeout, ClosedError, TopicReplaced
 from strandline.client.network import CONTROL
 from strandline.client.session import Session
 from strandline.client.types import NodeInfo, OffsetAndMetadata
@@ -19,9 +20,8 @@ T = TypeVar("T")
 
 _GROUP = 0
 _MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
-_COMMIT_AT_MOST = 9
-_FETCH_AT_MOST = 9
-"""Version 10 names topics by id, which an offset of a deleted topic does not have."""
+BY_NAME_AT_MOST = 9
+"""The last version of OffsetCommit and OffsetFetch that names topics by their names; from 10 on they go by ids."""
 
 
 class Identity(NamedTuple):
@@ -99,7 +99,7 @@ class GroupCoordinator:
         """`attempt` until it succeeds or fails for good.
 
         Raises:
-            KafkaError: what a retry does not mend.
+            KafkaError, TopicReplaced: what a retry does not mend.
             ClientTimeout: it took longer; `last_error` says why.
         """
         clock = self._session.clock
@@ -112,7 +112,7 @@ class GroupCoordinator:
                 if not error.retriable:
                     raise
                 last: StrandlineError = error
-            except ClosedError:
+            except (ClosedError, TopicReplaced):
                 raise
             except StrandlineError as error:
                 last = error
@@ -125,14 +125,19 @@ class GroupCoordinator:
     # -- offsets ----------------------------------------------------------------------------------------------------
 
     async def commit(self, who: Identity, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """One OffsetCommit.
+        """One OffsetCommit: by the ids of the topics, where they are known and the broker takes them.
 
         Raises:
+            TopicReplaced: an offset is one of a topic that has gone.
             KafkaError: the first error of a partition; the retriable ones may be sent again.
         """
-        topics: dict[str, list[dict[str, Any]]] = {}
+        ids = self._ids(item.topic for item in offsets)
+        topics: dict[tuple[str, UUID | None], list[dict[str, Any]]] = {}
         for item, offset in offsets.items():
-            topics.setdefault(item.topic, []).append(
+            known = ids[item.topic]
+            if offset.topic_id is not None and known is not None and known != offset.topic_id:
+                raise TopicReplaced(item.topic, str(offset.topic_id), str(known))
+            topics.setdefault((item.topic, offset.topic_id or known), []).append(
                 {
                     "partition_index": item.partition,
                     "committed_offset": offset.offset,
@@ -145,40 +150,71 @@ class GroupCoordinator:
             "generation_id_or_member_epoch": who.generation,
             "member_id": who.member_id,
             "group_instance_id": who.instance_id,
-            "topics": [{"name": name, "partitions": parts} for name, parts in topics.items()],
+            "topics": [
+                {"name": name, "topic_id": topic_id, "partitions": parts} for (name, topic_id), parts in topics.items()
+            ],
         }
-        answer = await self.call(Api.OFFSET_COMMIT, values, at_most=_COMMIT_AT_MOST)
+        at_most = BY_NAME_AT_MOST if any(topic_id is None for _, topic_id in topics) else None
+        answer = await self.call(Api.OFFSET_COMMIT, values, at_most=at_most)
+        names = {topic_id: name for name, topic_id in topics}
         for topic in answer.topics:
+            name = names.get(topic.topic_id) if hasattr(topic, "topic_id") else topic.name
             for told in topic.partitions:
-                self.check(told.error_code, partition=f"{topic.name}-{told.partition_index}")
+                item = TopicPartition(str(name), told.partition_index)
+                gone = self._session.metadata.absence(item) if told.error_code.refresh_metadata else None
+                if gone is not None:
+                    raise gone
+                self._check_topic(told.error_code, item)
 
     async def committed(
         self, partitions: Iterable[TopicPartition] | None, *, stable: bool = True
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """One OffsetFetch: what is committed, of these partitions or (None) of all that have something.
+        """One OffsetFetch: what is committed, of these partitions or (None) of all that have something; with the id of
+        the topic that it was asked for, where that is known.
 
         Raises:
-            KafkaError: UNSTABLE_OFFSET_COMMIT while a transaction is open (`stable`), and what the coordinator says.
+            KafkaError: UNSTABLE_OFFSET_COMMIT while a transaction is open (`stable`), UNKNOWN_TOPIC_ID where this
+                client and the coordinator know different topics by one name, and what the coordinator says.
         """
         wanted: list[dict[str, Any]] | None = None
+        ids: dict[str, UUID | None] = {}
         if partitions is not None:
             numbers: dict[str, list[int]] = {}
             for item in partitions:
                 numbers.setdefault(item.topic, []).append(item.partition)
-            wanted = [{"name": name, "partition_indexes": tuple(parts)} for name, parts in numbers.items()]
+            ids = self._ids(numbers)
+            wanted = [
+                {"name": name, "topic_id": ids[name], "partition_indexes": tuple(parts)}
+                for name, parts in numbers.items()
+            ]
             if not wanted:
                 return {}
         group = {"group_id": self.group_id, "topics": wanted}
         values = {**group, "groups": [group], "require_stable": stable}
-        answer = await self.call(Api.OFFSET_FETCH, values, at_most=_FETCH_AT_MOST)
+        at_most = BY_NAME_AT_MOST if wanted is None or None in ids.values() else None
+        answer = await self.call(Api.OFFSET_FETCH, values, at_most=at_most)
         told = answer.groups[0] if hasattr(answer, "groups") else answer
         self.check(told.error_code)
+        names = {topic_id: name for name, topic_id in ids.items()}
         found: dict[TopicPartition, OffsetAndMetadata] = {}
         for topic in told.topics:
+            name = names.get(topic.topic_id) if hasattr(topic, "topic_id") else topic.name
             for part in topic.partitions:
-                item = TopicPartition(topic.name, part.partition_index)
-                self.check(part.error_code, partition=str(item))
+                item = TopicPartition(str(name), part.partition_index)
+                self._check_topic(part.error_code, item)
                 if part.committed_offset >= 0:
                     epoch = getattr(part, "committed_leader_epoch", -1)
-                    found[item] = OffsetAndMetadata(part.committed_offset, part.metadata or "", epoch)
+                    text = part.metadata or ""
+                    found[item] = OffsetAndMetadata(part.committed_offset, text, epoch, ids.get(item.topic))
         return found
+
+    def _ids(self, names: Iterable[str]) -> dict[str, UUID | None]:
+        """Of topics, as far as this client knows them."""
+        metadata = self._session.metadata
+        return {name: metadata.topic_id(name) if metadata.is_known(name) else None for name in names}
+
+    def _check_topic(self, code: ErrorCode, partition: TopicPartition) -> None:
+        """A topic that the coordinator does not know may be new, or gone: metadata tell which, soon."""
+        if code.refresh_metadata:
+            self._session.metadata.request_update()
+        self.check(code, partition=partition)

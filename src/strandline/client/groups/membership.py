@@ -7,14 +7,17 @@ Heartbeats are a task of their own and go on while the caller handles records. A
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from strandline.client import logs
 from strandline.client.config import ConsumerConfig
 from strandline.client.errors import ClosedError, MembershipLost
 from strandline.client.groups.coordinator import GroupCoordinator, Identity
 from strandline.client.session import Session
+from strandline.client.tasks import Tasks
 from strandline.client.wire.apis import Api
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError, StrandlineError
@@ -42,8 +45,9 @@ class Membership(ABC):
     """How long a heartbeat is waited for."""
 
     def __init__(
-        self, config: ConsumerConfig, session: Session, coordinator: GroupCoordinator, on_news: Callable[[], None]
-    ) -> None:
+        self, config: ConsumerConfig, session: Session, coordinator: GroupCoordinator, tasks: Tasks,
+        on_news: Callable[[], None],
+    ) -> None:  # fmt: skip
         self.member_id = ""
         self.generation = -1
         self.needs_join = False
@@ -60,6 +64,7 @@ class Membership(ABC):
         self._clock = session.clock
         self._session = session
         self._coordinator = coordinator
+        self._tasks = tasks
         self._on_news = on_news
         self._polled_ms = self._clock.monotonic_ms()
         self._beating: asyncio.Task[None] | None = None
@@ -72,6 +77,12 @@ class Membership(ABC):
     def polled(self) -> None:
         """The caller is alive."""
         self._polled_ms = self._clock.monotonic_ms()
+
+    @property
+    def is_polled(self) -> bool:
+        """The caller polls, or did within `max.poll.interval.ms`."""
+        idle_ms = self._clock.monotonic_ms() - self._polled_ms
+        return self.polling or self.touched or idle_ms <= self._config.max_poll_interval_ms
 
     # -- joining ----------------------------------------------------------------------------------------------------
 
@@ -98,6 +109,7 @@ class Membership(ABC):
                     self.last_error = error
                     if not error.retriable:
                         raise
+                    logs.group.info("group %s: joining it failed, tried again: %s", self._coordinator.group_id, error)
                 except (ProtocolError, ClosedError):
                     raise
                 except StrandlineError as error:
@@ -120,7 +132,8 @@ class Membership(ABC):
 
     def _keep_beating(self) -> None:
         if self._beating is None:
-            self._beating = asyncio.get_running_loop().create_task(self._beat_on())
+            group = self._coordinator.group_id
+            self._beating = self._tasks.spawn(f"the heartbeats of group {group}", self._beat_on())
 
     async def _beat_on(self) -> None:
         failures = 0
@@ -144,10 +157,12 @@ class Membership(ABC):
             except StrandlineError as error:
                 self.last_error = error
                 failures += 1
+                level = logging.INFO if failures == 1 else logging.DEBUG
+                logs.group.log(level, "group %s: a heartbeat failed: %s", self._coordinator.group_id, error)
 
     def _poll_left_ms(self) -> float:
-        """How long until the caller has not polled for too long."""
-        if self.polling or self.generation < 0:
+        """How long until the caller has not polled for too long. While a join is out there is nothing to leave."""
+        if self.polling or self.joining or self.generation < 0:
             return float("inf")
         return max(self._polled_ms + self._config.max_poll_interval_ms - self._clock.monotonic_ms(), 0.0)
 
@@ -180,6 +195,7 @@ class Membership(ABC):
 
     def expelled(self, error: StrandlineError) -> None:
         """The group goes on without this member; the next poll says so to the listeners and joins anew."""
+        logs.group.warning("group %s: this consumer is no member any more: %s", self._coordinator.group_id, error)
         self._end(error)
         self.needs_join = True
         self.lost = self.last_error = error
@@ -187,6 +203,7 @@ class Membership(ABC):
 
     def fail(self, error: StrandlineError) -> None:
         """Nothing this consumer can do will make it a member again."""
+        logs.group.error("group %s: this consumer cannot go on: %s", self._coordinator.group_id, error)
         self.fatal = self.last_error = error
         self.generation = -1
         self._on_news()

@@ -15,6 +15,7 @@ from strandline.client.errors import ClientError
 from strandline.client.groups.coordinator import GroupCoordinator, Identity
 from strandline.client.groups.membership import Membership
 from strandline.client.session import Session
+from strandline.client.tasks import Tasks
 from strandline.client.wire.apis import Api
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import StrandlineError
@@ -38,10 +39,10 @@ class ConsumerMembership(Membership):
     cooperative = True
 
     def __init__(
-        self, config: ConsumerConfig, session: Session, coordinator: GroupCoordinator,
-        owned: Callable[[], Sequence[TopicPartition]], on_news: Callable[[], None],
+        self, config: ConsumerConfig, session: Session, coordinator: GroupCoordinator, tasks: Tasks,
+        *, owned: Callable[[], Sequence[TopicPartition]], on_news: Callable[[], None],
     ) -> None:  # fmt: skip
-        super().__init__(config, session, coordinator, on_news)
+        super().__init__(config, session, coordinator, tasks, on_news)
         self.member_id = str(UUID(int=session.rng.getrandbits(128), version=4))
         self.interval_ms = config.heartbeat_interval_ms  # until the coordinator says another
         self.answer_ms = min(config.request_timeout_ms, ANSWER_MS)
@@ -50,6 +51,8 @@ class ConsumerMembership(Membership):
         self._known = False
         """The coordinator may count this member in: it was asked to, and has not been told otherwise."""
         self._assigned: Assigned = frozenset()
+        self._ids: dict[TopicPartition, UUID] = {}
+        """By which id each partition was given: a topic that is made anew has been given to nobody yet."""
 
     async def _join_once(
         self, topics: tuple[str, ...], owned: tuple[TopicPartition, ...]
@@ -67,12 +70,12 @@ class ConsumerMembership(Membership):
         return await self._named(self._assigned)
 
     async def _heartbeat(self, epoch: int, owned: Iterable[TopicPartition]) -> Any:
-        config, topics = self._config, self._session.metadata.topics
+        config = self._config
         numbers: dict[UUID, list[int]] = {}
         for item in owned:
-            view = topics.get(item.topic)
-            if view is not None and view.topic_id is not None:
-                numbers.setdefault(view.topic_id, []).append(item.partition)
+            topic_id = self._ids.get(item)
+            if topic_id is not None:
+                numbers.setdefault(topic_id, []).append(item.partition)
         values = {
             "group_id": self._coordinator.group_id,
             "member_id": self.member_id,
@@ -102,12 +105,13 @@ class ConsumerMembership(Membership):
         if any(metadata.topic_name(topic_id) is None for topic_id in ids):
             await metadata.update(self._config.request_timeout_ms)
         names = {topic_id: metadata.topic_name(topic_id) for topic_id in ids}
-        found = []
+        found: dict[TopicPartition, UUID] = {}
         for topic_id, number in sorted(assigned):
             name = names[topic_id]
             if name is None:
                 raise ClientError(f"group {self._coordinator.group_id}: there is no topic with the id {topic_id}")
-            found.append(TopicPartition(name, number))
+            found[TopicPartition(name, number)] = topic_id
+        self._ids = found
         return tuple(found)
 
     async def _ask(self, who: Identity) -> ErrorCode:

@@ -16,18 +16,26 @@ class Progress:
     - `committed` is what the coordinator has acknowledged since the partition was taken up.
     - `_one` is the record that an iteration has handed out last, `_before` the one before it, which is done: written by
       the iterating thread alone, record by record, and so nothing but two names.
+    - A tenure lasts from when a partition is taken up until it is given up. Each has a number of its own: between two
+      there may have been another reader, with commits of its own.
     """
 
     def __init__(self) -> None:
         self._handed: dict[TopicPartition, OffsetAndMetadata] = {}
         self._done: dict[TopicPartition, OffsetAndMetadata] = {}
         self._committed: dict[TopicPartition, int] = {}
+        self._own: dict[TopicPartition, None] = {}
+        """Of `_committed`: what was not found, but committed here."""
+        self._tenures: dict[TopicPartition, int] = {}
+        self._last_tenure = 0
         self._before: ConsumerRecord | None = None
         self._one: ConsumerRecord | None = None
 
     def step(self, record: ConsumerRecord) -> None:
         """An iteration hands this out: the one before is done."""
         one = self._one
+        if one is record:
+            return  # the caller was interrupted just when it was to get it
         if one is None:
             self.finish()
         else:
@@ -36,6 +44,11 @@ class Progress:
                 self._done[TopicPartition(before.topic, before.partition)] = _behind(before)
             self._before = one
         self._one = record
+
+    @property
+    def handed_last(self) -> ConsumerRecord | None:
+        """What an iteration handed out last, and nothing was done with it since."""
+        return self._one
 
     def _settle(self) -> None:
         """Write down where the iteration stands."""
@@ -59,6 +72,12 @@ class Progress:
         self._done.update(self._handed)
         self._handed.clear()
 
+    def declare(self, partition: TopicPartition, offset: OffsetAndMetadata) -> None:
+        """The caller commits this by name: it counts as what is done, until more is."""
+        self._settle()
+        if partition in self._tenures:
+            self._done[partition] = offset
+
     def reach(self, partition: TopicPartition, offset: int) -> None:
         """Everything before `offset` is done, whether there were records or none."""
         known = self._done.get(partition)
@@ -73,19 +92,37 @@ class Progress:
         if offset is not None:
             self._done[partition] = OffsetAndMetadata(offset)
 
+    def take_up(self, partition: TopicPartition) -> None:
+        """A tenure begins, unless one lasts."""
+        if partition not in self._tenures:
+            self._last_tenure += 1
+            self._tenures[partition] = self._last_tenure
+
     def start(self, partition: TopicPartition, committed: OffsetAndMetadata | None) -> None:
-        """A partition is taken up."""
-        self.forget([partition])
+        """What the group has committed of a partition is known: nothing of it was handed out yet."""
+        self._clear([partition])
+        self.take_up(partition)
         if committed is not None:
             self._committed[partition] = committed.offset
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Partitions are given up; what of them is not committed comes again elsewhere."""
+        gone = list(partitions)
+        self._clear(gone)
+        for item in gone:
+            self._tenures.pop(item, None)
+
+    def _clear(self, partitions: Iterable[TopicPartition]) -> None:
         self._settle()
         for item in partitions:
             self._handed.pop(item, None)
             self._done.pop(item, None)
             self._committed.pop(item, None)
+            self._own.pop(item, None)
+
+    def tenures(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Of these partitions, those that are held: their tenures."""
+        return {item: self._tenures[item] for item in partitions if item in self._tenures}
 
     def to_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """What is done and not committed yet."""
@@ -98,6 +135,15 @@ class Progress:
     def was_committed(self, partition: TopicPartition, offset: int) -> None:
         """The coordinator has it."""
         self._committed[partition] = offset
+        self._own[partition] = None
+
+    def known_committed(self, *, found_too: bool) -> dict[TopicPartition, int]:
+        """What the coordinator has of the partitions that are held: committed here, or (`found_too`) found there."""
+        return {
+            item: offset
+            for item, offset in self._committed.items()
+            if item in self._tenures and (found_too or item in self._own)
+        }
 
 
 def _behind(record: ConsumerRecord) -> OffsetAndMetadata:

@@ -1,4 +1,4 @@
-"""A consumer's life in its group: rebalances between polls, commits in order, topics that come and grow.
+"""A consumer's life in its group: rebalances between polls, topics that come and grow.
 
 Everything that takes partitions away or gives them happens inside `step`, which `poll` calls: while a caller handles
 records, nothing is taken from him except by the coordinator itself, and then his commits are refused.
@@ -7,45 +7,33 @@ records, nothing is taken from him except by the coordinator itself, and then hi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from functools import partial
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+from uuid import UUID
 
+from strandline.client import logs
 from strandline.client.config import ConsumerConfig
-from strandline.client.errors import ClientError, CommitFailed
+from strandline.client.errors import ClientError
 from strandline.client.groups.classic import ClassicMembership
-from strandline.client.groups.coordinator import GroupCoordinator, Identity
+from strandline.client.groups.commits import OVER, PARTING_COMMIT_MS, Commits
+from strandline.client.groups.coordinator import GroupCoordinator
 from strandline.client.groups.listening import ConsumerState, Invoke, Listener, Subscribed, invoke
 from strandline.client.groups.membership import EXPELLED, Membership
 from strandline.client.groups.modern import ConsumerMembership
-from strandline.client.groups.progress import Progress
+from strandline.client.metadata import Metadata
 from strandline.client.session import Session
+from strandline.client.tasks import Tasks
 from strandline.client.types import OffsetAndMetadata
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
 
 Given = tuple[TopicPartition, ...]
-Offsets = Mapping[TopicPartition, OffsetAndMetadata]
-CommitDone = Callable[[Offsets, StrandlineError | None], object]
-"""Told what became of an asynchronous commit: the offsets, and the error if there was one."""
+Placed = Mapping[TopicPartition, OffsetAndMetadata | None]
+"""What is committed of partitions whose topic is known; None: nothing."""
 
 _MISSING_TOPIC_MS = 1_000
 """How often a subscribed topic that does not exist yet is looked for, where metadata.max.age.ms is longer."""
-_PARTING_COMMIT_MS = 10_000
-"""How long a commit before partitions are given up may take: others wait for them."""
-
-_OVER = {
-    ErrorCode.UNKNOWN_MEMBER_ID: "this consumer is no member any more: it was silent for too long, or left",
-    ErrorCode.ILLEGAL_GENERATION: "the group has rebalanced without this consumer",
-    ErrorCode.FENCED_MEMBER_EPOCH: "the group has gone on without this consumer",
-    ErrorCode.STALE_MEMBER_EPOCH: "the group has gone on; poll, then commit what is still assigned",
-    ErrorCode.REBALANCE_IN_PROGRESS: "the group is rebalancing; poll, then commit what is still assigned",
-    ErrorCode.FENCED_INSTANCE_ID: "another consumer runs under this name (group.instance.id)",
-}
-_FROM_OUTSIDE = (
-    "the group has members, and they alone commit: partitions that are assigned by name need a group of their own"
-)
 
 
 class Holder(Protocol):
@@ -54,8 +42,11 @@ class Holder(Protocol):
     def assignment(self) -> list[TopicPartition]:
         """What it holds."""
 
-    def take_up(self, partitions: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
-        """Read these too, from there, or where `auto.offset.reset` says."""
+    def topic_id(self, partition: TopicPartition) -> UUID | None:
+        """Of the topic that it reads as this partition; None: not known."""
+
+    def take_up(self, partitions: Iterable[TopicPartition], placed: Placed) -> None:
+        """Read these too: from there, or where `auto.offset.reset` says; what is not placed yet is to be looked up."""
 
     def give_up(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these no more, and drop what was fetched of them."""
@@ -67,30 +58,39 @@ class Holder(Protocol):
 class GroupSession:
     """The group's side of one consumer. Runs on one event loop."""
 
-    def __init__(self, config: ConsumerConfig, session: Session, holder: Holder) -> None:
+    def __init__(self, config: ConsumerConfig, session: Session, holder: Holder, tasks: Tasks) -> None:
         assert config.group_id is not None
-        self.progress = Progress()
         self.subscribed: Subscribed | None = None
         self.invoke: Invoke = invoke
         self.coordinator = GroupCoordinator(session, config.group_id, config.request_timeout_ms)
         self.member: Membership
         if config.group_protocol == "consumer":
-            self.member = ConsumerMembership(config, session, self.coordinator, holder.assignment, holder.news)
+            self.member = ConsumerMembership(
+                config, session, self.coordinator, tasks, owned=holder.assignment, on_news=holder.news
+            )
         else:
-            self.member = ClassicMembership(config, session, self.coordinator, self._counts, holder.news)
+            self.member = ClassicMembership(
+                config, session, self.coordinator, tasks, counts=self._counts, on_news=holder.news
+            )
+        self.commits = Commits(
+            config, session.metadata, self.coordinator, self.member,
+            holder=holder, subscribed=lambda: self.subscribed is not None, on_callback_error=self._callback_failed,
+        )  # fmt: skip
+        self.progress = self.commits.progress
+        self.callback_error: ClientError | None = None
+        """What a callback of `commit_async` raised, for the next poll."""
         self._config = config
         self._session = session
         self._holder = holder
-        self._joining: asyncio.Task[tuple[Given, Offsets]] | None = None
+        self._tasks = tasks
+        self._joining: asyncio.Task[tuple[Given, Placed]] | None = None
         self._untold: list[TopicPartition] = []
         """Taken up, and `on_assigned` was not told yet, or was cut short."""
-        self._committing = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._commits: set[asyncio.Task[None]] = set()
         self._started = False
         self._stepping = False
         self._taking = False
         self._counts_seen: dict[str, int] = {}
+        self._said_missing: frozenset[str] = frozenset()
 
     @property
     def state(self) -> ConsumerState:
@@ -110,6 +110,9 @@ class GroupSession:
             waits_for = f"no topic matches {wanted.unmatched!r}; looked for every {age_ms} ms (metadata.max.age.ms)"
         else:
             name = "stable"
+            if missing := self._missing:
+                names = ", ".join(map(repr, missing))
+                waits_for = f"there is no topic {names}; looked for every {_MISSING_TOPIC_MS} ms"
         return ConsumerState(name, member.generation, member.member_id, member.last_error, waits_for)
 
     @property
@@ -131,10 +134,17 @@ class GroupSession:
         """Begin what goes on beside the polls: automatic commits, and the look-out for topics. Once."""
         if not self._started:
             self._started = True
-            self._session.metadata.subscribe(self._look_at_counts)
+            self._session.metadata.subscribe(self._look_at_metadata)
+            group = f"of group {self.coordinator.group_id}"
             if self._config.enable_auto_commit:
-                self._spawn(self._auto_commit(), self._tasks)
-            self._spawn(self._watch_topics(), self._tasks)
+                self._tasks.spawn(f"the automatic commits {group}", self.commits.commit_now_and_then())
+            self._tasks.spawn(f"the renewal of commits {group}", self.commits.renew_now_and_then())
+            self._tasks.spawn(f"the look-out for topics {group}", self._watch_topics())
+
+    def _callback_failed(self, error: Exception) -> None:
+        self.callback_error = self.member.last_error = ClientError(f"a callback failed: {error!r}")
+        self.callback_error.__cause__ = error
+        self._holder.news()
 
     def subscribe(self, wanted: Subscribed) -> None:
         """Read what the group gives of these topics from the next poll on."""
@@ -183,7 +193,7 @@ class GroupSession:
     async def _begin(self, wanted: Subscribed) -> None:
         """Under the eager protocol everything is given up before the join; under the cooperative one nothing."""
         owned = tuple(self._holder.assignment())
-        await self._commit_parting()
+        await self.commits.commit_parting()
         if not self.member.cooperative:
             await self._take_away(wanted.on_revoked)
             if self.subscribed is not wanted:
@@ -191,19 +201,18 @@ class GroupSession:
         self._joining = asyncio.get_running_loop().create_task(self._join(wanted, owned))
         self._joining.add_done_callback(lambda _: self._holder.news())
 
-    async def _join(self, wanted: Subscribed, owned: tuple[TopicPartition, ...]) -> tuple[Given, Offsets]:
+    async def _join(self, wanted: Subscribed, owned: tuple[TopicPartition, ...]) -> tuple[Given, Placed]:
         if wanted.unmatched is not None:
             await self.coordinator.retrying(self._refresh, self._config.default_api_timeout_ms)
         self._session.metadata.set_wanted(wanted.topics)
         given = await self.member.join(wanted.topics, owned)
         kept = frozenset(owned if self.member.cooperative else ())
         new = [item for item in given if item not in kept]
-        committed = await self.coordinator.retrying(
-            lambda: self.coordinator.committed(new), self._config.default_api_timeout_ms
-        )
-        return given, committed
+        if not all(self._session.metadata.is_known(item.topic) for item in new):
+            await self._session.metadata.update(self._config.default_api_timeout_ms)
+        return given, await self.commits.stored(new, self._config.default_api_timeout_ms)
 
-    def _outcome(self, done: asyncio.Task[tuple[Given, Offsets]]) -> tuple[Given, Offsets] | None:
+    def _outcome(self, done: asyncio.Task[tuple[Given, Placed]]) -> tuple[Given, Placed] | None:
         """What the join has told; None when the coordinator counts this member out. Raises what poll is to raise."""
         try:
             return done.result()
@@ -214,7 +223,7 @@ class GroupSession:
                 return None
             self.member.needs_join = True
             if error.code is ErrorCode.FENCED_INSTANCE_ID:
-                self.member.fail(KafkaError(error.code, _OVER[error.code]))
+                self.member.fail(KafkaError(error.code, OVER[error.code]))
                 return None
             raise
         except BaseException:
@@ -222,27 +231,33 @@ class GroupSession:
             self.member.needs_join = True
             raise
 
-    async def _complete(self, wanted: Subscribed, done: asyncio.Task[tuple[Given, Offsets]]) -> None:
+    async def _complete(self, wanted: Subscribed, done: asyncio.Task[tuple[Given, Placed]]) -> None:
         """Until the listeners have been told `_joining` stays: a poll that is cancelled in here is followed by one that
         goes on with it. A listener that raises has been told; partitions go and come all the same."""
         outcome = self._outcome(done)
         if outcome is None:
             return
-        given, committed = outcome
+        given, placed = outcome
         failures: list[Exception] = []
         held = self._holder.assignment()
         gone = [item for item in held if item not in given]
         if gone:
-            await self._commit_parting()
+            await self.commits.commit_parting()
             await self._tell_all(wanted.on_revoked, gone, failures)
             if self._joining is not done:
                 return  # the listener has unsubscribed
             self._forget(gone)
             self.member.needs_join = True  # so that the others get them (KIP-429)
-        new = {item: committed.get(item) for item in given if item not in held}
-        for item, offset in new.items():
-            self.progress.start(item, offset)
-        self._holder.take_up(new)
+        new = [item for item in given if item not in held]
+        if new:
+            member = self.member
+            logs.group.info(
+                "group %s: member %s reads %s from now on (generation %s)",
+                self.coordinator.group_id, member.member_id, _listed(new), member.generation,
+            )  # fmt: skip
+        for item in new:
+            self.progress.take_up(item)
+        self._holder.take_up(new, {item: placed[item] for item in new if item in placed})
         self._untold += new
         self._counts_seen = dict(self.member.group_topics)
         await self._tell_all(wanted.on_assigned, list(self._untold), failures)
@@ -275,6 +290,8 @@ class GroupSession:
             raise failures[0]
 
     def _forget(self, partitions: list[TopicPartition]) -> None:
+        if partitions:
+            logs.group.info("group %s: %s is given up", self.coordinator.group_id, _listed(partitions))
         self.progress.forget(partitions)
         self._holder.give_up(partitions)
         self._untold = [item for item in self._untold if item not in partitions]
@@ -289,111 +306,6 @@ class GroupSession:
             joining.cancel()
             await asyncio.gather(joining, return_exceptions=True)
 
-    # -- commits ----------------------------------------------------------------------------------------------------
-
-    async def commit(self, offsets: Offsets | None, timeout_ms: float) -> Offsets:
-        """Commit these, or (None) everything that was handed out; one commit after the other.
-
-        Raises:
-            CommitFailed: the group has moved on.
-            KafkaError, ClientTimeout.
-        """
-        async with self._committing:
-            if offsets is None:
-                self.progress.finish()
-                offsets = self.progress.to_commit()
-            if offsets or self.member.lost is not None:
-                await self._send(self._signature(), offsets, timeout_ms)
-            return offsets
-
-    def commit_later(self, offsets: Offsets | None, done: CommitDone | None) -> None:
-        """As `commit`, beside everything else; `done` is told how it went. In the order of the calls."""
-        if offsets is None:
-            self.progress.finish()
-            offsets = self.progress.to_commit()
-        # As whom it is at this moment: behind other commits its turn may come in another generation, when what it is
-        # about is read by another member, whose commits it would take back.
-        who = None if self.subscribed is None else self.member.identity
-        self._spawn(self._commit_later(who, dict(offsets), done), self._commits)
-
-    async def _commit_later(self, who: Identity | None, offsets: Offsets, done: CommitDone | None) -> None:
-        failed: StrandlineError | None = None
-        try:
-            async with self._committing:
-                if offsets:
-                    signed = Identity() if who is None else self._member_only(who)
-                    await self._send(signed, offsets, self._config.default_api_timeout_ms)
-        except StrandlineError as error:
-            failed = self.member.last_error = error
-        if done is not None:
-            done(offsets, failed)
-
-    def _signature(self) -> Identity:
-        """As whom to commit: a subscriber that is no member commits nothing, for nobody could fence it."""
-        if self.subscribed is None:
-            return Identity()
-        return self._member_only(self.member.identity)
-
-    def _member_only(self, who: Identity) -> Identity:
-        if who.generation < 0:
-            code = ErrorCode.UNKNOWN_MEMBER_ID
-            raise CommitFailed(self.coordinator.group_id, code, _OVER[code])
-        return who
-
-    async def _send(self, who: Identity, offsets: Offsets, timeout_ms: float) -> None:
-        coordinator = self.coordinator
-        try:
-            await coordinator.retrying(lambda: self._commit_as(who, offsets), timeout_ms)
-        except KafkaError as error:
-            why = _OVER.get(error.code)
-            if why is None:
-                raise
-            if self.subscribed is None:
-                why = _FROM_OUTSIDE
-            elif error.code in EXPELLED and who == self.member.identity and not self.member.joining:
-                self.member.expelled(error)
-            elif error.code is ErrorCode.REBALANCE_IN_PROGRESS and not self.member.joining:
-                self.member.needs_join = True
-            raise CommitFailed(coordinator.group_id, error.code, why) from error
-        for item, offset in offsets.items():
-            self.progress.was_committed(item, offset.offset)
-
-    async def _commit_as(self, who: Identity, offsets: Offsets) -> None:
-        """A member of the consumer protocol comes to a new epoch between two polls, and commits with that what is its
-        own still. It hears of it by a heartbeat, perhaps later than the coordinator does."""
-        member = self.member
-        moves = self._config.group_protocol == "consumer" and min(who.generation, member.generation) >= 0
-        if moves and offsets.keys() <= set(self._holder.assignment()):
-            who = member.identity
-        try:
-            await self.coordinator.commit(who, offsets)
-        except KafkaError as error:
-            if error.code is ErrorCode.STALE_MEMBER_EPOCH and who == member.identity:
-                raise ClientError("the coordinator knows a newer epoch of this member") from error
-            raise
-
-    async def _commit_parting(self) -> None:
-        """What is done, before partitions go; what cannot be committed comes again."""
-        if self._config.enable_auto_commit:
-            await self.commit_done(_PARTING_COMMIT_MS)
-
-    async def commit_done(self, timeout_ms: float) -> None:
-        """Commit what is done; an error is kept in `state` and the offsets for the next time."""
-        try:
-            async with self._committing:
-                offsets = self.progress.to_commit()
-                if offsets:
-                    await self._send(self._signature(), offsets, timeout_ms)
-        except StrandlineError as error:
-            self.member.last_error = error
-
-    async def _auto_commit(self) -> None:
-        interval_ms = self._config.auto_commit_interval_ms
-        while True:
-            await asyncio.sleep(interval_ms / 1000)
-            if self.subscribed is None or (self.member.generation >= 0 and not self.member.joining):
-                await self.commit_done(max(interval_ms, 1_000))
-
     # -- topics -----------------------------------------------------------------------------------------------------
 
     async def _refresh(self) -> bool:
@@ -405,7 +317,7 @@ class GroupSession:
         age_ms = self._config.metadata_max_age_ms
         while True:
             metadata, wanted = self._session.metadata, self.subscribed
-            missing = wanted is not None and any(name not in metadata.topics for name in wanted.topics)
+            missing = wanted is not None and not all(metadata.is_known(name) for name in wanted.topics)
             await asyncio.sleep((min(age_ms, _MISSING_TOPIC_MS) if missing else age_ms) / 1000)
             try:
                 if self._joining is None and await self._refresh():
@@ -416,12 +328,37 @@ class GroupSession:
             if missing:
                 metadata.request_update()
 
+    def _look_at_metadata(self) -> None:
+        """A fetch of metadata has ended."""
+        self._say_what_is_missing()
+        self._look_at_counts()
+
+    @property
+    def _missing(self) -> list[str]:
+        """The topics subscribed to by name that do not exist, as the brokers say."""
+        if self.subscribed is None:
+            return []
+        unknown = self._session.metadata.unknown_since_ms
+        before_ms = self._session.clock.monotonic_ms() - _MISSING_TOPIC_MS  # not one that was made a moment ago
+        return [name for name in self.subscribed.topics if unknown.get(name, before_ms + 1) <= before_ms]
+
+    def _say_what_is_missing(self) -> None:
+        """Once, until it has been there."""
+        missing = self._missing
+        for name in missing:
+            if name not in self._said_missing:
+                logs.group.warning(
+                    "group %s: topic %r does not exist, and is looked for; create it with: strandline topic create %s",
+                    self.coordinator.group_id, name, name,
+                )  # fmt: skip
+        self._said_missing = frozenset(missing)
+
     def _look_at_counts(self) -> None:
         """The leader shares out anew when topics that it shared out have grown, come or gone."""
         if self._joining is not None or not self._counts_seen or self.member.generation < 0:
             return
-        topics = self._session.metadata.topics
-        now = {name: topics[name].partition_count if name in topics else 0 for name in self._counts_seen}
+        metadata = self._session.metadata
+        now = {name: self._count_of(metadata, name) for name in self._counts_seen}
         if now != self._counts_seen:
             self._counts_seen = now
             self.member.needs_join = True
@@ -433,7 +370,11 @@ class GroupSession:
         metadata = self._session.metadata
         metadata.want(names)
         await metadata.update(self._config.request_timeout_ms)
-        return {name: metadata.topics[name].partition_count for name in names if name in metadata.topics}
+        return {name: self._count_of(metadata, name) for name in names if metadata.is_known(name)}
+
+    @staticmethod
+    def _count_of(metadata: Metadata, name: str) -> int:
+        return metadata.topics[name].partition_count if metadata.is_known(name) else 0
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
@@ -443,7 +384,7 @@ class GroupSession:
         if wanted is None:
             return
         await self._drop_join()
-        await self._commit_parting()
+        await self.commits.commit_parting()
         try:
             await self._take_away(wanted.on_revoked if self.member.generation >= 0 else wanted.on_lost)
         finally:
@@ -454,27 +395,17 @@ class GroupSession:
             self.member.lost = None
 
     async def close(self) -> None:
-        """Leave and stop; commits that are under way are waited for."""
+        """Leave and stop; commits that are under way are waited for. The tasks are their owner's to end."""
         try:
             if self.subscribed is None and self._config.enable_auto_commit:
-                await self.commit_done(_PARTING_COMMIT_MS)
-            if self._commits:
-                await asyncio.wait(list(self._commits), timeout=_PARTING_COMMIT_MS / 1000)
+                await self.commits.commit_done(PARTING_COMMIT_MS)
+            await self.commits.finish()
+            if self._started:
+                await self.commits.renew_at_close()
             await self.unsubscribe()
         finally:
             await self.member.stop()
-            tasks = [*self._tasks, *self._commits]
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                await asyncio.wait(tasks)
 
-    def _spawn(self, work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        among.add(task)
-        task.add_done_callback(partial(self._ended, among))
 
-    def _ended(self, among: set[asyncio.Task[None]], task: asyncio.Task[None]) -> None:
-        among.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            self.member.last_error = ClientError(f"a callback failed: {task.exception()!r}")
+def _listed(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(str(item) for item in partitions)

@@ -54,6 +54,8 @@ class Connection(asyncio.BufferedProtocol):
         self.endpoint = endpoint
         self.versions: dict[int, VersionRange] = {}
         self.closed = False
+        self.lost_by: StrandlineError | None = None
+        """Why it is closed."""
         self.writable = True
         self.on_writable: Callable[[], None] | None = None
         self._client_id = client_id.encode()
@@ -252,6 +254,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:
             return
         self.closed = True
+        self.lost_by = error
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

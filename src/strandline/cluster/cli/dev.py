@@ -104,12 +104,11 @@ def _drop(directory: Path) -> None:
 
 
 def _tell_ready(cluster: DevCluster, output: str, *, kept: bool) -> None:
-    pids = cluster.pids()
     if output == "json":
         places = [
             {
                 "node_id": node_id,
-                "pid": pids[node_id],
+                "pid": cluster.pid(node_id),
                 "client": cluster.client(node_id) if node_id in cluster.broker_ids else None,
                 "http": cluster.http(node_id),
                 "data_dir": cluster.data_dir(node_id),
@@ -125,7 +124,7 @@ def _tell_ready(cluster: DevCluster, output: str, *, kept: bool) -> None:
             cluster.roles(node_id),
             cluster.client(node_id) if node_id in cluster.broker_ids else "-",
             f"http://{cluster.http(node_id)}/metrics",
-            pids[node_id],
+            cluster.pid(node_id),
         )
         for node_id in cluster.node_ids
     ]
@@ -138,8 +137,8 @@ def _tell_ready(cluster: DevCluster, output: str, *, kept: bool) -> None:
 
 
 def _watch(cluster: DevCluster, stopping: threading.Event, output: str) -> None:
-    """Wait for the end; say when a node ends by itself."""
-    alive = set(cluster.pids())
+    """Wait for the end; say when a node ends by itself. Every node was ready: one that has died since is told, too."""
+    alive = set(cluster.node_ids)
     while not stopping.wait(WATCH_INTERVAL_S):
         for node_id in sorted(alive - set(cluster.pids())):
             alive.discard(node_id)

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 import click
 
-from strandline.client.commands.common import Target, admin_for, output_option, print_json, target_options
-from strandline.client.config import ConsumerConfig, ProducerConfig
-from strandline.client.types import ConfigResource
+from strandline.client.commands.common import Target, check_reachable, output_option, print_json, target_options
+from strandline.client.commands.common import told_plainly as told_of_brokers
+from strandline.client.config import AdminConfig, ConsumerConfig, ProducerConfig
 from strandline.cluster.cli.options import told_plainly
 from strandline.cluster.doctor import (
+    NO_EFFECT,
+    NOT_SERVED,
+    NOTE,
+    RISK,
+    UNCHECKED,
     Finding,
-    judge_cluster,
     judge_config,
     judge_consumer,
     judge_producer,
-    judge_settings,
-    judge_topic,
 )
 
 FOUND = 1
@@ -36,10 +38,11 @@ FOUND = 1
 @output_option
 @target_options
 def doctor(files: tuple[str, ...], producer: bool, consumer: bool, output: str, **where: Any) -> None:
-    """Name every setting that can lose data, and what it would lose.
+    """Name every setting that can lose data, and what it would lose; and every setting that has no effect.
 
     Judges configuration files, or without any the live cluster at --bootstrap: settings, topics, and who is in sync.
-    Exits 1 when something is found, 0 when all is well.
+    In an outage it judges what answers within some ten seconds, and names what it could not check. Exits 1 when
+    something is found or could not be checked, 0 when all is well.
 
     \b
     strandline doctor
@@ -55,11 +58,12 @@ def doctor(files: tuple[str, ...], producer: bool, consumer: bool, output: str, 
         with told_plainly():
             findings = [finding for path in files for finding in _of_file(path)]
     else:
-        findings = list(_of_cluster(Target(**where)))
+        findings = _of_cluster(Target(**where))
+    notes = [] if producer or consumer else [NOT_SERVED]
     if output == "json":
-        print_json([asdict(finding) for finding in findings])
+        print_json([asdict(finding) for finding in findings + notes])
     else:
-        _show(findings)
+        _show(findings, notes)
     if findings:
         raise SystemExit(FOUND)
 
@@ -77,31 +81,35 @@ def _of_file(path: str) -> Iterator[Finding]:
     yield from judge_config(NodeConfig.load(path, {}, os.environ))
 
 
-def _of_cluster(target: Target) -> Iterator[Finding]:
-    with admin_for(target) as admin:
-        described = admin.describe_cluster()
-        topics = admin.describe_topics(admin.list_topics(include_internal=True))
-        brokers = [ConfigResource("broker", str(node.node_id)) for node in described.nodes]
-        resources = brokers + [ConfigResource("topic", topic.name) for topic in topics]
-        configs = {
-            resource: {entry.name: entry.value for entry in entries if entry.value is not None}
-            for resource, entries in admin.describe_configs(resources).items()
-        }
-        quorum = admin.describe_quorum()
-    replicas = Counter(node for topic in topics for part in topic.partitions for node in part.replicas)
-    yield from judge_cluster(len(brokers), replicas, len(quorum.voters))
-    for broker in brokers:
-        yield from judge_settings(f"broker {broker.name}", configs[broker], brokers=len(brokers))
-    for topic in topics:
-        yield from judge_topic(topic, configs[ConfigResource("topic", topic.name)])
+def _of_cluster(target: Target) -> list[Finding]:
+    from strandline.cluster.examination import QUESTION_MS, REQUEST_MS, examine
+
+    with told_of_brokers(target):
+        settings = target.settings_for(AdminConfig, request_timeout_ms=REQUEST_MS, default_api_timeout_ms=QUESTION_MS)
+        check_reachable(Target(target.bootstrap, {name: str(value) for name, value in settings.items()}))
+        return asyncio.run(examine(target.bootstrap, settings))
 
 
-def _show(findings: list[Finding]) -> None:
-    if not findings:
-        click.echo("Nothing found that could lose data.")
-        return
-    for finding in findings:
-        click.echo(f"! {finding.where}: {finding.setting}")
-        click.echo(f"    would lose: {finding.loses}")
+_MARKS = {
+    RISK: ("!", "would lose: "),
+    NO_EFFECT: ("!", "no effect:  "),
+    UNCHECKED: ("?", "not known:  "),
+    NOTE: ("-", "no effect:  "),
+}
+"""Of each kind of finding: the mark before it, and what stands before its consequence."""
+
+
+def _show(findings: list[Finding], notes: list[Finding]) -> None:
+    for finding in findings + notes:
+        mark, label = _MARKS[finding.kind]
+        click.echo(f"{mark} {finding.where}: {finding.setting}")
+        click.echo(f"    {label}{finding.loses}")
         click.echo(f"    instead:    {finding.remedy}")
-    click.echo(f"{len(findings)} found.")
+    unchecked = sum(finding.kind == UNCHECKED for finding in findings)
+    counts = [f"{len(findings) - unchecked} found"] + ([f"{unchecked} not checked"] if unchecked else [])
+    if findings:
+        click.echo(", ".join(counts) + ".")
+    elif notes:
+        click.echo("No setting found that could lose records; see the note above.")
+    else:
+        click.echo("Nothing found that could lose data.")

@@ -12,6 +12,10 @@ ENTRY_POINTS = "strandline.commands"
 """Where packages above this one, and other people's, add commands: name = module:click_command."""
 
 
+INTERRUPTED = 130
+"""128 and the number of SIGINT."""
+
+
 class LazyGroup(click.Group):
     """Commands of three kinds: `lazy` ones of this folder, those of the client, and those of entry points."""
 
@@ -38,6 +42,13 @@ class LazyGroup(click.Group):
             return known
         plugin = _plugins().get(cmd_name)
         return None if plugin is None else _load(plugin)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """As click does it; Ctrl-C ends the program without a word, as a shell expects it of what SIGINT ended."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -40,7 +40,8 @@ def main() -> None:
       strandline doctor                               what could lose data, and what it would lose
 
     \b
-    Exit codes: 0 done, 1 refused or failed, 2 the command line is wrong, 3 no broker answers.
+    Exit codes: 0 done, 1 refused or failed, 2 the command line is wrong, 3 no broker answers,
+    130 interrupted (Ctrl-C).
     """
 
 

@@ -40,6 +40,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import LeaderEpoch, TopicId, TopicPartition
 from strandline.proto.ports import Clock
+from strandline.proto.tasks import spawn
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.partition import PendingAppend
 from strandline.replica.states import ACKS_ALL, AppendOutcome
@@ -182,7 +183,7 @@ class CoordinatorRuntime(Generic[S]):
             hosted = self._hosted[partition] = Hosted(partition, leadership, self._make_shard())
             self._to_load.append(hosted)
             if self._loader is None:
-                self._loader = asyncio.ensure_future(self._load_all())
+                self._loader = spawn(self._load_all(), self._replicas.fatal)
 
     def _drop(self, partition: int) -> None:
         """The leadership has ended, or the shard is of no use: its state is the log's, and another reads it there."""
@@ -216,6 +217,11 @@ class CoordinatorRuntime(Generic[S]):
                 return  # the metadata say so soon, if they have not yet
             hosted.phase = Phase.FAILED
             log.error("a coordinator cannot load its partition", partition=str(tp), error=str(error))
+            return
+        except Exception:
+            # A record that this program cannot bear would fell the next broker as well: the partition alone is out.
+            hosted.phase = Phase.FAILED
+            log.exception("internal error: a coordinator cannot load its partition", partition=str(tp))
             return
         self._serve_when_committed(hosted, began_ms)
 

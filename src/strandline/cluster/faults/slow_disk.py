@@ -18,6 +18,8 @@ class SlowDisk:
     def __init__(self, disk: Disk, delay: Callable[[], Awaitable[None]]) -> None:
         self._disk = disk
         self._delay = delay
+        self.busy = False
+        self.lock = disk.lock
         self.open = disk.open
         self.exists = disk.exists
         self.listdir = disk.listdir

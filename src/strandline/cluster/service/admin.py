@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
+
+import structlog
 
 from strandline.cluster.service.authorizer import CLUSTER, Action, Operation, topic
 from strandline.cluster.service.base import Base
@@ -11,6 +13,7 @@ from strandline.cluster.service.context import RequestContext
 from strandline.cluster.service.topics import find_topic
 from strandline.controller.api import (
     AlterConfigsRequest,
+    ConfigOperation,
     CreatableTopic,
     CreatedTopic,
     CreatePartitionsRequest,
@@ -23,9 +26,12 @@ from strandline.controller.api import (
     TopicRef,
 )
 from strandline.controller.metadata.image import ResourceType
+from strandline.controller.metadata.topic_configs import settings_without_effect
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import ZERO_UUID
+
+log = structlog.get_logger("strandline.service")
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
@@ -51,7 +57,11 @@ class Admin(Base):
         refusals = self._twice([item.name for item in topics])
         if not self.authorizer.authorize(context, ((Operation.CREATE, CLUSTER),))[0]:
             self._deny(context, refusals, [(Operation.CREATE, topic(item.name)) for item in topics])
-        return await self._each(topics, refusals, refuse, ask)
+        created = await self._each(topics, refusals, refuse, ask)
+        for item, outcome in zip(topics, created, strict=True):
+            if outcome.error is ErrorCode.NONE and not dry_run:
+                _log_without_effect(ResourceType.TOPIC, item.name, item.configs)
+        return created
 
     async def delete_topics(
         self, context: RequestContext, topics: Sequence[TopicRef], *, timeout_ms: float
@@ -107,7 +117,12 @@ class Admin(Base):
 
         refusals = self._twice([(item.resource_type, item.resource_name) for item in resources])
         self._deny(context, refusals, [_alter_action(item) for item in resources])
-        return await self._each(resources, refusals, refuse, ask)
+        altered = await self._each(resources, refusals, refuse, ask)
+        for item, outcome in zip(resources, altered, strict=True):
+            if outcome.error is ErrorCode.NONE and not dry_run:
+                values = {step.name: step.value for step in item.alterations if step.operation in _GIVES_VALUE}
+                _log_without_effect(item.resource_type, item.resource_name, values)
+        return altered
 
     def _twice(self, keys: Sequence[object]) -> list[tuple[ErrorCode, str] | None]:
         """A refusal for each item whose key stands more than once."""
@@ -146,6 +161,19 @@ class Admin(Base):
             next(following) if refusal is None else refuse(item, *refusal)
             for item, refusal in zip(items, refusals, strict=True)
         ]
+
+
+_GIVES_VALUE = frozenset({ConfigOperation.SET, ConfigOperation.APPEND})
+
+
+def _log_without_effect(kind: ResourceType, name: str, values: Mapping[str, str | None]) -> None:
+    """A setting that does nothing yet is taken, for the sake of what is written for Kafka, and named in the log."""
+    given = {setting: value for setting, value in values.items() if value is not None}
+    for setting, reason in settings_without_effect(given, topic=kind is ResourceType.TOPIC).items():
+        where = kind.name.lower()
+        log.warning(
+            "a setting without effect was set", **{where: name}, setting=setting, value=given[setting], why=reason
+        )
 
 
 def _alter_action(item: ResourceAlteration) -> Action:

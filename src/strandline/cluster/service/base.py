@@ -15,9 +15,9 @@ from strandline.cluster.service.deadlines import Deadlines
 from strandline.cluster.service.memory import MemoryBudget
 from strandline.cluster.service.ports import Controller, Quorum
 from strandline.controller.api import ProducerIdBlock
+from strandline.controller.metadata.config_key import ConfigType
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.image import MetadataImage
-from strandline.controller.metadata.topic_configs import ConfigType
 from strandline.proto.ids import BrokerEpoch, Endpoint, NodeId, ProducerId
 from strandline.proto.ports import Clock, Rpc
 from strandline.replica.manager import ReplicaManager
@@ -130,7 +130,7 @@ class Base:
             task.cancel()
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Carry on with `work` in the background; an exception out of it is logged."""
+        """Carry on with `work` in the background, for clients: an exception out of it is logged, and fells nothing."""
         task = asyncio.ensure_future(work)
         self._tasks[task] = None
         task.add_done_callback(self._ended)

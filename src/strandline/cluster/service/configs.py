@@ -8,9 +8,9 @@ from strandline.cluster.service.authorizer import CLUSTER, Operation, allowed, t
 from strandline.cluster.service.base import Base, StaticSetting
 from strandline.cluster.service.context import RequestContext
 from strandline.cluster.service.topics import topic_name_fault
+from strandline.controller.metadata.config_key import ConfigType
 from strandline.controller.metadata.config_resolver import ConfigEntry, ConfigSource
 from strandline.controller.metadata.image import ResourceType
-from strandline.controller.metadata.topic_configs import ConfigType
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 
@@ -95,7 +95,7 @@ def _of_entry(entry: ConfigEntry) -> DescribedConfig:
         value=entry.value,
         source=entry.source,
         type=entry.key.type,
-        doc=entry.key.doc,
+        doc=entry.key.documentation,
         read_only=False,
         sensitive=False,
         synonyms=tuple((synonym.name, synonym.value, synonym.source) for synonym in entry.synonyms),

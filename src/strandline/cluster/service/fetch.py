@@ -21,12 +21,16 @@ from strandline.cluster.service.topics import find_topic
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicId, TopicPartition
+from strandline.proto.tasks import spawn
 from strandline.replica.states import ReadOutcome
 
 log = structlog.get_logger("strandline.service")
 
 READ_BYTES_MIN = 1024 * 1024
 """A fetch may read this much even when the memory budget is used up: it must make progress."""
+
+DEBUGGING_CONSUMER = -2
+"""The replica id by which Kafka's tools read what each replica has (FetchRequest.DEBUGGING_CONSUMER_ID)."""
 
 POINTS_TO_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
@@ -48,7 +52,8 @@ class FetchPartition(NamedTuple):
 
 
 class FetchRequest(NamedTuple):
-    """`replica_id` is -1 for consumers; brokers of this cluster replicate by streams of their own, never by this.
+    """`replica_id` is -1 for consumers, -2 for those that read a replica on its own broker, whoever leads; brokers of
+    this cluster replicate by streams of their own, never by this.
 
     `max_bytes` and each partition's own are exceeded only by the first batch of the answer, so that a consumer always
     makes progress (KIP-74). `rack` is where the consumer says it is, "" nowhere; None is a consumer of before KIP-392,
@@ -195,8 +200,8 @@ class Fetch:
         self._wakes = [wake for wake in self._wakes if wake not in dirty]
         try:
             self._read([wake.result for wake in dirty])
-        except Exception:
-            self._give_up()
+        except Exception as error:
+            self._give_up(error)
 
     def _read(self, results: list[FetchedPartition]) -> None:
         """Read what there is, then answer or wait; cold bytes are read by a task first."""
@@ -209,23 +214,19 @@ class Fetch:
                 else:
                     self._take(result, outcome)
         if cold:
-            self._cold_task = asyncio.ensure_future(self._read_cold(cold, results))
+            self._cold_task = spawn(self._read_cold(cold, results), self._give_up)
         else:
             self._answer_or_wait(results)
 
-    def _give_up(self) -> None:
+    def _give_up(self, error: BaseException) -> None:
         """A mistake of ours, where nobody above would see it: log it, and answer."""
-        log.exception("a fetch failed by a mistake of ours")
+        log.error("a fetch failed by a mistake of ours", exc_info=error)
         for result in self.results:
             result.fail(ErrorCode.UNKNOWN_SERVER_ERROR)
         self._end()
 
     async def _read_cold(self, cold: list[FetchedPartition], results: list[FetchedPartition]) -> None:
-        try:
-            await self._read_cold_ones(cold)
-        except Exception:
-            self._give_up()
-            return
+        await self._read_cold_ones(cold)
         if not self._ended:
             self._cold_task = None
             self._answer_or_wait(results)
@@ -252,10 +253,12 @@ class Fetch:
     def _limits(self, result: FetchedPartition) -> dict[str, Any]:
         """Bounds of the next read. The first batch of an answer is read whatever its size (KIP-74)."""
         room = min(result.wanted.max_bytes - result.size, self._max_bytes - self._size)
+        names_a_rack = self._request.rack is not None
+        chooses = self._request.replica_id == DEBUGGING_CONSUMER or self._service.config.rack_aware_fetch
         return {
             "max_bytes": max(room, 0),
             "current_leader_epoch": result.wanted.current_leader_epoch,
-            "any_replica": self._service.config.rack_aware_fetch and self._request.rack is not None,
+            "any_replica": names_a_rack and chooses,
             "min_one_batch": self._size == 0,
         }
 

@@ -113,8 +113,8 @@ class GroupOffsets(Base):
                     own.append(fault if found is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 else:
                     own.append(ErrorCode.NONE)
-                    metadata = one.metadata or ""
-                    accepted.append(OffsetToCommit(found.name, one.partition, one.offset, one.leader_epoch, metadata))
+                    what = (one.partition, one.offset, one.leader_epoch, one.metadata or "")
+                    accepted.append(OffsetToCommit(found.name, *what, topic_id=found.topic_id))
             errors.append(own)
         if request.topics and not accepted:
             return errors

@@ -14,7 +14,9 @@ from strandline.cluster.service.base import NO_TRANSACTIONS, Base
 from strandline.cluster.service.context import RequestContext
 from strandline.cluster.service.deadlines import Ticket
 from strandline.cluster.service.topics import INTERNAL_TOPICS, create_command, find_topic, topic_name_fault
+from strandline.log.batch import verify_crc
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NodeId, TopicId, TopicPartition
 from strandline.replica.partition import PendingAppend
 from strandline.replica.states import AppendOutcome
@@ -262,10 +264,8 @@ def batch_fault(records: memoryview | None, version: int) -> tuple[ErrorCode, st
         return ErrorCode.INVALID_RECORD, "a produce request must have exactly one record batch for each partition"
     size = len(records)
     if size > MAGIC_POSITION and records[MAGIC_POSITION] != MAGIC:
-        return (
-            ErrorCode.INVALID_RECORD,
-            f"record batches of format {records[MAGIC_POSITION]} are not accepted, only of format {MAGIC}",
-        )
+        code = ErrorCode.INVALID_RECORD if records[MAGIC_POSITION] < MAGIC else ErrorCode.CORRUPT_MESSAGE
+        return code, f"record batches of format {records[MAGIC_POSITION]} are not accepted, only of format {MAGIC}"
     if size < BATCH_HEADER_BYTES:
         return ErrorCode.CORRUPT_MESSAGE, f"{size} bytes are no record batch: its header alone has {BATCH_HEADER_BYTES}"
     length = int.from_bytes(records[8:12], "big", signed=True) + 12
@@ -277,7 +277,18 @@ def batch_fault(records: memoryview | None, version: int) -> tuple[ErrorCode, st
             f"the record batch claims {length} bytes, its header alone has {BATCH_HEADER_BYTES}",
         )
     if length < size:
-        return ErrorCode.INVALID_RECORD, "a produce request must have exactly one record batch for each partition"
+        why = "a produce request must have exactly one record batch for each partition"
+        return _unless_corrupt(records[:length], ErrorCode.INVALID_RECORD, why)
     if records[ATTRIBUTES_LOW_POSITION] & CODEC_MASK == ZSTD and version < ZSTD_VERSION_MIN:
-        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs version {ZSTD_VERSION_MIN} of Produce (KIP-110)"
+        why = f"zstd needs version {ZSTD_VERSION_MIN} of Produce (KIP-110)"
+        return _unless_corrupt(records, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, why)
     return None
+
+
+def _unless_corrupt(batch: memoryview, code: ErrorCode, why: str) -> tuple[ErrorCode, str]:
+    """The refusal of what the producer wrote, if the producer wrote it: a flipped bit is for it to send again."""
+    try:
+        verify_crc(batch)
+    except KafkaError as error:
+        return error.code, error.message
+    return code, why

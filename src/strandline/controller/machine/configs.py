@@ -14,6 +14,7 @@ from strandline.controller.api import (
 )
 from strandline.controller.machine.result import Result
 from strandline.controller.machine.state import MachineState
+from strandline.controller.metadata.config_key import ConfigType, split_list
 from strandline.controller.metadata.config_resolver import AGREED_KEYS
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import (
@@ -27,8 +28,6 @@ from strandline.controller.metadata.records import ConfigRecord, MetadataRecord,
 from strandline.controller.metadata.topic_configs import (
     BROKER_CONFIGS,
     TOPIC_CONFIGS,
-    ConfigType,
-    split_list,
     validate_broker_configs,
     validate_topic_configs,
 )

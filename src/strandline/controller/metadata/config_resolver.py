@@ -6,18 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
+from strandline.controller.metadata.config_key import ConfigKey, split_list
 from strandline.controller.metadata.image import (
     CLUSTER_DEFAULT,
     MetadataImage,
     broker_resource,
     topic_resource,
 )
-from strandline.controller.metadata.topic_configs import (
-    BROKER_CONFIGS,
-    TOPIC_CONFIGS,
-    ConfigKey,
-    split_list,
-)
+from strandline.controller.metadata.topic_configs import BROKER_CONFIGS, TOPIC_CONFIGS
 from strandline.log.config import LogConfig
 from strandline.proto.ids import NodeId
 
@@ -77,7 +73,7 @@ class ConfigResolver:
         found: list[ConfigValue] = []
         if key.name in own:
             found.append(ConfigValue(key.name, own[key.name], ConfigSource.DYNAMIC_TOPIC_CONFIG))
-        name = key.broker_name
+        name = key.broker_name or key.name
         if self._node_id is not None:
             mine = image.config(broker_resource(self._node_id))
             if name in mine:

@@ -10,6 +10,7 @@ from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch, Quo
 from strandline.controller.quorum.metadata_log import MetadataLog
 from strandline.controller.quorum.snapshots import SnapshotStore
 from strandline.proto.ids import NodeId
+from strandline.proto.tasks import spawn
 
 _TURN_BYTES_MAX = 1024 * 1024
 """Replayed in one turn of the loop, so that a long replay never costs an election."""
@@ -140,7 +141,7 @@ class Dispatcher:
             if memo is None or memo[0] != replay.next_offset:
                 read = self._log.committed(replay.next_offset, limit, budget)
                 if read is None:
-                    self._cold = asyncio.get_running_loop().create_task(self._warm(replay.next_offset, limit, budget))
+                    self._cold = spawn(self._warm(replay.next_offset, limit, budget), self._on_fatal)
                     return
                 memo = self._memo = (replay.next_offset, *read)
             _, batches, size = memo
@@ -168,9 +169,6 @@ class Dispatcher:
     async def _warm(self, offset: int, limit: int, max_bytes: int) -> None:
         try:
             read = await self._log.committed_cold(offset, limit, max_bytes)
-        except Exception as error:
-            self._on_fatal(error)
-            return
         finally:
             self._cold = None
         if read[0]:

@@ -6,6 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from strandline.controller.quorum import wire
 from strandline.controller.quorum.api import LeaderAndEpoch, QuorumConfig
@@ -26,19 +27,20 @@ from strandline.controller.raft.messages import (
     SendRequest,
 )
 from strandline.controller.raft.ready import Append, InstallSnapshot, LogAction, Ready, StoreSnapshotChunk, TruncateTo
-from strandline.log.disk import Disk, DiskError, DiskFull
+from strandline.log.disk import Disk, DiskFull
 from strandline.log.partition_log import PartitionLog
 from strandline.log.syncer import Syncer
 from strandline.proto.errors import CorruptLogError, FatalError, ProtocolError
 from strandline.proto.ids import Endpoint, NodeId
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock, Rpc, RpcError, RpcUnavailable
+from strandline.proto.tasks import spawn
 
 _TIMER_MS_MIN = 1.0
 """Never wake sooner: an overdue deadline must not turn into a busy loop."""
 
-_FULL_DISK_RETRY_S = 0.5
-"""How often a vote that found no room on the disk is written again."""
+_HELD_BACK_S = 0.5
+"""How often a vote that found no room on the disk, or a disk that takes long, is tried again."""
 
 _RECOVERY_POINT_INTERVAL_MS = 30_000.0
 """At most this often two small syncs are spent on telling recovery how far the log is durable."""
@@ -84,7 +86,7 @@ class Driver:
         self._rpc = rpc
         self._on_fatal = on_fatal
         self._loop = asyncio.get_running_loop()
-        self._syncer = Syncer(durable.disk, self._synced, self._sync_failed)
+        self._syncer = Syncer(durable.disk, self._synced, self._sync_failed, self.fail)
         self._stopped = False
         self._pumping = False
         self._pump_scheduled = False
@@ -176,9 +178,10 @@ class Driver:
 
     def _note_recovery_point(self) -> None:
         self._recovery_point_due_ms = self.now_ms() + _RECOVERY_POINT_INTERVAL_MS
-        self._log.note_recovery_point()
+        if not self._durable.disk.busy:
+            self._log.note_recovery_point()
 
-    def _sync_failed(self, _: list[PartitionLog], error: DiskError) -> None:
+    def _sync_failed(self, _: list[PartitionLog], error: OSError) -> None:
         """Never retried: a second fsync may succeed over bytes that are gone (D-32)."""
         self.fail(error)
 
@@ -204,19 +207,24 @@ class Driver:
             if ready.empty:
                 return
             if ready.persist is not None:
+                if self._durable.disk.busy:
+                    mark("quorum-disk-busy")
+                    self._hold_back(ready)
+                    return
                 try:
                     self._durable.state_file.write(ready.persist)
                 except DiskFull:
+                    mark("quorum-disk-full")
                     self._hold_back(ready)
                     return
             self._carry_out(ready)
 
     def _hold_back(self, ready: Ready) -> None:
-        """No room to remember an epoch or a vote. Nothing leaves this node until there is: to the others it is silent,
-        which Raft bears, and it need not fall."""
-        mark("quorum-disk-full")
+        """No room to remember an epoch or a vote, or a sync under way that takes long, behind which the whole node
+        would wait. Nothing leaves this node until there is: to the others it is silent, which Raft bears, and it need
+        not fall."""
         self._held_back = ready
-        self._loop.call_later(_FULL_DISK_RETRY_S, self.pump)
+        self._loop.call_later(_HELD_BACK_S, self.pump)
 
     def _carry_out(self, ready: Ready) -> None:
         """All but `persist`, which is durable by now."""
@@ -361,17 +369,10 @@ class Driver:
 
     # --- tasks, failure, end -----------------------------------------------------------------------------------------
 
-    def _spawn(self, coroutine: Coroutine[object, object, None]) -> None:
-        task = self._loop.create_task(coroutine)
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = spawn(coroutine, self.fail)
         self._tasks[task] = None
-        task.add_done_callback(self._task_done)
-
-    def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(task, None)
-        if not task.cancelled() and task.exception() is not None:
-            error = task.exception()
-            assert error is not None
-            self.fail(error)
+        task.add_done_callback(self._tasks.pop)
 
     def _guarded(self, action: Callable[[], None]) -> None:
         try:
@@ -395,6 +396,11 @@ class Driver:
         self._callers.turn_away()
         for task in list(self._tasks):
             task.cancel()
+
+    def abandon(self) -> None:
+        """`stop`, and wait for no sync."""
+        self.stop()
+        self._syncer.abandon()
 
     async def finish(self) -> None:
         """After `stop`: return once every task has ended and no sync is under way."""

@@ -11,13 +11,14 @@ from strandline.controller.raft.log_summary import EMPTY, LogSummary
 from strandline.controller.raft.messages import Batch, LeaderChange, OffsetAndEpoch
 from strandline.log.batch import build_batch, iter_batches
 from strandline.log.config import LogConfig
-from strandline.log.disk import Disk
+from strandline.log.disk import Disk, DiskError
 from strandline.log.partition_log import PartitionLog
 from strandline.log.reader import LogRead
 from strandline.log.records import Record, decode_records
 from strandline.log.recovery import open_log
+from strandline.log.rewriting import Rewriting, refusal
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import CorruptLogError, KafkaError
+from strandline.proto.errors import CorruptLogError, KafkaError, StorageError
 from strandline.proto.ids import LeaderEpoch, Offset, TopicPartition
 from strandline.proto.ports import Clock
 
@@ -33,9 +34,14 @@ class MetadataLog:
         log.on_cut_below = lambda _, offset: recovery_point.lower_to(offset)
 
     @classmethod
-    def open(cls, disk: Disk, directory: str, clock: Clock, config: QuorumConfig) -> MetadataLog:
+    def open(
+        cls, disk: Disk, directory: str, clock: Clock, config: QuorumConfig, rewriting: Rewriting | None
+    ) -> MetadataLog:
         """Recover the log. What it then holds is made durable before anyone counts it: after a mere restart of the
-        process some of it may never have been synced (rule A9).
+        process some of it may never have been synced (rule A9), or a sync of it may have failed (schedule 47).
+
+        `rewriting` is None where all that is read is on the disk. With it every name in the directory is made durable
+        too: those of snapshots, of the quorum state and of the recovery point.
 
         Raises:
             CorruptLogError: damage in what was once durable.
@@ -48,8 +54,21 @@ class MetadataLog:
             max_message_bytes=config.max_batch_bytes,
             retention_ms=-1,
         )
-        log = open_log(disk, directory, TOPIC_PARTITION, clock=clock, config=log_config, last_life=last_life)
-        disk.sync_dir(directory)  # names that the last life made and had not synced yet
+        try:
+            log = open_log(
+                disk,
+                directory,
+                TOPIC_PARTITION,
+                clock=clock,
+                config=log_config,
+                last_life=last_life,
+                rewriting=rewriting,
+            )
+            disk.sync_dir(directory)  # names that the last life made and had not synced yet
+        except (StorageError, DiskError) as error:
+            if rewriting is None or isinstance(error, CorruptLogError):
+                raise
+            raise refusal(error, directory) from error
         recovery_point.note(log.log_end_offset)
         return cls(log, recovery_point)
 

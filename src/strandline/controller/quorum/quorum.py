@@ -28,6 +28,7 @@ from strandline.controller.raft.leader import Leader, ReplicaProgress
 from strandline.controller.raft.messages import Batch, ReplicaKey
 from strandline.controller.raft.voters import VoterSet
 from strandline.log.disk import Disk
+from strandline.log.rewriting import Rewriting, restore_names
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError
 from strandline.proto.ids import Endpoint, NodeId
@@ -62,8 +63,11 @@ class Quorum:
         data_dir: str,
         config: QuorumConfig,
         on_fatal: Callable[[BaseException], None],
+        fresh_boot: bool = False,
     ) -> None:
         """Raises ConfigError if role and voter set contradict each other.
+
+        `fresh_boot`: no process of this boot has used `data_dir` before, so what is read there is on the disk.
 
         A node whose id is a voter's but whose directory id is not that voter's has lost its disk: it observes only,
         and `describe` shows it so (D-26).
@@ -82,6 +86,7 @@ class Quorum:
         self._directory = f"{data_dir}/{DIRECTORY}"
         self._config = config
         self._on_fatal = on_fatal
+        self._fresh_boot = fresh_boot
         self._listeners: list[QuorumListener] = []
         self._dispatcher: Dispatcher | None = None
         self._driver: Driver | None = None
@@ -100,10 +105,12 @@ class Quorum:
         if not disk.exists(self._directory):
             disk.mkdir(self._directory)
             disk.sync_dir(self._directory.rpartition("/")[0])
+        restore_names(disk, self._directory)
         snapshots = SnapshotStore(disk, self._directory)
         state_file = StateFile(disk, self._directory)
         saved = state_file.read()
-        log = MetadataLog.open(disk, self._directory, self._clock, self._config)
+        rewriting = None if self._fresh_boot else Rewriting(disk)
+        log = MetadataLog.open(disk, self._directory, self._clock, self._config, rewriting)
         self._log = log
         core = RaftCore(
             key=self._key,
@@ -132,9 +139,9 @@ class Quorum:
         )
         self._driver.pump()
 
-    async def close(self) -> None:
-        """Resign if leading, let the voters hear of it, sync and close the log. After a failure only give back what is
-        held. Idempotent."""
+    async def close(self, clean: bool = True) -> None:
+        """Resign if leading, let the voters hear of it, sync and close the log. After a failure, or if the stop is not
+        `clean`, only give back what is held: a sync under way may never end. Idempotent."""
         driver = self._driver
         if driver is None or driver.stopped:
             self.abandon()
@@ -142,6 +149,9 @@ class Quorum:
         if driver.core.leading is not None:
             self.resign()
             await driver.drain_calls(_CLOSE_TIMEOUT_S)
+        if not clean:
+            self.abandon()
+            return
         driver.stop()
         await driver.finish()
         if self._log is not None:
@@ -151,7 +161,7 @@ class Quorum:
     def abandon(self) -> None:
         """Stop as a killed process does: no resignation, no flush; only the file descriptors go."""
         if self._driver is not None:
-            self._driver.stop()
+            self._driver.abandon()
         if self._log is not None:
             self._log.abandon()
             self._log = None

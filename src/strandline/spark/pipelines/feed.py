@@ -71,8 +71,7 @@ def feed(
         if error is not None:
             failures.append(error)
 
-    settings = {"acks": "all", "enable.idempotence": True, "linger.ms": 5, "batch.size": 131_072}
-    with Producer(bootstrap, **settings) as producer:
+    with Producer(bootstrap, acks="all", enable_idempotence=True, linger_ms=5, batch_size=131_072) as producer:
         for number, event in enumerate(events):
             partition = partition_of(event.key, len(there))
             if there[partition] > 0:

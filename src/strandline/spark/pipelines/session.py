@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import sys
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from strandline.proto.errors import StrandlineError
+from strandline.spark.interpreter import use_this_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +42,7 @@ def ensure_spark() -> None:
         SparkMissing: says what to install.
     """
     if importlib.util.find_spec("pyspark") is None:
-        raise SparkMissing("PySpark is not installed: pip install 'strandline[spark]'")
+        raise SparkMissing("PySpark is not installed: pip install '.[spark]' in a checkout of Strandline")
     if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
         raise SparkMissing("Java is not installed: apt-get install openjdk-17-jre-headless (any Java 17 or 21)")
 
@@ -54,7 +54,7 @@ def local_session(cores: int = 2) -> SparkSession:
     warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas", category=FutureWarning)
     from pyspark.sql import SparkSession
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    use_this_python()
     os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
     builder = SparkSession.builder.master(f"local[{cores}]").appName("strandline pipelines")
     for key, value in SETTINGS.items():

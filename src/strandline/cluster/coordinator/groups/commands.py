@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from strandline.cluster.coordinator.groups.records import OffsetValue
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import TopicId
 
 
 class JoinGroup(NamedTuple):
@@ -98,11 +99,14 @@ class LeaveGroup(NamedTuple):
 
 
 class OffsetToCommit(NamedTuple):
+    """`topic_id`: of the topic that had this name, or was named by this id, when the commit was accepted."""
+
     topic: str
     partition: int
     offset: int
     leader_epoch: int
     metadata: str
+    topic_id: TopicId | None = None
 
 
 class CommitOffsets(NamedTuple):
@@ -126,7 +130,8 @@ class CommitOffsets(NamedTuple):
 
 
 class FetchOffsets(NamedTuple):
-    """Answered with (topic, [(partition, value or None)]); `topics` None asks for every offset of the group.
+    """Answered with (topic, [(partition, value or None)]); `topics` None asks for every offset of the group. Offsets of
+    an earlier topic of that name are none.
 
     `member_id` and `epoch` are those of a member of the consumer protocol; None and -1 ask from outside.
     """
@@ -193,6 +198,7 @@ class DeleteGroup(NamedTuple):
 
 
 class ForgetTopics(NamedTuple):
-    """These topics were deleted: nobody needs their offsets any more. Answered with None."""
+    """These topics were deleted: nobody needs their offsets any more. Those of topics that were made anew since stay.
+    Answered with None."""
 
     topics: tuple[str, ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 
 from strandline.cluster.coordinator.groups.commands import (
     CommitOffsets,
@@ -18,20 +18,33 @@ from strandline.cluster.coordinator.groups.modern.protocol import ConsumerProtoc
 from strandline.cluster.coordinator.groups.rebalance import Rebalancing
 from strandline.cluster.coordinator.groups.records import NEVER, OffsetKey, OffsetValue, group_record, offset_record
 from strandline.cluster.coordinator.machine import Now, Record, WriteOutcome
+from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.marks import mark
 
 RECORDS_PER_WRITE = 1000
 """Of what is forgotten, so much goes into one batch."""
 
 
 class OffsetStore:
-    """The offsets of this shard's groups. Memory changes by `put` alone, which replays what stands in the log."""
+    """The offsets of this shard's groups. Memory changes by `put` alone, which replays what stands in the log.
 
-    def __init__(self, context: ShardContext, rebalancing: Rebalancing, modern: ConsumerProtocol) -> None:
+    An offset belongs to a topic id, not to a name (schedule 63): of a topic that was deleted it is told to nobody, and
+    forgotten when the deletion is heard of, when the log is loaded, and with the look for what has expired.
+    """
+
+    def __init__(
+        self,
+        context: ShardContext,
+        rebalancing: Rebalancing,
+        modern: ConsumerProtocol,
+        image: Callable[[], MetadataImage],
+    ) -> None:
         self._context = context
         self._rebalancing = rebalancing
         self._modern = modern
+        self._image = image
 
     def put(self, key: OffsetKey, value: OffsetValue | None) -> None:
         """A record of the log, in the log's order: the last one counts, be its offset smaller or larger (D-44)."""
@@ -78,7 +91,7 @@ class OffsetStore:
                 errors.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
             else:  # a negative offset is kept too: kafkajs commits -2 or -1, "none yet", to go to its default
                 errors.append(ErrorCode.NONE)
-                value = OffsetValue(one.offset, one.leader_epoch, one.metadata, now.wall_ms, expire_ms)
+                value = OffsetValue(one.offset, one.leader_epoch, one.metadata, now.wall_ms, expire_ms, one.topic_id)
                 records.append(offset_record(OffsetKey(command.group_id, one.topic, one.partition), value))
 
         def written(outcome: WriteOutcome, _now: Now) -> None:
@@ -128,15 +141,27 @@ class OffsetStore:
         if modern is not None and command.member_id and not (modern.is_empty and command.epoch < 0):
             modern.check_epoch(command.member_id, command.epoch)
         known = self._context.offsets.get(command.group_id, {})
-        found: FetchedOffsets
+        found: FetchedOffsets = []
         if command.topics is None:
-            found = [(topic, list(partitions.items())) for topic, partitions in known.items()]
+            for topic, partitions in known.items():
+                living = [
+                    (number, value) for number, value in partitions.items() if not self._is_of_another(topic, value)
+                ]
+                if living:
+                    found.append((topic, list(living)))
         else:
-            found = [
-                (topic, [(partition, known.get(topic, {}).get(partition)) for partition in partitions])
-                for topic, partitions in command.topics
-            ]
+            for topic, numbers in command.topics:
+                values = known.get(topic, {})
+                found.append((topic, [(number, self._living(topic, values.get(number))) for number in numbers]))
         self._context.out.reply(to, found, after_writes=True)
+
+    def _living(self, topic: str, value: OffsetValue | None) -> OffsetValue | None:
+        return None if value is None or self._is_of_another(topic, value) else value
+
+    def _is_of_another(self, topic: str, value: OffsetValue) -> bool:
+        """The name has gone to another topic since."""
+        living = self._image().topics.get(topic)
+        return living is not None and value.topic_id is not None and value.topic_id != living.topic_id
 
     # Take back
 
@@ -205,20 +230,47 @@ class OffsetStore:
                 yield offset_record(OffsetKey(group_id, topic, partition), None)
 
     def forget_topics(self, command: ForgetTopics, to: object) -> None:
-        """A topic of that name that is created later is another topic: its readers begin anew."""
-        records = [
-            offset_record(OffsetKey(group_id, topic, partition), None)
+        """A topic of that name that is created later is another topic: its readers begin anew. An offset that does not
+        say whose it is was committed before the deletion."""
+        gone = [
+            OffsetKey(group_id, topic, partition)
             for group_id, topics in self._context.offsets.items()
             for topic in command.topics
-            for partition in topics.get(topic, ())
+            for partition, value in topics.get(topic, {}).items()
+            if value.topic_id is None or self._is_gone(topic, value)
         ]
-        self._write_in_pieces(records)
+        self._forget(gone)
         self._context.out.reply(to, None)
+
+    def forget_gone(self) -> None:
+        """Offsets of topics that were deleted while nobody served these groups, or whose end could not be written then.
+
+        Nobody leads this partition with metadata older than those by which any offset in it was accepted: a coordinator
+        that hears of a topic has heard of every election before it. So what is not there was deleted.
+        """
+        gone = [
+            OffsetKey(group_id, topic, partition)
+            for group_id, topics in self._context.offsets.items()
+            for topic, partitions in topics.items()
+            for partition, value in partitions.items()
+            if self._is_gone(topic, value)
+        ]
+        if gone:
+            mark("offsets-of-deleted-topic-dropped")
+        self._forget(gone)
+
+    def _is_gone(self, topic: str, value: OffsetValue) -> bool:
+        return topic not in self._image().topics or self._is_of_another(topic, value)
+
+    def _forget(self, gone: list[OffsetKey]) -> None:
+        self._context.counters.offset_deletions += len(gone)
+        self._write_in_pieces([offset_record(key, None) for key in gone])
 
     # Expiry
 
     def expire(self, now: Now) -> None:
         """Forget offsets that nobody has used for the time of retention (KIP-211), and groups with nothing left."""
+        self.forget_gone()
         for group in list(self._context.groups.values()):
             records = [offset_record(key, None) for key in self._expired(group, now)]
             self._context.counters.offset_expirations += len(records)

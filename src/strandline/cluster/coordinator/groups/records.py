@@ -1,8 +1,9 @@
 """Kafka's key and value schemas of `__consumer_offsets`, so that Kafka's own tools can read it.
 
 A key begins with its version, which names its kind: 0 and 1 a committed offset, 2 a classic group, 3 to 8 what
-a group of the consumer protocol consists of (`modern.records`). Values are written in
-version 3 (and offsets with an expiry of their own in version 1, which alone has it) and read in versions 0 to 4.
+a group of the consumer protocol consists of (`modern.records`). Values are read in versions 0 to 4. Groups are written
+in version 3; offsets in version 4, which has the id of their topic (KAFKA-19141), and those with an expiry of their
+own in version 1, which alone has that.
 """
 
 from __future__ import annotations
@@ -17,23 +18,30 @@ from strandline.cluster.kafka.wire import (
     INT16,
     INT32,
     INT64,
+    NO_TAGS,
     read_bytes,
     read_fixed,
     read_int16,
     read_name,
     read_string,
+    read_uuid,
     skip_tags,
+    string,
+    tagged_field,
 )
 from strandline.proto.errors import ProtocolError
-from strandline.proto.varint import read_uvarint
+from strandline.proto.ids import ZERO_UUID, TopicId
+from strandline.proto.varint import read_uvarint, uvarint
 
 OFFSET_KEY_VERSIONS = (0, 1)
 GROUP_KEY_VERSION = 2
 MODERN_KEY_VERSIONS = tuple(Kind)
 VALUE_VERSION = 3
+OFFSET_VALUE_VERSION = 4
 EXPIRING_VALUE_VERSION = 1
 VALUE_VERSION_MAX = 4
 FLEXIBLE_SINCE = 4
+TOPIC_ID_TAG = 0
 
 NEVER = -1
 """No timestamp."""
@@ -68,6 +76,8 @@ class OffsetValue(NamedTuple):
         metadata: the client's own text.
         commit_ms: wall time of the commit.
         expire_ms: wall time from which it may be forgotten, -1 for the cluster's rule (OffsetCommit 2 to 4 set it).
+        topic_id: the topic that it counts records of; None where the record does not say (versions 0 to 3): it counts
+            for whatever topic has the name.
     """
 
     offset: int
@@ -75,6 +85,7 @@ class OffsetValue(NamedTuple):
     metadata: str
     commit_ms: int
     expire_ms: int = NEVER
+    topic_id: TopicId | None = None
 
 
 class MemberValue(NamedTuple):
@@ -144,8 +155,9 @@ def offset_value(value: OffsetValue) -> bytes:
     if value.expire_ms != NEVER:
         head = INT16.pack(EXPIRING_VALUE_VERSION) + INT64.pack(value.offset)
         return head + _text(value.metadata) + struct.pack(">qq", value.commit_ms, value.expire_ms)
-    head = INT16.pack(VALUE_VERSION) + struct.pack(">qi", value.offset, value.leader_epoch)
-    return head + _text(value.metadata) + INT64.pack(value.commit_ms)
+    head = INT16.pack(OFFSET_VALUE_VERSION) + struct.pack(">qi", value.offset, value.leader_epoch)
+    tags = NO_TAGS if value.topic_id is None else uvarint(1) + tagged_field(TOPIC_ID_TAG, value.topic_id.bytes)
+    return head + string(value.metadata, True) + INT64.pack(value.commit_ms) + tags
 
 
 def group_record(group: str, value: GroupValue | None) -> Record:
@@ -208,7 +220,24 @@ def read_offset_value(raw: bytes) -> OffsetValue:
     (commit_ms,), position = read_fixed(view, position, INT64)
     if version == EXPIRING_VALUE_VERSION:
         (expire_ms,), position = read_fixed(view, position, INT64)
-    return OffsetValue(offset, leader_epoch, metadata, commit_ms, expire_ms)
+    topic_id = _read_topic_id(view, position) if version >= FLEXIBLE_SINCE else None
+    return OffsetValue(offset, leader_epoch, metadata, commit_ms, expire_ms, topic_id)
+
+
+def _read_topic_id(view: memoryview, position: int) -> TopicId | None:
+    """Of the tagged fields at the end of an offset; others are skipped."""
+    skip_tags(view, position)
+    count, position = read_uvarint(view, position)
+    for _ in range(count):
+        tag, position = read_uvarint(view, position)
+        size, position = read_uvarint(view, position)
+        if tag == TOPIC_ID_TAG:
+            topic_id, end = read_uuid(view, position)
+            if end != position + size:
+                raise ProtocolError(f"A topic id of {size} bytes")
+            return None if topic_id == ZERO_UUID else topic_id
+        position += size
+    return None
 
 
 def read_group_value(raw: bytes) -> GroupValue:

@@ -86,7 +86,7 @@ class GroupShard:
         self._steps = Steps(self._context, subscriptions, self._moves)
         self._modern = ConsumerProtocol(self._context, subscriptions, self._steps, self._moves)
         self._classic_members = ClassicMembers(self._context, self._steps, image)
-        self._offsets = OffsetStore(self._context, self._rebalancing, self._modern)
+        self._offsets = OffsetStore(self._context, self._rebalancing, self._modern, image)
         self.unknown_records = 0
 
     # Shard
@@ -133,7 +133,9 @@ class GroupShard:
             self._rebalancing.end(group)
 
     def loaded(self, now: Now) -> Effects:
-        """Every member that the log knows gets a full session: it could not reach a coordinator meanwhile."""
+        """Every member that the log knows gets a full session: it could not reach a coordinator meanwhile. Topics may
+        have been deleted meanwhile."""
+        self._offsets.forget_gone()
         for group in self._context.groups.values():
             self._moves.take_up(group, now)
         self._steps.loaded(now)

@@ -1,0 +1,93 @@
+"""What must hold of services: every acknowledged record of a topic that lives is handled, and none is skipped.
+
+| violation | says |
+|---|---|
+| HandledAtLeastOnce | an acknowledged record of a living topic was not handled by its group, and is no dead letter |
+| CommittedUnhandled | the group has committed past a record that nobody has handled |
+| CopiedOnce | a copy's target holds other records than its source, or one of them twice |
+| AckedIsStored | a record is not where its acknowledgement said |
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from strandline.chaos.checkers.invariant import InvariantViolated
+
+SHOWN_MAX = 10
+"""So many values of a violation are told."""
+
+
+@dataclass
+class Ledger:
+    """What clients were promised, and what became of it, over all incarnations of their process.
+
+    Args:
+        may_die: of a value: its handler may give up on it, so that it goes to the dead letters.
+    """
+
+    may_die: Callable[[str], bool] = lambda _: False
+    handled: set[str] = field(default_factory=set)
+    """Values whose handler came to its end, at least once."""
+    acked: dict[tuple[UUID, int], dict[int, str]] = field(default_factory=dict)
+    """(topic id, partition) -> offset -> value, acknowledged by all in-sync replicas."""
+
+    def ack(self, topic_id: UUID, partition: int, offset: int, value: str) -> None:
+        """A record was acknowledged."""
+        self.acked.setdefault((topic_id, partition), {})[offset] = value
+
+    def values(self, topic_id: UUID) -> Iterator[str]:
+        """All that was acknowledged of a topic."""
+        for (known, _), values in self.acked.items():
+            if known == topic_id:
+                yield from values.values()
+
+    def ends(self, topic_id: UUID) -> dict[int, int]:
+        """Behind the last acknowledged record of each partition."""
+        return {partition: max(values) + 1 for (known, partition), values in self.acked.items() if known == topic_id}
+
+    def unhandled(self, topic_id: UUID) -> list[str]:
+        """What was acknowledged, not handled yet, and is no case for the dead letters."""
+        return [value for value in self.values(topic_id) if value not in self.handled and not self.may_die(value)]
+
+    def check_committed(self, group: str, topic_id: UUID, partition: int, offset: int) -> None:
+        """A group's committed offset, read after all that was handled up to now. Raises InvariantViolated."""
+        skipped = [
+            (at, value)
+            for at, value in sorted(self.acked.get((topic_id, partition), {}).items())
+            if at < offset and value not in self.handled and not self.may_die(value)
+        ]
+        if skipped:
+            facts = {"group": group, "topic_id": topic_id, "partition": partition, "skipped": skipped[:SHOWN_MAX]}
+            raise InvariantViolated("CommittedUnhandled", f"offset {offset} is committed", **facts)
+
+    def check_at_the_end(self, topic_id: UUID, letters: Iterable[str]) -> None:
+        """Everything was read to its end. Raises InvariantViolated."""
+        dead = set(letters)
+        missing = [value for value in self.values(topic_id) if value not in self.handled and value not in dead]
+        if missing:
+            facts = {"topic_id": topic_id, "count": len(missing), "values": missing[:SHOWN_MAX]}
+            raise InvariantViolated("HandledAtLeastOnce", "acknowledged records came to nobody", **facts)
+
+    def check_stored(self, topic_id: UUID, stored: Mapping[tuple[int, int], str]) -> None:
+        """`stored`: (partition, offset) -> value, of the whole topic. Raises InvariantViolated."""
+        for (known, partition), values in self.acked.items():
+            for offset, value in values.items() if known == topic_id else ():
+                found = stored.get((partition, offset))
+                if found != value:
+                    facts = {"partition": partition, "offset": offset, "acked": value, "found": found}
+                    raise InvariantViolated("AckedIsStored", "another record is there, or none", **facts)
+
+
+def check_copied(source: Sequence[str], target: Sequence[str]) -> None:
+    """Each record of the source is in the target once, and nothing else. Raises InvariantViolated."""
+    wanted, found = Counter(source), Counter(target)
+    if wanted != found:
+        facts = {
+            "missing": sorted((wanted - found).elements())[:SHOWN_MAX],
+            "too_many": sorted((found - wanted).elements())[:SHOWN_MAX],
+        }
+        raise InvariantViolated("CopiedOnce", "the copy differs from its source", **facts)

@@ -1,0 +1,87 @@
+"""What a seed draws for its services."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+JOBS, LETTERS, COPIED, FLEETING = "jobs", "jobs.dead", "jobs.copied", "fleeting"
+WORKERS, VISITORS, COPIER = "workers", "visitors", "copier"
+
+STYLES = ("poll", "commit", "iterate", "run")
+"""How records are handled: those of a poll, of a poll with a commit behind them, one by one, by `Consumer.run`."""
+
+POISON_EVERY = 13
+"""Every so many-th job is one that no handler of `run` takes."""
+
+PROTOCOLS: tuple[dict[str, Any], ...] = (
+    {"session_timeout_ms": 6_000, "heartbeat_interval_ms": 1_000},
+    {
+        "session_timeout_ms": 6_000,
+        "heartbeat_interval_ms": 1_000,
+        "partition_assignment_strategy": "cooperative-sticky",
+    },
+    {"group_protocol": "consumer"},
+)
+
+NODE = {
+    "offsets.topic.num.partitions": "2",
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1000",
+    "group.consumer.session.timeout.ms": "6000",
+    "group.consumer.heartbeat.interval.ms": "1000",
+}
+"""Settings of the nodes in runs with services."""
+
+
+@dataclass
+class ServiceOptions:
+    """What the services do. Times in milliseconds."""
+
+    partitions: int
+    """Of `jobs`."""
+    records: int
+    """Jobs; then there are no more."""
+    gap_ms: float
+    members: tuple[str, ...]
+    """Styles of the workers."""
+    consumer: dict[str, Any]
+    visitor: str
+    """The style in which `fleeting` is read."""
+    subscribes: bool
+    """Whether the visitor subscribes; else its partition is named."""
+    anew: int
+    """How often `fleeting` is deleted and made anew."""
+    copy: bool
+    cancel_gap_ms: float
+    kill: bool
+    """The whole process dies once."""
+
+    @classmethod
+    def draw(cls, rng: random.Random) -> ServiceOptions:
+        return cls(
+            partitions=rng.randint(1, 3),
+            records=rng.choice((60, 150)),
+            gap_ms=rng.choice((20.0, 100.0)),
+            members=tuple(rng.choice(STYLES) for _ in range(rng.randint(1, 3))),
+            consumer={
+                **rng.choice(PROTOCOLS),
+                "request_timeout_ms": rng.choice((2_000, 5_000)),
+                "auto_commit_interval_ms": rng.choice((200, 1_000)),
+                "metadata_max_age_ms": rng.choice((1_000, 5_000)),
+                "max_poll_interval_ms": 8_000,
+                "default_api_timeout_ms": 10_000,
+            },
+            visitor=rng.choice(STYLES),
+            subscribes=rng.random() < 0.5,
+            anew=rng.choice((0, 1, 2, 3)),
+            copy=rng.random() < 0.4,
+            cancel_gap_ms=rng.choice((200.0, 1_000.0, 5_000.0)),
+            kill=rng.random() < 0.3,
+        )
+
+
+def is_poison(value: str) -> bool:
+    """A job that no handler of `run` takes."""
+    return value.startswith("j") and int(value[1:]) % POISON_EVERY == 7

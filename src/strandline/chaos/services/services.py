@@ -1,0 +1,182 @@
+"""All services of a run together: their process, what is watched meanwhile, and what is judged in the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from uuid import UUID
+
+from strandline.chaos.checkers.handled import check_copied
+from strandline.chaos.checkers.history import History
+from strandline.chaos.checkers.invariant import InvariantViolated
+from strandline.chaos.services.members import Member
+from strandline.chaos.services.options import (
+    COPIED,
+    COPIER,
+    FLEETING,
+    JOBS,
+    LETTERS,
+    VISITORS,
+    WORKERS,
+    ServiceOptions,
+)
+from strandline.chaos.services.shared import Shared
+from strandline.chaos.services.topics import SAFE, Topics
+from strandline.chaos.workload import Ports
+from strandline.client.copying.engine import Engine
+from strandline.client.copying.errors import CopyError, CopyTakenOver
+from strandline.client.copying.target import Wish
+from strandline.proto.errors import StrandlineError
+from strandline.proto.ids import TopicPartition
+
+WATCH_S = 1.0
+
+
+class Services:
+    """The services of one run, over all incarnations of their process.
+
+    Attributes:
+        calm: nothing is cancelled any more.
+    """
+
+    def __init__(self, bootstrap: str, options: ServiceOptions, history: History, now_ms: Callable[[], float]) -> None:
+        self.calm = False
+        self.shared = Shared(bootstrap, options)
+        self._options = options
+        self._history = history
+        self._now_ms = now_ms
+        self._topics = Topics(self.shared)
+        self._committed: dict[tuple[UUID, int], int] = {}
+        self._broken: BaseException | None = None
+
+    async def main(self, ports: Ports) -> None:
+        """The services' process."""
+        self.shared.begin()
+        options = self._options
+        await self._topics.make_jobs(ports)
+        members = [
+            self._member(f"{style}-{number}", style, WORKERS, (JOBS, True))
+            for number, style in enumerate(options.members)
+        ]
+        members.append(self._member("visitor", options.visitor, VISITORS, (FLEETING, options.subscribes)))
+        work = [self._topics.feed(ports), self._topics.make_and_delete(ports), self._watch(ports), self._cancel(ports)]
+        work += [member.live(ports) for member in members]
+        if options.copy:
+            work.append(self._copy(ports))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for one in work:
+                    group.create_task(one)
+        except BaseExceptionGroup as several:
+            self._broken = several.exceptions[0]
+
+    def _member(self, name: str, style: str, group: str, reads: tuple[str, bool]) -> Member:
+        return Member(
+            self.shared, self._history, self._now_ms, name=name, style=style, group=group, reads=reads,
+        )  # fmt: skip
+
+    @property
+    def settled(self) -> bool:
+        """Everything that was acknowledged of the topics that live is handled, or in the dead letters: all jobs are
+        committed.
+
+        Raises:
+            InvariantViolated: a service has seen what must not be.
+        """
+        if self._broken is not None:
+            raise self._broken
+        jobs_id = self._topics.jobs_id
+        if jobs_id is None or self.open or not (self._topics.fed and self._topics.visited):
+            return False
+        ends = self.shared.ledger.ends(jobs_id)
+        return all(self._committed.get((jobs_id, number), 0) >= end for number, end in ends.items())
+
+    @property
+    def open(self) -> list[str]:
+        """What is still to be handled."""
+        living = [topic for topic in (self._topics.jobs_id, self._topics.fleeting_id) if topic is not None]
+        return [value for topic in living for value in self.shared.ledger.unhandled(topic)]
+
+    def figures(self) -> dict[str, object]:
+        """How much of it was tried."""
+        ledger = self.shared.ledger
+        return {
+            "acked": sum(map(len, ledger.acked.values())),
+            "handled": len(ledger.handled),
+            "cancelled": self.shared.cancelled,
+            "errors": dict(self.shared.errors),
+        }
+
+    async def _cancel(self, ports: Ports) -> None:
+        while not self.calm:
+            await asyncio.sleep(ports.rng.expovariate(1000 / self._options.cancel_gap_ms))
+            if not self.calm:
+                self.shared.cancel_one(ports.rng)
+
+    async def _watch(self, ports: Ports) -> None:
+        """What is committed was handled. Raises InvariantViolated."""
+        watched = {WORKERS: (JOBS, self._options.partitions), VISITORS: (FLEETING, 1)}
+        consumers = {group: self.shared.consumer(ports, group_id=group, enable_auto_commit=False) for group in watched}
+        while True:
+            await asyncio.sleep(WATCH_S)
+            for group, (topic, count) in watched.items():
+                try:
+                    await consumers[group].partitions_for(topic)
+                    found = await consumers[group].committed([TopicPartition(topic, number) for number in range(count)])
+                except StrandlineError as error:
+                    self.shared.failed(error)
+                    continue
+                for item, stored in found.items():
+                    if stored is not None and stored.topic_id is not None:
+                        self.shared.ledger.check_committed(group, stored.topic_id, item.partition, stored.offset)
+                        self._committed[stored.topic_id, item.partition] = stored.offset
+
+    # --- the copy ---
+
+    def _engine(self, ports: Ports, *, follow: bool) -> Engine:
+        settings = {"request_timeout_ms": 5_000, "delivery_timeout_ms": 20_000}
+        return Engine(
+            self.shared.bootstrap, JOBS, COPIED, group=COPIER, wish=Wish(partitions=2, configs=SAFE), transform=None,
+            follow=follow, accept_deleted=False, settings=settings, told=lambda _done, _all: None,
+            clock=ports.clock, rng=ports.rng,
+        )  # fmt: skip
+
+    async def _copy(self, ports: Ports) -> None:
+        while True:
+            await asyncio.sleep(ports.rng.uniform(0, 4))
+            engine = self._engine(ports, follow=ports.rng.random() < 0.5)
+            ended = await self.shared.cancellable("copy", engine.run())
+            if isinstance(ended, CopyError) and not isinstance(ended, CopyTakenOver):
+                raise InvariantViolated("CopiedOnce", f"a copy that was begun does not go on: {ended}") from ended
+            self.shared.told(ended)
+
+    # --- the end ---
+
+    async def look_at_the_end(self, ports: Ports) -> None:
+        """Everything is read once more by fresh clients, and judged. Raises InvariantViolated."""
+        jobs_id, fleeting_id, ledger = self._topics.jobs_id, self._topics.fleeting_id, self.shared.ledger
+        assert jobs_id is not None
+        assert fleeting_id is not None
+        async with self.shared.admin(ports) as admin:
+            died = LETTERS in await admin.list_topics()
+        jobs = await self._whole(ports, JOBS)
+        letters = await self._whole(ports, LETTERS) if died else {}
+        ledger.check_at_the_end(jobs_id, letters.values())
+        ledger.check_at_the_end(fleeting_id, ())
+        ledger.check_stored(jobs_id, jobs)
+        ledger.check_stored(fleeting_id, await self._whole(ports, FLEETING))
+        if self._options.copy:
+            await self._engine(ports, follow=False).run()
+            check_copied(list(jobs.values()), list((await self._whole(ports, COPIED)).values()))
+
+    async def _whole(self, ports: Ports, topic: str) -> dict[tuple[int, int], str]:
+        """(partition, offset) -> value."""
+        found: dict[tuple[int, int], str] = {}
+        async with self.shared.consumer(ports) as consumer:
+            places = [TopicPartition(topic, number) for number in await consumer.partitions_for(topic)]
+            consumer.assign(places)
+            ends = await consumer.end_offsets(places)
+            while any([await consumer.position(place) < end for place, end in ends.items()]):
+                for record in await consumer.poll(0.5):
+                    found[record.partition, record.offset] = (record.value or b"").decode()
+        return found

@@ -1,0 +1,22 @@
+"""Where the clients log: the standard library's loggers, below `strandline.client`.
+
+A library must not configure logging, and structlog, which the nodes use, belongs to whoever runs the process. So
+nothing shows until the program says so (`logging.basicConfig`), and then in its own format. An INFO is how things go in
+a cluster that changes, a WARNING what may surprise (records passed over, a broker that is gone), an ERROR an end:
+records that were not written, a member that is none any more.
+"""
+
+from __future__ import annotations
+
+import logging
+
+network = logging.getLogger("strandline.client.network")
+metadata = logging.getLogger("strandline.client.metadata")
+producer = logging.getLogger("strandline.client.producer")
+consumer = logging.getLogger("strandline.client.consumer")
+group = logging.getLogger("strandline.client.group")
+
+
+def records_of(partition: object, count: int) -> str:
+    """`1 record of orders-0 was`, `2 records of orders-0 were`."""
+    return f"1 record of {partition} was" if count == 1 else f"{count} records of {partition} were"

@@ -1,0 +1,56 @@
+"""Tasks of a client that nobody awaits: what goes on between the calls. One that ends unforeseen is told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from strandline.client.errors import ClientError
+
+log = logging.getLogger("strandline.client")
+"""Where the clients write what nobody asked for and somebody should know."""
+
+
+class Tasks:
+    """Runs on one event loop.
+
+    Args:
+        on_end: told once for each task that ended on an exception; tasks are to handle what can be foreseen themselves.
+    """
+
+    def __init__(self, on_end: Callable[[ClientError], None]) -> None:
+        self._on_end = on_end
+        self._running: dict[asyncio.Task[None], None] = {}
+
+    def spawn(self, what: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Begin `work`; `what` names it where it fails: "the heartbeats of group g"."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._running[task] = None
+        task.add_done_callback(partial(self._ended, what))
+        return task
+
+    def __iter__(self) -> Any:
+        """Those that run."""
+        return iter(list(self._running))
+
+    def _ended(self, what: str, task: asyncio.Task[None]) -> None:
+        self._running.pop(task, None)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            log.error("internal error: %s ended", what, exc_info=error)
+            told = ClientError(f"internal error: {what} ended on {error!r}; close this client and make another one")
+            told.__cause__ = error
+            self._on_end(told)
+
+    async def close(self) -> None:
+        """Cancel them all, and wait until they have ended."""
+        tasks = list(self._running)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)

@@ -1,0 +1,182 @@
+"""Topic configs that are taken and have no effect yet, each with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from strandline.controller.metadata.config_key import (
+    INT64_MAX,
+    ConfigKey,
+    ConfigType,
+    Validator,
+    boolean,
+    integer,
+    level,
+    one_of,
+    throttled_replicas,
+)
+
+
+def _only_topics(name: str, type: ConfigType, default: str, validate: Validator, doc: str) -> ConfigKey:
+    """A topic config without a default of the brokers."""
+    return ConfigKey(name, type, default, doc, validate, "")
+
+
+IDLE_TOPIC_KEYS = (
+    _only_topics("compression.gzip.level", ConfigType.INT, "-1", level(1, 9, -1), "The level of gzip; -1: usual."),
+    _only_topics("compression.lz4.level", ConfigType.INT, "9", level(1, 17), "The level of lz4."),
+    _only_topics("compression.zstd.level", ConfigType.INT, "3", level(-131_072, 22), "The level of zstd."),
+    _only_topics(
+        "flush.messages",
+        ConfigType.LONG,
+        str(INT64_MAX),
+        integer(1, INT64_MAX),
+        "After so many records the log is synced.",
+    ),
+    _only_topics(
+        "flush.ms",
+        ConfigType.LONG,
+        str(INT64_MAX),
+        integer(0, INT64_MAX),
+        "After so long the log is synced, in milliseconds.",
+    ),
+    _only_topics(
+        "follower.replication.throttled.replicas",
+        ConfigType.LIST,
+        "",
+        throttled_replicas,
+        "The replicas whose fetching is throttled, as partition:broker,...; *: all.",
+    ),
+    _only_topics(
+        "leader.replication.throttled.replicas",
+        ConfigType.LIST,
+        "",
+        throttled_replicas,
+        "The replicas that followers read throttled, as partition:broker,...; *: all.",
+    ),
+    _only_topics(
+        "local.retention.bytes",
+        ConfigType.LONG,
+        "-2",
+        integer(-2, INT64_MAX),
+        "What of a tiered partition stays on the broker, in bytes; -2: as retention.bytes.",
+    ),
+    _only_topics(
+        "local.retention.ms",
+        ConfigType.LONG,
+        "-2",
+        integer(-2, INT64_MAX),
+        "How long records of a tiered partition stay on the broker, in milliseconds; -2: as retention.ms.",
+    ),
+    _only_topics(
+        "message.timestamp.after.max.ms",
+        ConfigType.LONG,
+        "3600000",
+        integer(0, INT64_MAX),
+        "How far a record's time may lie ahead of the broker's, in milliseconds.",
+    ),
+    _only_topics(
+        "message.timestamp.before.max.ms",
+        ConfigType.LONG,
+        str(INT64_MAX),
+        integer(0, INT64_MAX),
+        "How far a record's time may lie behind the broker's, in milliseconds.",
+    ),
+    _only_topics(
+        "preallocate",
+        ConfigType.BOOLEAN,
+        "false",
+        boolean,
+        "true: files of new segments are allocated at their full size.",
+    ),
+    _only_topics(
+        "remote.copy.lag.bytes",
+        ConfigType.LONG,
+        "0",
+        integer(-1, INT64_MAX),
+        "How many bytes wait before they are copied to the remote tier.",
+    ),
+    _only_topics(
+        "remote.copy.lag.ms",
+        ConfigType.LONG,
+        "0",
+        integer(-1, INT64_MAX),
+        "How long a segment waits before it is copied to the remote tier, in milliseconds.",
+    ),
+    _only_topics(
+        "remote.log.copy.disable",
+        ConfigType.BOOLEAN,
+        "false",
+        boolean,
+        "true: nothing more is copied to the remote tier.",
+    ),
+    _only_topics(
+        "remote.log.delete.on.disable",
+        ConfigType.BOOLEAN,
+        "false",
+        boolean,
+        "true: what the remote tier has is deleted when it is turned off.",
+    ),
+    _only_topics(
+        "remote.storage.enable",
+        ConfigType.BOOLEAN,
+        "false",
+        one_of("false", because=" (there is no tiered storage)"),
+        "true: old segments move to a remote tier. Refused, as by a Kafka whose tiered storage is off.",
+    ),
+    _only_topics(
+        "segment.jitter.ms",
+        ConfigType.LONG,
+        "0",
+        integer(0, INT64_MAX),
+        "How much sooner than segment.ms a segment may be closed, drawn at random, in milliseconds.",
+    ),
+)
+"""Configs that Kafka has and of which no value has an effect here."""
+
+_COMPACTION = "compaction is not served yet, every record is kept"
+_RETENTION = "retention is not served yet, no record is deleted by itself (strandline topic trim deletes)"
+_CODEC = "batches stay as the producer compressed them, the broker never re-encodes one"
+_FLUSH = "flush.policy says when records are synced, by default before each acknowledgement"
+_TIERED = "there is no tiered storage"
+_THROTTLE = "replication is not throttled"
+_TIMESTAMPS = "records are taken whatever their timestamps"
+
+_REASONS: Mapping[str, str] = {
+    "cleanup.policy": _COMPACTION,
+    "compression.gzip.level": _CODEC,
+    "compression.lz4.level": _CODEC,
+    "compression.type": _CODEC,
+    "compression.zstd.level": _CODEC,
+    "delete.retention.ms": _COMPACTION,
+    "flush.messages": _FLUSH,
+    "flush.ms": _FLUSH,
+    "follower.replication.throttled.replicas": _THROTTLE,
+    "leader.replication.throttled.replicas": _THROTTLE,
+    "local.retention.bytes": _TIERED,
+    "local.retention.ms": _TIERED,
+    "max.compaction.lag.ms": _COMPACTION,
+    "message.timestamp.after.max.ms": _TIMESTAMPS,
+    "message.timestamp.before.max.ms": _TIMESTAMPS,
+    "min.cleanable.dirty.ratio": _COMPACTION,
+    "min.compaction.lag.ms": _COMPACTION,
+    "preallocate": "files are allocated ahead of their data in steps that grow with the segment",
+    "remote.copy.lag.bytes": _TIERED,
+    "remote.copy.lag.ms": _TIERED,
+    "remote.log.copy.disable": _TIERED,
+    "remote.log.delete.on.disable": _TIERED,
+    "remote.storage.enable": _TIERED,
+    "retention.bytes": _RETENTION,
+    "retention.ms": _RETENTION,
+    "segment.jitter.ms": "segments are closed at the age of segment.ms, without jitter",
+}
+"""Why a topic config has no effect yet, by its name."""
+
+_MET = {"message.timestamp.after.max.ms": str(INT64_MAX), "retention.bytes": "-1", "retention.ms": "-1"}
+"""The value that says what is done anyway, where it is not the default."""
+
+
+def with_reason(key: ConfigKey) -> ConfigKey:
+    """The config, with why it has no effect yet if it has none."""
+    return replace(key, idle=_REASONS.get(key.name, ""), met=_MET.get(key.name, key.default))

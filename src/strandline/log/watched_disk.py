@@ -1,0 +1,226 @@
+"""How long syncs take, and what to do about one that does not end (schedule 58).
+
+A sync that hangs is a failure that nobody is told of: no error, no ack, and a leadership that stays. So the age of the
+oldest sync under way is a health signal. While it is above the bound nothing here counts as durable, and the node is
+told, so that others may lead what it leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from strandline.log.disk import Disk, DiskError, DiskPoisoned, File
+from strandline.proto.marks import mark
+from strandline.proto.ports import Clock
+from strandline.proto.tasks import Report
+
+log = structlog.get_logger("strandline.disk")
+
+BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Upper bounds of the histogram: a good NVMe drive takes 0.1 to 1 ms, a disk of a cloud 2 to 10 ms."""
+
+LOOKS = 10
+"""Within the bound a sync is looked at so many times."""
+
+WARN_SHARE = 0.2
+"""A warning is logged at this share of the bound: at 1 s of 5 s, where etcd warns of a slow fdatasync too."""
+
+LOST_FACTOR = 4
+"""A sync that has not ended after so many times the bound never will: at 20 s of 5 s, CockroachDB's limit for it."""
+
+
+@dataclass
+class SyncTimes:
+    """How long group syncs took."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_S) + 1))
+    """By `BOUNDS_S`, not added up; the last counts what is above them all."""
+    seconds_total: float = 0.0
+
+    def took(self, seconds: float) -> None:
+        """One more."""
+        self.counts[bisect_left(BOUNDS_S, seconds)] += 1
+        self.seconds_total += seconds
+
+
+class WatchedDisk:
+    """`disk`, with its group syncs timed.
+
+    Attributes:
+        times: of the syncs that ended.
+        busy: the sync under way was there when the watch looked before.
+        stalled: a sync under way is older than its bound. Until it ends every blocking sync is refused: it would wait
+            behind that one, and the event loop with it.
+    """
+
+    def __init__(self, disk: Disk, clock: Clock, on_poisoned: Report) -> None:
+        """`on_poisoned` is told once that nothing on this disk can be relied on any more."""
+        self._disk = disk
+        self._clock = clock
+        self._on_poisoned: Report | None = on_poisoned
+        self._under_way: dict[int, float] = {}
+        self._number = 0
+        self.times = SyncTimes()
+        self.busy = False
+        self.stalled = False
+        self.on_begin: Callable[[], None] = lambda: None
+        """Called when a sync begins."""
+        self.lock = disk.lock
+        self.open = disk.open
+        self.exists = disk.exists
+        self.listdir = disk.listdir
+        self.mkdir = disk.mkdir
+        self.rename = disk.rename
+        self.unlink = disk.unlink
+        self.rmdir = disk.rmdir
+        self.free_bytes = disk.free_bytes
+        self.total_bytes = disk.total_bytes
+        self.boot_id = disk.boot_id
+        self.pread_cold = disk.pread_cold
+        self.unlink_slowly = disk.unlink_slowly
+
+    @property
+    def oldest(self) -> int:
+        """The number of the oldest sync under way; 0 when there is none."""
+        return next(iter(self._under_way), 0)
+
+    @property
+    def age_ms(self) -> float:
+        """How long that one has been under way."""
+        began = next(iter(self._under_way.values()), None)
+        return 0.0 if began is None else self._clock.monotonic_ms() - began
+
+    async def sync(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
+        """As the disk. Raises DiskError.
+
+        A caller that is cancelled (a node that ends is all that does so) leaves its sync under way: it is carried out
+        all the same, and nobody here learns of its end.
+        """
+        self._number += 1
+        number = self._number
+        self._under_way[number] = self._clock.monotonic_ms()
+        self.on_begin()
+        try:
+            await self._disk.sync(files, directories)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._ended(number)
+            if isinstance(error, DiskPoisoned):
+                self._poisoned(error)
+            raise
+        self._ended(number)
+
+    def _ended(self, number: int) -> None:
+        self.times.took((self._clock.monotonic_ms() - self._under_way.pop(number)) / 1000)
+
+    def sync_now(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
+        """As the disk. Raises DiskError, also while a sync hangs."""
+        self._refuse_if_stalled()
+        try:
+            self._disk.sync_now(files, directories)
+        except DiskPoisoned as error:
+            self._poisoned(error)
+            raise
+
+    def sync_dir(self, path: str) -> None:
+        """As the disk. Raises DiskError, also while a sync hangs."""
+        self._refuse_if_stalled()
+        try:
+            self._disk.sync_dir(path)
+        except DiskPoisoned as error:
+            self._poisoned(error)
+            raise
+
+    def _refuse_if_stalled(self) -> None:
+        if self.stalled:
+            raise DiskError(errno.EIO, f"refused: a sync has been under way for {self.age_ms / 1000:.1f} s", "")
+
+    def _poisoned(self, error: DiskPoisoned) -> None:
+        tell, self._on_poisoned = self._on_poisoned, None
+        if tell is not None:
+            tell(error)
+
+
+class SyncWatch:
+    """Looks at the oldest sync under way while there is one.
+
+    - `on_stalled(age in ms)`: it is older than the bound. Until it ends nothing of this disk can be served.
+    - `on_recovered`: it has ended after all.
+    - `on_lost(age in ms)`: it never will.
+
+    Looks are counted, and not the clock believed: a process that was stopped (SIGSTOP) for a minute has a sync that is
+    a minute old, and has perhaps ended long ago.
+    """
+
+    def __init__(
+        self,
+        disk: WatchedDisk,
+        timeout_ms: float,
+        on_stalled: Callable[[float], None],
+        on_recovered: Callable[[], None],
+        on_lost: Callable[[float], None],
+    ) -> None:
+        self._disk = disk
+        self._interval_ms = timeout_ms / LOOKS
+        self._on_stalled = on_stalled
+        self._on_recovered = on_recovered
+        self._on_lost = on_lost
+        self._timer: asyncio.TimerHandle | None = None
+        self._watched = 0
+        self._looks = 0
+        self._running = False
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._running = True
+        self._disk.on_begin = self._begun
+        if self._disk.oldest:
+            self._begun()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._running = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _begun(self) -> None:
+        if self._timer is None and self._running:
+            self._timer = asyncio.get_running_loop().call_later(self._interval_ms / 1000, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        oldest = self._disk.oldest
+        if oldest != self._watched:
+            self._ended()
+            self._watched, self._looks = oldest, 0
+        if oldest:
+            self._begun()
+            self._looks += 1
+            self._disk.busy = True
+            self._judge(self._looks, self._looks * self._interval_ms)
+
+    def _judge(self, looks: int, age_ms: float) -> None:
+        if looks == round(LOOKS * WARN_SHARE):
+            log.warning("a sync takes long", seconds=round(age_ms / 1000, 1))
+        elif looks == LOOKS:
+            mark("sync-hung")
+            log.error("a sync does not end", seconds=round(age_ms / 1000, 1))
+            self._disk.stalled = True
+            self._on_stalled(age_ms)
+        elif looks == LOOKS * LOST_FACTOR:
+            self._on_lost(age_ms)
+
+    def _ended(self) -> None:
+        self._disk.busy = False
+        if self._disk.stalled:
+            log.warning("the sync that did not end has ended")
+            self._disk.stalled = False
+            self._on_recovered()

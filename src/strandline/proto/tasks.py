@@ -1,0 +1,43 @@
+"""Tasks that nobody awaits: an end that nobody foresaw is told, and told at once.
+
+A task that ends by an error and is not awaited ends in silence: what it was to do is not done any more, and everything
+around it goes on (schedule 59). asyncio prints a line when such a task is collected, if it ever is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from strandline.proto.errors import FatalError
+
+Report = Callable[[BaseException], None]
+"""Told of an end that nobody foresaw; in a node mostly the one that stops it."""
+
+
+def spawn(work: Coroutine[Any, Any, None], report: Report, *, endless: bool = False) -> asyncio.Task[None]:
+    """Run `work` as a task that its caller keeps and does not await.
+
+    `report` is told, once, of an exception out of it, of a cancellation that nobody asked for by `Task.cancel`, and, if
+    it is to be `endless`, of its return.
+    """
+    task = asyncio.get_running_loop().create_task(work)
+
+    def ended(task: asyncio.Task[None]) -> None:
+        error = _unforeseen(task, endless)
+        if error is not None:
+            report(error)
+
+    task.add_done_callback(ended)
+    return task
+
+
+def _unforeseen(task: asyncio.Task[None], endless: bool) -> BaseException | None:
+    name = getattr(task.get_coro(), "__qualname__", task.get_name())
+    if task.cancelled():
+        return None if task.cancelling() else FatalError(f"{name} was cancelled, and nobody had asked for it")
+    error = task.exception()
+    if error is None and endless and not task.cancelling():
+        return FatalError(f"{name} has ended by itself")
+    return error

@@ -1,0 +1,49 @@
+"""Which Python Spark looks for formats with: this one, or the `python3` on the path.
+
+Spark starts Python processes of its own, on the driver already: one imports every module named `pyspark_*`, to learn
+which formats there are. It takes PYSPARK_PYTHON for them, or else the `python3` that is found on the path. A job that
+is run as `venv/bin/python job.py`, without `activate`, has another one there, without this package:
+DATA_SOURCE_NOT_FOUND.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+from pathlib import Path
+
+_log = logging.getLogger("strandline.spark")
+
+_CHOSEN = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+"""What says which Python, in the environment: whoever has set one knows better."""
+
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""Set by spark-submit: its JVM runs already, and has started this process with the Python that it takes for others."""
+
+
+def use_this_python() -> None:
+    """Have Spark start its Python processes with this interpreter, unless the environment says which, or it does so.
+
+    Call it before the session is made: Spark's JVM reads the environment when it starts. Executors on other machines
+    get this path too; where theirs is another one, set PYSPARK_PYTHON to theirs.
+    """
+    if any(os.environ.get(name) for name in (*_CHOSEN, _SUBMITTED)) or not sys.executable:
+        return
+    found = shutil.which("python3")
+    if found is not None and Path(found).parent.resolve() == Path(sys.executable).parent.resolve():
+        return
+    from pyspark import SparkContext
+
+    if SparkContext._gateway is not None:
+        _log.warning(
+            "Spark was started before pyspark_strandline was imported, and looks for formats with %s instead of %s: "
+            "import pyspark_strandline before the session is made, or set PYSPARK_PYTHON=%s in the environment of the "
+            "job",
+            found or "a python3 that is not there",
+            sys.executable,
+            sys.executable,
+        )
+        return
+    os.environ["PYSPARK_PYTHON"] = sys.executable

@@ -1,0 +1,354 @@
+"""What a task of the sink does: note in the ledger who writes, leave out what is in the log, send the rest.
+
+One attempt at a task, in the order that its promise hangs on:
+
+1. It begins in the ledger: attempts that began before it stop when they come past its entry.
+2. It looks for these. Are there any, it keeps its rows until it has seen the last one, waits until they have stopped,
+   and reads what they have written.
+3. It sends what is missing, and looks into the ledger meanwhile: where a newer attempt has begun, it stops.
+4. It ends once every record is acknowledged by every in-sync replica.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from strandline.client import Ack, Admin, Producer
+from strandline.client.errors import ClientTimeout
+from strandline.client.types import LATEST
+from strandline.proto.errors import StrandlineError
+from strandline.proto.ids import TopicPartition
+from strandline.proto.system import SystemClock, system_rng
+from strandline.spark.ledger import Attempt, Ledger, TaskKey, records_of
+from strandline.spark.repeats import Feed, Found, Row, RowsChanged, SinkError, Spool, may_share, same_rows
+from strandline.spark.sink_options import SinkOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_log = logging.getLogger("strandline.spark")
+
+_WATCH_MS = 250
+"""How often an attempt that sends looks for a newer one."""
+
+_SETTLE_MS = 1_000
+"""How long attempts of an earlier run are waited for: what a killed one had under way has reached its leader."""
+
+_QUIET_MS = 10_000
+"""How long an earlier attempt of the same run is waited for, unless it says that it has ended. It may well be alive: a
+slow one beside a speculative one, an executor cut off. Forty times what it needs to look."""
+
+_LOOK_AGAIN_S = 0.2
+
+_ROWS_PER_LOOK = 256
+"""Rows between two looks at the clock."""
+
+
+class Superseded(SinkError):
+    """A newer attempt at this task has begun; this one has stopped, and the newer one writes what is missing."""
+
+
+@dataclass
+class TaskReport(WriterCommitMessage):
+    """What one task did: rows sent, and rows that an earlier run of it had written."""
+
+    query: str
+    epoch: int
+    task: int
+    sent: int
+    found: int
+
+
+class Connections:
+    """A task's producer, admin client and ledger; closed together."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self.options = options
+        self.admin = Admin(options.bootstrap, **options.admin_settings)
+        self.producer = Producer(options.bootstrap, **options.producer_settings)
+        self.ledger = Ledger(options.ledger_topic, options.bootstrap, options.reader_settings, self.admin)
+
+    def __enter__(self) -> Connections:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.producer.close()
+        finally:
+            self.ledger.close()
+            self.admin.close()
+
+
+def write_rows(
+    options: SinkOptions,
+    key: TaskKey,
+    batches: Iterator[pa.RecordBatch],
+    ledger_floor: int = 0,
+    feed: Feed = Feed(),  # noqa: B008 (frozen)
+) -> TaskReport:
+    """Write the rows that no earlier run of this task has written; returns once all are acknowledged.
+
+    Args:
+        ledger_floor: the ledger's entries before this offset are of no concern.
+        feed: what is known of where the rows come from; by default the key alone says which they are.
+
+    Raises:
+        SinkError: a row that cannot be written (no topic, or one that does not exist, a partition that it has not, too
+            large), a record that was not acknowledged, or brokers that cannot be reached.
+        RowsChanged: the task is run again, and its rows are not those of its earlier runs.
+        Superseded: a newer attempt has begun.
+    """
+    report = TaskReport(*key, sent=0, found=0)
+    first = next((batch for batch in batches if batch.num_rows), None)
+    if first is None:
+        return report
+    who = f"query {key.query}, epoch {key.epoch}, task {key.task}"
+    try:
+        with Connections(options) as connections:
+            connections.ledger.ensure()
+            _TaskRun(connections, key, feed, report).write(first, batches, ledger_floor)
+    except (RowsChanged, Superseded) as error:
+        raise type(error)(f"{who}: {error}") from error
+    except StrandlineError as error:
+        raise SinkError(f"{who}: {error}. The batch fails; started again, it writes what is missing.") from error
+    return report
+
+
+class _TaskRun:
+    """One attempt at a task."""
+
+    def __init__(self, connections: Connections, key: TaskKey, feed: Feed, report: TaskReport) -> None:
+        self._connections = connections
+        self._producer = connections.producer
+        self._ledger = connections.ledger
+        self._topic = connections.options.topic
+        self._key = key
+        self._feed = feed
+        self._report = report
+        self._clock = SystemClock()
+        self._attempt = Attempt(f"{system_rng().getrandbits(64):016x}", feed.run, key.task, feed.told())
+        self._before: list[Attempt] = []
+        """Attempts at tasks of this epoch that began before this one."""
+        self._begun: set[str] = set()
+        self._seen = 0
+        """How far the ledger has been looked through for newer attempts."""
+        self._looked_ms = self._begun_ms = 0.0
+        self._failure: BaseException | None = None
+
+    def write(self, first: pa.RecordBatch, batches: Iterator[pa.RecordBatch], ledger_floor: int) -> None:
+        """All of the task."""
+        rows = itertools.chain([first], batches)
+        self._begin(self._topics_of(first), ledger_floor)
+        try:
+            if self._may_be_repeated():
+                self._repeat(rows)
+            else:
+                for batch in rows:
+                    self._note_ranges()
+                    self._send(self._rows(batch))
+            self._finish()
+        except Superseded:
+            with suppress(ClientTimeout):
+                self._producer.close(0)  # what is not under way yet is the newer attempt's
+            with Producer(self._connections.options.bootstrap, **self._connections.options.producer_settings) as other:
+                self._note_end(other)
+            raise
+        except BaseException:
+            if self._failure is None:  # else the brokers may be out of reach
+                self._note_end(self._producer)
+            raise
+
+    # -- the ledger ---------------------------------------------------------------------------------------------------
+
+    def _begin(self, topics: Iterable[str], ledger_floor: int) -> None:
+        end = self._say(topics)
+        self._begun_ms = self._clock.monotonic_ms()
+        attempts = self._ledger.attempts(self._key.query, self._key.epoch, ledger_floor, end)
+        mine = next((each for each in attempts if each.name == self._attempt.name), None)
+        if mine is None:
+            raise SinkError("the ledger does not show the entry of this attempt yet, which its leader has acknowledged")
+        self._before = [each for each in attempts if each.offset < mine.offset]
+        self._seen = mine.offset + 1
+
+    def _say(self, topics: Iterable[str]) -> int:
+        """An entry: who writes, fed by what, and where the partitions of topics not yet written to end."""
+        new = sorted(set(topics) - self._begun)
+        admin = self._connections.admin
+        described = admin.describe_topics(new) if new else []
+        partitions = [
+            TopicPartition(topic.name, index) for topic in described for index in range(len(topic.partitions))
+        ]
+        ends = {item: listed.offset for item, listed in admin.list_offsets(dict.fromkeys(partitions, LATEST)).items()}
+        end = self._ledger.begin(self._producer, self._key, self._attempt, ends)
+        self._begun.update(new)
+        return end
+
+    def _note_ranges(self) -> None:
+        """One task may read several ranges, one after the other (coalesce): before rows of the next one are sent, the
+        ledger says so."""
+        fed, known = self._feed.told(), self._attempt.fed
+        if fed is None or (known is not None and fed.ranges == known.ranges):
+            return
+        self._attempt.fed = fed
+        if self._may_be_repeated():
+            raise SinkError("an earlier run has begun to write a range that comes to this task behind others")
+        self._say(())
+
+    def _note_end(self, producer: Producer) -> None:
+        try:
+            producer.flush()
+            self._ledger.ended(producer, self._key, self._attempt)
+        except StrandlineError as error:
+            _log.warning("the end of an attempt was not noted (%s): the next one waits up to %s ms", error, _QUIET_MS)
+
+    def _watch(self) -> None:
+        """Stop if a newer attempt has begun."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._looked_ms < _WATCH_MS:
+            return
+        entries, self._seen = self._ledger.since(self._key.query, self._seen)
+        self._looked_ms = self._clock.monotonic_ms()
+        older = {each.name for each in self._before} | {self._attempt.name}
+        for entry in entries:
+            later = entry["epoch"] > self._key.epoch
+            whole = entry["epoch"] == self._key.epoch and entry.get("committed")
+            begun = entry["epoch"] == self._key.epoch and entry.get("attempt", self._attempt.name) not in older
+            if later or whole or (begun and self._concerns(entry["run"], entry["task"])):
+                raise Superseded("a newer attempt has begun and writes what is missing; this one has stopped")
+
+    def _concerns(self, run: str, task: int) -> bool:
+        """Whether of two attempts in one epoch the older one gives way: another run replaces every task of the last."""
+        return run != self._feed.run or task == self._key.task
+
+    # -- a task that is run again -------------------------------------------------------------------------------------
+
+    def _may_be_repeated(self) -> bool:
+        """Whether rows of this task may be in the log, by what is known of it before its rows have been read."""
+        return any(
+            each.task == self._key.task if each.run == self._feed.run else may_share(each, self._attempt)
+            for each in self._before
+        )
+
+    def _repeat(self, batches: Iterator[pa.RecordBatch]) -> None:
+        options, run = self._connections.options, self._feed.run
+        spool = Spool(batches)
+        try:
+            fed, known = self._feed.told(), self._attempt.fed
+            self._attempt.fed = fed
+            if fed is not None and (known is None or fed.ranges != known.ranges):
+                self._say(())
+            tolerated = not (self._feed.strict and options.fail_on_repeats)
+            own = [each for each in self._before if same_rows(each, self._attempt, tolerated=tolerated)]
+            # What fed them is not known, or feeds this task too: a union of one stream with itself, or other tasks.
+            others = [
+                each for each in self._before if each.run != run and each not in own and may_share(each, self._attempt)
+            ]
+            self._wait_for([*own, *others])
+            records = records_of([*own, *others], options.bootstrap, options.reader_settings, self._connections.admin)
+            found = Found(records, own)
+            missing = [bytes(not found.has(row) for row in self._rows(batch)) for batch in spool.batches()]
+            found.judge(lost=fed is not None and fed.lost, tolerated=tolerated)
+            self._report.found = found.found
+            for batch, wanted in zip(spool.batches(), missing, strict=True):
+                self._send(itertools.compress(self._rows(batch), wanted))
+        finally:
+            spool.close()
+
+    def _wait_for(self, attempts: Sequence[Attempt]) -> None:
+        """Return once these attempts write no more, by their own word or by the time since this one has begun."""
+        going_on = {each.name: each.run for each in attempts if not each.ended}
+        seen, pause = self._seen, threading.Event()
+        while going_on:
+            perhaps_alive = self._feed.run != "" and self._feed.run in going_on.values()
+            if self._clock.monotonic_ms() - self._begun_ms >= (_QUIET_MS if perhaps_alive else _SETTLE_MS):
+                return
+            pause.wait(_LOOK_AGAIN_S)
+            entries, seen = self._ledger.since(self._key.query, seen)
+            for entry in entries:
+                if entry.get("ended"):
+                    going_on.pop(entry["attempt"], None)
+
+    # -- rows ---------------------------------------------------------------------------------------------------------
+
+    def _topics_of(self, batch: pa.RecordBatch) -> set[str]:
+        return {self._topic} if self._topic is not None else {row.topic for row in self._rows(batch)}
+
+    def _rows(self, batch: pa.RecordBatch) -> Iterator[Row]:
+        return rows_of(batch, self._topic)
+
+    def _send(self, rows: Iterable[Row]) -> None:
+        for number, row in enumerate(rows):
+            if number % _ROWS_PER_LOOK == 0:
+                self._raise_failure()
+                self._watch()
+            if row.topic not in self._begun:
+                self._say([row.topic])
+            future = self._producer.send(
+                row.topic, row.value, key=row.key, partition=row.partition, headers=row.headers
+            )
+            future.add_done_callback(self._done)
+            self._report.sent += 1
+
+    def _finish(self) -> None:
+        """Wait until every record is acknowledged."""
+        while True:
+            try:
+                self._producer.flush(_WATCH_MS / 1000)
+                break
+            except ClientTimeout:
+                self._watch()
+        self._raise_failure()
+
+    def _done(self, future: Future[Ack]) -> None:
+        error = future.exception()
+        if error is not None and self._failure is None:
+            self._failure = error
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise SinkError(f"a record was not acknowledged: {self._failure}") from self._failure
+
+
+def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Row]:
+    """The rows of an Arrow batch, as they are written; `topic` stands for the column of that name.
+
+    Raises:
+        SinkError: a row has no topic, or a header no name.
+    """
+    count = batch.num_rows
+    nothing = [None] * count
+    columns = {name.lower(): batch.column(index) for index, name in enumerate(batch.schema.names)}
+    keys, values = _bytes_of(columns.get("key"), count), _bytes_of(columns["value"], count)
+    topics = [topic] * count if topic is not None else columns["topic"].to_pylist()
+    partitions = columns["partition"].to_pylist() if "partition" in columns else nothing
+    headers = [_headers_of(told) for told in columns["headers"].to_pylist()] if "headers" in columns else [()] * count
+    for name, key, value, partition, fields in zip(topics, keys, values, partitions, headers, strict=True):
+        if name is None:
+            raise SinkError("a row has no topic: its column `topic` is null and the option `topic` is not set")
+        yield Row(name, key, value, partition, fields)
+
+
+def _bytes_of(column: Any, count: int) -> list[bytes | None]:
+    if column is None:
+        return [None] * count
+    import pyarrow as pa
+
+    found: list[bytes | None] = column.cast(pa.large_binary()).to_pylist()
+    return found
+
+
+def _headers_of(told: list[dict[str, Any]] | None) -> tuple[tuple[str, bytes | None], ...]:
+    if not told:
+        return ()
+    if any(item is None or item["key"] is None for item in told):
+        raise SinkError("a header has no name: an element of the column `headers`, or its `key`, is null")
+    return tuple((item["key"], item["value"]) for item in told)

@@ -1,0 +1,1 @@
+"""The pages' commands and programs, run as a reader types them: `make docs-run`."""

@@ -1,0 +1,476 @@
+"""What `RealDisk` and the simulator's disk both keep: otherwise the simulator tests another program.
+
+`tests/chaos/test_disk_conformance.py` compares them by random calls; here each promise of the port has a test of its
+own, run against both. Failures are injected below the real disk (the system call fails) and inside of the double.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import errno
+import os
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.chaos.sim.disk_port import DiskPort
+from strandline.chaos.sim.process import Process
+from strandline.chaos.sim.world import World
+from strandline.log.disk import Disk, DiskError, DiskFull, DiskPoisoned, read_file, write_file_durably
+from strandline.log.real_disk import RealDisk
+from strandline.log.real_sync import SYNC_MANY
+from strandline.proto.errors import DirectoryInUse
+
+
+class Real:
+    """The production disk in a temporary directory."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root = str(root)
+        self._monkeypatch = monkeypatch
+        self._disks = [RealDisk()]
+        self.disk: Disk = self._disks[0]
+
+    def another(self) -> Disk:
+        """The disk as another process has it."""
+        self._disks.append(RealDisk())
+        return self._disks[-1]
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run it on a loop."""
+        asyncio.run(work)
+
+    def fail(self, kind: str) -> None:
+        """The next call of a kind fails: file sync, directory sync, write."""
+        name = {"sync": "fdatasync", "dir_sync": "fsync", "write": "pwrite", "list": "listdir"}[kind]
+        works = getattr(os, name)
+        left = [1]
+
+        def call(*arguments: Any) -> Any:
+            if left:
+                left.pop()
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return works(*arguments)
+
+        self._monkeypatch.setattr(os, name, call)
+
+    def fill(self) -> None:
+        """There is no space any more."""
+
+        def full(*_: object) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        self._monkeypatch.setattr(os, "pwrite", full)
+        self._monkeypatch.setattr(os, "posix_fallocate", full)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._monkeypatch.undo()
+        for disk in self._disks:
+            disk.close()
+
+
+class Simulated:
+    """The simulator's disk."""
+
+    def __init__(self) -> None:
+        self.root = "/root"
+        self._world = World(1)
+        self._machine = self._world.add_machine("n1")
+        self.disk: Disk = self.another()
+        self.disk.mkdir(self.root)
+
+    def another(self) -> Disk:
+        """The disk as another process has it."""
+        return DiskPort(self._machine.disk, Process(self._machine, self._world.loop))
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run it on a loop."""
+        contextvars.Context().run(self._world.loop.run_until_complete, work)
+
+    def fail(self, kind: str) -> None:
+        """The next call of a kind fails."""
+        faults = self._machine.disk.faults
+        field = {"sync": "syncs", "dir_sync": "dir_syncs", "write": "writes", "list": "names"}[kind]
+        setattr(faults, field, 1)
+
+    def fill(self) -> None:
+        """There is no space any more."""
+        self._machine.disk.config.capacity_bytes = self._machine.disk.used_bytes
+
+    def close(self) -> None:
+        """End the loop."""
+        self._world.loop.close()
+
+
+Bench = Real | Simulated
+
+
+@pytest.fixture(params=["real", "simulated"])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    """Either disk."""
+    made: Bench
+    if request.param == "real":
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            made = Real(tmp_path, monkeypatch)
+            yield made
+            made.close()
+    else:
+        made = Simulated()
+        yield made
+        made.close()
+
+
+def put(bench: Bench, name: str, content: bytes = b"") -> str:
+    """A file, synced with its name; its path."""
+    path = f"{bench.root}/{name}"
+    write_file_durably(bench.disk, path, content)
+    return path
+
+
+def refused(kind: type[Exception], *calls: Callable[[], object]) -> None:
+    """Each of the calls raises exactly that."""
+    for call in calls:
+        with pytest.raises(kind) as caught:
+            call()
+        assert type(caught.value) is kind
+
+
+# ---------------------------------------------------------------------- names
+
+
+def test_what_is_missing_is_file_not_found(bench: Bench) -> None:
+    """The one error that callers tell from a failing disk."""
+    disk, path = bench.disk, f"{bench.root}/missing"
+    refused(
+        FileNotFoundError,
+        lambda: disk.open(path),
+        lambda: disk.open(f"{path}/below", create=True),
+        lambda: disk.listdir(path),
+        lambda: disk.unlink(path),
+        lambda: disk.rmdir(path),
+        lambda: disk.rename(path, f"{bench.root}/target"),
+        lambda: disk.sync_dir(path),
+        lambda: disk.free_bytes(path),
+        lambda: disk.total_bytes(path),
+        lambda: read_file(disk, path),
+        lambda: bench.run(disk.unlink_slowly(path)),
+    )
+    assert not disk.exists(path)
+    assert not disk.exists(f"{path}/below")
+
+
+def test_what_is_of_the_wrong_kind_is_a_disk_error(bench: Bench) -> None:
+    """A file where a directory should stand, and the other way round."""
+    disk, file = bench.disk, put(bench, "file")
+    disk.mkdir(f"{bench.root}/d/inner")
+    directory = f"{bench.root}/d"
+    refused(
+        DiskError,
+        lambda: disk.open(directory),
+        lambda: disk.open(f"{file}/below", create=True),
+        lambda: disk.listdir(file),
+        lambda: disk.mkdir(file),
+        lambda: disk.mkdir(f"{file}/below"),
+        lambda: disk.unlink(directory),
+        lambda: disk.rmdir(directory),
+        lambda: disk.rmdir(file),
+        lambda: disk.rename(file, directory),
+        lambda: disk.rename(directory, file),
+        lambda: disk.sync_dir(file),
+    )
+    assert not disk.exists(f"{file}/below")
+
+
+def test_names(bench: Bench) -> None:
+    """Made with their parents, listed in order, moved whole."""
+    disk, root = bench.disk, bench.root
+    disk.mkdir(f"{root}/x/y")
+    disk.mkdir(f"{root}/x/y")
+    put(bench, "x/b", b"b")
+    put(bench, "x/a")
+    assert disk.listdir(f"{root}/x") == ["a", "b", "y"]
+    disk.rename(f"{root}/x", f"{root}/z")
+    assert not disk.exists(f"{root}/x")
+    assert read_file(disk, f"{root}/z/b") == b"b"
+    disk.rmdir(f"{root}/z/y")
+    disk.unlink(f"{root}/z/a")
+    assert disk.listdir(f"{root}/z") == ["b"]
+    bench.run(disk.unlink_slowly(f"{root}/z/b"))
+    disk.rmdir(f"{root}/z")
+    assert disk.listdir(root) == []
+
+
+def test_a_rename_replaces(bench: Bench) -> None:
+    """Whoever has the old file open keeps it."""
+    disk = bench.disk
+    old, new = put(bench, "old", b"old"), put(bench, "new", b"new")
+    held = disk.open(old)
+    disk.rename(new, old)
+    assert read_file(disk, old) == b"new"
+    assert held.pread(10, 0) == b"old"
+    held.pwrite(b"more", 3)
+    assert held.pread(10, 0) == b"oldmore"
+    assert read_file(disk, old) == b"new"
+    disk.rename(old, old)
+    assert read_file(disk, old) == b"new"
+
+
+def test_an_open_file_outlives_its_name(bench: Bench) -> None:
+    """Deleted, and another made under its name."""
+    disk, path = bench.disk, put(bench, "file", b"first")
+    held = disk.open(path)
+    disk.unlink(path)
+    assert held.pread(10, 0) == b"first"
+    held.pwrite(b"F", 0)
+    other = disk.open(path, create=True)
+    assert other.size() == 0
+    assert held.pread(10, 0) == b"First"
+
+
+def test_a_lock_is_one_process_s(bench: Bench) -> None:
+    """Held until it is released; whoever comes second is told by whom."""
+    disk, other = bench.disk, bench.another()
+    lock = disk.lock(bench.root)
+    with pytest.raises(DirectoryInUse, match="process "):
+        other.lock(bench.root)
+    lock.release()
+    lock.release()
+    theirs = other.lock(bench.root)
+    refused(DirectoryInUse, lambda: disk.lock(bench.root))
+    lock.release()
+    refused(DirectoryInUse, lambda: disk.lock(bench.root))
+    theirs.release()
+    disk.lock(bench.root).release()
+    refused(DiskError, lambda: disk.lock(f"{bench.root}/missing"))
+
+
+# ---------------------------------------------------------------------- content
+
+
+def test_reads_and_writes(bench: Bench) -> None:
+    """Positions, ends, gaps of zeros."""
+    file = bench.disk.open(f"{bench.root}/f", create=True)
+    assert (file.size(), file.pread(10, 0), file.pread_nowait(10, 0)) == (0, b"", b"")
+    file.pwrite(b"hello", 5_000)
+    assert file.size() == 5_005
+    assert file.pread(10, 4_998) == b"\0\0hello"
+    assert file.pread(10, 9_000) == b""
+    file.pwrite(memoryview(bytearray(b"-yz-"))[1:3], 5_001)
+    assert file.pread(5, 5_000) == b"hyzlo"
+
+    async def cold() -> None:
+        assert await bench.disk.pread_cold(file, 5, 5_000) == b"hyzlo"
+        assert await bench.disk.pread_cold(file, 50, 5_004) == b"o"
+        assert await bench.disk.pread_cold(file, 50, 50_000) == b""
+
+    bench.run(cold())
+
+
+def test_what_grows_grows_by_zeros(bench: Bench) -> None:
+    """Also where something stood before it was cut."""
+    file = bench.disk.open(f"{bench.root}/f", create=True)
+    file.pwrite(b"a" * 9_000, 0)
+    file.truncate(1_000)
+    assert file.size() == 1_000
+    file.truncate(6_000)
+    assert file.pread(9_000, 0) == b"a" * 1_000 + bytes(5_000)
+    file.allocate(6_000, 2_000)
+    assert file.pread(9_000, 6_000) == bytes(2_000)
+    file.allocate(0, 500)
+    assert file.size() == 8_000
+    assert file.pread(1_000, 0) == b"a" * 1_000
+
+
+def test_a_full_disk(bench: Bench) -> None:
+    """DiskFull, and what was there is untouched."""
+    file = bench.disk.open(put(bench, "f", b"a" * 100))
+    bench.fill()
+    refused(DiskFull, lambda: file.pwrite(b"b" * 100_000, 100), lambda: file.allocate(100, 100_000))
+    assert file.pread(100, 0) == b"a" * 100
+
+
+def test_space(bench: Bench) -> None:
+    """Free is a part of all."""
+    disk = bench.disk
+    assert 0 < disk.free_bytes(bench.root) <= disk.total_bytes(bench.root)
+
+
+def test_a_closed_file_is_opened_again(bench: Bench) -> None:
+    """By its path, when it is used; where that is gone, so is the file."""
+    path = put(bench, "f", b"content")
+    file = bench.disk.open(path)
+    file.close()
+    file.close()
+    assert file.pread(3, 0) == b"con"
+    file.close()
+    file.pwrite(b"C", 0)
+    assert read_file(bench.disk, path) == b"Content"
+    file.close()
+    bench.disk.unlink(path)
+    refused(FileNotFoundError, lambda: file.pread(3, 0))
+
+
+def test_one_boot(bench: Bench) -> None:
+    """Every process of a boot is told the same of it."""
+    assert bench.disk.boot_id() == bench.another().boot_id() != ""
+
+
+# ---------------------------------------------------------------------- syncs
+
+
+@pytest.mark.parametrize("count", [1, SYNC_MANY + 1])
+def test_a_group_sync(bench: Bench, count: int) -> None:
+    """Few and many; files closed, and directories deleted, while it runs."""
+    disk, root = bench.disk, bench.root
+    disk.mkdir(f"{root}/gone")
+
+    async def main() -> None:
+        files = [disk.open(f"{root}/{number}", create=True) for number in range(count)]
+        for file in files:
+            file.pwrite(b"x", 0)
+        disk.rmdir(f"{root}/gone")
+        await disk.sync([], [])
+        sync = asyncio.ensure_future(disk.sync(files, [root, f"{root}/gone"]))
+        await asyncio.sleep(0)
+        for file in files:
+            file.close()
+        await sync
+        assert [file.pread(1, 0) for file in files] == [b"x"] * count
+
+    bench.run(main())
+
+
+def test_a_file_is_cut_and_written_while_it_is_synced(bench: Bench) -> None:
+    """And two syncs run at once: each ends, and the content is what was written last."""
+    disk = bench.disk
+
+    async def main() -> None:
+        file = disk.open(f"{bench.root}/f", create=True)
+        for number in range(20):
+            file.pwrite(b"a" * 9_000, 0)
+            first = asyncio.ensure_future(disk.sync([file], [bench.root]))
+            await asyncio.sleep(0)
+            file.truncate(number)
+            second = asyncio.ensure_future(disk.sync([file]))
+            await asyncio.sleep(0)
+            file.pwrite(b"b", number)
+            await first
+            await second
+            assert file.pread(100, 0) == b"a" * number + b"b"
+
+    bench.run(main())
+
+
+def test_a_sync_goes_on_without_its_caller(bench: Bench) -> None:
+    """The caller is cancelled: the file keeps its place until the sync has ended, and works after it."""
+    disk = bench.disk
+
+    async def main() -> None:
+        files = [disk.open(f"{bench.root}/{number}", create=True) for number in range(3)]
+        for file in files:
+            file.pwrite(b"x" * 5_000, 0)
+        sync = asyncio.ensure_future(disk.sync(files))
+        await asyncio.sleep(0)
+        sync.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sync
+        for file in files:
+            file.close()
+        await disk.sync([disk.open(f"{bench.root}/0")])
+        assert [file.pread(1, 0) for file in files] == [b"x"] * 3
+
+    bench.run(main())
+
+
+def test_after_a_failed_sync_the_file_refuses(bench: Bench) -> None:
+    """D-32: no retry may make good what failed. Reading goes on, and so do other files; who opens it anew (the next
+    life of the node) is not refused."""
+    disk = bench.disk
+    path = put(bench, "f", b"a")
+    file, other = disk.open(path), disk.open(f"{bench.root}/other", create=True)
+    file.pwrite(b"b", 0)
+    bench.fail("sync")
+    refused(DiskError, lambda: bench.run(disk.sync([file])))
+    refused(
+        DiskError,
+        lambda: file.pwrite(b"c", 0),
+        lambda: file.truncate(0),
+        lambda: file.allocate(0, 10),
+        lambda: disk.sync_now([file]),
+        lambda: bench.run(disk.sync([file])),
+    )
+    assert file.pread(1, 0) == b"b"
+    disk.sync_now([other])
+    again = disk.open(path)
+    again.pwrite(b"d", 0)
+    disk.sync_now([again])
+
+
+def test_a_failed_blocking_sync_does_the_same(bench: Bench) -> None:
+    """The file that failed is refused; one that had been synced before it in the same call is not."""
+    disk = bench.disk
+    first, second = (disk.open(put(bench, name)) for name in "ab")
+    first.pwrite(b"x", 0)
+    disk.sync_now([first])
+    bench.fail("sync")
+    refused(DiskError, lambda: disk.sync_now([second]))
+    refused(DiskError, lambda: second.pwrite(b"x", 0), lambda: disk.sync_now([second]))
+    disk.sync_now([first])
+
+
+def test_of_a_failed_group_nothing_is_relied_on(bench: Bench) -> None:
+    """Every file of the group is refused, whichever it was that failed."""
+    disk = bench.disk
+    files = [disk.open(put(bench, name)) for name in "abc"]
+    bench.fail("sync")
+    refused(DiskError, lambda: bench.run(disk.sync(files)))
+    for file in files:
+        refused(DiskError, lambda file=file: file.pwrite(b"x", 0))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("how", ["blocking", "group"])
+def test_a_failed_sync_of_names_ends_all_writing(bench: Bench, how: str) -> None:
+    """The file system cannot keep its own books: this process relies on nothing there any more. Reading goes on."""
+    disk, root = bench.disk, bench.root
+    file = disk.open(put(bench, "f", b"content"))
+    bench.fail("dir_sync")
+    sync = {"blocking": lambda: disk.sync_dir(root), "group": lambda: bench.run(disk.sync([], [root]))}
+    refused(DiskPoisoned, sync[how])
+    refused(
+        DiskPoisoned,
+        lambda: disk.sync_dir(root),
+        lambda: disk.sync_now([file]),
+        lambda: bench.run(disk.sync([file])),
+        lambda: file.pwrite(b"x", 0),
+        lambda: file.truncate(0),
+        lambda: file.allocate(0, 10),
+        lambda: disk.open(f"{root}/new", create=True),
+        lambda: disk.mkdir(f"{root}/new"),
+        lambda: disk.rename(f"{root}/f", f"{root}/g"),
+        lambda: disk.unlink(f"{root}/f"),
+        lambda: bench.run(disk.unlink_slowly(f"{root}/f")),
+    )
+    assert file.pread(10, 0) == b"content"
+    assert disk.listdir(root) == ["f"]
+    another = bench.another()
+    another.sync_dir(root)
+
+
+def test_a_failed_write_is_a_disk_error(bench: Bench) -> None:
+    """It may be half done, and the next one may work: what to make of it is the log's to decide."""
+    file = bench.disk.open(put(bench, "f", b"content"))
+    bench.fail("write")
+    refused(DiskError, lambda: file.pwrite(b"x", 0))
+    file.pwrite(b"y", 0)
+
+
+def test_a_failed_listing_is_a_disk_error(bench: Bench) -> None:
+    """And not an empty directory."""
+    put(bench, "f")
+    bench.fail("list")
+    refused(DiskError, lambda: bench.disk.listdir(bench.root))
+    assert bench.disk.listdir(bench.root) == ["f"]

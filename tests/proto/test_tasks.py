@@ -1,0 +1,79 @@
+"""Tasks that nobody awaits end as foreseen, or are told (schedule 59)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from strandline.proto.errors import FatalError
+from strandline.proto.tasks import spawn
+
+
+async def returns() -> None:
+    """Ends."""
+    await asyncio.sleep(0)
+
+
+async def fails() -> None:
+    """Ends by an error."""
+    await asyncio.sleep(0)
+    raise ValueError("nobody foresaw this")
+
+
+async def waits() -> None:
+    """Never ends."""
+    await asyncio.get_running_loop().create_future()
+
+
+async def is_cancelled_from_inside() -> None:
+    """Something that it waits for is cancelled, as libraries do to their own futures."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(future.cancel)
+    await future
+
+
+def told(
+    work: Callable[[], Coroutine[Any, Any, None]], *, endless: bool = False, cancel: bool = False
+) -> list[BaseException]:
+    """What was reported of it."""
+    reported: list[BaseException] = []
+
+    async def main() -> None:
+        task = spawn(work(), reported.append, endless=endless)
+        await asyncio.sleep(0.001)
+        if cancel:
+            task.cancel()
+        await asyncio.wait([task])
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    return reported
+
+
+def test_an_exception_is_told_once() -> None:
+    """Whoever started it hears of it, in the turn after."""
+    (error,) = told(fails)
+    assert isinstance(error, ValueError)
+
+
+@pytest.mark.parametrize("endless", [False, True])
+def test_a_cancellation_that_was_asked_for_is_no_news(endless: bool) -> None:
+    """Its owner ends it so."""
+    assert told(waits, endless=endless, cancel=True) == []
+
+
+def test_a_cancellation_that_nobody_asked_for_is_told() -> None:
+    """A library that cancels a future under a task ends the task, and nobody has meant that."""
+    (error,) = told(is_cancelled_from_inside)
+    assert isinstance(error, FatalError)
+    assert "is_cancelled_from_inside was cancelled, and nobody had asked for it" in str(error)
+
+
+def test_what_should_not_end_is_told_when_it_does() -> None:
+    """A return is an end, too."""
+    assert told(returns) == []
+    (error,) = told(returns, endless=True)
+    assert "returns has ended by itself" in str(error)

@@ -1,0 +1,180 @@
+"""A sync never returns: schedule 58, production nodes in the simulator."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from itertools import pairwise
+
+import pytest
+
+from strandline.chaos.cluster import SimCluster
+from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.world import World
+from strandline.client.aio import Admin, Producer
+from strandline.client.errors import ClientError
+from strandline.client.types import NewTopic
+from strandline.proto.errors import KafkaError
+from tests.schedules.helpers import schedule
+
+READY_MS = 30_000.0
+TIMEOUT_MS = 5_000
+"""`disk.sync.timeout.ms`, as it is by default."""
+MOVES_MS = 2_500
+"""What an election, its news and a client's next attempt take on top of it."""
+
+
+class Site:
+    """Three nodes and a producer that notes when its records were acknowledged."""
+
+    def __init__(self, seed: int, *, split: bool = False, **settings: str) -> None:
+        self.world = World(seed)
+        given = {key.replace("_", "."): value for key, value in settings.items()}
+        self.cluster = SimCluster(self.world, {"disk.sync.timeout.ms": str(TIMEOUT_MS), **given}, split=split)
+        self.world.add_machine("client")
+        self.acked_ms: list[float] = []
+
+    def run(self, story: Callable[[Site], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            for name in self.cluster.names:
+                self.cluster.start(name)
+            await self.cluster.wait_ready(READY_MS)
+            self.world.spawn("client", self._produce)
+            await self.cluster.wait_for("acks come", READY_MS, lambda: len(self.acked_ms) > 5)
+            await self.cluster.wait_in_sync(READY_MS)
+            await story(self)
+
+        self.world.run(whole())
+
+    async def _produce(self, ports: Ports) -> None:
+        async with Admin(self.cluster.bootstrap, clock=ports.clock, rng=ports.rng) as admin:
+            await admin.create_topics([NewTopic("t", 1, 3)])
+        settings = {"delivery_timeout_ms": 120_000, "request_timeout_ms": 2_000, "linger_ms": 0}
+        async with Producer(self.cluster.bootstrap, clock=ports.clock, rng=ports.rng, **settings) as producer:
+            while True:
+                await producer.send_and_wait("t", b"value", partition=0)
+                self.acked_ms.append(self.world.now_ms)
+                await asyncio.sleep(0.1)
+
+    async def change_metadata(self, ports: Ports) -> None:
+        """All the time: an idle controller syncs nothing."""
+        async with Admin(self.cluster.bootstrap, clock=ports.clock, rng=ports.rng) as admin:
+            for number in range(1_000):
+                with suppress(KafkaError, ClientError):
+                    await admin.create_topics([NewTopic(f"more-{number}", 1, 3)])
+                await asyncio.sleep(0.5)
+
+    def leader(self) -> str:
+        image = self.cluster.newest_image()
+        assert image is not None
+        return f"n{image.topics['t'].partitions[0].leader}"
+
+    async def longest_gap_ms(self, duration_ms: float) -> float:
+        """The longest time without an ack from now on."""
+        seen = len(self.acked_ms)
+        began_ms = self.world.now_ms
+        await self.world.sleep_ms(duration_ms)
+        times = [began_ms, *self.acked_ms[seen:], self.world.now_ms]
+        return max(later - sooner for sooner, later in pairwise(times))
+
+    def hang(self, name: str) -> None:
+        """From now on no sync of this machine ends. Its node has a reason to stop itself."""
+        self.world.machines[name].disk.hang()
+        self.cluster.may_fall = (name,)
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+@schedule(58, rule="B: the age of the sync in flight is a health signal", mutant="hung-sync-is-waited-for")
+def test_58_a_sync_hangs_under_a_broker(role: str) -> None:
+    """Of a leader: no record is acknowledged, and its heartbeats go on. Of a follower in the ISR: the same, until it
+    has lagged for half a minute. Either gives up within the bound, and acks come again."""
+    site = Site(58, split=True)
+
+    async def story(site: Site) -> None:
+        leader = site.leader()
+        victim = leader if role == "leader" else next(name for name in site.cluster.brokers if name != leader)
+        site.hang(victim)
+        assert await site.longest_gap_ms(20_000) < TIMEOUT_MS + MOVES_MS
+        assert site.leader() != victim
+        site.world.machines[victim].disk.let_go()
+        site.world.kill(victim)
+        site.cluster.start(victim)
+        await site.cluster.wait_in_sync(READY_MS)
+
+    site.run(story)
+
+
+@schedule(58, rule="A5: a leader whose disk hangs resigns", mutant="quorum-leads-on-a-hung-disk")
+def test_58_a_sync_hangs_under_the_active_controller() -> None:
+    """The other controllers commit without it, but it can remember no vote and no epoch: it resigns within the bound,
+    and does not lead again."""
+    site = Site(59, split=True)
+
+    async def story(site: Site) -> None:
+        controller = site.cluster.controller()
+        assert controller is not None
+        site.world.add_machine("admin")
+        site.world.spawn("admin", site.change_metadata)
+        site.hang(controller)
+        began_ms = site.world.now_ms
+        await site.cluster.wait_for(
+            "another controller", TIMEOUT_MS + MOVES_MS, lambda: site.cluster.controller() not in (None, controller)
+        )
+        assert site.world.now_ms - began_ms > TIMEOUT_MS / 2, "it had no reason to go yet"
+        assert await site.longest_gap_ms(30_000) < MOVES_MS
+        assert site.cluster.controller() != controller
+        site.world.machines[controller].disk.let_go()
+        site.cluster.start(controller)
+        await site.cluster.wait_ready(READY_MS)
+
+    site.run(story)
+
+
+@schedule(58, rule="B: a node whose disk hangs ends", mutant="a-stop-waits-for-the-hung-sync")
+def test_58_a_combined_node_whose_disk_hangs_ends() -> None:
+    """It leads the quorum and partitions: it stops by itself although its sync never ends, and nothing waits for it."""
+    site = Site(60)
+
+    async def story(site: Site) -> None:
+        victim = site.leader()
+        live = site.cluster.live[victim]
+        site.hang(victim)
+        await site.cluster.wait_for("it gives up", TIMEOUT_MS + MOVES_MS, live.node.failed.done)
+        failed_ms = site.world.now_ms
+        await site.cluster.wait_for("it has ended", 60_000, lambda: not live.process.alive)
+        assert site.world.now_ms - failed_ms < MOVES_MS, "its stop waited for what never ends"
+        assert await site.longest_gap_ms(20_000) < MOVES_MS
+
+    site.run(story)
+
+
+def test_58_a_disk_that_hangs_for_a_moment_costs_nothing_more() -> None:
+    """Four seconds without an ack, and everybody goes on as before: nobody stops."""
+    site = Site(61)
+
+    async def story(site: Site) -> None:
+        leader = site.leader()
+        disk = site.world.machines[leader].disk
+        disk.hang()
+        await site.world.sleep_ms(TIMEOUT_MS - 1_500)
+        disk.let_go()
+        assert await site.longest_gap_ms(10_000) < MOVES_MS
+        assert site.leader() == leader
+        assert site.cluster.self_stops == 0
+
+    site.run(story)
+
+
+def test_58_acks_that_wait_for_no_sync_go_on() -> None:
+    """flush.policy=replicate: the memory of min.insync.replicas machines counts, until a checkpoint waits for the disk
+    on the event loop. Then the watch thread ends the process: nothing of it becomes durable any more."""
+    site = Site(62, split=True, flush_policy="replicate")
+
+    async def story(site: Site) -> None:
+        leader = site.leader()
+        site.hang(leader)
+        assert await site.longest_gap_ms(8 * TIMEOUT_MS) < TIMEOUT_MS + MOVES_MS
+        assert site.leader() != leader
+
+    site.run(story)
