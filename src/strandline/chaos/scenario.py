@@ -21,6 +21,7 @@ from strandline.chaos.logs import LogCapture
 from strandline.chaos.nemesis.kinds import DESTRUCTIVE, NODE_KINDS
 from strandline.chaos.nemesis.minority import cripple
 from strandline.chaos.nemesis.nemesis import Nemesis
+from strandline.chaos.nemesis.operator import Operator
 from strandline.chaos.nemesis.options import FaultOptions
 from strandline.chaos.options import override
 from strandline.chaos.preload import preload
@@ -190,6 +191,16 @@ class ScenarioRun:
             on_fault=self.cluster.inspect,
         )
         self.cluster.may_fall = self.nemesis.excused
+        self.cluster.without_vote = self.nemesis.without_vote
+        self.cluster.forced = self.nemesis.forced
+        self.operator = Operator(
+            self.world,
+            self.cluster.quorums,
+            self.cluster.controllers,
+            self.nemesis.note,
+            self.nemesis.victim,
+            self.nemesis.force_vote,
+        )
         self._reads = ConsistentRead()
         self._logs = LogCapture(lambda: self.world.now_ms)
         self._turns = 0
@@ -221,6 +232,7 @@ class ScenarioRun:
     async def _scenario(self) -> None:
         for name in self.cluster.names:
             self.cluster.start(name)
+        operating = self.world.loop.create_task(self.operator.work())
         await self.cluster.wait_ready(READY_MS)
         self._start_clients()
         await self.cluster.wait_for("the topics exist", READY_MS, lambda: self.workload.topics_exist)
@@ -236,6 +248,7 @@ class ScenarioRun:
             self.services.calm = True
         await self._recover()
         await self._finish()
+        operating.cancel()
         self._judge()
 
     def _start_clients(self) -> None:
@@ -262,6 +275,7 @@ class ScenarioRun:
         await self._acks_again()
         await self.cluster.wait_in_sync(PROGRESS_MS)
         self.nemesis.note("every replica is in sync")
+        await self.cluster.wait_for("every controller has its vote", PROGRESS_MS, self.cluster.all_vote)
         rng = split(self.seed, "minority")
         # At min.insync.replicas 1 a leader that hears nobody is soon alone in its ISR, and nobody may take its place.
         several = self.options.workload.topic_configs["min.insync.replicas"] != "1"
@@ -281,12 +295,8 @@ class ScenarioRun:
         self.nemesis.note("acks come again")
 
     async def _do_without_one(self, rng: random.Random) -> None:
-        """A minority stays broken. A controller with a new disk has no vote: then it is the one to do without."""
-        names = self.cluster.names
-        voteless = [name for name in self.cluster.controllers if self.world.machines[name].disk.wipes]
-        if voteless:
-            names = [name for name in names if name in voteless or name not in self.cluster.controllers]
-        mend = cripple(self.nemesis, names, rng)
+        """A minority stays broken."""
+        mend = cripple(self.nemesis, self.cluster.names, rng)
         await self.world.sleep_ms(1_000)
         await self._acks_again()
         mend()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.chaos.nemesis import disks, links, processes
+from strandline.chaos.nemesis import disks, links, metadata, processes
 
 FAULTS = {
     "stop": processes.stop,
@@ -39,6 +39,8 @@ FAULTS = {
     "bit_rot": disks.bit_rot,
     "lose_directory": disks.lose_directory,
     "wipe": disks.wipe,
+    "lose_metadata": metadata.lose,
+    "rot_metadata": metadata.rot,
 }
 """name -> injects one."""
 
@@ -66,4 +68,4 @@ KINDS = tuple(name for name in NODE_KINDS if name not in _NODE_ALONE)
 """Those that the metadata quorum alone is asked to survive."""
 
 DESTRUCTIVE = ("bit_rot", "lose_directory", "wipe")
-"""They take good copies away for good: harmless only where whatever is committed is on two disks."""
+"""They take good copies of partitions away for good: harmless only where what is committed is on two disks."""

@@ -44,6 +44,10 @@ class Nemesis:
     """Machines whose disk lies since a failed sync: nothing starts there before a reboot."""
     excused: dict[str, int] = field(default_factory=dict)
     """Machines whose disk was told to fail, and how many faults are under way there: a node may stop itself."""
+    without_vote: dict[str, None] = field(default_factory=dict)
+    """Machines whose directory is to be formatted without a vote before its node starts: who starts it does that."""
+    forced: dict[str, None] = field(default_factory=dict)
+    """Machines whose vote the operator forces before its node starts: who starts it does that."""
     victim: str = ""
     injected: int = 0
     struck: Counter[str] = field(default_factory=Counter)
@@ -139,6 +143,12 @@ class Nemesis:
         if self.world.process(name) is None and name not in self.damaged:
             self.note(f"start {name}")
             self.start(name)
+
+    def force_vote(self, name: str) -> None:
+        """The operator stops the node, forces its vote, and starts it again."""
+        self.world.kill(name)
+        self.forced[name] = None
+        self.restart(name)
 
     def down(self, name: str, how: str, strike: Callable[[str], Any]) -> None:
         """Take `name` down by `strike`, and up again later."""
