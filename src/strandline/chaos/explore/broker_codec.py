@@ -17,6 +17,7 @@ from strandline.chaos.explore.logs import TOPIC_ID, TOPIC_PARTITION, ModelLog
 from strandline.chaos.explore.values import Codec, Fresh
 from strandline.log.config import LogConfig
 from strandline.log.epochs import LeaderEpochs
+from strandline.replica.catch_up import CatchUp
 from strandline.replica.core.isr import PendingIsr
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.core.progress import FollowerProgress
@@ -25,6 +26,7 @@ from strandline.replica.following import Following
 from strandline.replica.leader_stream import FollowerLink
 from strandline.replica.partition import Partition
 from strandline.replica.partition_set import PartitionSet
+from strandline.replica.pieces import Pieces
 from strandline.replica.publisher import Publisher
 from strandline.replica.signal import Signal
 from strandline.replica.states import AlterPartitionItem, BrokerState, PartitionState
@@ -37,6 +39,10 @@ def _member(member: Any) -> Any:
 
 def _itself(node: Any) -> Any:
     return node
+
+
+def nothing() -> None:
+    """In place of a wake-up: whoever is woken is a step here."""
 
 
 def broker_codec() -> Codec:
@@ -72,7 +78,10 @@ def broker_codec() -> Codec:
         (Following, "attempts"): 0,
         (Following, "cuts"): 0,
         (FollowerLink, "_signal"): Fresh(Signal),
-        (FollowerLink, "_cold_read"): None,
+        (CatchUp, "_cold_read"): None,
+        (CatchUp, "_wake"): nothing,
+        (CatchUp, "_in_pieces"): None,
+        (Fetcher, "_in_pieces"): Fresh(Pieces),
         (FollowerLink, "_credit"): CREDIT_BYTES,
         (FollowerLink, "_catch_up_is_next"): True,
         (FollowerLink, "bytes_out"): 0,

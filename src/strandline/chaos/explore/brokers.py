@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -347,7 +348,7 @@ class Broker:
         fetcher = self.fetcher
         assert fetcher is not None
         fetcher._stream = Pipe()  # type: ignore[assignment]
-        fetcher._pieces = []
+        fetcher._requests = deque()
         for following in fetcher._followings.values():
             fetcher._fetch(following)
 
@@ -450,6 +451,10 @@ class Broker:
 
     def connected(self, leader: NodeId) -> None:
         """A leader has accepted this broker's stream."""
+
+    def log_start_raised(self, partition: Partition) -> None:
+        """Nothing is ever deleted here."""
+        self.trouble = "its log start rose"
 
     def truncated_below_high_watermark(self, partition: Partition, offset: int) -> None:
         """Only an unclean election explains that, and there is none here."""

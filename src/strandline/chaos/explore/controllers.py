@@ -179,7 +179,7 @@ def _metadata_of(state: MachineState, min_isr: int) -> Metadata:
 
 def _run(state: MachineState, result: Result[Any]) -> Any:
     if result.records:
-        state.apply(result.records, 0)
+        state.adopt(state.replay(result.records), 0)
     return result.reply
 
 

@@ -51,7 +51,7 @@ class ModelLog:
 
     __slots__ = ("_syncing_to", "config", "disk", "durable_offset", "entries", "epochs", "syncing", "unsynced")
 
-    log_start_offset = 0
+    log_start_offset = durable_log_start_offset = 0
     topic_id = TOPIC_ID
     topic_partition = TOPIC_PARTITION
 
@@ -113,7 +113,7 @@ class ModelLog:
             self._write(entry)
         return Offset(self.log_end_offset)
 
-    def read(self, offset: int, max_bytes: int, limit_offset: int) -> LogRead:
+    def read(self, offset: int, max_bytes: int, limit_offset: int, *, one_batch_bytes: int = 0) -> LogRead:
         """Every record from `offset` on, below `limit_offset`."""
         records = [_pack(at, self.entries[at]) for at in range(offset, min(limit_offset, self.log_end_offset))]
         return LogRead(b"".join(records), Offset(offset), Offset(offset + len(records)))

@@ -303,7 +303,7 @@ class PartitionModel(ControllerSteps):
         words = {"controller": rules.tell_metadata(world), "committed": rules.tell(world.committed)}
         words |= {name: rules.tell_broker(one) for name, one in looks.items()}
         held = [rules.tell_message(self.acts.message(digest)) for digest in state[FIRST_MESSAGE:]]
-        words["held back"] = ", ".join(held) or "nothing"
+        words["held back"] = ", ".join(sorted(held)) or "nothing"
         replicas = {name: rules.tell_point(one) for name, one in looks.items()}
         return View(replicas, rules.tell_committed(world), words)
 

@@ -176,11 +176,11 @@ def _streams(broker: Broker) -> dict[str, Any]:
         stream: Any = fetcher._stream
         found["follows"] = fetcher.leader_id
         found["connected"] = stream is not None and not stream.closed
-        found["says"] = found["connected"] and bool(fetcher._pieces or fetcher._acks)
+        found["says"] = found["connected"] and bool(fetcher._requests or fetcher._acks)
         found["retries"] = bool(fetcher._waiting)
     offers = []
     for node, link in sorted(streams._links.items()):
-        if link._queue or link._lagging or _risen(broker, node):
+        if link._queue or link._catch_up or _risen(broker, node):
             offers.append(node)
     found["offers"] = tuple(offers)
     found["links"] = tuple((node, int(link.broker_epoch)) for node, link in sorted(streams._links.items()))

@@ -315,7 +315,7 @@ class QuorumModel:
         words["committed"] = rules.tell_log(committed)
         replicas = {name: rules.tell_point(one) for name, one in looks.items()}
         calls = [self._tell_call(digest) for digest in state[FIRST_MESSAGE:]]
-        words["under way"] = ", ".join(calls) or "nothing"
+        words["under way"] = ", ".join(sorted(calls)) or "nothing"
         return View(replicas, None, words)
 
     def tell(self, state: State, event: tuple[Any, ...]) -> str:

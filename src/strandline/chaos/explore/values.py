@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from enum import Enum
 from operator import attrgetter
+from types import MethodType
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -49,10 +50,12 @@ class _Mark:
         return self.label
 
     def __reduce__(self) -> str:
-        return f"_{self.type.__name__.upper()}"
+        return "_METHOD" if self.type is MethodType else f"_{self.type.__name__.upper()}"
 
 
 _TUPLE, _LIST, _DICT, _DEQUE = _Mark(tuple, "t"), _Mark(list, "l"), _Mark(dict, "d"), _Mark(deque, "q")
+_METHOD = _Mark(MethodType, "m")
+"""A method that is bound to an object of the same value: what an object calls back."""
 _MARKS = {list: _LIST, deque: _DEQUE}
 
 
@@ -274,6 +277,8 @@ class _Freezing:
             return (_MARKS[cls], *[self.of(item) for item in value])
         if isinstance(value, Enum):
             return value
+        if cls is MethodType:
+            return (_METHOD, self.of(value.__self__), value.__name__)
         return self._object(value)
 
     def _dict(self, value: dict[Any, Any]) -> Frozen:
@@ -376,6 +381,8 @@ class _Thawing:
             return tuple([of(item) for item in frozen[1:]])
         if head is _DICT:
             return {of(frozen[i]): of(frozen[i + 1]) for i in range(1, len(frozen), 2)}
+        if head is _METHOD:
+            return getattr(of(frozen[1]), frozen[2])
         return head.type([of(item) for item in frozen[1:]])
 
     def _value(self, shape: Shape, frozen: tuple[Any, ...]) -> Any:

@@ -86,6 +86,11 @@ def voter_codec() -> Codec:
             **waits,
             (RaftCore, "cluster_id"): CLUSTER,
             (RaftCore, "voters"): VOTERS,
+            (RaftCore, "_configured"): VOTERS,
+            (RaftCore, "_notices"): Fresh(list),
+            (RaftCore, "proven_epoch"): 0,
+            (RaftCore, "_next_proof_ms"): NOW_MS,
+            (Leader, "_voter_keys"): VOTERS.keys,
             (RaftCore, "config"): CONFIG,
             (RaftCore, "rng"): CHANCE,
             (RaftCore, "rounds_lost"): 0,
@@ -133,16 +138,18 @@ class Voter:
     """One machine of the quorum. `core` is None while no process runs.
 
     Attributes:
+        life: how many processes have run here.
         saved: the quorum-state file, always durable.
         disk: the batches that survive a power cut; start: where they begin; snapshot: the newest on the disk.
         unsynced: what was written since, in order; the first `syncing` of it are covered by the sync under way (-1:
             there is none).
     """
 
-    __slots__ = ("core", "disk", "node", "saved", "snapshot", "start", "syncing", "unsynced")
+    __slots__ = ("core", "disk", "life", "node", "saved", "snapshot", "start", "syncing", "unsynced")
 
     def __init__(self, node: NodeId) -> None:
         self.node = node
+        self.life = 0
         self.core: RaftCore | None = None
         self.saved: ElectionState | None = None
         self.disk: tuple[Batch, ...] = ()
@@ -178,6 +185,7 @@ class Voter:
                 epochs.append((batch.epoch, batch.base_offset))
         end = self.disk[-1].next_offset if self.disk else self.start.offset
         log = LogSummary(start=self.start, end_offset=end, epochs=tuple(epochs), snapshot=self.snapshot)
+        self.life += 1
         self.core = RaftCore(
             key=ReplicaKey(self.node, None),
             cluster_id=CLUSTER,
@@ -187,6 +195,7 @@ class Voter:
             log=log,
             saved=self.saved,
             now_ms=NOW_MS,
+            life=self.life,
         )
         return self._carry_out()
 
