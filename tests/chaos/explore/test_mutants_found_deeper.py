@@ -18,7 +18,7 @@ from tests.chaos.explore.finding import Bounds, finds
             QuorumBounds(crashes=0, timeouts=2, snapshots=1),
             "MajorityReachedHighWatermark",
         ),
-        ("leaders-high-watermark-taken-whole", QuorumBounds(epochs=1, timeouts=2), "CoreAssertion"),
+        ("leaders-high-watermark-taken-whole", QuorumBounds(epochs=1, timeouts=2), "FatalError"),
         (
             "snapshot-fetch-counts-for-the-high-watermark",
             QuorumBounds(crashes=0, timeouts=2, snapshots=1),

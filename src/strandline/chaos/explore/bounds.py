@@ -103,7 +103,7 @@ PRESETS: dict[str, tuple[Preset, ...]] = {
     ),
     "partition": (
         Preset("small", "one broker slow once, one crash, two records: half a minute", PartitionBounds()),
-        Preset("usual", "a broker slow twice, one crash, two records: minutes", PartitionBounds(delays=2)),
+        Preset("usual", "a broker slow twice, one crash, two records: minutes", PartitionBounds(delays=2, lags=0)),
         Preset(
             "crashes",
             "two crashes, a disk that is ruined, a record: half a minute",
