@@ -23,7 +23,7 @@ help:
 	@echo "make bench         measure speed and memory, beside each peer that can be had"
 	@echo "make interop       other people's Kafka clients and tools, unmodified: one table, client by feature"
 	@echo "make sim SEEDS=200 simulate so many seeds; SEED=7 replays one"
-	@echo "make explore       every state of the quorum and of a partition, within bounds: minutes each"
+	@echo "make explore       every state of the quorum and of a partition, within bounds; EXPLORE='--minutes 5' ends each sooner"
 	@echo "make mutants       take each rule out of the code, one at a time: some test must notice"
 	@echo "make fuzz MINUTES=5 a coverage-guided fuzzer on every parser; what it finds is kept in tests/hostile/corpus"
 	@echo "make sanitize      the compiled record codec under AddressSanitizer"

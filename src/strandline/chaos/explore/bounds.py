@@ -94,7 +94,7 @@ ALL_CRASH = (
 PRESETS: dict[str, tuple[Preset, ...]] = {
     "quorum": (
         Preset("small", "one epoch, a record, a crash, two timers: seconds", QuorumBounds(epochs=1, timeouts=2)),
-        Preset("usual", "two epochs, a record, a crash, three timers: minutes", QuorumBounds()),
+        Preset("usual", "two epochs, a record, a crash, three timers: millions of states", QuorumBounds()),
         Preset(
             "overtaken",
             "two epochs, a record, two timers, a call that is given up, doubled or overtaken: minutes",
