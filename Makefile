@@ -11,7 +11,7 @@ STAMP := $(VENV)/installed
 SEEDS ?= 200
 JOBS ?= 2
 
-.PHONY: fuzz sanitize help setup demo test lint docs docs-run bench interop sim mutants soak proto clean compose-test
+.PHONY: fuzz sanitize help setup demo test lint docs docs-run bench interop sim explore mutants soak proto clean compose-test
 
 help:
 	@echo "make demo          three nodes, a real data set, a killed leader, everything read back, Spark counts it"
@@ -23,6 +23,7 @@ help:
 	@echo "make bench         measure speed and memory, beside each peer that can be had"
 	@echo "make interop       other people's Kafka clients and tools, unmodified: one table, client by feature"
 	@echo "make sim SEEDS=200 simulate so many seeds; SEED=7 replays one"
+	@echo "make explore       every state of the quorum and of a partition, within bounds; EXPLORE='--minutes 5' ends each sooner"
 	@echo "make mutants       take each rule out of the code, one at a time: some test must notice"
 	@echo "make fuzz MINUTES=5 a coverage-guided fuzzer on every parser; what it finds is kept in tests/hostile/corpus"
 	@echo "make sanitize      the compiled record codec under AddressSanitizer"
@@ -71,6 +72,12 @@ interop: setup
 
 sim: setup
 	$(BIN)/strandline sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) --jobs $(JOBS) --marks
+
+explore: setup
+	for preset in small usual overtaken; do \
+	  $(BIN)/strandline explore quorum --preset $$preset --jobs $(JOBS) $(EXPLORE) || exit 1; done
+	for preset in small usual crashes late all-crash; do \
+	  $(BIN)/strandline explore partition --preset $$preset --jobs $(JOBS) $(EXPLORE) || exit 1; done
 
 mutants: setup
 	$(BIN)/strandline mutants --jobs $(JOBS)

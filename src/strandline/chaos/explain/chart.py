@@ -121,7 +121,7 @@ class _Chart:
             size = f'x="{x:.1f}" y="{y}" width="{max(width, 1):.1f}" height="{height}"'
             yield (
                 f'<rect {size} fill="{colour}" stroke="#fff">'
-                f"<title>{escape(role)}, epoch {epoch}, from {at_ms:,.0f} ms</title></rect>"
+                f"<title>{escape(role)}, epoch {epoch}, from {self.story.moment(at_ms)}</title></rect>"
             )
             words = f"{role} e{epoch}" if width > 78 else f"e{epoch}" if width > 24 else ""
             if words:
@@ -172,7 +172,7 @@ class _Chart:
                 yield from self._dot(step, x)
 
     def _dot(self, step: Step, x: float) -> Iterator[str]:
-        title = f"<title>{step.at_ms:,.0f} ms: {escape(step.text)}</title>"
+        title = f"<title>{self.story.moment(step.at_ms)}: {escape(step.text)}</title>"
         if step.node not in self.story.nodes:
             yield f'<path d="M{x - 5:.1f} 24h10l-5 8z" fill="{BAD}">{title}</path>'
             return
@@ -192,7 +192,7 @@ class _Chart:
         while at < self.end:
             x = self.x(at)
             yield f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{y - 18}" y2="{y - 12}" stroke="#444"/>'
-            yield f'<text x="{x:.1f}" y="{y}" text-anchor="middle">{at:,.0f} ms</text>'
+            yield f'<text x="{x:.1f}" y="{y}" text-anchor="middle">{self.story.moment(at)}</text>'
             at += step
 
 

@@ -39,7 +39,7 @@ ul.key svg { display: inline-block; width: 26px; height: 12px; vertical-align: -
 def render(story: Story) -> str:
     """The page."""
     held = story.error == HELD
-    title = f"Seed {story.seed}: {story.error}"
+    title = f"{story.name}: {story.error}"
     parts = [
         "<!doctype html>",
         f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>',
@@ -49,14 +49,14 @@ def render(story: Story) -> str:
         f'<p class="lead{"" if held else " bad"}">{escape(story.message or "everything held")}</p>',
         f"<p>Concerned: <b>{escape(story.subject)}</b>"
         + (f"; {escape(story.record)}" if story.record else "")
-        + f". The run ended at {story.failed_ms:,.0f} ms of virtual time.</p>",
+        + f". It ended at {story.moment(story.failed_ms)}.</p>",
         *_replay(story),
         "<h2>Who led, who held what</h2>",
         draw(story),
         "<h2>What happened</h2>",
         _table(story),
         "<h2>Options, expanded</h2>",
-        "<details><summary>Everything that the seed decided</summary>",
+        "<details><summary>Everything that was decided beforehand</summary>",
         f"<pre>{escape(json.dumps(story.options, indent=2, default=str))}</pre></details>",
         "</body></html>",
     ]
@@ -70,7 +70,7 @@ def _replay(story: Story) -> list[str]:
 
 
 def _table(story: Story) -> str:
-    heads = ["ms", "leader", "epochs", "ISR", *story.nodes, "event"]
+    heads = [story.unit, "leader", "epochs", "ISR", *story.nodes, "event"]
     faults = count(1)
     rows = "".join(_row(story, step, next(faults) if step.kind == "fault" else 0) for step in story.steps)
     return f"<table><tr>{''.join(f'<th>{escape(head)}</th>' for head in heads)}</tr>{rows}</table>"

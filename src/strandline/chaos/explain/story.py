@@ -57,6 +57,17 @@ class Story:
     options: dict[str, Any] = field(default_factory=dict)
     replay: list[str] = field(default_factory=list)
     """Commands."""
+    unit: str = "ms"
+    """Of its times: milliseconds of a run, or the steps of a path."""
+
+    @property
+    def name(self) -> str:
+        """What the story is of."""
+        return f"Seed {self.seed}" if self.unit == "ms" else "A path through the states"
+
+    def moment(self, at: float) -> str:
+        """An instant in words."""
+        return f"{at:.0f} ms" if self.unit == "ms" else f"step {at:.0f}"
 
     def at(self, node: str, at_ms: float) -> Replica | None:
         """What a node was at an instant: the last change that was seen then."""

@@ -25,12 +25,12 @@ WINDOW_LINES = 60
 def render(story: Story, *, lines_max: int = WINDOW_LINES) -> list[str]:
     """The story, oldest first; of a long one the beginning is left out, but never the record's path."""
     legend = LEGEND if story.committed else f"{QUORUM_LEGEND}; {LEGEND.split('; ')[1]}"
-    lines = [f"{story.subject}: {story.error} at {story.failed_ms:.0f} ms"]
+    lines = [f"{story.subject}: {story.error} at {story.moment(story.failed_ms)}"]
     if story.record:
         lines.append(f"concerned: {story.record}")
     lines.append(legend)
     lines.append("")
-    header = f"{'ms':>8}  {'committed':<22}  " + "  ".join(f"{node:<15}" for node in story.nodes) + "  event"
+    header = f"{story.unit:>8}  {'committed':<22}  " + "  ".join(f"{node:<15}" for node in story.nodes) + "  event"
     lines.append(header.rstrip())
     for shown in chosen(story, lines_max):
         if isinstance(shown, int):

@@ -19,7 +19,9 @@ FETCHES: tuple[Mutant, ...] = (
         "controller.raft.leader:Leader.on_fetch",
         "if diverging is not None:",
         "if diverging is not None:\n"
-        "            self._progress(request.replica).fetched(request.fetch_offset, log.end_offset, now_ms)\n"
+        "            self._progress(request.replica, voteless=request.voteless).fetched(\n"
+        "                request.fetch_offset, log.end_offset, now_ms\n"
+        "            )\n"
         "            self.update_high_watermark()",
         f"{_LEADER}::test_a7_only_a_valid_fetch_updates_replica_state",
     ),
@@ -29,7 +31,9 @@ FETCHES: tuple[Mutant, ...] = (
         "controller.raft.leader:Leader.on_fetch",
         "if log.needs_snapshot(request.fetch_offset, request.last_fetched_epoch):",
         "if log.needs_snapshot(request.fetch_offset, request.last_fetched_epoch):\n"
-        "            self._progress(request.replica).fetched(request.fetch_offset, log.end_offset, now_ms)",
+        "            self._progress(request.replica, voteless=request.voteless).fetched(\n"
+        "                request.fetch_offset, log.end_offset, now_ms\n"
+        "            )",
         f"{_SCHEDULES}/test_fetches.py::test_a7_a_fetch_answered_by_a_snapshot_counts_for_nothing",
     ),
     one_change(
