@@ -15,7 +15,7 @@ from strandline.client.wire import schema as walker
 from strandline.cluster.kafka.table import APIS
 from strandline.log.batch import build_batch
 from strandline.log.records import Record
-from strandline.proto import kio_schemas
+from strandline.proto.kafka import kio_modules
 from strandline.proto.varint import uvarint
 
 EVERY_VERSION = [(key, version) for key, api in sorted(APIS.items()) for version in range(api.first, api.last + 1)]
@@ -37,15 +37,11 @@ class Request(NamedTuple):
     flexible: bool
 
 
-def _snake(name: str) -> str:
-    return "".join("_" + letter.lower() if letter.isupper() else letter for letter in name).lstrip("_")
-
-
 @cache
 def kind_of(key: int, version: int) -> Any:
     """kio's class of a request."""
-    name = APIS[key].name
-    return getattr(kio_schemas.schema(_snake(name), version, "request"), f"{name}Request")
+    api = APIS[key].api
+    return getattr(kio_modules.module(api.name.lower(), version, "request"), f"{api.title}Request")
 
 
 def request(key: int, version: int, rng: random.Random) -> Request:

@@ -11,10 +11,9 @@ from strandline.client.wire import fetch, produce, schema
 from strandline.client.wire.apis import SUPPORTED, Api
 from strandline.cluster.coordinator.groups import records as group_records
 from strandline.cluster.coordinator.groups.modern import records as modern_records
-from strandline.cluster.kafka import codec, fetch_wire
+from strandline.cluster.kafka import fetch_wire
 from strandline.cluster.kafka.apis import metadata as metadata_api
 from strandline.cluster.kafka.apis import produce as produce_api
-from strandline.cluster.kafka.codec import skip_tagged_fields
 from strandline.cluster.kafka.table import APIS
 from strandline.controller import wire as controller_wire
 from strandline.controller.metadata import records as metadata_records
@@ -30,9 +29,11 @@ from strandline.log.records import Record, decode_records
 from strandline.log.scan import Damage, find_batch_after, scan_batches
 from strandline.log.validation import check_client_batches, check_replicated_batches
 from strandline.proto.errors import CorruptLogError, FatalError, KafkaError, ProtocolError
+from strandline.proto.kafka.fields import skip_tags
+from strandline.proto.kafka.schema import request
 from strandline.proto.varint import read_uvarint
 from strandline.replica import frames
-from tests.hostile.requests import EVERY_VERSION, kind_of
+from tests.hostile.requests import EVERY_VERSION
 
 UNPACKED_MAX = 1 << 20
 CORPUS = Path(__file__).parent / "corpus"
@@ -64,8 +65,7 @@ def _pick(choices: list[Any], data: bytes) -> tuple[Any, bytes]:
 
 def _request(data: bytes) -> None:
     (key, version), body = _pick(EVERY_VERSION, data)
-    if APIS[key].schema:
-        codec.decode(kind_of(key, version), memoryview(body))
+    request(APIS[key].api, version).decode(body)
 
 
 def _produce_request(data: bytes) -> None:
@@ -270,7 +270,7 @@ TARGETS: dict[str, Target] = {
     "produce-request": Target(_produce_request, (ProtocolError,)),
     "fetch-request": Target(_fetch_request, (ProtocolError,)),
     "metadata-request": Target(_metadata_request, (ProtocolError,)),
-    "tagged-fields": Target(lambda data: skip_tagged_fields(memoryview(data), 0), (ProtocolError,)),
+    "tagged-fields": Target(lambda data: skip_tags(memoryview(data), 0), (ProtocolError,)),
     "response": Target(_response, (ProtocolError,)),
     "produce-response": Target(_produce_response, (ProtocolError,)),
     "fetch-response": Target(_fetch_response, (ProtocolError,)),

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from strandline.cluster.dev import DevCluster
-from strandline.cluster.kafka.elements import ELEMENTS_MAX
+from strandline.proto.kafka.bounds import REQUEST_ELEMENTS_MAX
 from strandline.proto.varint import uvarint
 from tests.hostile.node import MIB, attack, endpoint, frame
 from tests.rows.raw import receive_exactly
@@ -90,6 +90,6 @@ def test_as_many_elements_as_a_request_may_hold(victim: DevCluster, name: str) -
     """They are answered, and nobody waits long for it."""
     key, version, flexible, _, body = CASES[name]
     with attack(victim, grows_mib=80), socket.create_connection(endpoint(victim), 30) as connection:
-        connection.sendall(frame(key, version, body(ELEMENTS_MAX - 2), flexible=flexible))
+        connection.sendall(frame(key, version, body(REQUEST_ELEMENTS_MAX - 2), flexible=flexible))
         (length,) = struct.unpack(">i", receive_exactly(connection, 4))
         receive_exactly(connection, length)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.cluster.kafka import codec
 from strandline.cluster.kafka.table import APIS
 from strandline.proto.errors import ProtocolError
-from tests.hostile.requests import EVERY_VERSION, kind_of, mutated, request
+from strandline.proto.kafka import schema
+from tests.hostile.requests import EVERY_VERSION, mutated, request
 from tests.hostile.targets import CORPUS, TARGETS, run
 
 EDGES = b"\0\1\2\x7f\x80\xff"
@@ -62,7 +62,6 @@ def test_requests_of_every_version_mutated() -> None:
         for _ in range(6):
             sent = request(key, version, rng)
             try:
-                if APIS[key].schema:
-                    codec.decode(kind_of(key, version), memoryview(mutated(sent, rng)))
+                schema.request(APIS[key].api, version).decode(mutated(sent, rng))
             except ProtocolError:
                 continue

@@ -12,7 +12,7 @@ from kafka_wire import KafkaClient, connect
 
 from strandline.cluster.kafka.table import APIS
 
-NAMED = {api.name: api for api in APIS.values()}
+NAMED = {served.api.title: served for served in APIS.values()}
 
 
 def versions(name: str) -> range:

@@ -8,22 +8,23 @@ import io
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 from kio.serial import entity_reader, entity_writer
 
-from strandline.cluster.kafka import codec
-from strandline.proto import kio_schemas
 from strandline.proto.ids import Endpoint
+from strandline.proto.kafka import kio_modules
+from strandline.proto.kafka.schema import without_none
 
 
 def request_class(api: str, version: int) -> Any:
-    module = kio_schemas.schema(api, version, "request")
+    module = kio_modules.module(api, version, "request")
     return getattr(module, "".join(word.title() for word in api.split("_")) + "Request")
 
 
 def response_class(api: str, version: int) -> Any:
-    module = kio_schemas.schema(api, version, "response")
+    module = kio_modules.module(api, version, "response")
     return getattr(module, "".join(word.title() for word in api.split("_")) + "Response")
 
 
@@ -48,7 +49,7 @@ class KafkaClient:
         """Write a request; returns what `receive` needs. Values by kio's names; parts as dicts."""
         kind = request_class(api, version)
         out = io.BytesIO()
-        entity_writer(kind)(out, build(kio_schemas.schema(api, version, "request"), kind, values))
+        entity_writer(kind)(out, build(kio_modules.module(api, version, "request"), kind, values))
         self.correlation_id += 1
         self.writer.write(
             frame(kind.__api_key__, version, self.correlation_id, out.getvalue(), flexible=kind.__flexible__)
@@ -88,15 +89,15 @@ def build(module: Any, kind: Any, values: dict[str, Any]) -> Any:
     for name, value in values.items():
         if name not in fields:
             continue
-        annotation = codec._unwrap_optional(fields[name].type)[0]
+        annotation = without_none(fields[name].type)[0]
         is_list = getattr(annotation, "__origin__", None) is tuple
-        inner = codec._unwrap_optional(annotation.__args__[0])[0] if is_list else annotation
+        inner = without_none(annotation.__args__[0])[0] if is_list else annotation
         if is_list and value is not None:
             made[name] = tuple(build(module, inner, one) if isinstance(one, dict) else one for one in value)
         elif isinstance(value, dict):
             made[name] = build(module, inner, value)
         elif fields[name].metadata.get("kafka_type", "").startswith("timedelta"):
-            made[name] = codec._milliseconds(value)
+            made[name] = timedelta(milliseconds=value)
         else:
             made[name] = value
     for name, field in fields.items():
@@ -107,7 +108,7 @@ def build(module: Any, kind: Any, values: dict[str, Any]) -> Any:
 
 def nothing(field: Any) -> Any:
     """A value that says the least."""
-    annotation, nullable = codec._unwrap_optional(field.type)
+    annotation, nullable = without_none(field.type)
     if nullable:
         return None
     if getattr(annotation, "__origin__", None) is tuple:
@@ -117,8 +118,8 @@ def nothing(field: Any) -> Any:
         "bool": False,
         "string": "",
         "bytes": b"",
-        "timedelta_i32": codec._milliseconds(0),
-        "timedelta_i64": codec._milliseconds(0),
+        "timedelta_i32": timedelta(0),
+        "timedelta_i64": timedelta(0),
     }.get(kafka_type, 0)
 
 

@@ -11,7 +11,7 @@ from kafka_case import run
 from kafka_node import KafkaNode
 from kafka_wire import KafkaClient, connect, frame
 
-from strandline.cluster.kafka import codec
+from strandline.cluster.kafka.api import MESSAGE_CHARS_MAX
 from strandline.cluster.kafka.apis import describe_configs
 from strandline.cluster.kafka.apis.api_versions import SOFTWARE_CHARS_MAX
 from strandline.cluster.kafka.listener import OTHER_VERSION, SOFTWARE_KINDS_MAX
@@ -77,7 +77,7 @@ def test_a_sentence_does_not_quote_without_end(
         answer = await client.ask(api, version, **request_)
         [result] = getattr(answer, results)
         assert result.error_code != ErrorCode.NONE
-        assert 10 < len(result.error_message) <= codec.MESSAGE_CHARS_MAX + 3
+        assert 10 < len(result.error_message) <= MESSAGE_CHARS_MAX + 3
 
     run(tmp_path, main)
 
@@ -86,12 +86,12 @@ def test_configs_of_many_topics_hold_nobody(tmp_path: Path, monkeypatch: pytest.
     """What topics have in common is written once, and others have their turn before the last topic is described."""
     monkeypatch.setattr(describe_configs, "SLICE_MS", 0.0)
     written = 0
-    encode = codec.encode
+    config = describe_configs._config
 
-    def counted(message: Any) -> bytes:
+    def counted(*values: Any) -> Any:
         nonlocal written
         written += 1
-        return encode(message)
+        return config(*values)
 
     async def main(node: KafkaNode, client: KafkaClient) -> None:
         for number in range(50):
@@ -99,7 +99,7 @@ def test_configs_of_many_topics_hold_nobody(tmp_path: Path, monkeypatch: pytest.
         resources = [{"resource_type": 2, "resource_name": f"t{number}"} for number in range(50)]
         async with connect(node.listener.endpoint) as other:
             await other.ask("api_versions", 0)
-            monkeypatch.setattr(codec, "encode", counted)
+            monkeypatch.setattr(describe_configs, "_config", counted)
             order: list[str] = []
 
             async def asked(who: str, client: KafkaClient, sent: tuple[int, Any]) -> Any:

@@ -14,9 +14,10 @@ from kafka_wire import KafkaClient, request_class
 from test_kafka_produce import batch, produced
 
 from strandline.cluster.faults.injection import BadFault, FaultInjection
-from strandline.cluster.kafka import codec
-from strandline.cluster.kafka.api import Api
+from strandline.cluster.kafka.api import ServedApi
 from strandline.cluster.kafka.table import APIS
+from strandline.proto.kafka.apis import Api
+from strandline.proto.kafka.schema import without_none
 
 ERROR = "DELEGATION_TOKEN_EXPIRED"
 """Nothing here answers so by itself."""
@@ -28,8 +29,6 @@ QUORUM = {"topics": ({"topic_name": "__cluster_metadata", "partitions": ({"parti
 NO_PLACE = {("DescribeLogDirs", 1), ("DescribeLogDirs", 2)}
 """Versions whose answer has no error of the whole."""
 
-SCHEMAS = {"Produce": "produce", "Fetch": "fetch", "Metadata": "metadata", "ApiVersions": "api_versions"}
-
 
 def one_of_each(kind: Any, api: str) -> dict[str, Any]:
     """A request that asks for one thing: every array has one element, every text a letter."""
@@ -37,9 +36,9 @@ def one_of_each(kind: Any, api: str) -> dict[str, Any]:
     for field in dataclasses.fields(kind):
         if "tag" in field.metadata:
             continue
-        annotation, nullable = codec._unwrap_optional(field.type)
+        annotation, nullable = without_none(field.type)
         is_list = getattr(annotation, "__origin__", None) is tuple
-        inner = codec._unwrap_optional(annotation.__args__[0])[0] if is_list else annotation
+        inner = without_none(annotation.__args__[0])[0] if is_list else annotation
         kafka_type = field.metadata.get("kafka_type")
         if kafka_type is None:
             values[field.name] = one_of_each(inner, api)
@@ -74,23 +73,23 @@ def inject(node: KafkaNode) -> FaultInjection:
     return faults
 
 
-@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
-def test_every_version_of_every_api_answers_with_the_error_once(tmp_path: Path, api: Api) -> None:
+@pytest.mark.parametrize("served", APIS.values(), ids=lambda served: served.api.title)
+def test_every_version_of_every_api_answers_with_the_error_once(tmp_path: Path, served: ServedApi) -> None:
     """The answer is one of that version, kio reads all of it, the error stands in it; the next request is served."""
 
     async def main(node: KafkaNode, client: KafkaClient) -> None:
         faults = inject(node)
-        for version in range(api.first, api.last + 1):
-            schema = api.schema or SCHEMAS[api.name]
-            values = one_of_each(request_class(schema, version), api.name)
-            if api.name == "DescribeQuorum":  # it has one partition, and says of all others that they are unknown
+        api, name = served.api, served.api.name.lower()
+        for version in range(served.first, served.last + 1):
+            values = one_of_each(request_class(name, version), api.title)
+            if api is Api.DESCRIBE_QUORUM:  # it has one partition, and says of all others that they are unknown
                 values = QUORUM
-            if (api.name, version) in NO_PLACE:
+            if (api.title, version) in NO_PLACE:
                 continue
-            fault = faults.fail_next(api.name, ERROR)
-            assert NUMBER in errors_in(await client.ask(schema, version, **values)), version
+            fault = faults.fail_next(api.title, ERROR)
+            assert NUMBER in errors_in(await client.ask(name, version, **values)), version
             assert fault.met == 1
-            assert NUMBER not in errors_in(await client.ask(schema, version, **values)), version
+            assert NUMBER not in errors_in(await client.ask(name, version, **values)), version
 
     run(tmp_path, main)
 

@@ -16,7 +16,7 @@ from test_kafka_produce import batch, lonely_topic
 from strandline.client import Admin, NewTopic, Producer
 from strandline.cluster.dev import DevCluster
 from strandline.cluster.kafka import fetch_wire
-from strandline.cluster.kafka.api import Api
+from strandline.cluster.kafka.api import ServedApi
 from strandline.cluster.kafka.apis import fetch as fetch_api
 from strandline.log.batch import iter_batches
 from strandline.proto.error_codes import ErrorCode
@@ -458,5 +458,5 @@ def test_a_mistake_of_ours_in_a_parked_fetch_is_answered(tmp_path: Path, monkeyp
 
 def test_the_api_is_what_the_wire_module_reads() -> None:
     """One place says which versions there are."""
-    assert isinstance(fetch_api.API, Api)
+    assert isinstance(fetch_api.API, ServedApi)
     assert (fetch_api.API.first, fetch_api.API.last) == (fetch_wire.FIRST, fetch_wire.LAST)

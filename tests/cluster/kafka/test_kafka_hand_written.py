@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from kafka_case import NAMED, versions
 from kio.serial import entity_writer
 from kio.serial._serialize import get_field_writer
-from test_kafka_codec import instances, kind_of
+from tests.proto.kafka.samples import instances, kind_of
 
 from strandline.cluster.kafka import fetch_wire
 from strandline.cluster.kafka.apis import metadata, produce
-from strandline.cluster.kafka.wire import tagged_field
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import ZERO_UUID
+from strandline.proto.kafka.fields import tagged_field
 from strandline.proto.varint import uvarint
 
 READERS: dict[str, Any] = {
@@ -143,7 +143,7 @@ def seen(name: str, read: Any) -> Any:
 @pytest.mark.parametrize(("name", "version"), CASES)
 def test_what_is_read_is_what_was_written(name: str, version: int) -> None:
     """Every field that counts, of every version; unknown tagged fields change nothing (KIP-482)."""
-    kind = kind_of(NAMED[name], version)
+    kind = kind_of(NAMED[name].api, version)
 
     @settings(max_examples=15, deadline=None)
     @given(instances(kind))
@@ -160,7 +160,7 @@ def test_what_is_read_is_what_was_written(name: str, version: int) -> None:
 @pytest.mark.parametrize(("name", "version"), CASES)
 def test_a_message_that_is_cut_is_refused(name: str, version: int) -> None:
     """At whatever byte it ends too early: ProtocolError (or, as it happens, another whole message)."""
-    kind = kind_of(NAMED[name], version)
+    kind = kind_of(NAMED[name].api, version)
 
     @settings(max_examples=8, deadline=None)
     @given(instances(kind), st.data())
@@ -176,7 +176,7 @@ def test_a_message_that_is_cut_is_refused(name: str, version: int) -> None:
 @pytest.mark.parametrize(("name", "version"), [case for case in CASES if case[0] != "Metadata"])
 def test_bytes_after_the_message_are_refused(name: str, version: int) -> None:
     """Metadata excepted: librdkafka sends some, and Kafka never looks."""
-    kind = kind_of(NAMED[name], version)
+    kind = kind_of(NAMED[name].api, version)
 
     @settings(max_examples=3, deadline=None)
     @given(instances(kind))

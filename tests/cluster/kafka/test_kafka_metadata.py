@@ -32,7 +32,7 @@ def test_api_versions_tells_exactly_what_is_served(tmp_path: Path) -> None:
             answer = await client.ask("api_versions", version, client_software_name="a", client_software_version="1")
             assert answer.error_code == 0
             told = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
-            assert told == {api.key: (api.first, api.last) for api in APIS.values()}
+            assert told == {key: (served.first, served.last) for key, served in APIS.items()}
             assert list(told) == sorted(told)
         assert [(one.name, one.max_version) for one in answer.supported_features] == [("metadata.version", 1)]
         assert [(one.name, one.max_version_level) for one in answer.finalized_features] == [("metadata.version", 1)]

@@ -91,7 +91,7 @@ class ModernMember:
         """The error of one heartbeat. Raises GaveUp when another broker is to be asked."""
         owned: Any = []
         if self.owned:
-            owned = [{"kind": "TopicPartitions", "topic_id": self._topic_id, "partitions": self.owned}]
+            owned = [{"topic_id": self._topic_id, "partitions": self.owned}]
         answer = await wire.ask(
             "consumer_group_heartbeat",
             group_id="g",

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import struct
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_reader
 
 from strandline.chaos.cluster import CLIENT_PORT, SimCluster
 from strandline.chaos.sim.process import Ports
@@ -22,10 +21,10 @@ from strandline.client.groups.protocol import (
 )
 from strandline.client.types import NewTopic
 from strandline.cluster.coordinator.partitions import OFFSETS_TOPIC, partition_of
-from strandline.cluster.kafka import codec
-from strandline.proto import kio_schemas
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka import kio_modules, schema
+from strandline.proto.kafka.apis import Api
 
 READY_MS = 30_000.0
 SETTINGS = {
@@ -43,15 +42,15 @@ ANSWER_S = 3.0
 """A request that is not answered in this time is given up, as clients do; a join may take a rebalance longer."""
 
 VERSIONS = {
-    "find_coordinator": (10, 2, "FindCoordinator"),
-    "join_group": (11, 5, "JoinGroup"),
-    "heartbeat": (12, 3, "Heartbeat"),
-    "leave_group": (13, 3, "LeaveGroup"),
-    "sync_group": (14, 3, "SyncGroup"),
-    "offset_commit": (8, 7, "OffsetCommit"),
-    "offset_fetch": (9, 5, "OffsetFetch"),
-    "offset_commit_of_epochs": (8, 9, "OffsetCommit"),
-    "consumer_group_heartbeat": (68, 1, "ConsumerGroupHeartbeat"),
+    "find_coordinator": (Api.FIND_COORDINATOR, 2),
+    "join_group": (Api.JOIN_GROUP, 5),
+    "heartbeat": (Api.HEARTBEAT, 3),
+    "leave_group": (Api.LEAVE_GROUP, 3),
+    "sync_group": (Api.SYNC_GROUP, 3),
+    "offset_commit": (Api.OFFSET_COMMIT, 7),
+    "offset_fetch": (Api.OFFSET_FETCH, 5),
+    "offset_commit_of_epochs": (Api.OFFSET_COMMIT, 9),
+    "consumer_group_heartbeat": (Api.CONSUMER_GROUP_HEARTBEAT, 1),
 }
 FLEXIBLE = ("offset_commit_of_epochs", "consumer_group_heartbeat")
 """The others have plain headers."""
@@ -83,15 +82,10 @@ class Wire:
 
     async def ask(self, api: str, *, within_s: float = ANSWER_S, **values: Any) -> Any:
         """Raises GaveUp."""
-        key, version, name = VERSIONS[api]
+        key, version = VERSIONS[api]
         self._number += 1
         head = struct.pack(">hhi", key, version, self._number) + b"\x00\x01c" + b"\x00" * (api in FLEXIBLE)
-        schema = api.removesuffix("_of_epochs")
-        module = kio_schemas.schema(schema, version, "request")
-        out = io.BytesIO()
-        kind = getattr(module, f"{name}Request")
-        entity_writer(kind)(out, _build(module, kind, values))
-        frame = head + out.getvalue()
+        frame = head + schema.request(key, version).encode(values)
         self._writer.write(struct.pack(">i", len(frame)) + frame)
         try:
             async with asyncio.timeout(within_s):
@@ -99,32 +93,20 @@ class Wire:
                 answer = await self._reader.readexactly(size)
         except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
             raise GaveUp(api) from error
-        kind = getattr(kio_schemas.schema(schema, version, "response"), f"{name}Response")
+        kind = getattr(kio_modules.module(key.name.lower(), version, "response"), f"{key.title}Response")
         return entity_reader(kind)(answer, 5 if api in FLEXIBLE else 4)[0]
-
-
-def _build(module: Any, kind: Any, values: Mapping[str, Any]) -> Any:
-    made = {
-        name: tuple(_build(module, getattr(module, one["kind"]), one) for one in value)
-        if isinstance(value, list)
-        else value
-        for name, value in values.items()
-        if name != "kind"
-    }
-    return codec.make(kind, **made)
 
 
 def protocols(*topics: str) -> list[dict[str, Any]]:
     """One assignor, and what the member subscribes to."""
     subscription = encode_subscription(Subscription(topics))
-    return [{"kind": "JoinGroupRequestProtocol", "name": "range", "metadata": subscription}]
+    return [{"name": "range", "metadata": subscription}]
 
 
 def commit_of(topic: str, offsets: Mapping[int, int]) -> list[dict[str, Any]]:
     """The topics of an OffsetCommit."""
     partitions = [
         {
-            "kind": "OffsetCommitRequestPartition",
             "partition_index": partition,
             "committed_offset": offset,
             "committed_leader_epoch": -1,
@@ -132,7 +114,7 @@ def commit_of(topic: str, offsets: Mapping[int, int]) -> list[dict[str, Any]]:
         }
         for partition, offset in offsets.items()
     ]
-    return [{"kind": "OffsetCommitRequestTopic", "name": topic, "partitions": partitions}]
+    return [{"name": topic, "partitions": partitions}]
 
 
 class Site:
@@ -211,7 +193,7 @@ class Site:
 async def fetch_offsets(wire: Wire, group: str, topic: str, partitions: int) -> list[int]:
     """By partition, -1 where nothing is committed. Raises GaveUp for an error."""
     asked = [
-        {"kind": "OffsetFetchRequestTopic", "name": topic, "partition_indexes": tuple(range(partitions))},
+        {"name": topic, "partition_indexes": tuple(range(partitions))},
     ]
     answer = await wire.ask("offset_fetch", group_id=group, topics=asked)
     if answer.error_code != 0:
@@ -294,7 +276,7 @@ class Member:
             positions = {partition: max(offsets[partition], 0) for partition in assigned}
             while await self._beat(wire) and await self._commit(wire, positions):
                 if self.leaving:
-                    member = {"kind": "MemberIdentity", "member_id": self.member_id, "group_instance_id": None}
+                    member = {"member_id": self.member_id, "group_instance_id": None}
                     await wire.ask("leave_group", group_id=self.group, members=[member])
                     return
                 await asyncio.sleep(HEARTBEAT_MS / 1000)
@@ -325,9 +307,7 @@ class Member:
             for number, member_id in enumerate(ids):
                 share = [TopicPartition(self.topic, one) for one in range(self.partitions) if one % len(ids) == number]
                 assigned = encode_assignment(share)
-                assignments.append(
-                    {"kind": "SyncGroupRequestAssignment", "member_id": member_id, "assignment": assigned}
-                )
+                assignments.append({"member_id": member_id, "assignment": assigned})
         synced = await wire.ask(
             "sync_group",
             within_s=2 * SESSION_MS / 1000,

@@ -22,7 +22,7 @@ from uuid import UUID
 from strandline.client.wire.apis import Api
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError
-from strandline.proto.kio_schemas import schema as kio_module
+from strandline.proto.kafka.kio_modules import module as kio_module
 from strandline.proto.varint import read_uvarint, write_uvarint
 
 Reader = Callable[[bytes, int], tuple[Any, int]]

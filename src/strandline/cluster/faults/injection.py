@@ -21,7 +21,7 @@ from typing import Any
 
 from strandline.cluster.faults.slow_disk import SlowDisk
 from strandline.cluster.http.protocol import Page
-from strandline.cluster.kafka.api import Api
+from strandline.cluster.kafka.api import ServedApi
 from strandline.cluster.kafka.exchange import Exchange
 from strandline.cluster.service.broker_service import BrokerService
 from strandline.log.disk import Disk
@@ -110,28 +110,28 @@ class FaultInjection:
 
     # --- striking ---
 
-    def intercept(self, apis: Mapping[int, Api]) -> dict[int, Api]:
+    def intercept(self, apis: Mapping[int, ServedApi]) -> dict[int, ServedApi]:
         """The same APIs, each of which looks first whether it shall fail."""
-        self._apis = {_plain(api.name): api.name for api in apis.values()}
-        return {key: self._intercepted(api) for key, api in apis.items()}
+        self._apis = {_plain(served.api.title): served.api.title for served in apis.values()}
+        return {key: self._intercepted(served) for key, served in apis.items()}
 
-    def _intercepted(self, api: Api) -> Api:
+    def _intercepted(self, served: ServedApi) -> ServedApi:
         armed = self._armed
 
         def handle(exchange: Exchange, body: memoryview, service: BrokerService) -> None:
-            waiting = armed.get(api.name)
-            if not waiting or not api.serves(exchange.context.version):
-                api.handle(exchange, body, service)
+            waiting = armed.get(served.api.title)
+            if not waiting or not served.serves(exchange.context.version):
+                served.handle(exchange, body, service)
                 return
             fault = waiting[0]
-            if not api.refuse_all(exchange, body, service, ErrorCode[fault.error]):
-                api.handle(exchange, body, service)
+            if not served.refuse_all(exchange, body, service, ErrorCode[fault.error]):
+                served.handle(exchange, body, service)
                 return
             fault.met += 1
             if fault.met == fault.times:
                 waiting.pop(0)
 
-        return replace(api, handle=handle)
+        return replace(served, handle=handle)
 
     def slow(self, disk: Disk) -> SlowDisk:
         """The disk, as slow as this says at any moment."""

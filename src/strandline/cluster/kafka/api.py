@@ -1,23 +1,22 @@
 """What an API of the listener is: its number, its versions, and what reads and answers it.
 
-There are two kinds. `Api` gets the bytes of the request and answers through its exchange: Produce and Fetch, which must
-not copy, and two small ones. `MessageApi` lets the codec read the request and write the answer.
+There are two kinds. Some get the bytes of the request and answer through its exchange: Produce and Fetch, which must
+not copy, and two small ones. `message_api` makes the others: their messages are read and written by the schema.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, fields, is_dataclass
-from types import ModuleType
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from strandline.cluster.kafka import codec
 from strandline.cluster.kafka.exchange import Exchange
 from strandline.cluster.service.broker_service import BrokerService
 from strandline.cluster.service.context import RequestContext
-from strandline.proto import kio_schemas
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.kafka import schema
+from strandline.proto.kafka.apis import Api
 
 Refusal = Callable[[Exchange, memoryview, BrokerService, ErrorCode], bool]
 """Answers a request with one error for everything that it asks, and does nothing else; false, and no answer, where the
@@ -25,33 +24,28 @@ answer to this request has no place for an error."""
 
 
 @dataclass(frozen=True, slots=True)
-class Api:
+class ServedApi:
     """One API as the listener serves it.
 
     Attributes:
-        key, name: Kafka's.
+        api: which.
         first, last: the versions served, inclusive; each of them whole.
-        flexible_since: the first version with compact lengths and tagged fields (KIP-482).
         handle: reads the body and answers; the body is a view of the receive buffer, valid until it returns.
             Raises ProtocolError for a body that is not what it says.
         refuse_all: answers with an error instead (fault injection).
         large: may be as large as `socket.request.max.bytes`.
         large_answer: brings many bytes, which wait while clients make the node hold too many.
-        schema: kio's name of its messages, "" where they are read and written by hand.
-        flexible_response_header: false for ApiVersions alone, whose client may not know yet what we speak (KIP-511).
+        by_schema: its messages are read and written by the schema, not by hand.
     """
 
-    key: int
-    name: str
+    api: Api
     first: int
     last: int
-    flexible_since: int
     handle: Callable[[Exchange, memoryview, BrokerService], None]
     refuse_all: Refusal
     large: bool = False
     large_answer: bool = False
-    flexible_response_header: bool = True
-    schema: str = ""
+    by_schema: bool = False
 
     def serves(self, version: int) -> bool:
         return self.first <= version <= self.last
@@ -62,87 +56,100 @@ INJECTED = "injected by a test"
 
 
 class Call(NamedTuple):
-    """A request read by the codec.
-
-    Attributes:
-        request: the message, an instance of kio's class of this version.
-        answers: kio's module of this version's response.
-    """
+    """A request read by the schema."""
 
     context: RequestContext
     service: BrokerService
     request: Any
-    answers: ModuleType
 
-    def make(self, kind: str, **values: Any) -> Any:
-        """The response or a part of it; what this version does not have is left out."""
-        return codec.make(getattr(self.answers, kind), **values)
+
+MESSAGE_CHARS_MAX = 1000
+"""A sentence beside an error quotes what the client has sent; the older formats have room for 32,767 bytes."""
+
+
+def part(**values: Any) -> Mapping[str, Any]:
+    """An answer or a part of it, for every version: what a version does not have is left out when it is written.
+
+    The sentence beside an error is cut to what every version has room for.
+    """
+    if "error_message" in values:
+        values["error_message"] = short(values["error_message"])
+    return values
+
+
+def short(message: str | None) -> str | None:
+    """The message, cut to what every version has room for."""
+    return message if message is None or len(message) <= MESSAGE_CHARS_MAX else message[:MESSAGE_CHARS_MAX] + "..."
 
 
 Answer = Callable[[Call], Any]
 AsyncAnswer = Callable[[Call], Awaitable[Any]]
-"""Makes a message, or one encoded already, as a list of its pieces."""
+"""Makes a message of `part`s, or one encoded already, as a list of its pieces."""
 
 Refuse = Callable[[Call, ErrorCode, str], Any]
 
 
 def message_api(
+    api: Api,
     *,
-    key: int,
-    name: str,
-    schema: str,
     first: int,
     last: int,
-    flexible_since: int,
     refuse: Refuse,
     answer: Answer | None = None,
     answer_later: AsyncAnswer | None = None,
-) -> Api:
-    """An API whose messages the codec reads and writes.
+) -> ServedApi:
+    """An API whose messages are read and written by the schema.
 
     Args:
-        schema: kio's name of it.
         refuse: makes an answer that says one error for everything asked.
         answer: makes the answer at once; or
         answer_later: is a coroutine, run as a task of the connection.
     """
 
     def read(exchange: Exchange, body: memoryview, service: BrokerService) -> Call:
+        return Call(exchange.context, service, schema.request(api, exchange.context.version).decode(body))
+
+    def respond(exchange: Exchange, message: Any) -> None:
+        encoded = isinstance(message, list)
         version = exchange.context.version
-        kind = getattr(kio_schemas.schema(schema, version, "request"), f"{name}Request")
-        answers = kio_schemas.schema(schema, version, "response")
-        return Call(exchange.context, service, codec.decode(kind, body), answers)
+        exchange.respond(message if encoded else [schema.response(api, version).encode(message)])
 
     def refuse_all(exchange: Exchange, body: memoryview, service: BrokerService, error: ErrorCode) -> bool:
         message = refuse(read(exchange, body, service), error, INJECTED)
-        if not _tells(message, error):
+        if not _tells(message, error, schema.response(api, exchange.context.version)):
             return False
-        exchange.respond([codec.encode(message)])
+        respond(exchange, message)
         return True
 
     def handle(exchange: Exchange, body: memoryview, service: BrokerService) -> None:
-        version = exchange.context.version
         call = read(exchange, body, service)
-        if not first <= version <= last:
-            message = f"{name} is served in versions {first} to {last}"
-            exchange.respond([codec.encode(refuse(call, ErrorCode.UNSUPPORTED_VERSION, message))])
+        if not first <= exchange.context.version <= last:
+            message = f"{api.title} is served in versions {first} to {last}"
+            respond(exchange, refuse(call, ErrorCode.UNSUPPORTED_VERSION, message))
         elif answer is not None:
-            exchange.respond([codec.encode(_now(call, answer, refuse))])
+            respond(exchange, _now(call, answer, refuse))
         elif answer_later is not None:
-            exchange.connection.run(exchange, _later(exchange, call, answer_later, refuse))
+            exchange.connection.run(exchange, later(exchange, call, answer_later))
 
-    return Api(key, name, first, last, flexible_since, handle, refuse_all, schema=schema)
+    async def later(exchange: Exchange, call: Call, answer_later: AsyncAnswer) -> None:
+        try:
+            message = await answer_later(call)
+        except KafkaError as error:
+            message = refuse(call, error.code, error.message)
+        respond(exchange, message)
+
+    return ServedApi(api, first, last, handle, refuse_all, by_schema=True)
 
 
-def _tells(message: Any, error: ErrorCode) -> bool:
-    """Whether the error stands anywhere in the message."""
-    if isinstance(message, tuple):
-        return any(_tells(part, error) for part in message)
-    if not is_dataclass(message):
+def _tells(message: Any, error: ErrorCode, written: schema.Message) -> bool:
+    """Whether the error stands anywhere in the message, as it is written."""
+    return _holds(written.decode(bytes(written.encode(message))), error)
+
+
+def _holds(value: Any, error: ErrorCode) -> bool:
+    if not isinstance(value, tuple):
         return False
-    return getattr(message, "error_code", None) == error or any(
-        _tells(getattr(message, field.name), error) for field in fields(message)
-    )
+    return getattr(value, "error_code", None) is error or any(_holds(item, error) for item in value)
 
 
 def _now(call: Call, answer: Answer, refuse: Refuse) -> Any:
@@ -150,11 +157,3 @@ def _now(call: Call, answer: Answer, refuse: Refuse) -> Any:
         return answer(call)
     except KafkaError as error:
         return refuse(call, error.code, error.message)
-
-
-async def _later(exchange: Exchange, call: Call, answer: AsyncAnswer, refuse: Refuse) -> None:
-    try:
-        message = await answer(call)
-    except KafkaError as error:
-        message = refuse(call, error.code, error.message)
-    exchange.respond(message if isinstance(message, list) else [codec.encode(message)])

@@ -9,22 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import struct
 from collections import deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
-from strandline.cluster.kafka.api import Api
-from strandline.cluster.kafka.codec import skip_tagged_fields
 from strandline.cluster.kafka.exchange import Exchange, Part
-from strandline.cluster.kafka.intruders import describe_intruder
 from strandline.cluster.kafka.receive import ReceiveBuffer
-from strandline.cluster.kafka.wire import read_string
 from strandline.cluster.service.context import Peer, RequestContext
 from strandline.cluster.service.memory import Account
 from strandline.proto.errors import ProtocolError
+from strandline.proto.kafka.fields import INT32
+from strandline.proto.kafka.frames import (
+    LENGTH_BYTES,
+    REQUEST_HEADER_BYTES_MIN,
+    Foreign,
+    foreign_protocol,
+    read_client_id,
+    read_request_header,
+)
 
 if TYPE_CHECKING:
     from strandline.cluster.kafka.listener import KafkaListener
@@ -36,13 +40,6 @@ JOIN_BYTES_MAX = 32 * 1024
 
 SLICE_MS = 20.0
 """Requests that lie in the buffer are answered for so long at a stretch; then other connections have their turn."""
-
-LENGTH_BYTES = 4
-HEADER_BYTES_MIN = 8
-"""API key, version and correlation id."""
-
-_LENGTH = struct.Struct(">i")
-_HEADER = struct.Struct(">hhi")
 
 
 class KafkaConnection(asyncio.BufferedProtocol):
@@ -184,7 +181,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         received = self._in
         if received.end - received.start < LENGTH_BYTES:
             return 0
-        length: int = _LENGTH.unpack_from(received.view, received.start)[0]
+        length: int = INT32.unpack_from(received.view, received.start)[0]
         return max(length, 0) + LENGTH_BYTES
 
     def _process(self) -> None:
@@ -229,7 +226,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if held < LENGTH_BYTES:
             return False
         view = received.view
-        length: int = _LENGTH.unpack_from(view, start)[0]
+        length: int = INT32.unpack_from(view, start)[0]
         self._check_length(view, start, length, held)
         end = start + LENGTH_BYTES + length
         if end > received.end:
@@ -240,45 +237,44 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _check_length(self, view: memoryview, start: int, length: int, held: int) -> None:
         config = self.listener.config
-        if not HEADER_BYTES_MIN <= length <= config.request_bytes_max:
+        if not REQUEST_HEADER_BYTES_MIN <= length <= config.request_bytes_max:
             raise ProtocolError(
-                describe_intruder(view[start : start + min(held, 64)])
-                or f"a frame of {length} bytes: from {HEADER_BYTES_MIN} to {config.request_bytes_max} "
+                _describe_foreign(view[start : start + min(held, 64)])
+                or f"a frame of {length} bytes: from {REQUEST_HEADER_BYTES_MIN} to {config.request_bytes_max} "
                 "(socket.request.max.bytes) are possible"
             )
         if length > config.small_request_bytes_max and held >= LENGTH_BYTES + 2:
             key = int.from_bytes(view[start + 4 : start + 6], "big", signed=True)
             api = self.listener.apis.get(key)
             if api is None or not api.large:
-                name = f"API {key}" if api is None else api.name
+                name = f"API {key}" if api is None else api.api.title
                 raise ProtocolError(
                     f"a request of {length} bytes to {name}, which takes {config.small_request_bytes_max} at most"
                 )
 
     def _handle(self, frame: memoryview) -> None:
-        key, version, correlation_id = _HEADER.unpack_from(frame)
+        key, version, correlation_id = read_request_header(frame)
         api = self.listener.apis.get(key)
         if api is None:
             raise ProtocolError(f"API {key} (version {version}) is not served")
-        answer_api, answer_version = api, version
+        name, answer_api, answer_version = api.api.title, api, version
         if not api.serves(version):
             answer_api, answer_version = self.listener.other_version(api, version)
         client_id, position = "", len(frame)
         if answer_version == version:
-            client_id, position = _read_rest_of_header(frame, answer_api, version)
+            client_id, position = read_client_id(frame, answer_api.api.flexible(version))
         listener = self.listener
         now_ms = listener.service.clock.monotonic_ms()
-        context = RequestContext(self.peer, client_id, api.name, version, correlation_id, now_ms)
-        flexible_header = api.flexible_response_header and version >= api.flexible_since
-        exchange = Exchange(self, context, flexible_header)
+        context = RequestContext(self.peer, client_id, name, version, correlation_id, now_ms)
+        exchange = Exchange(self, context, api.api.flexible_answer_header(version))
         self._exchanges.append(exchange)
         try:
             answer_api.handle(exchange, frame[position:], listener.service)
         except ProtocolError:
             raise
         except Exception:
-            log.exception("a request failed by a mistake of ours", api=api.name, version=version, **self.identity())
-            raise ProtocolError(f"{api.name} v{version} could not be answered") from None
+            log.exception("a request failed by a mistake of ours", api=name, version=version, **self.identity())
+            raise ProtocolError(f"{name} v{version} could not be answered") from None
 
     def run(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
         """Answer an exchange by a coroutine, which is cancelled when the connection is lost."""
@@ -448,9 +444,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
         }
 
 
-def _read_rest_of_header(frame: memoryview, api: Api, version: int) -> tuple[str, int]:
-    """(client id, position of the body). The client id is in the old format even in the flexible header."""
-    client_id, position = read_string(frame, HEADER_BYTES_MIN, flexible=False)
-    if version >= api.flexible_since:
-        position = skip_tagged_fields(frame, position)
-    return client_id or "", position
+def _describe_foreign(start: memoryview) -> str:
+    """What speaks there, by the first bytes of what should be a frame; "" if they tell nothing."""
+    spoken = foreign_protocol(bytes(start[:4]))
+    if spoken is Foreign.HTTP_REQUEST:
+        line = bytes(start).split(b"\r\n", 1)[0].decode("ascii", "replace")
+        return f"an HTTP request ({line!r}) on the Kafka port; HTTP is served on a port of its own (metrics, health)"
+    if spoken is Foreign.TLS:
+        return "a TLS handshake on a plaintext Kafka port; the client should use security.protocol=PLAINTEXT"
+    return f"{spoken.value} on the Kafka port" if spoken is not None else ""

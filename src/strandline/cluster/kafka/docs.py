@@ -8,6 +8,7 @@ from strandline.cluster.kafka.table import APIS
 def api_table() -> str:
     """The APIs that are served, as a table in Markdown."""
     lines = ["| key | API | versions | flexible from |", "|---|---|---|---|"]
-    for key, api in sorted(APIS.items()):
-        lines.append(f"| {key} | {api.name} | {api.first}-{api.last} | {api.flexible_since} |")
+    for key, served in sorted(APIS.items()):
+        api = served.api
+        lines.append(f"| {key} | {api.title} | {served.first}-{served.last} | {api.flexible_since} |")
     return "\n".join(lines) + "\n"

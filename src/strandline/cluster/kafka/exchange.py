@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 
 from strandline.cluster.service.context import RequestContext
+from strandline.proto.kafka.frames import response_head
 
 if TYPE_CHECKING:
     from strandline.cluster.kafka.connection import KafkaConnection
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger("strandline.kafka")
 
 Part = bytes | bytearray | memoryview
-
-_HEAD = struct.Struct(">ii")
-_HEAD_FLEXIBLE = struct.Struct(">iib")
 
 
 class Exchange:
@@ -45,10 +42,7 @@ class Exchange:
     def respond(self, body: Sequence[Part]) -> None:
         """Answer with the message in `body`, in pieces that are sent as they are; length and header are added."""
         size = sum(map(len, body))
-        if self.flexible_header:
-            head = _HEAD_FLEXIBLE.pack(size + 5, self.context.correlation_id, 0)
-        else:
-            head = _HEAD.pack(size + 4, self.context.correlation_id)
+        head = response_head(self.context.correlation_id, size, self.flexible_header)
         self.parts = [head, *body]
         self.size = size + len(head)
         self._ready()

@@ -7,26 +7,27 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from strandline.cluster.kafka.codec import skip_tagged_fields
-from strandline.cluster.kafka.elements import Elements, check_tags
 from strandline.cluster.kafka.exchange import Part
 from strandline.cluster.kafka.fetch_sessions import FINAL_EPOCH, NO_SESSION, PartitionKey
-from strandline.cluster.kafka.wire import (
+from strandline.cluster.service.fetch import FetchedPartition, FetchPartition
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import ProtocolError
+from strandline.proto.ids import ZERO_UUID
+from strandline.proto.kafka.bounds import REQUEST_ELEMENTS_MAX, Elements
+from strandline.proto.kafka.fields import (
     INT32,
     NO_TAGS,
     array_head,
     read_count,
     read_name,
     read_string,
+    read_tags,
     read_uuid,
+    skip_tags,
     string,
     tagged_field,
 )
-from strandline.cluster.service.fetch import FetchedPartition, FetchPartition
-from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import ProtocolError
-from strandline.proto.ids import ZERO_UUID
-from strandline.proto.varint import read_uvarint, uvarint
+from strandline.proto.varint import uvarint
 
 FIRST, LAST = 4, 18
 LOG_START_SINCE = 5
@@ -126,7 +127,7 @@ def _read_topics(view: memoryview, position: int, version: int) -> tuple[list[Fe
     layout = _PARTITION_LAYOUTS[max(since for since in _PARTITION_LAYOUTS if since <= version)]
     unpack, size = layout.unpack_from, layout.size
     wanted: list[FetchPartition] = []
-    elements = Elements()
+    elements = Elements(REQUEST_ELEMENTS_MAX)
     count, position = read_count(view, position, 3, flexible, elements)
     for _ in range(count):
         name, topic_id, position = _read_topic(view, position, version)
@@ -135,7 +136,7 @@ def _read_topics(view: memoryview, position: int, version: int) -> tuple[list[Fe
             fields = unpack(view, position)
             position += size
             if flexible:
-                position = skip_tagged_fields(view, position)
+                position = skip_tags(view, position)
                 partition, current_epoch, offset, last_epoch, _, max_bytes = fields
             elif version >= LEADER_EPOCH_SINCE:
                 partition, current_epoch, offset, _, max_bytes = fields
@@ -145,14 +146,14 @@ def _read_topics(view: memoryview, position: int, version: int) -> tuple[list[Fe
                 current_epoch = last_epoch = -1
             wanted.append(FetchPartition(name, topic_id, partition, offset, max_bytes, current_epoch, last_epoch))
         if flexible:
-            position = skip_tagged_fields(view, position)
+            position = skip_tags(view, position)
     return wanted, position
 
 
 def _read_forgotten(view: memoryview, position: int, version: int) -> tuple[list[PartitionKey], int]:
     flexible = version >= FLEXIBLE_SINCE
     forgotten: list[PartitionKey] = []
-    elements = Elements()
+    elements = Elements(REQUEST_ELEMENTS_MAX)
     count, position = read_count(view, position, 3, flexible, elements)
     for _ in range(count):
         name, topic_id, position = _read_topic(view, position, version)
@@ -161,24 +162,15 @@ def _read_forgotten(view: memoryview, position: int, version: int) -> tuple[list
             forgotten.append((topic_id or name or "", INT32.unpack_from(view, position)[0]))
             position += 4
         if flexible:
-            position = skip_tagged_fields(view, position)
+            position = skip_tags(view, position)
     return forgotten, position
 
 
 def _read_replica_state(view: memoryview, position: int) -> tuple[int, int]:
     """The tagged fields that end the request: (replica id, position); -1 for a consumer, who sends none."""
-    replica_id = -1
-    count, position = read_uvarint(view, position)
-    check_tags(count)
-    for _ in range(count):
-        tag, position = read_uvarint(view, position)
-        size, position = read_uvarint(view, position)
-        if size > len(view) - position:
-            raise ProtocolError(f"A tagged field claims {size} bytes, {len(view) - position} are left")
-        if tag == REPLICA_STATE_TAG and size >= _REPLICA.size:
-            replica_id = _REPLICA.unpack_from(view, position)[0]
-        position += size
-    return replica_id, position
+    fields, position = read_tags(view, position)
+    state = fields.get(REPLICA_STATE_TAG, b"")
+    return (INT32.unpack_from(state)[0] if len(state) >= INT32.size else -1), position
 
 
 def write_response(

@@ -8,7 +8,7 @@ from collections import Counter
 
 import structlog
 
-from strandline.cluster.kafka.api import Api
+from strandline.cluster.kafka.api import ServedApi
 from strandline.cluster.kafka.apis.metadata import PartitionChunks
 from strandline.cluster.kafka.config import ListenerConfig
 from strandline.cluster.kafka.connection import KafkaConnection
@@ -38,7 +38,7 @@ SOFTWARE_KINDS_MAX = 1000
 OTHER_VERSION = -1
 """Stands in the metrics for all versions that are not served: ApiVersions is answered in any of 65,536."""
 
-_SERVED = frozenset((api.name, version) for api in APIS.values() for version in range(api.first, api.last + 1))
+_SERVED = frozenset((api.api.title, version) for api in APIS.values() for version in range(api.first, api.last + 1))
 
 
 class ApiTimes:
@@ -113,7 +113,7 @@ class KafkaListener:
         self.service = service
         self.name = name
         self.config = config if config is not None else ListenerConfig()
-        self.apis: dict[int, Api] = APIS
+        self.apis: dict[int, ServedApi] = APIS
         self.stats = ListenerStats(service.clock)
         self.fetch_sessions = FetchSessions(service.clock, service.config.fetch_session_slots)
         self.partition_chunks = PartitionChunks()
@@ -169,7 +169,7 @@ class KafkaListener:
             for connection in list(self._connections):
                 connection.abort()
 
-    def other_version(self, api: Api, version: int) -> tuple[Api, int]:
+    def other_version(self, api: ServedApi, version: int) -> tuple[ServedApi, int]:
         """How to answer a version that is not served. Raises ProtocolError where there is no way."""
         return api_of_other_version(api, version)
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from strandline.cluster.kafka.wire import INT32, NO_TAGS, nullable_string, string, tagged_field
 from strandline.cluster.service.broker_service import BrokerService
 from strandline.cluster.service.context import RequestContext
 from strandline.proto.ids import NodeId
-from strandline.proto.varint import uvarint
+from strandline.proto.kafka.fields import INT32, NO_TAGS, array_head, nullable_string, string, tag_section, tagged_field
 
 NODE_ENDPOINTS_TAG = 0
 
@@ -29,4 +28,4 @@ def node_endpoints(service: BrokerService, context: RequestContext, leaders: Ite
             )
     if not entries:
         return NO_TAGS
-    return uvarint(1) + tagged_field(NODE_ENDPOINTS_TAG, uvarint(len(entries) + 1) + b"".join(entries))
+    return tag_section([tagged_field(NODE_ENDPOINTS_TAG, array_head(len(entries), True) + b"".join(entries))])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-
-from strandline.cluster.kafka.api import Api
+from strandline.cluster.kafka.api import ServedApi
 from strandline.cluster.kafka.apis import (
     add_raft_voter,
     alter_configs,
@@ -43,10 +41,12 @@ from strandline.cluster.kafka.apis import (
     sync_group,
 )
 from strandline.proto.errors import ProtocolError
+from strandline.proto.kafka import schema
+from strandline.proto.kafka.apis import Api
 
-APIS: dict[int, Api] = {
-    api.key: api
-    for api in (
+APIS: dict[int, ServedApi] = {
+    served.api: served
+    for served in (
         produce.API,
         fetch.API,
         list_offsets.API,
@@ -85,10 +85,10 @@ APIS: dict[int, Api] = {
 }
 """By API key. Each version that stands here is served whole; nothing else is advertised."""
 
-APIS[api_versions.KEY] = api_versions.make_api(APIS)
+APIS[Api.API_VERSIONS] = api_versions.make_api(APIS)
 
 
-def api_of_other_version(api: Api, version: int) -> tuple[Api, int]:
+def api_of_other_version(served: ServedApi, version: int) -> tuple[ServedApi, int]:
     """Who answers a version that is not served, and in the format of which version.
 
     ApiVersions answers in version 0 (KIP-511); others say UNSUPPORTED_VERSION where the format of that version is
@@ -97,8 +97,9 @@ def api_of_other_version(api: Api, version: int) -> tuple[Api, int]:
     Raises:
         ProtocolError: there is no format in which to answer.
     """
-    if api.key == api_versions.KEY:
-        return api, 0
-    if api.schema and importlib.util.find_spec(f"kio.schema.{api.schema}.v{version}") is not None:
-        return api, version
-    raise ProtocolError(f"version {version} of {api.name} is not served, only {api.first} to {api.last}")
+    api = served.api
+    if api is Api.API_VERSIONS:
+        return served, 0
+    if served.by_schema and schema.knows(api, version):
+        return served, version
+    raise ProtocolError(f"version {version} of {api.title} is not served, only {served.first} to {served.last}")

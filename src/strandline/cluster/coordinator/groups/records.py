@@ -14,7 +14,9 @@ from typing import NamedTuple
 from strandline.cluster.coordinator.groups.modern.records import Kind, ModernKey
 from strandline.cluster.coordinator.groups.modern.records import read_key as read_modern_key
 from strandline.cluster.coordinator.machine import Record
-from strandline.cluster.kafka.wire import (
+from strandline.proto.errors import ProtocolError
+from strandline.proto.ids import ZERO_UUID, TopicId
+from strandline.proto.kafka.fields import (
     INT16,
     INT32,
     INT64,
@@ -29,8 +31,6 @@ from strandline.cluster.kafka.wire import (
     string,
     tagged_field,
 )
-from strandline.proto.errors import ProtocolError
-from strandline.proto.ids import ZERO_UUID, TopicId
 from strandline.proto.varint import read_uvarint, uvarint
 
 OFFSET_KEY_VERSIONS = (0, 1)

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from strandline.cluster.kafka.api import Call, message_api
+from strandline.cluster.kafka.api import Call, message_api, part
 from strandline.cluster.kafka.apis.incremental_alter_configs import Outcome, config_outcomes
 from strandline.controller.api import ConfigAlteration, ConfigOperation, ResourceAlteration
 from strandline.controller.metadata.image import ResourceType
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.kafka.apis import Api
 
 
 def _alteration(call: Call, resource: Any) -> ResourceAlteration | str:
@@ -25,10 +26,9 @@ def _alteration(call: Call, resource: Any) -> ResourceAlteration | str:
     return ResourceAlteration(kind, resource.resource_name, tuple(steps))
 
 
-def _respond(call: Call, outcomes: list[Outcome]) -> Any:
+def _respond(outcomes: list[Outcome]) -> Any:
     responses = tuple(
-        call.make(
-            "AlterConfigsResourceResponse",
+        part(
             error_code=outcome.error,
             error_message=outcome.message or None,
             resource_type=outcome.resource_type,
@@ -36,26 +36,21 @@ def _respond(call: Call, outcomes: list[Outcome]) -> Any:
         )
         for outcome in outcomes
     )
-    return call.make("AlterConfigsResponse", throttle_time=0, responses=responses)
+    return part(throttle_time=0, responses=responses)
 
 
 async def _answer(call: Call) -> Any:
-    return _respond(call, await config_outcomes(call, [_alteration(call, one) for one in call.request.resources]))
+    return _respond(await config_outcomes(call, [_alteration(call, one) for one in call.request.resources]))
 
 
 def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
-    return _respond(
-        call, [Outcome(error, message, one.resource_type, one.resource_name) for one in call.request.resources]
-    )
+    return _respond([Outcome(error, message, one.resource_type, one.resource_name) for one in call.request.resources])
 
 
 API = message_api(
-    key=33,
-    name="AlterConfigs",
-    schema="alter_configs",
+    Api.ALTER_CONFIGS,
     first=0,
     last=2,
-    flexible_since=2,
     refuse=_refuse,
     answer_later=_answer,
 )

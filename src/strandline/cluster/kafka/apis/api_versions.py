@@ -6,17 +6,16 @@ import re
 import struct
 from collections.abc import Mapping
 
-from strandline.cluster.kafka import codec
-from strandline.cluster.kafka.api import Api
+from strandline.cluster.kafka.api import ServedApi
 from strandline.cluster.kafka.exchange import Exchange
-from strandline.cluster.kafka.wire import INT16, INT32, INT64, NO_TAGS, array_head, string, tagged_field
 from strandline.cluster.service.broker_service import BrokerService
 from strandline.controller.metadata.image import SUPPORTED_METADATA_VERSIONS
-from strandline.proto import kio_schemas
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.kafka import schema
+from strandline.proto.kafka.apis import Api
+from strandline.proto.kafka.fields import INT16, INT32, INT64, NO_TAGS, array_head, string, tagged_field
 from strandline.proto.varint import uvarint
 
-KEY = 18
 FIRST, LAST = 0, 4
 FLEXIBLE_SINCE = 3
 THROTTLE_SINCE = 1
@@ -35,7 +34,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _VERSIONS = struct.Struct(">hhh")
 
 
-def make_api(served: Mapping[int, Api]) -> Api:
+def make_api(served: Mapping[int, ServedApi]) -> ServedApi:
     """The API that answers with `served`, which may still grow."""
 
     def handle(exchange: Exchange, body: memoryview, service: BrokerService) -> None:
@@ -43,8 +42,7 @@ def make_api(served: Mapping[int, Api]) -> Api:
         if not FIRST <= context.version <= LAST:
             exchange.respond([_answer(served, 0, ErrorCode.UNSUPPORTED_VERSION, b"")])
             return
-        kind = kio_schemas.schema("api_versions", context.version, "request").ApiVersionsRequest
-        request = codec.decode(kind, body)
+        request = schema.request(Api.API_VERSIONS, context.version).decode(body)
         error = ErrorCode.NONE
         if context.version >= FLEXIBLE_SINCE:
             name, version = request.client_software_name, request.client_software_version
@@ -60,10 +58,10 @@ def make_api(served: Mapping[int, Api]) -> Api:
         exchange.respond([_answer(served, exchange.context.version, error, b"")])
         return True
 
-    return Api(KEY, "ApiVersions", FIRST, LAST, FLEXIBLE_SINCE, handle, refuse_all, flexible_response_header=False)
+    return ServedApi(Api.API_VERSIONS, FIRST, LAST, handle, refuse_all)
 
 
-def _answer(served: Mapping[int, Api], version: int, error: ErrorCode, features: bytes) -> bytes:
+def _answer(served: Mapping[int, ServedApi], version: int, error: ErrorCode, features: bytes) -> bytes:
     flexible = version >= FLEXIBLE_SINCE
     end = NO_TAGS if flexible else b""
     keys = [_VERSIONS.pack(key, served[key].first, served[key].last) + end for key in sorted(served)]

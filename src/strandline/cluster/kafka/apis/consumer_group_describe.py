@@ -6,9 +6,10 @@ from typing import Any
 
 from strandline.cluster.coordinator.groups.modern.commands import DescribedConsumer
 from strandline.cluster.coordinator.groups.modern.records import Assignment
-from strandline.cluster.kafka.api import Call, message_api
+from strandline.cluster.kafka.api import Call, message_api, part
 from strandline.cluster.service.consumer_groups import DescribedConsumerGroup
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.kafka.apis import Api
 
 OPERATIONS_NOT_ASKED = -(2**31)
 
@@ -21,16 +22,13 @@ async def _answer(call: Call) -> Any:
 
 
 def _respond(call: Call, groups: list[DescribedConsumerGroup]) -> Any:
-    return call.make(
-        "ConsumerGroupDescribeResponse", throttle_time=0, groups=tuple(_group(call, group) for group in groups)
-    )
+    return part(throttle_time=0, groups=tuple(_group(call, group) for group in groups))
 
 
 def _group(call: Call, group: DescribedConsumerGroup) -> Any:
     found = group.description
     asked = call.request.include_authorized_operations and found is not None
-    return call.make(
-        "DescribedGroup",
+    return part(
         error_code=group.error,
         error_message=(group.message or None) if group.error is not ErrorCode.NONE else None,
         group_id=group.group_id,
@@ -46,8 +44,7 @@ def _group(call: Call, group: DescribedConsumerGroup) -> Any:
 
 
 def _member(call: Call, member: DescribedConsumer) -> Any:
-    return call.make(
-        "Member",
+    return part(
         member_id=member.member_id,
         instance_id=member.instance_id,
         rack_id=member.rack,
@@ -65,10 +62,9 @@ def _member(call: Call, member: DescribedConsumer) -> Any:
 def _assignment(call: Call, assignment: Assignment) -> Any:
     """A topic that was deleted meanwhile has no name any more and is left out."""
     topics = call.service.image().topic_by_id
-    return call.make(
-        "Assignment",
+    return part(
         topic_partitions=tuple(
-            call.make("TopicPartitions", topic_id=topic_id, topic_name=topics[topic_id].name, partitions=partitions)
+            part(topic_id=topic_id, topic_name=topics[topic_id].name, partitions=partitions)
             for topic_id, partitions in assignment.items()
             if topic_id in topics
         ),
@@ -82,12 +78,9 @@ def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
 
 
 API = message_api(
-    key=69,
-    name="ConsumerGroupDescribe",
-    schema="consumer_group_describe",
+    Api.CONSUMER_GROUP_DESCRIBE,
     first=0,
     last=1,
-    flexible_since=0,
     refuse=_refuse,
     answer_later=_answer,
 )

@@ -6,11 +6,11 @@ from typing import Any
 
 from strandline.cluster.coordinator.groups.modern.commands import ConsumerHeartbeat
 from strandline.cluster.coordinator.groups.modern.records import Assignment
-from strandline.cluster.kafka.api import Call, message_api
-from strandline.cluster.kafka.codec import milliseconds_of
+from strandline.cluster.kafka.api import Call, message_api, part
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import ZERO_UUID
+from strandline.proto.kafka.apis import Api
 
 OWN_ID_SINCE = 1
 """From this version on members make their ids themselves, and subscribe by pattern."""
@@ -28,22 +28,21 @@ async def _answer(call: Call) -> Any:
         client_host=f"/{call.context.peer.host}",
         instance_id=request.instance_id,
         rack=request.rack_id,
-        rebalance_timeout_ms=milliseconds_of(request.rebalance_timeout),
+        rebalance_timeout_ms=request.rebalance_timeout,
         topics=request.subscribed_topic_names,
         regex=request.subscribed_topic_regex if version >= OWN_ID_SINCE else None,
         assignor=request.server_assignor,
         owned=None if request.topic_partitions is None else _owned(request.topic_partitions),
     )
     answer = await call.service.consumer_heartbeat(call.context, command)
-    return call.make(
-        "ConsumerGroupHeartbeatResponse",
+    return part(
         throttle_time=0,
         error_code=ErrorCode.NONE,
         error_message=None,
         member_id=answer.member_id,
         member_epoch=answer.epoch,
         heartbeat_interval=answer.heartbeat_interval_ms,
-        assignment=None if answer.assigned is None else _assignment(call, answer.assigned),
+        assignment=None if answer.assigned is None else _assignment(answer.assigned),
     )
 
 
@@ -56,19 +55,16 @@ def _owned(topics: Any) -> Assignment:
     return found
 
 
-def _assignment(call: Call, assigned: Assignment) -> Any:
-    return call.make(
-        "Assignment",
+def _assignment(assigned: Assignment) -> Any:
+    return part(
         topic_partitions=tuple(
-            call.make("TopicPartitions", topic_id=topic_id, partitions=partitions)
-            for topic_id, partitions in assigned.items()
+            part(topic_id=topic_id, partitions=partitions) for topic_id, partitions in assigned.items()
         ),
     )
 
 
 def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
-    return call.make(
-        "ConsumerGroupHeartbeatResponse",
+    return part(
         throttle_time=0,
         error_code=error,
         error_message=message or None,
@@ -80,12 +76,9 @@ def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
 
 
 API = message_api(
-    key=68,
-    name="ConsumerGroupHeartbeat",
-    schema="consumer_group_heartbeat",
+    Api.CONSUMER_GROUP_HEARTBEAT,
     first=0,
     last=1,
-    flexible_since=0,
     refuse=_refuse,
     answer_later=_answer,
 )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from strandline.cluster.kafka.api import Call, message_api
+from strandline.cluster.kafka.api import Call, message_api, part
 from strandline.controller.api import PartitionsToAdd, ReplicaAssignment, TopicOutcome
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import ZERO_UUID, NodeId
+from strandline.proto.kafka.apis import Api
 
 
 def _wanted(call: Call) -> list[PartitionsToAdd]:
@@ -25,17 +26,16 @@ def _wanted(call: Call) -> list[PartitionsToAdd]:
     return wanted
 
 
-def _respond(call: Call, outcomes: list[TopicOutcome]) -> Any:
+def _respond(outcomes: list[TopicOutcome]) -> Any:
     results = tuple(
-        call.make(
-            "CreatePartitionsTopicResult",
+        part(
             name=outcome.name,
             error_code=outcome.error,
             error_message=outcome.message or None,
         )
         for outcome in outcomes
     )
-    return call.make("CreatePartitionsResponse", throttle_time=0, results=results)
+    return part(throttle_time=0, results=results)
 
 
 async def _answer(call: Call) -> Any:
@@ -43,22 +43,19 @@ async def _answer(call: Call) -> Any:
         call.context,
         _wanted(call),
         dry_run=call.request.validate_only,
-        timeout_ms=call.request.timeout.total_seconds() * 1000,
+        timeout_ms=call.request.timeout,
     )
-    return _respond(call, outcomes)
+    return _respond(outcomes)
 
 
 def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
-    return _respond(call, [TopicOutcome(topic.name, ZERO_UUID, error, message) for topic in call.request.topics])
+    return _respond([TopicOutcome(topic.name, ZERO_UUID, error, message) for topic in call.request.topics])
 
 
 API = message_api(
-    key=37,
-    name="CreatePartitions",
-    schema="create_partitions",
+    Api.CREATE_PARTITIONS,
     first=0,
     last=3,
-    flexible_since=2,
     refuse=_refuse,
     answer_later=_answer,
 )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from strandline.cluster.kafka.api import Call, message_api
+from strandline.cluster.kafka.api import Call, message_api, part
 from strandline.controller.api import CreatableTopic, CreatedTopic, ReplicaAssignment
 from strandline.controller.metadata.image import topic_resource
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId
+from strandline.proto.kafka.apis import Api
 
 DETAILS_SINCE = 5
 """Since then the answer tells the counts and configs that the topic has got (KIP-525)."""
@@ -37,8 +38,7 @@ def _configs(call: Call, topic: CreatableTopic) -> tuple[Any, ...]:
     own = {name: value for name, value in topic.configs.items() if value is not None}
     own = {**image.config(topic_resource(topic.name)), **own}
     return tuple(
-        call.make(
-            "CreatableTopicConfigs",
+        part(
             name=entry.name,
             value=entry.value,
             read_only=False,
@@ -51,8 +51,7 @@ def _configs(call: Call, topic: CreatableTopic) -> tuple[Any, ...]:
 
 def _result(call: Call, topic: CreatableTopic, created: CreatedTopic) -> Any:
     done = created.error is ErrorCode.NONE
-    return call.make(
-        "CreatableTopicResult",
+    return part(
         name=created.name,
         topic_id=created.topic_id,
         error_code=created.error,
@@ -65,12 +64,12 @@ def _result(call: Call, topic: CreatableTopic, created: CreatedTopic) -> Any:
 
 def _respond(call: Call, topics: list[CreatableTopic], created: list[CreatedTopic]) -> Any:
     results = tuple(_result(call, *pair) for pair in zip(topics, created, strict=True))
-    return call.make("CreateTopicsResponse", throttle_time=0, topics=results)
+    return part(throttle_time=0, topics=results)
 
 
 async def _answer(call: Call) -> Any:
     topics = _wanted(call)
-    timeout_ms = call.request.timeout.total_seconds() * 1000
+    timeout_ms = call.request.timeout
     created = await call.service.create_topics(
         call.context, topics, dry_run=call.request.validate_only, timeout_ms=timeout_ms
     )
@@ -83,12 +82,9 @@ def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
 
 
 API = message_api(
-    key=19,
-    name="CreateTopics",
-    schema="create_topics",
+    Api.CREATE_TOPICS,
     first=2,
     last=7,
-    flexible_since=5,
     refuse=_refuse,
     answer_later=_answer,
 )

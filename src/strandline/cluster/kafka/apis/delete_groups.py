@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from strandline.cluster.kafka.api import Call, message_api
+from strandline.cluster.kafka.api import Call, message_api, part
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.kafka.apis import Api
 
 
 def _names(call: Call) -> tuple[str, ...]:
@@ -20,10 +21,9 @@ async def _answer(call: Call) -> Any:
 
 def _respond(call: Call, errors: Sequence[ErrorCode]) -> Any:
     results = tuple(
-        call.make("DeletableGroupResult", group_id=group_id, error_code=error)
-        for group_id, error in zip(_names(call), errors, strict=True)
+        part(group_id=group_id, error_code=error) for group_id, error in zip(_names(call), errors, strict=True)
     )
-    return call.make("DeleteGroupsResponse", throttle_time=0, results=results)
+    return part(throttle_time=0, results=results)
 
 
 def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
@@ -31,12 +31,9 @@ def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
 
 
 API = message_api(
-    key=42,
-    name="DeleteGroups",
-    schema="delete_groups",
+    Api.DELETE_GROUPS,
     first=0,
     last=2,
-    flexible_since=2,
     refuse=_refuse,
     answer_later=_answer,
 )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from strandline.cluster.kafka.api import Call, message_api
+from strandline.cluster.kafka.api import Call, message_api, part
 from strandline.cluster.service.deletions import Deleted, Deletion
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.kafka.apis import Api
 
 
 def _wanted(call: Call) -> list[Deletion]:
@@ -17,42 +18,34 @@ def _wanted(call: Call) -> list[Deletion]:
     ]
 
 
-def _respond(call: Call, outcomes: list[Deleted]) -> Any:
+def _respond(outcomes: list[Deleted]) -> Any:
     topics: dict[str, list[Any]] = {}
     for outcome in outcomes:
-        result = call.make(
-            "DeleteRecordsPartitionResult",
+        result = part(
             partition_index=outcome.partition,
             low_watermark=outcome.low_watermark,
             error_code=outcome.error,
         )
         topics.setdefault(outcome.topic, []).append(result)
-    return call.make(
-        "DeleteRecordsResponse",
+    return part(
         throttle_time=0,
-        topics=tuple(
-            call.make("DeleteRecordsTopicResult", name=name, partitions=tuple(results))
-            for name, results in topics.items()
-        ),
+        topics=tuple(part(name=name, partitions=tuple(results)) for name, results in topics.items()),
     )
 
 
 async def _answer(call: Call) -> Any:
-    timeout_ms = max(call.request.timeout.total_seconds() * 1000, 0.0)
-    return _respond(call, await call.service.delete_records(call.context, _wanted(call), timeout_ms))
+    timeout_ms = max(call.request.timeout, 0.0)
+    return _respond(await call.service.delete_records(call.context, _wanted(call), timeout_ms))
 
 
 def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
-    return _respond(call, [Deleted(one.topic, one.partition, error) for one in _wanted(call)])
+    return _respond([Deleted(one.topic, one.partition, error) for one in _wanted(call)])
 
 
 API = message_api(
-    key=21,
-    name="DeleteRecords",
-    schema="delete_records",
+    Api.DELETE_RECORDS,
     first=0,
     last=2,
-    flexible_since=2,
     refuse=_refuse,
     answer_later=_answer,
 )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from strandline.cluster.kafka.api import Call, message_api
+from strandline.cluster.kafka.api import Call, message_api, part
 from strandline.controller.api import TopicOutcome, TopicRef
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import ZERO_UUID
+from strandline.proto.kafka.apis import Api
 
 BY_ID_SINCE = 6
 
@@ -21,8 +22,7 @@ def _wanted(call: Call) -> list[TopicRef]:
 def _respond(call: Call, outcomes: list[TopicOutcome]) -> Any:
     by_id = call.context.version >= BY_ID_SINCE
     responses = tuple(
-        call.make(
-            "DeletableTopicResult",
+        part(
             name=outcome.name or None if by_id else outcome.name,
             topic_id=outcome.topic_id,
             error_code=outcome.error,
@@ -30,11 +30,11 @@ def _respond(call: Call, outcomes: list[TopicOutcome]) -> Any:
         )
         for outcome in outcomes
     )
-    return call.make("DeleteTopicsResponse", throttle_time=0, responses=responses)
+    return part(throttle_time=0, responses=responses)
 
 
 async def _answer(call: Call) -> Any:
-    timeout_ms = call.request.timeout.total_seconds() * 1000
+    timeout_ms = call.request.timeout
     return _respond(call, await call.service.delete_topics(call.context, _wanted(call), timeout_ms=timeout_ms))
 
 
@@ -43,12 +43,9 @@ def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
 
 
 API = message_api(
-    key=20,
-    name="DeleteTopics",
-    schema="delete_topics",
+    Api.DELETE_TOPICS,
     first=1,
     last=6,
-    flexible_since=4,
     refuse=_refuse,
     answer_later=_answer,
 )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from strandline.cluster.kafka.api import Call, message_api
+from strandline.cluster.kafka.api import Call, message_api, part
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_NODE
+from strandline.proto.kafka.apis import Api
 
 BROKERS = 1
 CONTROLLERS = 2
@@ -25,8 +26,7 @@ def _answer(call: Call) -> Any:
     if request.include_cluster_authorized_operations:
         operations = service.cluster_operations(context)
     brokers = tuple(
-        call.make(
-            "DescribeClusterBroker",
+        part(
             broker_id=broker.node_id,
             host=broker.endpoint.host,
             port=broker.endpoint.port,
@@ -35,8 +35,7 @@ def _answer(call: Call) -> Any:
         )
         for broker in service.live_brokers(context, with_fenced=with_fenced)
     )
-    return call.make(
-        "DescribeClusterResponse",
+    return part(
         throttle_time=0,
         error_code=ErrorCode.NONE,
         error_message=None,
@@ -49,8 +48,7 @@ def _answer(call: Call) -> Any:
 
 
 def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
-    return call.make(
-        "DescribeClusterResponse",
+    return part(
         throttle_time=0,
         error_code=error,
         error_message=message,
@@ -62,12 +60,9 @@ def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
 
 
 API = message_api(
-    key=60,
-    name="DescribeCluster",
-    schema="describe_cluster",
+    Api.DESCRIBE_CLUSTER,
     first=0,
     last=2,
-    flexible_since=0,
     refuse=_refuse,
     answer=_answer,
 )

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from strandline.cluster.kafka import codec
-from strandline.cluster.kafka.api import Call, message_api
-from strandline.cluster.kafka.wire import INT8, INT16, INT32, NO_TAGS, array_head, nullable_string, string
+from strandline.cluster.kafka.api import Call, message_api, part, short
 from strandline.cluster.service.configs import DescribedConfig, DescribedResource
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.kafka import schema
+from strandline.proto.kafka.apis import Api
+from strandline.proto.kafka.fields import INT8, INT16, INT32, NO_TAGS, array_head, nullable_string, string
 
 DOCUMENTATION_SINCE = 3
 FLEXIBLE_SINCE = 4
@@ -26,17 +27,13 @@ SLICE_MS = 10.0
 def _config(call: Call, config: DescribedConfig) -> Any:
     synonyms = config.synonyms if call.request.include_synonyms else ()
     documented = call.context.version >= DOCUMENTATION_SINCE and call.request.include_documentation
-    return call.make(
-        "DescribeConfigsResourceResult",
+    return part(
         name=config.name,
         value=config.value,
         read_only=config.read_only,
         config_source=config.source,
         is_sensitive=config.sensitive,
-        synonyms=tuple(
-            call.make("DescribeConfigsSynonym", name=name, value=value, source=source)
-            for name, value, source in synonyms
-        ),
+        synonyms=tuple(part(name=name, value=value, source=source) for name, value, source in synonyms),
         config_type=config.type,
         documentation=config.doc if documented else None,
     )
@@ -44,8 +41,7 @@ def _config(call: Call, config: DescribedConfig) -> Any:
 
 def _respond(call: Call, resources: list[DescribedResource]) -> Any:
     results = tuple(
-        call.make(
-            "DescribeConfigsResult",
+        part(
             error_code=resource.error,
             error_message=resource.message or None,
             resource_type=resource.resource_type,
@@ -54,7 +50,7 @@ def _respond(call: Call, resources: list[DescribedResource]) -> Any:
         )
         for resource in resources
     )
-    return call.make("DescribeConfigsResponse", throttle_time=0, results=results)
+    return part(throttle_time=0, results=results)
 
 
 def _encoded(call: Call, resource: DescribedResource, known: dict[DescribedConfig, bytes]) -> bytes:
@@ -62,15 +58,16 @@ def _encoded(call: Call, resource: DescribedResource, known: dict[DescribedConfi
     flexible = call.context.version >= FLEXIBLE_SINCE
     parts = [
         INT16.pack(resource.error),
-        nullable_string(codec.short(resource.message) or None, flexible),
+        nullable_string(short(resource.message) or None, flexible),
         INT8.pack(resource.resource_type),
         string(resource.resource_name, flexible),
         array_head(len(resource.configs), flexible),
     ]
+    one = schema.response_part(Api.DESCRIBE_CONFIGS, call.context.version, "DescribeConfigsResourceResult")
     for config in resource.configs:
         encoded = known.get(config)
         if encoded is None:
-            encoded = known[config] = codec.encode(_config(call, config))
+            encoded = known[config] = bytes(one.encode(_config(call, config)))
         parts.append(encoded)
     parts.append(NO_TAGS if flexible else b"")
     return b"".join(parts)
@@ -104,12 +101,9 @@ def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
 
 
 API = message_api(
-    key=32,
-    name="DescribeConfigs",
-    schema="describe_configs",
+    Api.DESCRIBE_CONFIGS,
     first=1,
     last=4,
-    flexible_since=FLEXIBLE_SINCE,
     refuse=_refuse,
     answer_later=_answer,
 )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from strandline.cluster.kafka.api import Call, message_api
+from strandline.cluster.kafka.api import Call, message_api, part
 from strandline.cluster.service.group_admin import DescribedGroup
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.kafka.apis import Api
 
 OPERATIONS_SINCE = 3
 NOT_FOUND_SINCE = 6
@@ -21,9 +22,7 @@ async def _answer(call: Call) -> Any:
 
 
 def _respond(call: Call, groups: list[DescribedGroup]) -> Any:
-    return call.make(
-        "DescribeGroupsResponse", throttle_time=0, groups=tuple(_group(call, described) for described in groups)
-    )
+    return part(throttle_time=0, groups=tuple(_group(call, described) for described in groups))
 
 
 def _group(call: Call, group: DescribedGroup) -> Any:
@@ -34,8 +33,7 @@ def _group(call: Call, group: DescribedGroup) -> Any:
     state = DEAD if missing else ""
     asked = version >= OPERATIONS_SINCE and call.request.include_authorized_operations and found is not None
     operations = call.service.group_operations(call.context, group.group_id) if asked else OPERATIONS_NOT_ASKED
-    return call.make(
-        "DescribedGroup",
+    return part(
         error_code=error,
         error_message=(group.message or None) if error is not ErrorCode.NONE else None,
         group_id=group.group_id,
@@ -45,8 +43,7 @@ def _group(call: Call, group: DescribedGroup) -> Any:
         members=()
         if found is None
         else tuple(
-            call.make(
-                "DescribedGroupMember",
+            part(
                 member_id=member.member_id,
                 group_instance_id=member.instance_id,
                 client_id=member.client_id,
@@ -65,12 +62,9 @@ def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
 
 
 API = message_api(
-    key=15,
-    name="DescribeGroups",
-    schema="describe_groups",
+    Api.DESCRIBE_GROUPS,
     first=0,
     last=6,
-    flexible_since=5,
     refuse=_refuse,
     answer_later=_answer,
 )

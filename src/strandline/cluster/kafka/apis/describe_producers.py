@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from strandline.cluster.kafka.api import Call, message_api
+from strandline.cluster.kafka.api import Call, message_api, part
 from strandline.cluster.service.inspection import ProducersAnswer
 from strandline.log.producer_state import ProducerEntry
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.kafka.apis import Api
 
 
 def _wanted(call: Call) -> list[tuple[str, int]]:
@@ -15,10 +16,9 @@ def _wanted(call: Call) -> list[tuple[str, int]]:
     return list(dict.fromkeys(asked))
 
 
-def _producer(call: Call, entry: ProducerEntry) -> Any:
+def _producer(entry: ProducerEntry) -> Any:
     last = entry.batches[-1] if entry.batches else None
-    return call.make(
-        "ProducerState",
+    return part(
         producer_id=entry.producer_id,
         producer_epoch=entry.epoch,
         last_sequence=-1 if last is None else last.last_sequence,
@@ -28,41 +28,34 @@ def _producer(call: Call, entry: ProducerEntry) -> Any:
     )
 
 
-def _respond(call: Call, answers: list[ProducersAnswer]) -> Any:
+def _respond(answers: list[ProducersAnswer]) -> Any:
     topics: dict[str, list[Any]] = {}
     for answer in answers:
-        partition = call.make(
-            "PartitionResponse",
+        partition = part(
             partition_index=answer.partition,
             error_code=answer.error,
             error_message=answer.message or None,
-            active_producers=tuple(_producer(call, entry) for entry in answer.producers),
+            active_producers=tuple(_producer(entry) for entry in answer.producers),
         )
         topics.setdefault(answer.topic, []).append(partition)
-    return call.make(
-        "DescribeProducersResponse",
+    return part(
         throttle_time=0,
-        topics=tuple(
-            call.make("TopicResponse", name=name, partitions=tuple(partitions)) for name, partitions in topics.items()
-        ),
+        topics=tuple(part(name=name, partitions=tuple(partitions)) for name, partitions in topics.items()),
     )
 
 
 def _answer(call: Call) -> Any:
-    return _respond(call, call.service.describe_producers(call.context, _wanted(call)))
+    return _respond(call.service.describe_producers(call.context, _wanted(call)))
 
 
 def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
-    return _respond(call, [ProducersAnswer(name, number, error, message) for name, number in _wanted(call)])
+    return _respond([ProducersAnswer(name, number, error, message) for name, number in _wanted(call)])
 
 
 API = message_api(
-    key=61,
-    name="DescribeProducers",
-    schema="describe_producers",
+    Api.DESCRIBE_PRODUCERS,
     first=0,
     last=0,
-    flexible_since=0,
     refuse=_refuse,
     answer=_answer,
 )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from strandline.cluster.kafka.api import Call, message_api
+from strandline.cluster.kafka.api import Call, message_api, part
 from strandline.cluster.service.metadata import PartitionPage, offline_replicas, reachable
 from strandline.cluster.service.topics import INTERNAL_TOPICS
 from strandline.controller.metadata.image import PartitionInfo
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_NODE
+from strandline.proto.kafka.apis import Api
 
 OPERATIONS_NOT_ASKED = -(2**31)
 
@@ -17,8 +18,7 @@ OPERATIONS_NOT_ASKED = -(2**31)
 def _partition(call: Call, info: PartitionInfo) -> Any:
     image, listener = call.service.image(), call.context.peer.listener
     has_leader = reachable(image.brokers.get(info.leader), listener)
-    return call.make(
-        "DescribeTopicPartitionsResponsePartition",
+    return part(
         error_code=ErrorCode.NONE,
         partition_index=info.partition,
         leader_id=info.leader if has_leader else NO_NODE,
@@ -34,8 +34,7 @@ def _partition(call: Call, info: PartitionInfo) -> Any:
 def _topic(call: Call, page: PartitionPage) -> Any:
     info = page.topic.info
     name = page.topic.ref.name if info is None else info.name
-    return call.make(
-        "DescribeTopicPartitionsResponseTopic",
+    return part(
         error_code=page.topic.error,
         name=name,
         topic_id=None if info is None else info.topic_id,
@@ -55,9 +54,8 @@ def _answer(call: Call) -> Any:
     )
     cursor = None
     if pages.next_topic is not None:
-        cursor = call.make("Cursor", topic_name=pages.next_topic, partition_index=pages.next_partition)
-    return call.make(
-        "DescribeTopicPartitionsResponse",
+        cursor = part(topic_name=pages.next_topic, partition_index=pages.next_partition)
+    return part(
         throttle_time=0,
         topics=tuple(_topic(call, page) for page in pages.pages),
         next_cursor=cursor,
@@ -66,8 +64,7 @@ def _answer(call: Call) -> Any:
 
 def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
     topics = tuple(
-        call.make(
-            "DescribeTopicPartitionsResponseTopic",
+        part(
             error_code=error,
             name=topic.name,
             topic_id=None,
@@ -76,16 +73,13 @@ def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
         )
         for topic in call.request.topics
     )
-    return call.make("DescribeTopicPartitionsResponse", throttle_time=0, topics=topics, next_cursor=None)
+    return part(throttle_time=0, topics=topics, next_cursor=None)
 
 
 API = message_api(
-    key=75,
-    name="DescribeTopicPartitions",
-    schema="describe_topic_partitions",
+    Api.DESCRIBE_TOPIC_PARTITIONS,
     first=0,
     last=0,
-    flexible_since=0,
     refuse=_refuse,
     answer=_answer,
 )

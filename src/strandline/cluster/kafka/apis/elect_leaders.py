@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from strandline.cluster.kafka.api import Call, message_api
+from strandline.cluster.kafka.api import Call, message_api, part
 from strandline.controller.api import Candidate, ElectionKind, ElectionOutcome, ElectLeadersRequest, PartitionRef
 from strandline.log.findings import LogCondition
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.kafka.apis import Api
 
 _KINDS = {
     0: (ElectionKind.PREFERRED, False),
@@ -31,18 +32,13 @@ def _partitions(call: Call) -> tuple[PartitionRef, ...]:
     )
 
 
-def _respond(call: Call, error: ErrorCode, results: list[tuple[PartitionRef, ErrorCode, str]]) -> Any:
+def _respond(error: ErrorCode, results: list[tuple[PartitionRef, ErrorCode, str]]) -> Any:
     by_topic: dict[str, list[Any]] = {}
     for ref, code, message in results:
-        result = call.make(
-            "PartitionResult", partition_id=ref.partition, error_code=code, error_message=message or None
-        )
+        result = part(partition_id=ref.partition, error_code=code, error_message=message or None)
         by_topic.setdefault(ref.topic, []).append(result)
-    topics = tuple(
-        call.make("ReplicaElectionResult", topic=topic, partition_result=tuple(found))
-        for topic, found in by_topic.items()
-    )
-    return call.make("ElectLeadersResponse", throttle_time=0, error_code=error, replica_election_results=topics)
+    topics = tuple(part(topic=topic, partition_result=tuple(found)) for topic, found in by_topic.items())
+    return part(throttle_time=0, error_code=error, replica_election_results=topics)
 
 
 def _told(outcome: ElectionOutcome, dry_run: bool) -> str:
@@ -78,29 +74,26 @@ async def _answer(call: Call) -> Any:
     kind, dry_run = _KINDS[wire_kind]
     named = _partitions(call)
     if call.request.topic_partitions is not None and not named:
-        return _respond(call, ErrorCode.NONE, [])
+        return _respond(ErrorCode.NONE, [])
     outcomes = await call.service.elect_leaders(
         call.context,
         ElectLeadersRequest(kind, named, dry_run),
-        call.request.timeout.total_seconds() * 1000,
+        call.request.timeout,
     )
     results = [
         (PartitionRef(outcome.topic, outcome.partition), outcome.error, _told(outcome, dry_run)) for outcome in outcomes
     ]
-    return _respond(call, ErrorCode.NONE, results)
+    return _respond(ErrorCode.NONE, results)
 
 
 def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
-    return _respond(call, error, [(ref, error, message) for ref in _partitions(call)])
+    return _respond(error, [(ref, error, message) for ref in _partitions(call)])
 
 
 API = message_api(
-    key=43,
-    name="ElectLeaders",
-    schema="elect_leaders",
+    Api.ELECT_LEADERS,
     first=0,
     last=2,
-    flexible_since=2,
     refuse=_refuse,
     answer_later=_answer,
 )

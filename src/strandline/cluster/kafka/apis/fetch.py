@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from strandline.cluster.kafka.api import Api
+from strandline.cluster.kafka.api import ServedApi
 from strandline.cluster.kafka.exchange import Exchange
 from strandline.cluster.kafka.fetch_sessions import NO_SESSION, Opened
 from strandline.cluster.kafka.fetch_wire import (
     FIRST,
-    FLEXIBLE_SINCE,
     LAST,
     LEADER_SINCE,
     SESSION_SINCE,
@@ -17,12 +16,11 @@ from strandline.cluster.kafka.fetch_wire import (
     write_response,
 )
 from strandline.cluster.kafka.node_endpoints import node_endpoints
-from strandline.cluster.kafka.wire import NO_TAGS
 from strandline.cluster.service.broker_service import BrokerService
 from strandline.cluster.service.fetch import FetchedPartition, FetchRequest
 from strandline.proto.error_codes import ErrorCode
-
-KEY = 1
+from strandline.proto.kafka.apis import Api
+from strandline.proto.kafka.fields import NO_TAGS
 
 SESSION_ERRORS = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -96,4 +94,4 @@ def _refuse_all(exchange: Exchange, body: memoryview, service: BrokerService, er
     return True
 
 
-API = Api(KEY, "Fetch", FIRST, LAST, FLEXIBLE_SINCE, _handle, _refuse_all, large_answer=True)
+API = ServedApi(Api.FETCH, FIRST, LAST, _handle, _refuse_all, large_answer=True)

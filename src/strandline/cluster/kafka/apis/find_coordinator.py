@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from strandline.cluster.kafka.api import Call, message_api
+from strandline.cluster.kafka.api import Call, message_api, part
 from strandline.cluster.service.coordinators import CoordinatorAnswer
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.kafka.apis import Api
 
 MANY_SINCE = 4
 KIND_SINCE = 1
@@ -30,9 +31,9 @@ def _where(one: CoordinatorAnswer) -> dict[str, Any]:
 
 def _respond(call: Call, answers: list[CoordinatorAnswer]) -> Any:
     if call.context.version < MANY_SINCE:
-        return call.make("FindCoordinatorResponse", throttle_time=0, **_where(answers[0]))
-    coordinators = tuple(call.make("Coordinator", key=one.key, **_where(one)) for one in answers)
-    return call.make("FindCoordinatorResponse", throttle_time=0, coordinators=coordinators)
+        return part(throttle_time=0, **_where(answers[0]))
+    coordinators = tuple(part(key=one.key, **_where(one)) for one in answers)
+    return part(throttle_time=0, coordinators=coordinators)
 
 
 async def _answer(call: Call) -> Any:
@@ -45,12 +46,9 @@ def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
 
 
 API = message_api(
-    key=10,
-    name="FindCoordinator",
-    schema="find_coordinator",
+    Api.FIND_COORDINATOR,
     first=0,
     last=6,
-    flexible_since=3,
     refuse=_refuse,
     answer_later=_answer,
 )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from strandline.cluster.coordinator.groups.commands import Heartbeat
-from strandline.cluster.kafka.api import Call, message_api
+from strandline.cluster.kafka.api import Call, message_api, part
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.kafka.apis import Api
 
 INSTANCE_SINCE = 3
 
@@ -23,16 +24,13 @@ async def _answer(call: Call) -> Any:
 
 
 def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
-    return call.make("HeartbeatResponse", throttle_time=0, error_code=error)
+    return part(throttle_time=0, error_code=error)
 
 
 API = message_api(
-    key=12,
-    name="Heartbeat",
-    schema="heartbeat",
+    Api.HEARTBEAT,
     first=0,
     last=4,
-    flexible_since=4,
     refuse=_refuse,
     answer_later=_answer,
 )

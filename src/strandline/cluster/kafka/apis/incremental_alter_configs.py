@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from strandline.cluster.kafka.api import Call, message_api
+from strandline.cluster.kafka.api import Call, message_api, part
 from strandline.controller.api import ConfigAlteration, ConfigOperation, ResourceAlteration
 from strandline.controller.metadata.image import ResourceType
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.kafka.apis import Api
 
 
 class Outcome(NamedTuple):
@@ -35,10 +36,9 @@ def _alteration(resource: Any) -> ResourceAlteration | str:
     return ResourceAlteration(kind, resource.resource_name, changes)
 
 
-def _respond(call: Call, outcomes: list[Outcome]) -> Any:
+def _respond(outcomes: list[Outcome]) -> Any:
     responses = tuple(
-        call.make(
-            "AlterConfigsResourceResponse",
+        part(
             error_code=outcome.error,
             error_message=outcome.message or None,
             resource_type=outcome.resource_type,
@@ -46,7 +46,7 @@ def _respond(call: Call, outcomes: list[Outcome]) -> Any:
         )
         for outcome in outcomes
     )
-    return call.make("IncrementalAlterConfigsResponse", throttle_time=0, responses=responses)
+    return part(throttle_time=0, responses=responses)
 
 
 async def config_outcomes(call: Call, wanted: list[ResourceAlteration | str]) -> list[Outcome]:
@@ -67,12 +67,11 @@ async def config_outcomes(call: Call, wanted: list[ResourceAlteration | str]) ->
 
 
 async def _answer(call: Call) -> Any:
-    return _respond(call, await config_outcomes(call, [_alteration(one) for one in call.request.resources]))
+    return _respond(await config_outcomes(call, [_alteration(one) for one in call.request.resources]))
 
 
 def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
     return _respond(
-        call,
         [
             Outcome(error, message, resource.resource_type, resource.resource_name)
             for resource in call.request.resources
@@ -81,12 +80,9 @@ def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
 
 
 API = message_api(
-    key=44,
-    name="IncrementalAlterConfigs",
-    schema="incremental_alter_configs",
+    Api.INCREMENTAL_ALTER_CONFIGS,
     first=0,
     last=1,
-    flexible_since=1,
     refuse=_refuse,
     answer_later=_answer,
 )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from strandline.cluster.kafka.api import Call, message_api
+from strandline.cluster.kafka.api import Call, message_api, part
 from strandline.cluster.service.producer_ids import InitProducerIdRequest
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.kafka.apis import Api
 
 
 async def _answer(call: Call) -> Any:
@@ -16,8 +17,7 @@ async def _answer(call: Call) -> Any:
         getattr(call.request, "producer_epoch", -1),
     )
     identity = await call.service.init_producer_id(call.context, wanted)
-    return call.make(
-        "InitProducerIdResponse",
+    return part(
         throttle_time=0,
         error_code=ErrorCode.NONE,
         producer_id=identity.producer_id,
@@ -26,16 +26,13 @@ async def _answer(call: Call) -> Any:
 
 
 def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
-    return call.make("InitProducerIdResponse", throttle_time=0, error_code=error, producer_id=-1, producer_epoch=-1)
+    return part(throttle_time=0, error_code=error, producer_id=-1, producer_epoch=-1)
 
 
 API = message_api(
-    key=22,
-    name="InitProducerId",
-    schema="init_producer_id",
+    Api.INIT_PRODUCER_ID,
     first=0,
     last=5,
-    flexible_since=2,
     refuse=_refuse,
     answer_later=_answer,
 )

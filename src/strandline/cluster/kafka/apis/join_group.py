@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from strandline.cluster.coordinator.groups.commands import JoinAnswer, JoinGroup
-from strandline.cluster.kafka.api import Call, message_api
-from strandline.cluster.kafka.codec import milliseconds_of
+from strandline.cluster.kafka.api import Call, message_api, part
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.kafka.apis import Api
 
 REBALANCE_TIMEOUT_SINCE = 1
 MEMBER_ID_REQUIRED_SINCE = 4
@@ -18,8 +18,8 @@ SKIP_ASSIGNMENT_SINCE = 9
 
 async def _answer(call: Call) -> Any:
     request, version = call.request, call.context.version
-    session_ms = milliseconds_of(request.session_timeout)
-    rebalance_ms = milliseconds_of(request.rebalance_timeout) if version >= REBALANCE_TIMEOUT_SINCE else -1
+    session_ms = request.session_timeout
+    rebalance_ms = request.rebalance_timeout if version >= REBALANCE_TIMEOUT_SINCE else -1
     command = JoinGroup(
         group_id=request.group_id,
         member_id=request.member_id,
@@ -40,8 +40,7 @@ def _respond(call: Call, answer: JoinAnswer) -> Any:
     protocol_name = answer.protocol_name
     if protocol_name is None and call.context.version < NULL_PROTOCOL_SINCE:
         protocol_name = ""
-    return call.make(
-        "JoinGroupResponse",
+    return part(
         throttle_time=0,
         error_code=answer.error,
         generation_id=answer.generation,
@@ -51,8 +50,7 @@ def _respond(call: Call, answer: JoinAnswer) -> Any:
         skip_assignment=answer.skip_assignment,
         member_id=answer.member_id,
         members=tuple(
-            call.make(
-                "JoinGroupResponseMember",
+            part(
                 member_id=member.member_id,
                 group_instance_id=member.instance_id,
                 metadata=member.subscription,
@@ -67,12 +65,9 @@ def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
 
 
 API = message_api(
-    key=11,
-    name="JoinGroup",
-    schema="join_group",
+    Api.JOIN_GROUP,
     first=0,
     last=9,
-    flexible_since=6,
     refuse=_refuse,
     answer_later=_answer,
 )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from strandline.cluster.coordinator.groups.commands import LeaveGroup, Leaver
-from strandline.cluster.kafka.api import Call, message_api
+from strandline.cluster.kafka.api import Call, message_api, part
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.kafka.apis import Api
 
 MANY_SINCE = 3
 
@@ -22,25 +23,22 @@ async def _answer(call: Call) -> Any:
     command = LeaveGroup(call.request.group_id, leavers)
     errors = await call.service.leave_group(call.context, command)
     if call.context.version < MANY_SINCE:
-        return call.make("LeaveGroupResponse", throttle_time=0, error_code=errors[0])
+        return part(throttle_time=0, error_code=errors[0])
     members = tuple(
-        call.make("MemberResponse", member_id=leaver.member_id, group_instance_id=leaver.instance_id, error_code=error)
+        part(member_id=leaver.member_id, group_instance_id=leaver.instance_id, error_code=error)
         for leaver, error in zip(leavers, errors, strict=True)
     )
-    return call.make("LeaveGroupResponse", throttle_time=0, error_code=ErrorCode.NONE, members=members)
+    return part(throttle_time=0, error_code=ErrorCode.NONE, members=members)
 
 
 def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
-    return call.make("LeaveGroupResponse", throttle_time=0, error_code=error, members=())
+    return part(throttle_time=0, error_code=error, members=())
 
 
 API = message_api(
-    key=13,
-    name="LeaveGroup",
-    schema="leave_group",
+    Api.LEAVE_GROUP,
     first=0,
     last=5,
-    flexible_since=4,
     refuse=_refuse,
     answer_later=_answer,
 )

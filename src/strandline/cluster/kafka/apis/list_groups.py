@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from strandline.cluster.coordinator.groups.commands import ListedGroup
-from strandline.cluster.kafka.api import Call, message_api
+from strandline.cluster.kafka.api import Call, message_api, part
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.kafka.apis import Api
 
 STATES_SINCE = 4
 TYPES_SINCE = 5
@@ -16,17 +17,15 @@ async def _answer(call: Call) -> Any:
     version = call.context.version
     states = call.request.states_filter if version >= STATES_SINCE else ()
     types = call.request.types_filter if version >= TYPES_SINCE else ()
-    return _respond(call, ErrorCode.NONE, await call.service.list_groups(call.context, states, types))
+    return _respond(ErrorCode.NONE, await call.service.list_groups(call.context, states, types))
 
 
-def _respond(call: Call, error: ErrorCode, groups: list[ListedGroup]) -> Any:
-    return call.make(
-        "ListGroupsResponse",
+def _respond(error: ErrorCode, groups: list[ListedGroup]) -> Any:
+    return part(
         throttle_time=0,
         error_code=error,
         groups=tuple(
-            call.make(
-                "ListedGroup",
+            part(
                 group_id=group.group_id,
                 protocol_type=group.protocol_type,
                 group_state=group.state,
@@ -38,16 +37,13 @@ def _respond(call: Call, error: ErrorCode, groups: list[ListedGroup]) -> Any:
 
 
 def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
-    return _respond(call, error, [])
+    return _respond(error, [])
 
 
 API = message_api(
-    key=16,
-    name="ListGroups",
-    schema="list_groups",
+    Api.LIST_GROUPS,
     first=0,
     last=5,
-    flexible_since=3,
     refuse=_refuse,
     answer_later=_answer,
 )

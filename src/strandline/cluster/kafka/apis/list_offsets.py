@@ -5,9 +5,10 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
-from strandline.cluster.kafka.api import Call, message_api
+from strandline.cluster.kafka.api import Call, message_api, part
 from strandline.cluster.service.offsets import OffsetAnswer, OffsetQuery
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.kafka.apis import Api
 
 
 def _queries(call: Call) -> list[OffsetQuery]:
@@ -23,14 +24,12 @@ def _queries(call: Call) -> list[OffsetQuery]:
     ]
 
 
-def _respond(call: Call, answers: list[OffsetAnswer]) -> Any:
+def _respond(answers: list[OffsetAnswer]) -> Any:
     topics = tuple(
-        call.make(
-            "ListOffsetsTopicResponse",
+        part(
             name=name,
             partitions=tuple(
-                call.make(
-                    "ListOffsetsPartitionResponse",
+                part(
                     partition_index=answer.query.partition,
                     error_code=answer.error,
                     timestamp=answer.timestamp_ms,
@@ -42,24 +41,21 @@ def _respond(call: Call, answers: list[OffsetAnswer]) -> Any:
         )
         for name, group in groupby(answers, lambda answer: answer.query.topic)
     )
-    return call.make("ListOffsetsResponse", throttle_time=0, topics=topics)
+    return part(throttle_time=0, topics=topics)
 
 
 def _answer(call: Call) -> Any:
-    return _respond(call, call.service.list_offsets(call.context, _queries(call)))
+    return _respond(call.service.list_offsets(call.context, _queries(call)))
 
 
 def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
-    return _respond(call, [OffsetAnswer(query, error) for query in _queries(call)])
+    return _respond([OffsetAnswer(query, error) for query in _queries(call)])
 
 
 API = message_api(
-    key=2,
-    name="ListOffsets",
-    schema="list_offsets",
+    Api.LIST_OFFSETS,
     first=1,
     last=11,
-    flexible_since=6,
     refuse=_refuse,
     answer=_answer,
 )

@@ -11,24 +11,8 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from strandline.cluster.kafka.api import Api
-from strandline.cluster.kafka.codec import skip_tagged_fields
-from strandline.cluster.kafka.elements import Elements
+from strandline.cluster.kafka.api import ServedApi
 from strandline.cluster.kafka.exchange import Exchange
-from strandline.cluster.kafka.wire import (
-    INT16,
-    INT32,
-    NO_TAGS,
-    array_head,
-    int32_array,
-    nullable_string,
-    read_bool,
-    read_count,
-    read_name,
-    read_string,
-    read_uuid,
-    string,
-)
 from strandline.cluster.service.broker_service import BrokerService
 from strandline.cluster.service.context import RequestContext
 from strandline.cluster.service.metadata import (
@@ -42,8 +26,24 @@ from strandline.controller.metadata.image import MetadataImage, PartitionInfo, T
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import NO_NODE, ZERO_UUID, NodeId
+from strandline.proto.kafka.apis import Api
+from strandline.proto.kafka.bounds import REQUEST_ELEMENTS_MAX, Elements
+from strandline.proto.kafka.fields import (
+    INT16,
+    INT32,
+    NO_TAGS,
+    array_head,
+    int32_array,
+    nullable_string,
+    read_bool,
+    read_count,
+    read_name,
+    read_string,
+    read_uuid,
+    skip_tags,
+    string,
+)
 
-KEY = 3
 FIRST, LAST = 0, 13
 RACK_SINCE = 1
 CLUSTER_ID_SINCE = 2
@@ -80,7 +80,7 @@ class MetadataMessage(NamedTuple):
 def read_request(view: memoryview, version: int) -> MetadataMessage:
     """Raises ProtocolError."""
     flexible = version >= FLEXIBLE_SINCE
-    count, position = read_count(view, 0, 1 if flexible else 2, flexible, Elements())
+    count, position = read_count(view, 0, 1 if flexible else 2, flexible, Elements(REQUEST_ELEMENTS_MAX))
     if count < 0 and version < RACK_SINCE:
         raise ProtocolError("A null array where the message must have one")
     topics: list[TopicRef] = []
@@ -95,7 +95,7 @@ def read_request(view: memoryview, version: int) -> MetadataMessage:
         by_id = name is None or topic_id not in (None, ZERO_UUID)
         topics.append(TopicRef(None, topic_id) if by_id else TopicRef(name, None))
         if flexible:
-            position = skip_tagged_fields(view, position)
+            position = skip_tags(view, position)
     may_create, cluster_operations, topic_operations = True, False, False
     if version >= MAY_CREATE_SINCE:
         may_create, position = read_bool(view, position)
@@ -104,7 +104,7 @@ def read_request(view: memoryview, version: int) -> MetadataMessage:
     if version >= OPERATIONS_SINCE:
         topic_operations, position = read_bool(view, position)
     if flexible:
-        position = skip_tagged_fields(view, position)
+        position = skip_tags(view, position)
     # Bytes after the end are let pass here, and here alone: librdkafka (2.16 at least) sends three of them when it asks
     # for all topics in a flexible version, and Kafka never looks.
     everything = count < 0 or (version == 0 and count == 0)
@@ -308,4 +308,4 @@ def _refuse_all(exchange: Exchange, body: memoryview, service: BrokerService, er
     return True
 
 
-API = Api(KEY, "Metadata", FIRST, LAST, FLEXIBLE_SINCE, _handle, _refuse_all)
+API = ServedApi(Api.METADATA, FIRST, LAST, _handle, _refuse_all)

@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from strandline.cluster.kafka.api import Call, message_api
-from strandline.cluster.kafka.codec import milliseconds_of
+from strandline.cluster.kafka.api import Call, message_api, part
 from strandline.cluster.service.group_offsets import OffsetCommit, OffsetsOfTopic, PartitionOffset
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.kafka.apis import Api
 
 RETENTION_UNTIL = 4
 EPOCH_SINCE = 6
 INSTANCE_SINCE = 7
 TOPIC_ID_SINCE = 10
 
+RETENTION_MS_MAX = 10**14
+"""3,000 years: more than a retention can mean, and added to a time still less than a record can hold."""
+
 
 async def _answer(call: Call) -> Any:
     request, version = call.request, call.context.version
-    retention_ms = milliseconds_of(request.retention_time) if version <= RETENTION_UNTIL else -1
+    retention_ms = min(request.retention_time, RETENTION_MS_MAX) if version <= RETENTION_UNTIL else -1
     by_id = version >= TOPIC_ID_SINCE
     topics = tuple(
         OffsetsOfTopic(
@@ -50,17 +53,16 @@ async def _answer(call: Call) -> Any:
 def _respond(call: Call, errors: Sequence[Sequence[ErrorCode]]) -> Any:
     by_id = call.context.version >= TOPIC_ID_SINCE
     topics = tuple(
-        call.make(
-            "OffsetCommitResponseTopic",
+        part(
             **({"topic_id": topic.topic_id} if by_id else {"name": topic.name}),
             partitions=tuple(
-                call.make("OffsetCommitResponsePartition", partition_index=one.partition_index, error_code=error)
+                part(partition_index=one.partition_index, error_code=error)
                 for one, error in zip(topic.partitions, own, strict=True)
             ),
         )
         for topic, own in zip(call.request.topics, errors, strict=True)
     )
-    return call.make("OffsetCommitResponse", throttle_time=0, topics=topics)
+    return part(throttle_time=0, topics=topics)
 
 
 def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
@@ -68,12 +70,9 @@ def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
 
 
 API = message_api(
-    key=8,
-    name="OffsetCommit",
-    schema="offset_commit",
+    Api.OFFSET_COMMIT,
     first=2,
     last=10,
-    flexible_since=8,
     refuse=_refuse,
     answer_later=_answer,
 )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any, NamedTuple
 
-from strandline.cluster.kafka.api import Call, message_api
+from strandline.cluster.kafka.api import Call, message_api, part
 from strandline.cluster.service.group_admin import GROUPS_AT_A_STRETCH
 from strandline.cluster.service.group_offsets import OUTSIDE, Asker, FetchedOffset, FetchedTopic, PartitionsOfTopic
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.kafka.apis import Api
 
 WHOLE_ERROR_SINCE = 2
 MANY_SINCE = 8
@@ -75,30 +76,28 @@ def _failed(call: Call, group: _Group, error: ErrorCode) -> list[FetchedTopic]:
 def _respond(call: Call, answers: list[tuple[_Group, list[FetchedTopic], ErrorCode]]) -> Any:
     if call.context.version < MANY_SINCE:
         (_, topics, error) = answers[0]
-        made = tuple(_topic(call, topic, "Topic", "Partition") for topic in topics)
-        return call.make("OffsetFetchResponse", throttle_time=0, topics=made, error_code=error)
+        made = tuple(_topic(call, topic) for topic in topics)
+        return part(throttle_time=0, topics=made, error_code=error)
     groups = tuple(
-        call.make(
-            "OffsetFetchResponseGroup",
+        part(
             group_id=group.group_id,
-            topics=tuple(_topic(call, topic, "Topics", "Partitions") for topic in topics),
+            topics=tuple(_topic(call, topic) for topic in topics),
             error_code=error,
         )
         for group, topics, error in answers
     )
-    return call.make("OffsetFetchResponse", throttle_time=0, groups=groups)
+    return part(throttle_time=0, groups=groups)
 
 
-def _topic(call: Call, topic: FetchedTopic, kind: str, partition_kind: str) -> Any:
+def _topic(call: Call, topic: FetchedTopic) -> Any:
     named = {"topic_id": topic.topic_id} if call.context.version >= TOPIC_ID_SINCE else {"name": topic.name}
-    partitions = tuple(_partition(call, offset, partition_kind) for offset in topic.offsets)
-    return call.make(f"OffsetFetchResponse{kind}", **named, partitions=partitions)
+    partitions = tuple(_partition(offset) for offset in topic.offsets)
+    return part(**named, partitions=partitions)
 
 
-def _partition(call: Call, offset: FetchedOffset, kind: str) -> Any:
+def _partition(offset: FetchedOffset) -> Any:
     value = offset.value
-    return call.make(
-        f"OffsetFetchResponse{kind}",
+    return part(
         partition_index=offset.partition,
         committed_offset=-1 if value is None else value.offset,
         committed_leader_epoch=-1 if value is None else value.leader_epoch,
@@ -112,12 +111,9 @@ def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
 
 
 API = message_api(
-    key=9,
-    name="OffsetFetch",
-    schema="offset_fetch",
+    Api.OFFSET_FETCH,
     first=1,
     last=10,
-    flexible_since=6,
     refuse=_refuse,
     answer_later=_answer,
 )

@@ -5,9 +5,10 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
-from strandline.cluster.kafka.api import Call, message_api
+from strandline.cluster.kafka.api import Call, message_api, part
 from strandline.cluster.service.offsets import EpochAnswer, EpochQuery
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.kafka.apis import Api
 
 
 def _queries(call: Call) -> list[EpochQuery]:
@@ -18,14 +19,12 @@ def _queries(call: Call) -> list[EpochQuery]:
     ]
 
 
-def _respond(call: Call, answers: list[EpochAnswer]) -> Any:
+def _respond(answers: list[EpochAnswer]) -> Any:
     topics = tuple(
-        call.make(
-            "OffsetForLeaderTopicResult",
+        part(
             topic=name,
             partitions=tuple(
-                call.make(
-                    "EpochEndOffset",
+                part(
                     error_code=answer.error,
                     partition=answer.query.partition,
                     leader_epoch=answer.leader_epoch,
@@ -36,24 +35,21 @@ def _respond(call: Call, answers: list[EpochAnswer]) -> Any:
         )
         for name, group in groupby(answers, lambda answer: answer.query.topic)
     )
-    return call.make("OffsetForLeaderEpochResponse", throttle_time=0, topics=topics)
+    return part(throttle_time=0, topics=topics)
 
 
 def _answer(call: Call) -> Any:
-    return _respond(call, call.service.offsets_for_leader_epochs(call.context, _queries(call)))
+    return _respond(call.service.offsets_for_leader_epochs(call.context, _queries(call)))
 
 
 def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
-    return _respond(call, [EpochAnswer(query, error) for query in _queries(call)])
+    return _respond([EpochAnswer(query, error) for query in _queries(call)])
 
 
 API = message_api(
-    key=23,
-    name="OffsetForLeaderEpoch",
-    schema="offset_for_leader_epoch",
+    Api.OFFSET_FOR_LEADER_EPOCH,
     first=2,
     last=4,
-    flexible_since=4,
     refuse=_refuse,
     answer=_answer,
 )

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import struct
 
-from strandline.cluster.kafka.api import INJECTED, Api
-from strandline.cluster.kafka.codec import skip_tagged_fields
-from strandline.cluster.kafka.elements import Elements
+from strandline.cluster.kafka.api import INJECTED, ServedApi
 from strandline.cluster.kafka.exchange import Exchange
 from strandline.cluster.kafka.node_endpoints import node_endpoints
-from strandline.cluster.kafka.wire import (
+from strandline.cluster.service.broker_service import BrokerService
+from strandline.cluster.service.produce import PartitionResult, ProduceRequest, ProduceResult, ProduceTopic
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import ProtocolError
+from strandline.proto.ids import ZERO_UUID
+from strandline.proto.kafka.apis import Api
+from strandline.proto.kafka.bounds import REQUEST_ELEMENTS_MAX, Elements
+from strandline.proto.kafka.fields import (
     INT32,
     NO_TAGS,
     array_head,
@@ -20,17 +25,12 @@ from strandline.cluster.kafka.wire import (
     read_name,
     read_string,
     read_uuid,
+    skip_tags,
     string,
     tagged_field,
 )
-from strandline.cluster.service.broker_service import BrokerService
-from strandline.cluster.service.produce import PartitionResult, ProduceRequest, ProduceResult, ProduceTopic
-from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import ProtocolError
-from strandline.proto.ids import ZERO_UUID
 from strandline.proto.varint import uvarint
 
-KEY = 0
 FIRST, LAST = 3, 13
 FLEXIBLE_SINCE = 9
 STORAGE_ERROR_SINCE = 4
@@ -66,7 +66,7 @@ def read_request(view: memoryview, version: int) -> ProduceRequest:
     if position + _HEAD.size > len(view):
         raise ProtocolError("The message ends within a field")
     acks, timeout_ms = _HEAD.unpack_from(view, position)
-    elements = Elements()
+    elements = Elements(REQUEST_ELEMENTS_MAX)
     count, position = read_count(view, position + _HEAD.size, TOPIC_BYTES_MIN, flexible, elements)
     topics = []
     for _ in range(count):
@@ -84,12 +84,12 @@ def read_request(view: memoryview, version: int) -> ProduceRequest:
             records, position = read_bytes(view, position + 4, flexible)
             partitions.append((index, records))
             if flexible:
-                position = skip_tagged_fields(view, position)
+                position = skip_tags(view, position)
         if flexible:
-            position = skip_tagged_fields(view, position)
+            position = skip_tags(view, position)
         topics.append(ProduceTopic(name, topic_id, partitions))
     if flexible:
-        position = skip_tagged_fields(view, position)
+        position = skip_tags(view, position)
     if position != len(view):
         raise ProtocolError(f"{len(view) - position} bytes after the end of Produce v{version}")
     return ProduceRequest(acks, timeout_ms, transactional_id, topics)
@@ -193,4 +193,4 @@ def _refuse_all(exchange: Exchange, body: memoryview, service: BrokerService, er
     return True
 
 
-API = Api(KEY, "Produce", FIRST, LAST, FLEXIBLE_SINCE, _handle, _refuse_all, large=True)
+API = ServedApi(Api.PRODUCE, FIRST, LAST, _handle, _refuse_all, large=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from strandline.cluster.coordinator.groups.commands import SyncAnswer, SyncGroup
-from strandline.cluster.kafka.api import Call, message_api
+from strandline.cluster.kafka.api import Call, message_api, part
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.kafka.apis import Api
 
 INSTANCE_SINCE = 3
 PROTOCOL_SINCE = 5
@@ -16,7 +17,7 @@ PROTOCOL_SINCE = 5
 async def _answer(call: Call) -> Any:
     request, version = call.request, call.context.version
     if version >= PROTOCOL_SINCE and None in (request.protocol_type, request.protocol_name):
-        return _respond(call, SyncAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+        return _respond(SyncAnswer(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
     command = SyncGroup(
         group_id=request.group_id,
         generation=request.generation_id,
@@ -26,12 +27,11 @@ async def _answer(call: Call) -> Any:
         protocol_name=request.protocol_name if version >= PROTOCOL_SINCE else None,
         assignments=tuple((one.member_id, one.assignment) for one in request.assignments),
     )
-    return _respond(call, await call.service.sync_group(call.context, command))
+    return _respond(await call.service.sync_group(call.context, command))
 
 
-def _respond(call: Call, answer: SyncAnswer) -> Any:
-    return call.make(
-        "SyncGroupResponse",
+def _respond(answer: SyncAnswer) -> Any:
+    return part(
         throttle_time=0,
         error_code=answer.error,
         protocol_type=answer.protocol_type,
@@ -41,16 +41,13 @@ def _respond(call: Call, answer: SyncAnswer) -> Any:
 
 
 def _refuse(call: Call, error: ErrorCode, message: str) -> Any:
-    return _respond(call, SyncAnswer(error))
+    return _respond(SyncAnswer(error))
 
 
 API = message_api(
-    key=14,
-    name="SyncGroup",
-    schema="sync_group",
+    Api.SYNC_GROUP,
     first=0,
     last=5,
-    flexible_since=4,
     refuse=_refuse,
     answer_later=_answer,
 )

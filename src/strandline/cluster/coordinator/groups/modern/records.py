@@ -19,7 +19,9 @@ from enum import IntEnum
 from typing import NamedTuple, TypeVar
 
 from strandline.cluster.coordinator.machine import Record
-from strandline.cluster.kafka.wire import (
+from strandline.proto.errors import ProtocolError
+from strandline.proto.ids import TopicId
+from strandline.proto.kafka.fields import (
     INT8,
     INT16,
     INT32,
@@ -38,8 +40,6 @@ from strandline.cluster.kafka.wire import (
     string,
     tagged_field,
 )
-from strandline.proto.errors import ProtocolError
-from strandline.proto.ids import TopicId
 from strandline.proto.varint import read_uvarint, uvarint
 
 Assignment = Mapping[TopicId, tuple[int, ...]]

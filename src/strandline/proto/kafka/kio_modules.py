@@ -8,8 +8,8 @@ from functools import lru_cache
 from types import ModuleType
 
 
-def schema(api: str, version: int, kind: str) -> ModuleType:
-    """kio's module of one message: `schema("list_offsets", 6, "request").ListOffsetsRequest`.
+def module(api: str, version: int, kind: str) -> ModuleType:
+    """kio's module of one message: `module("list_offsets", 6, "request").ListOffsetsRequest`.
 
     Raises:
         ModuleNotFoundError: kio has no such version.

@@ -1,0 +1,387 @@
+"""Kafka's messages by kio's schemas: mappings in, records of plain values out, in every version, in both directions.
+
+kio supplies the layout of each message and version. The walk over it is this module's own: kio's native reader reserves
+memory for as many elements as a message *claims* to hold (five bytes from a stranger abort the process), and raises
+KeyError for a tagged field that is newer than its schema.
+
+* One mapping serves all versions of a message: names that a version does not have are left out.
+* Values are plain: durations and times are whole milliseconds, error numbers `ErrorCode` (an unknown one is
+  UNKNOWN_SERVER_ERROR), arrays tuples, a UUID of zeros None.
+* What a peer sends is read within `bounds`; tagged fields that nobody here knows are skipped (KIP-482).
+
+kio costs 10 ms and its schemas some milliseconds each, so they are imported when a message is first asked for.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import struct
+from collections import namedtuple
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from datetime import timedelta
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
+from uuid import UUID
+
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import ProtocolError, StrandlineError
+from strandline.proto.kafka import kio_modules
+from strandline.proto.kafka.apis import Api
+from strandline.proto.kafka.bounds import (
+    REQUEST_ELEMENTS_MAX,
+    RESPONSE_ELEMENTS_MAX,
+    Elements,
+    check_count,
+    check_size,
+)
+from strandline.proto.kafka.fields import INT16, INT32, Buffer, check_end, read_length, read_tags, text
+from strandline.proto.varint import write_uvarint
+
+Reader = Callable[[Buffer, int, Elements], tuple[Any, int]]
+"""(buffer, position, what the message may still hold) -> (value, position after it)."""
+
+Writer = Callable[[bytearray, Any], None]
+
+NUMBERS = {
+    "int8": ">b", "int16": ">h", "int32": ">i", "int64": ">q",
+    "uint8": ">B", "uint16": ">H", "uint32": ">I", "uint64": ">Q", "float64": ">d", "bool": ">?",
+    "timedelta_i32": ">i", "timedelta_i64": ">q", "datetime_i64": ">q",
+}  # fmt: skip
+_ZERO_UUID = bytes(16)
+
+
+class Unencodable(StrandlineError):
+    """What the caller asked for fits no message: a number where a text belongs, say. Asking again does not help."""
+
+
+class Codec(NamedTuple):
+    """Both directions of one value, and the fewest bytes that it takes."""
+
+    read: Reader
+    write: Writer
+    bytes_min: int
+
+
+class _Slot(NamedTuple):
+    """A field of a struct. `tag` is None for one that always stands there."""
+
+    name: str
+    codec: Codec
+    default: Any
+    tag: int | None
+
+
+class Message(NamedTuple):
+    """One message, or a part of one, of one version."""
+
+    name: str
+    codec: Codec
+    elements_max: int
+
+    def encode(self, values: Mapping[str, Any]) -> bytearray:
+        """The bytes, without length and header.
+
+        Raises:
+            Unencodable: a field without a default is missing, or a value does not fit its field.
+        """
+        out = bytearray()
+        try:
+            self.codec.write(out, values)
+        except (struct.error, KeyError, TypeError, AttributeError, ValueError) as error:
+            raise Unencodable(f"{self.name} cannot be encoded: {error!r}") from error
+        return out
+
+    def decode(self, buffer: Buffer) -> Any:
+        """The message that fills the buffer, its fields under kio's names.
+
+        Raises:
+            ProtocolError: truncated, a lying length or count, a value that cannot be, too many elements, or bytes after
+                the message.
+        """
+        raw = bytes(buffer)  # indexing bytes is half as dear as a view, and strings are copied in any case
+        try:
+            value, end = self.codec.read(raw, 0, Elements(self.elements_max))
+            check_end(raw, end, "the message")
+        except (struct.error, IndexError, ProtocolError) as error:
+            raise ProtocolError(f"{self.name} cannot be read: {error}") from error
+        return value
+
+
+@cache
+def request(api: Api, version: int) -> Message:
+    """A request. Raises ModuleNotFoundError where kio has no such version."""
+    return _message(api, version, "request", f"{api.title}Request", REQUEST_ELEMENTS_MAX)
+
+
+@cache
+def response(api: Api, version: int) -> Message:
+    """An answer. Raises ModuleNotFoundError where kio has no such version."""
+    return _message(api, version, "response", f"{api.title}Response", RESPONSE_ELEMENTS_MAX)
+
+
+@cache
+def response_part(api: Api, version: int, kind: str) -> Message:
+    """A struct within an answer, by kio's name, for answers that are put together from encoded parts."""
+    return _message(api, version, "response", kind, RESPONSE_ELEMENTS_MAX)
+
+
+def knows(api: Api, version: int) -> bool:
+    """Whether kio has this version."""
+    return importlib.util.find_spec(f"kio.schema.{api.name.lower()}.v{version}") is not None
+
+
+def _message(api: Api, version: int, side: Literal["request", "response"], kind: str, elements_max: int) -> Message:
+    entity = getattr(kio_modules.module(api.name.lower(), version, side), kind)
+    return Message(f"{kind} v{version}", entity_codec(entity), elements_max)
+
+
+# ---------------------------------------------------------------- structs
+
+
+@cache
+def entity_codec(kind: type[Any]) -> Codec:
+    """The codec of one of kio's schema classes."""
+    flexible = bool(kind.__flexible__)
+    slots = [_slot(item, flexible) for item in fields(kind)]
+    plain = [slot for slot in slots if slot.tag is None]
+    tagged = {slot.tag: slot for slot in slots if slot.tag is not None}
+    absent = {tag: _absent(slot) for tag, slot in tagged.items()}
+    reads = [slot.codec.read for slot in plain]
+    make = _record(kind.__name__, [slot.name for slot in (*plain, *tagged.values())])
+
+    def read(buffer: Buffer, position: int, elements: Elements) -> tuple[Any, int]:
+        values = []
+        for read_field in reads:
+            value, position = read_field(buffer, position, elements)
+            values.append(value)
+        if flexible:
+            found, position = read_tags(buffer, position)
+            for tag, slot in tagged.items():
+                values.append(_tagged_value(slot, found[tag], elements) if tag in found else absent[tag])
+        return make(values), position
+
+    def write(out: bytearray, values: Any) -> None:
+        for slot in plain:
+            given = values.get(slot.name, slot.default)
+            if given is MISSING:
+                raise KeyError(f"{kind.__name__}.{slot.name} is missing")
+            slot.codec.write(out, given)
+        if flexible:
+            _write_tags(out, tagged, values)
+
+    return Codec(read, write, sum(slot.codec.bytes_min for slot in plain) + (1 if flexible else 0))
+
+
+def _record(name: str, names: list[str]) -> Callable[[list[Any]], Any]:
+    """Makes a tuple with named fields: a fifth of what a namespace takes, and made as fast."""
+    record: Any = namedtuple(name, names)  # type: ignore[misc]  # mypy wants to read the names
+    make: Callable[[list[Any]], Any] = record._make
+    return make
+
+
+def _slot(item: Any, flexible: bool) -> _Slot:
+    tag = item.metadata.get("tag")
+    codec = _field_codec(item.type, str(item.metadata.get("kafka_type", "")), flexible, tag is not None)
+    return _Slot(item.name, codec, _plain_default(item), tag)
+
+
+def _plain_default(item: Any) -> Any:
+    default = item.default if item.default_factory is MISSING else item.default_factory()
+    if isinstance(default, timedelta):
+        return default // timedelta(milliseconds=1)
+    if is_dataclass(default) and not isinstance(default, type):
+        return {part.name: _plain_default(part) for part in fields(default)}
+    return default
+
+
+def _absent(slot: _Slot) -> Any:
+    """What is read where a tagged field does not stand."""
+    if not isinstance(slot.default, dict):
+        return slot.default
+    out = bytearray()
+    slot.codec.write(out, slot.default)
+    return slot.codec.read(bytes(out), 0, Elements(0))[0]
+
+
+def _tagged_value(slot: _Slot, raw: Buffer, elements: Elements) -> Any:
+    value, end = slot.codec.read(raw, 0, elements)
+    check_end(raw, end, f"the tagged field {slot.name}")
+    return value
+
+
+def _write_tags(out: bytearray, tagged: Mapping[int, _Slot], values: Mapping[str, Any]) -> None:
+    """A field that has its default is left out, as Kafka does."""
+    given = [slot for _, slot in sorted(tagged.items()) if values.get(slot.name, slot.default) != slot.default]
+    write_uvarint(out, len(given))
+    for slot in given:
+        body = bytearray()
+        slot.codec.write(body, values[slot.name])
+        write_uvarint(out, slot.tag or 0)
+        write_uvarint(out, len(body))
+        out += body
+
+
+# ---------------------------------------------------------------- fields
+
+
+def _field_codec(annotation: Any, kafka_type: str, flexible: bool, tagged: bool) -> Codec:
+    kind, nullable = without_none(annotation)
+    if get_origin(kind) is tuple:
+        inner, _ = without_none(get_args(kind)[0])
+        if kafka_type in NUMBERS:
+            return _numbers(NUMBERS[kafka_type], flexible, nullable)
+        item = entity_codec(inner) if hasattr(inner, "__flexible__") else _primitive(kafka_type, flexible, False)
+        return _array(item, flexible, nullable)
+    if hasattr(kind, "__flexible__"):
+        codec = entity_codec(kind)
+        return _nullable_entity(codec) if nullable and not tagged else codec
+    return _primitive(kafka_type, flexible, nullable)
+
+
+def without_none(annotation: Any) -> tuple[Any, bool]:
+    """The type of a field, and whether it may be null."""
+    if get_origin(annotation) not in (UnionType, Union):
+        return annotation, False
+    kinds = [kind for kind in get_args(annotation) if kind is not NoneType]
+    return kinds[0], len(kinds) < len(get_args(annotation))
+
+
+def _nullable_entity(codec: Codec) -> Codec:
+    """KIP-893: a struct that may be null has a marker byte before it."""
+
+    def read(buffer: Buffer, position: int, elements: Elements) -> tuple[Any, int]:
+        if buffer[position] > 127:
+            return None, position + 1
+        return codec.read(buffer, position + 1, elements)
+
+    def write(out: bytearray, value: Any) -> None:
+        if value is None:
+            out.append(255)
+        else:
+            out.append(1)
+            codec.write(out, value)
+
+    return Codec(read, write, 1)
+
+
+def _array(item: Codec, flexible: bool, nullable: bool) -> Codec:
+    read_item, write_item, item_bytes_min = item
+    layout = None if flexible else INT32
+
+    def read(buffer: Buffer, position: int, elements: Elements) -> tuple[Any, int]:
+        count, position = read_length(buffer, position, layout)
+        if count < 0:
+            return None, _after_null(nullable, position)
+        check_count(count, item_bytes_min, len(buffer) - position)
+        elements.take(count)
+        values = []
+        for _ in range(count):
+            value, position = read_item(buffer, position, elements)
+            values.append(value)
+        return tuple(values), position
+
+    def write(out: bytearray, value: Any) -> None:
+        _write_length(out, None if value is None else len(value), layout, nullable)
+        for element in value or ():
+            write_item(out, element)
+
+    return Codec(read, write, 1 if flexible else 4)
+
+
+def _numbers(number: str, flexible: bool, nullable: bool) -> Codec:
+    """An array of numbers, unpacked in one go."""
+    code, size = number[1], struct.calcsize(number)
+    layout = None if flexible else INT32
+
+    def read(buffer: Buffer, position: int, elements: Elements) -> tuple[Any, int]:
+        count, position = read_length(buffer, position, layout)
+        if count < 0:
+            return None, _after_null(nullable, position)
+        check_count(count, size, len(buffer) - position)
+        elements.take(count)
+        return struct.unpack_from(f">{count}{code}", buffer, position), position + count * size
+
+    def write(out: bytearray, value: Any) -> None:
+        _write_length(out, None if value is None else len(value), layout, nullable)
+        if value:
+            out += struct.pack(f">{len(value)}{code}", *value)
+
+    return Codec(read, write, 1 if flexible else 4)
+
+
+def _primitive(kafka_type: str, flexible: bool, nullable: bool) -> Codec:
+    if kafka_type in NUMBERS:
+        return _number(struct.Struct(NUMBERS[kafka_type]))
+    if kafka_type == "error_code":
+        unpack = INT16.unpack_from
+        return Codec(
+            lambda buffer, position, _: (ErrorCode.of(unpack(buffer, position)[0]), position + 2),
+            lambda out, value: out.extend(INT16.pack(value)),
+            2,
+        )
+    if kafka_type == "uuid":
+        return Codec(_read_uuid, lambda out, value: out.extend(value.bytes if value is not None else _ZERO_UUID), 16)
+    if kafka_type == "string":
+        return _blob(text, str.encode, None if flexible else INT16, nullable)
+    if kafka_type in ("bytes", "records"):
+        return _blob(bytes, _same, None if flexible else INT32, nullable)
+    raise TypeError(f"no codec for fields of type {kafka_type!r}")
+
+
+def _number(layout: struct.Struct) -> Codec:
+    unpack, pack, size = layout.unpack_from, layout.pack, layout.size
+    return Codec(
+        lambda buffer, position, _: (unpack(buffer, position)[0], position + size),
+        lambda out, value: out.extend(pack(value)),
+        size,
+    )
+
+
+def _read_uuid(buffer: Buffer, position: int, _: Elements) -> tuple[UUID | None, int]:
+    raw = bytes(buffer[position : position + 16])
+    if len(raw) < 16:
+        raise ProtocolError("The message ends within an id")
+    return (None if raw == _ZERO_UUID else UUID(bytes=raw)), position + 16
+
+
+def _blob(
+    made: Callable[[Buffer], Any], raw_of: Callable[[Any], bytes], layout: struct.Struct | None, nullable: bool
+) -> Codec:
+    """A string or bytes: a length and what it says."""
+
+    def read(buffer: Buffer, position: int, _: Elements) -> tuple[Any, int]:
+        size, position = read_length(buffer, position, layout)
+        if size < 0:
+            return None, _after_null(nullable, position)
+        check_size(size, len(buffer) - position)
+        end = position + size
+        return made(buffer[position:end]), end
+
+    def write(out: bytearray, value: Any) -> None:
+        raw = None if value is None else raw_of(value)
+        _write_length(out, None if raw is None else len(raw), layout, nullable)
+        if raw:
+            out += raw
+
+    return Codec(read, write, 1 if layout is None else layout.size)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _after_null(nullable: bool, position: int) -> int:
+    if not nullable:
+        raise ProtocolError("Null where the message must have a value")
+    return position
+
+
+def _write_length(out: bytearray, size: int | None, layout: struct.Struct | None, nullable: bool) -> None:
+    if size is None and not nullable:
+        raise ValueError("null where the message must have a value")
+    if layout is None:
+        write_uvarint(out, 0 if size is None else size + 1)
+    else:
+        out += layout.pack(-1 if size is None else size)
