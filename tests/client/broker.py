@@ -17,8 +17,6 @@ from uuid import UUID
 
 from strandline.chaos.sim.process import Ports
 from strandline.chaos.sim.world import World, WorldConfig
-from strandline.client.wire.apis import FIRST_FLEXIBLE, Api
-from strandline.client.wire.schema import entity_codec
 from strandline.log.batch import iter_batches
 from strandline.log.config import LogConfig
 from strandline.log.log_dir import LogDir, format_log_dir
@@ -27,6 +25,8 @@ from strandline.log.records import Record, decode_records
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NodeId, TopicPartition
+from strandline.proto.kafka import schema
+from strandline.proto.kafka.apis import Api
 
 HOST = "brokers"
 FIRST_PORT = 9091
@@ -135,30 +135,25 @@ class ScriptedCluster:
         """The answer; empty for none wanted, None to close the connection."""
         key, version, correlation_id, client_id_size = struct.unpack_from(">hhih", frame)
         api = Api(key)
-        flexible = version >= FIRST_FLEXIBLE[api]
-        body = frame[10 + max(client_id_size, 0) + (1 if flexible else 0) :]
+        body = frame[10 + max(client_id_size, 0) + (1 if api.flexible(version) else 0) :]
         self.requests[api] += 1
         low, high = self.offered.get(api, (0, 0))
-        header = struct.pack(">i", correlation_id) + (b"\0" if flexible and api is not Api.API_VERSIONS else b"")
+        header = struct.pack(">i", correlation_id) + (b"\0" if api.flexible_answer_header(version) else b"")
         if api is Api.API_VERSIONS and not low <= version <= high:
             return struct.pack(">i", correlation_id) + self._versions(0, ErrorCode.UNSUPPORTED_VERSION)
         assert low <= version <= high, f"{api.name} v{version} was not offered"
         if api is Api.API_VERSIONS:
             return header + self._versions(version, ErrorCode.NONE)
-        request = _message(api, version, "request").read(body, 0)[0]
+        request = schema.request(api, version).decode(body)
         values = await getattr(self, f"_{api.name.lower()}")(node, version, request)
         if values is None or values == b"":
             return values
-        out = bytearray()
-        _message(api, version, "response").write(out, values)
-        return header + bytes(out)
+        return header + schema.response(api, version).encode(values)
 
     def _versions(self, version: int, error: ErrorCode) -> bytes:
         keys = [{"api_key": api, "min_version": low, "max_version": high} for api, (low, high) in self.offered.items()]
-        out = bytearray()
         values = {"error_code": error, "api_keys": keys, "throttle_time": 0}
-        _message(Api.API_VERSIONS, version, "response").write(out, values)
-        return bytes(out)
+        return bytes(schema.response(Api.API_VERSIONS, version).encode(values))
 
     # -- the APIs ---------------------------------------------------------------------------------------------------
 
@@ -253,8 +248,8 @@ class ScriptedCluster:
         parts = []
         for wanted in topic.partitions:
             where = TopicPartition(name, wanted.partition)
-            wanted.partition_max_bytes = min(wanted.partition_max_bytes, room[0])
-            code, data = await self._read(node, where, wanted) if room[0] > 0 else (ErrorCode.NONE, b"")
+            limited = wanted._replace(partition_max_bytes=min(wanted.partition_max_bytes, room[0]))
+            code, data = await self._read(node, where, limited) if room[0] > 0 else (ErrorCode.NONE, b"")
             room[0] -= len(data)
             log = self.partitions[where].log
             parts.append(
@@ -320,14 +315,6 @@ class ScriptedCluster:
             if getattr(topic, attribute, None):
                 return str(getattr(topic, attribute))
         return next((name for name, topic_id in self.topic_ids.items() if topic_id == topic.topic_id), "")
-
-
-def _message(api: Api, version: int, side: str) -> Any:
-    from importlib import import_module
-
-    name = api.name.lower()
-    module = import_module(f"kio.schema.{name}.v{version}.{side}")
-    return entity_codec(getattr(module, "".join(part.capitalize() for part in name.split("_")) + side.capitalize()))
 
 
 BOOTSTRAP = f"{HOST}:{FIRST_PORT + 1}"

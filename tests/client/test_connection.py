@@ -12,12 +12,13 @@ import pytest
 from strandline.chaos.sim.network import NetworkConfig
 from strandline.chaos.sim.process import Ports
 from strandline.chaos.sim.world import World, WorldConfig
+from strandline.client.connection import Connection, connect
 from strandline.client.errors import BrokerUnreachable, ClientTimeout, Disconnected
-from strandline.client.wire.apis import SUPPORTED, Api, VersionRange
-from strandline.client.wire.connection import Connection, connect
-from strandline.client.wire.schema import entity_codec
+from strandline.client.versions import SUPPORTED, VersionRange
 from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.ids import Endpoint
+from strandline.proto.kafka import schema
+from strandline.proto.kafka.apis import Api
 
 PEER = Endpoint("server", 9092)
 Answer = Callable[[int, int, int, bytes], bytes | None]
@@ -25,13 +26,9 @@ Answer = Callable[[int, int, int, bytes], bytes | None]
 
 
 def versions_body(version: int, error: int = 0) -> bytes:
-    from importlib import import_module
-
-    module = import_module(f"kio.schema.api_versions.v{version}.response")
     keys = [{"api_key": api, "min_version": low, "max_version": high} for api, (low, high) in SUPPORTED.items()]
-    out = bytearray()
-    entity_codec(module.ApiVersionsResponse).write(out, {"error_code": error, "api_keys": keys, "throttle_time": 0})
-    return bytes(out)
+    values = {"error_code": error, "api_keys": keys, "throttle_time": 0}
+    return bytes(schema.response(Api.API_VERSIONS, version).encode(values))
 
 
 def polite(key: int, version: int, correlation_id: int, body: bytes) -> bytes | None:

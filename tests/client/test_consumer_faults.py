@@ -21,11 +21,11 @@ from strandline.client.errors import (
 )
 from strandline.client.fetching import AsyncRangeReader
 from strandline.client.types import ConsumerRecord
-from strandline.client.wire.apis import Api
 from strandline.log.batch import iter_batches
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.apis import Api
 from tests.client.broker import BOOTSTRAP, FIRST_PORT, HOST, ScriptedCluster, play
 
 WHERE = TopicPartition("t", 0)

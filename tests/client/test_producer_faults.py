@@ -11,10 +11,10 @@ import pytest
 from strandline.chaos.sim.process import Ports
 from strandline.client.aio import Producer
 from strandline.client.errors import DeliveryTimeout
-from strandline.client.wire.apis import Api
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.apis import Api
 from tests.client.broker import BOOTSTRAP, Act, ScriptedCluster, drawn, play
 
 WHERE = TopicPartition("t", 0)

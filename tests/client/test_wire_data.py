@@ -10,31 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.client.wire.apis import SUPPORTED, Api
+from strandline.client.versions import SUPPORTED
 from strandline.client.wire.fetch import FetchRequest, FetchTopic, FetchWanted, decode_fetch, encode_fetch
 from strandline.client.wire.produce import ProduceTopic, decode_produce, encode_produce
-from strandline.client.wire.schema import entity_codec
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError
-from tests.client.test_wire_schema import kio
+from strandline.proto.kafka import schema
+from strandline.proto.kafka.apis import Api
+from tests.proto.kafka.samples import kind_of, read_by_kio
 
 PRODUCE = range(SUPPORTED[Api.PRODUCE].low, SUPPORTED[Api.PRODUCE].high + 1)
 FETCH = range(SUPPORTED[Api.FETCH].low, SUPPORTED[Api.FETCH].high + 1)
 ID = UUID(int=77)
 
 
-def read_by_kio(kind: Any, body: bytes) -> Any:
-    from kio.serial import entity_reader
-
-    entity, size = entity_reader(kind)(body, 0)
-    assert size == len(body), "bytes are left over"
-    return entity
-
-
 def built(api: Api, version: int, values: dict[str, Any]) -> bytes:
-    out = bytearray()
-    entity_codec(kio(api, version, "response")[1]).write(out, values)
-    return bytes(out)
+    return bytes(schema.response(api, version).encode(values))
 
 
 @pytest.mark.parametrize("version", PRODUCE)
@@ -45,7 +36,7 @@ def test_produce_requests(version: int) -> None:
         ProduceTopic("b", ID, [(1, b"x")]),
     ]
     body = b"".join(encode_produce(version, -1, 1500, topics))
-    told = read_by_kio(kio(Api.PRODUCE, version, "request")[1], body)
+    told = read_by_kio(kind_of(Api.PRODUCE, version), body)
     assert (told.acks, told.timeout.total_seconds(), told.transactional_id) == (-1, 1.5, None)
     names = [topic.topic_id if version >= 13 else topic.name for topic in told.topic_data]
     assert names == ([ID, ID] if version >= 13 else ["orders", "b"])
@@ -101,7 +92,7 @@ def request(**changes: Any) -> FetchRequest:
 def test_fetch_requests(version: int, committed: bool) -> None:
     """A consumer's fetch without a session, in every version."""
     body = bytes(encode_fetch(version, request(read_committed=committed)))
-    told = read_by_kio(kio(Api.FETCH, version, "request")[1], body)
+    told = read_by_kio(kind_of(Api.FETCH, version), body)
     assert (told.max_wait.total_seconds(), told.min_bytes, told.max_bytes) == (0.5, 1, 52_428_800)
     assert told.isolation_level == int(committed)
     if version >= 7:

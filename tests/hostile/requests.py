@@ -1,4 +1,4 @@
-"""Requests of every API and version, written by the client's schema walker, and what an attacker makes of them."""
+"""Requests of every API and version, written by the schema's own walk, and what an attacker makes of them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from functools import cache
 from typing import Any, NamedTuple, get_args, get_origin
 from uuid import UUID
 
-from strandline.client.wire import schema as walker
 from strandline.cluster.kafka.table import APIS
 from strandline.log.batch import build_batch
 from strandline.log.records import Record
 from strandline.proto.kafka import kio_modules
+from strandline.proto.kafka import schema as walker
 from strandline.proto.varint import uvarint
 
 EVERY_VERSION = [(key, version) for key, api in sorted(APIS.items()) for version in range(api.first, api.last + 1)]
@@ -60,9 +60,9 @@ def _marking() -> Iterator[list[tuple[int, int]]]:
     marks: list[tuple[int, int]] = []
     write_length = walker._write_length
 
-    def write(out: bytearray, size: int | None, flexible: bool, layout: str) -> None:
+    def write(out: bytearray, size: int | None, layout: struct.Struct | None, nullable: bool) -> None:
         start = len(out)
-        write_length(out, size, flexible, layout)
+        write_length(out, size, layout, nullable)
         marks.append((start, len(out)))
 
     walker._write_length = write
@@ -81,11 +81,11 @@ def _values(kind: Any, rng: random.Random) -> dict[str, Any]:
 
 
 def _value(item: Any, rng: random.Random) -> Any:
-    kind, nullable = walker._strip_none(item.type)
+    kind, nullable = walker.without_none(item.type)
     if nullable and rng.random() < 0.2:
         return None
     if get_origin(kind) is tuple:
-        inner, _ = walker._strip_none(get_args(kind)[0])
+        inner, _ = walker.without_none(get_args(kind)[0])
         count = rng.choice((0, 1, 1, 1, 2, 3))
         return [_one(inner, item, rng) for _ in range(count)]
     return _one(kind, item, rng)
@@ -105,7 +105,7 @@ def _one(kind: Any, item: Any, rng: random.Random) -> Any:
         return rng.choice((None, UUID(int=1), UUID(int=rng.getrandbits(128))))
     if kafka_type == "float64":
         return rng.choice((0.0, -1.0, float("nan"), float("inf")))
-    return _number(walker._NUMBERS.get(kafka_type, ">h"), rng)
+    return _number(walker.NUMBERS.get(kafka_type, ">h"), rng)
 
 
 def _number(layout: str, rng: random.Random) -> int:

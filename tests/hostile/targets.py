@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from strandline.client.wire import fetch, produce, schema
-from strandline.client.wire.apis import SUPPORTED, Api
+from strandline.client.versions import SUPPORTED
+from strandline.client.wire import fetch, produce
 from strandline.cluster.coordinator.groups import records as group_records
 from strandline.cluster.coordinator.groups.modern import records as modern_records
 from strandline.cluster.kafka import fetch_wire
@@ -29,8 +29,9 @@ from strandline.log.records import Record, decode_records
 from strandline.log.scan import Damage, find_batch_after, scan_batches
 from strandline.log.validation import check_client_batches, check_replicated_batches
 from strandline.proto.errors import CorruptLogError, FatalError, KafkaError, ProtocolError
+from strandline.proto.kafka import schema
+from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import skip_tags
-from strandline.proto.kafka.schema import request
 from strandline.proto.varint import read_uvarint
 from strandline.replica import frames
 from tests.hostile.requests import EVERY_VERSION
@@ -65,7 +66,7 @@ def _pick(choices: list[Any], data: bytes) -> tuple[Any, bytes]:
 
 def _request(data: bytes) -> None:
     (key, version), body = _pick(EVERY_VERSION, data)
-    request(APIS[key].api, version).decode(body)
+    schema.request(APIS[key].api, version).decode(body)
 
 
 def _produce_request(data: bytes) -> None:
@@ -90,7 +91,7 @@ RESPONSES = [(api, version) for api, known in SUPPORTED.items() for version in r
 
 def _response(data: bytes) -> None:
     (api, version), body = _pick(RESPONSES, data)
-    schema.decode_response(api, version, body)
+    schema.response(api, version).decode(body)
 
 
 def _produce_response(data: bytes) -> None:

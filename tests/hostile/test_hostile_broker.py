@@ -11,11 +11,12 @@ from contextlib import asynccontextmanager, suppress
 import psutil
 import pytest
 
+from strandline.client.connection import Connection, connect
 from strandline.client.errors import BrokerUnreachable
-from strandline.client.wire.apis import SUPPORTED, Api
-from strandline.client.wire.connection import Connection, connect
+from strandline.client.versions import SUPPORTED
 from strandline.proto.errors import KafkaError, ProtocolError, StrandlineError
 from strandline.proto.ids import Endpoint
+from strandline.proto.kafka.apis import Api
 from tests.hostile.node import MIB
 
 VERSIONS = struct.pack(">hi", 0, len(SUPPORTED)) + b"".join(

@@ -22,11 +22,11 @@ source.streamReader(schema.add("timestampType", IntegerType()))
 """
 
 PLAN = """
-from strandline.client.wire import schema
-from strandline.client.wire.apis import Api
+from strandline.proto.kafka import schema
+from strandline.proto.kafka.apis import Api
 from strandline.spark.lookup import ClusterOffsets
 ClusterOffsets("127.0.0.1:1", {}).close()
-schema.encode_request(Api.API_VERSIONS, 3, {"client_software_name": "a", "client_software_version": "1"})
+schema.request(Api.API_VERSIONS, 3).encode({"client_software_name": "a", "client_software_version": "1"})
 """
 
 TASK = """

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from importlib import import_module
 
-from strandline.client.wire.apis import Api
-from strandline.client.wire.schema import _codec
+from strandline.proto.kafka import schema
+from strandline.proto.kafka.apis import Api
 
 _MESSAGES = (
     (Api.API_VERSIONS, 4),
@@ -31,5 +31,5 @@ def preload() -> None:
     for name in _MODULES:
         import_module(name)
     for api, version in _MESSAGES:
-        for side in ("request", "response"):
-            _codec(api, version, side)
+        schema.request(api, version)
+        schema.response(api, version)

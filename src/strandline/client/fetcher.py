@@ -25,7 +25,6 @@ from strandline.client.positions import Chunk, PartitionState
 from strandline.client.session import Session
 from strandline.client.tasks import Tasks
 from strandline.client.types import NodeInfo
-from strandline.client.wire.apis import Api
 from strandline.client.wire.fetch import (
     FetchedPartition,
     FetchRequest,
@@ -37,6 +36,7 @@ from strandline.client.wire.fetch import (
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.apis import Api
 
 _TELL_AGAIN_MS = 1_000.0
 """How long a poll waits for others' records before it raises an error that was raised before, and stays."""

@@ -26,7 +26,6 @@ from strandline.client.session import Session
 from strandline.client.settings import ConsumerSettings
 from strandline.client.types import EARLIEST, LATEST, ConsumerRecord
 from strandline.client.unclosed import watch
-from strandline.client.wire.apis import Api
 from strandline.client.wire.fetch import (
     FetchedPartition,
     FetchRequest,
@@ -41,6 +40,7 @@ from strandline.log.records import decode_columns
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.apis import Api
 from strandline.proto.ports import Clock, Rng
 
 _SHORT_LOG_GRACE_MS = 45_000

@@ -22,10 +22,10 @@ from strandline.client.accumulator import PartitionQueue
 from strandline.client.batches import NO_SEQUENCE, ProducerBatch
 from strandline.client.config import ProducerConfig
 from strandline.client.session import Session
-from strandline.client.wire.apis import Api
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.apis import Api
 
 REMEMBERED_BATCHES = 5
 """How many batches of a producer a broker remembers per partition (Kafka's ProducerStateEntry)."""

@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
+from strandline.client.connection import Connection
 from strandline.client.errors import ClientTimeout
 from strandline.client.network import CONTROL
 from strandline.client.session import Session
 from strandline.client.types import ListedOffset, NodeInfo, ProducerDescription
-from strandline.client.wire.apis import Api
-from strandline.client.wire.connection import Connection
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.apis import Api
 
 T = TypeVar("T")
 Answers = dict[TopicPartition, T | KafkaError]

@@ -17,10 +17,10 @@ from strandline.client.config import CommonConfig
 from strandline.client.errors import ClientTimeout, ClosedError, TopicReplaced, UnknownTopic
 from strandline.client.network import Network, backoff_ms
 from strandline.client.types import NodeInfo
-from strandline.client.wire.apis import Api
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import Endpoint, TopicPartition
+from strandline.proto.kafka.apis import Api
 from strandline.proto.ports import Clock, Rng
 
 UNKNOWN_TOPIC_GRACE_MS = 3_000

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from strandline.client import logs
 from strandline.client.config import CommonConfig
+from strandline.client.connection import Connection, connect
 from strandline.client.errors import BrokerUnreachable, ClosedError
 from strandline.client.types import NodeInfo
-from strandline.client.wire.connection import Connection, connect
 from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import Endpoint
 from strandline.proto.ports import Clock, Rng

@@ -16,17 +16,17 @@ from strandline.client import logs
 from strandline.client.accumulator import Accumulator, PartitionQueue
 from strandline.client.batches import ProducerBatch
 from strandline.client.config import ProducerConfig
+from strandline.client.connection import Connection
 from strandline.client.errors import ClientTimeout, ClosedError, DeliveryTimeout, Disconnected
 from strandline.client.idempotence import ContinuedSequencer, Sequencer, SequencesBefore
 from strandline.client.metadata import TopicView
 from strandline.client.network import DATA
 from strandline.client.session import Session
 from strandline.client.types import NodeInfo
-from strandline.client.wire.apis import Api
-from strandline.client.wire.connection import Connection
 from strandline.client.wire.produce import ProducedPartition, ProduceTopic, decode_produce, encode_produce
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError, StrandlineError
+from strandline.proto.kafka.apis import Api
 
 Sent = list[tuple[PartitionQueue, ProducerBatch]]
 

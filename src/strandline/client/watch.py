@@ -15,10 +15,10 @@ from strandline.client.errors import ClientTimeout
 from strandline.client.metadata import Metadata, PartitionView, TopicView, nodes_of, topic_view
 from strandline.client.network import Network
 from strandline.client.types import NodeInfo
-from strandline.client.wire.apis import Api
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.apis import Api
 from strandline.proto.ports import Clock
 
 INTERVAL_MS = 250

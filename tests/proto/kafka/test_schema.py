@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.client.wire.apis import SUPPORTED
+from strandline.client.versions import SUPPORTED
 from strandline.cluster.kafka.table import APIS
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError
 from strandline.proto.kafka import schema
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.bounds import REQUEST_ELEMENTS_MAX
-from strandline.proto.kafka.schema import Unencodable
+from strandline.proto.kafka.fields import Unencodable
 from tests.proto.kafka.samples import instances, kind_of, plain, read_by_kio, written_by_kio
 
 SERVED = [(served.api, version) for served in APIS.values() for version in range(served.first, served.last + 1)]
@@ -164,7 +164,7 @@ def test_what_a_version_lacks_is_left_out() -> None:
 
 
 def test_what_cannot_be_written_is_named() -> None:
-    """It is the caller's fault, not the peer's: no ProtocolError."""
+    """The caller's fault, not the peer's."""
     with pytest.raises(Unencodable, match=r"CreatableTopic\.num_partitions is missing"):
         CREATE.encode({"topics": [{"name": "x"}]})
     with pytest.raises(Unencodable, match="null where the message must have a value"):

@@ -16,9 +16,9 @@ from strandline.client.copying.errors import CopyRefused
 from strandline.client.copying.target import Wish
 from strandline.client.errors import TopicReplaced, UnknownTopic
 from strandline.client.types import LATEST, NewTopic
-from strandline.client.wire.apis import Api
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.apis import Api
 from tests.client.members import fill, member, simulate
 from tests.schedules.helpers import schedule
 

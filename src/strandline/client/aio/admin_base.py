@@ -14,10 +14,10 @@ from strandline.client.network import CONTROL
 from strandline.client.session import Session
 from strandline.client.settings import AdminSettings
 from strandline.client.types import NodeInfo
-from strandline.client.wire.apis import Api
-from strandline.client.wire.schema import Unencodable
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
+from strandline.proto.kafka.apis import Api
+from strandline.proto.kafka.fields import Unencodable
 from strandline.proto.ports import Clock, Rng
 
 T = TypeVar("T")

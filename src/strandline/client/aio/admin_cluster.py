@@ -19,10 +19,10 @@ from strandline.client.types import (
     ReplicaDescription,
 )
 from strandline.client.watch import INTERVAL_MS, Change, look, watch
-from strandline.client.wire.apis import Api
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.apis import Api
 
 _METADATA_TOPIC = "__cluster_metadata"
 

@@ -8,9 +8,9 @@ from typing import Any
 from strandline.client.aio.admin_base import AdminBase, results_of
 from strandline.client.descriptions import config_change, config_entry, config_error, resource_type
 from strandline.client.types import ConfigChange, ConfigEntry, ConfigResource
-from strandline.client.wire.apis import Api
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError
+from strandline.proto.kafka.apis import Api
 
 
 class ConfigAdmin(AdminBase):

@@ -13,10 +13,10 @@ from strandline.client.groups.coordinator import GroupCoordinator, Identity
 from strandline.client.groups.protocol import decode_assignment
 from strandline.client.network import CONTROL
 from strandline.client.types import GroupDescription, GroupListing, GroupMember, OffsetAndMetadata
-from strandline.client.wire.apis import Api
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError, StrandlineError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.apis import Api
 
 T = TypeVar("T")
 GroupOffsets = Mapping[TopicPartition, OffsetAndMetadata | int] | Mapping[tuple[str, int], OffsetAndMetadata | int]

@@ -19,10 +19,10 @@ from strandline.client.descriptions import (
 )
 from strandline.client.metadata import topic_view
 from strandline.client.types import CreatedTopic, Election, ListedOffset, NewTopic, TopicDescription
-from strandline.client.wire.apis import Api
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.apis import Api
 
 NEW_TOPIC_GRACE_MS = 500
 """How long an unknown topic is asked for again: a broker may not have heard yet of one that was just created."""

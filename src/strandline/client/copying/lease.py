@@ -14,10 +14,10 @@ from strandline.client.groups.membership import EXPELLED
 from strandline.client.session import Session
 from strandline.client.tasks import Tasks
 from strandline.client.types import OffsetAndMetadata
-from strandline.client.wire.apis import Api
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.apis import Api
 from strandline.proto.ports import Clock, Rng
 
 INSTANCE_ID = "copy"

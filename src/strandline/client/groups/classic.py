@@ -21,10 +21,10 @@ from strandline.client.groups.protocol import (
 from strandline.client.network import GROUP
 from strandline.client.session import Session
 from strandline.client.tasks import Tasks
-from strandline.client.wire.apis import Api
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.apis import Api
 
 PROTOCOL_TYPE = "consumer"
 _JOIN_GRACE_MS = 5_000

@@ -17,10 +17,10 @@ from strandline.client.groups.progress import Progress
 from strandline.client.metadata import Metadata
 from strandline.client.tasks import Tasks, log
 from strandline.client.types import OffsetAndMetadata
-from strandline.client.wire.apis import Api
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.apis import Api
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 CommitDone = Callable[[Offsets, StrandlineError | None], object]

@@ -11,10 +11,10 @@ from strandline.client.errors import ClientTimeout, ClosedError, TopicReplaced
 from strandline.client.network import CONTROL
 from strandline.client.session import Session
 from strandline.client.types import NodeInfo, OffsetAndMetadata
-from strandline.client.wire.apis import Api
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.apis import Api
 
 T = TypeVar("T")
 

@@ -18,10 +18,10 @@ from strandline.client.errors import ClosedError, MembershipLost
 from strandline.client.groups.coordinator import GroupCoordinator, Identity
 from strandline.client.session import Session
 from strandline.client.tasks import Tasks
-from strandline.client.wire.apis import Api
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError, StrandlineError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.apis import Api
 
 EXPELLED = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_MEMBER_EPOCH})
 """The group goes on without this member, and what it had may belong to others."""

@@ -16,10 +16,10 @@ from strandline.client.groups.coordinator import GroupCoordinator, Identity
 from strandline.client.groups.membership import Membership
 from strandline.client.session import Session
 from strandline.client.tasks import Tasks
-from strandline.client.wire.apis import Api
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.apis import Api
 
 JOIN, LEAVE, AWAY = 0, -1, -2
 """Epochs that say what a heartbeat is for; AWAY: a static member that will be back."""

@@ -20,7 +20,7 @@ from strandline.cluster.kafka.receive import ReceiveBuffer
 from strandline.cluster.service.context import Peer, RequestContext
 from strandline.cluster.service.memory import Account
 from strandline.proto.errors import ProtocolError
-from strandline.proto.kafka.fields import INT32
+from strandline.proto.kafka.fields import INT32, Unencodable
 from strandline.proto.kafka.frames import (
     LENGTH_BYTES,
     REQUEST_HEADER_BYTES_MIN,
@@ -270,9 +270,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._exchanges.append(exchange)
         try:
             answer_api.handle(exchange, frame[position:], listener.service)
-        except ProtocolError:
-            raise
-        except Exception:
+        except Exception as error:
+            if isinstance(error, ProtocolError) and not isinstance(error, Unencodable):
+                raise
             log.exception("a request failed by a mistake of ours", api=name, version=version, **self.identity())
             raise ProtocolError(f"{name} v{version} could not be answered") from None
 

@@ -5,7 +5,7 @@
     bounds          how much a message may hold: lengths, array elements, tagged fields
     fields          strings, arrays, ids and tagged fields of the messages that are read and written by hand
     schema          every other message, by kio's schemas
-    produce, fetch  the two messages that carry records, in both directions
+    produce, fetch_request, fetch_response  what carries records, in both directions
     group_records, consumer_group_records   the records of `__consumer_offsets`
     consumer_protocol                       what members of a classic group tell one another
 

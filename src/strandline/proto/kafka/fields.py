@@ -27,6 +27,11 @@ UUID_BYTES = 16
 NO_TAGS = b"\x00"
 NO_FIELDS: Mapping[int, Buffer] = {}
 
+
+class Unencodable(ProtocolError):
+    """What the caller asked for fits no message: a number where a text belongs, say. Asking again does not help."""
+
+
 # ---------------------------------------------------------------- writing
 
 
@@ -58,6 +63,11 @@ def int32_array(values: Sequence[int], flexible: bool) -> bytes:
     return array_head(len(values), flexible) + struct.pack(f">{len(values)}i", *values)
 
 
+def topic_reference(topic: str | UUID, flexible: bool) -> bytes:
+    """A topic by its id or its name, whichever the version has (KIP-516)."""
+    return topic.bytes if isinstance(topic, UUID) else string(topic, flexible)
+
+
 def tagged_field(tag: int, value: bytes) -> bytes:
     """One tagged field, without the section's count."""
     return uvarint(tag) + uvarint(len(value)) + value
@@ -69,6 +79,11 @@ def tag_section(fields: Sequence[bytes]) -> bytes:
 
 
 # ---------------------------------------------------------------- reading
+
+
+def unreadable(message: str, error: Exception) -> ProtocolError:
+    """What to raise for a message whose reading ended with `error`."""
+    return ProtocolError(f"{message} cannot be read: {error}")
 
 
 def read_length(buffer: Buffer, position: int, layout: struct.Struct | None) -> tuple[int, int]:
@@ -134,6 +149,15 @@ def read_uuid(buffer: Buffer, position: int) -> tuple[UUID, int]:
         raise ProtocolError("The message ends within an id")
     raw = bytes(buffer[position:end])
     return (UUID(bytes=raw) if any(raw) else ZERO_UUID), end
+
+
+def read_topic(buffer: Buffer, position: int, by_id: bool, flexible: bool) -> tuple[str | None, UUID | None, int]:
+    """(name, id, position after it); one of name and id is None."""
+    if by_id:
+        topic_id, position = read_uuid(buffer, position)
+        return None, topic_id, position
+    name, position = read_name(buffer, position, flexible)
+    return name, None, position
 
 
 def read_count(

@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 from uuid import UUID
 
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import ProtocolError, StrandlineError
+from strandline.proto.errors import ProtocolError
 from strandline.proto.kafka import kio_modules
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.bounds import (
@@ -36,7 +36,17 @@ from strandline.proto.kafka.bounds import (
     check_count,
     check_size,
 )
-from strandline.proto.kafka.fields import INT16, INT32, Buffer, check_end, read_length, read_tags, text
+from strandline.proto.kafka.fields import (
+    INT16,
+    INT32,
+    Buffer,
+    Unencodable,
+    check_end,
+    read_length,
+    read_tags,
+    text,
+    unreadable,
+)
 from strandline.proto.varint import write_uvarint
 
 Reader = Callable[[Buffer, int, Elements], tuple[Any, int]]
@@ -50,10 +60,6 @@ NUMBERS = {
     "timedelta_i32": ">i", "timedelta_i64": ">q", "datetime_i64": ">q",
 }  # fmt: skip
 _ZERO_UUID = bytes(16)
-
-
-class Unencodable(StrandlineError):
-    """What the caller asked for fits no message: a number where a text belongs, say. Asking again does not help."""
 
 
 class Codec(NamedTuple):
@@ -105,7 +111,7 @@ class Message(NamedTuple):
             value, end = self.codec.read(raw, 0, Elements(self.elements_max))
             check_end(raw, end, "the message")
         except (struct.error, IndexError, ProtocolError) as error:
-            raise ProtocolError(f"{self.name} cannot be read: {error}") from error
+            raise unreadable(self.name, error) from error
         return value
 
 

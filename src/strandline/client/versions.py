@@ -1,51 +1,12 @@
-"""The APIs this client calls and the versions of each that it speaks; a connection settles on one per broker."""
+"""The versions of each API that this client speaks; a connection settles on one per broker."""
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import NamedTuple
 
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
-
-
-class Api(IntEnum):
-    """Kafka's API keys, as far as this client uses them."""
-
-    PRODUCE = 0
-    FETCH = 1
-    LIST_OFFSETS = 2
-    METADATA = 3
-    OFFSET_COMMIT = 8
-    OFFSET_FETCH = 9
-    FIND_COORDINATOR = 10
-    JOIN_GROUP = 11
-    HEARTBEAT = 12
-    LEAVE_GROUP = 13
-    SYNC_GROUP = 14
-    DESCRIBE_GROUPS = 15
-    LIST_GROUPS = 16
-    API_VERSIONS = 18
-    CREATE_TOPICS = 19
-    DELETE_TOPICS = 20
-    DELETE_RECORDS = 21
-    INIT_PRODUCER_ID = 22
-    OFFSET_FOR_LEADER_EPOCH = 23
-    DESCRIBE_CONFIGS = 32
-    DESCRIBE_LOG_DIRS = 35
-    CREATE_PARTITIONS = 37
-    DELETE_GROUPS = 42
-    ELECT_LEADERS = 43
-    INCREMENTAL_ALTER_CONFIGS = 44
-    OFFSET_DELETE = 47
-    DESCRIBE_QUORUM = 55
-    DESCRIBE_CLUSTER = 60
-    DESCRIBE_PRODUCERS = 61
-    CONSUMER_GROUP_HEARTBEAT = 68
-    CONSUMER_GROUP_DESCRIBE = 69
-    DESCRIBE_TOPIC_PARTITIONS = 75
-    ADD_RAFT_VOTER = 80
-    REMOVE_RAFT_VOTER = 81
+from strandline.proto.kafka.apis import Api
 
 
 class VersionRange(NamedTuple):
@@ -91,44 +52,6 @@ SUPPORTED: dict[Api, VersionRange] = {
     Api.ADD_RAFT_VOTER: VersionRange(0, 0),
     Api.REMOVE_RAFT_VOTER: VersionRange(0, 0),
 }
-
-FIRST_FLEXIBLE: dict[Api, int] = {
-    Api.PRODUCE: 9,
-    Api.FETCH: 12,
-    Api.LIST_OFFSETS: 6,
-    Api.METADATA: 9,
-    Api.OFFSET_COMMIT: 8,
-    Api.OFFSET_FETCH: 6,
-    Api.FIND_COORDINATOR: 3,
-    Api.JOIN_GROUP: 6,
-    Api.HEARTBEAT: 4,
-    Api.LEAVE_GROUP: 4,
-    Api.SYNC_GROUP: 4,
-    Api.DESCRIBE_GROUPS: 5,
-    Api.LIST_GROUPS: 3,
-    Api.API_VERSIONS: 3,
-    Api.CREATE_TOPICS: 5,
-    Api.DELETE_TOPICS: 4,
-    Api.DELETE_RECORDS: 2,
-    Api.INIT_PRODUCER_ID: 2,
-    Api.OFFSET_FOR_LEADER_EPOCH: 4,
-    Api.DESCRIBE_CONFIGS: 4,
-    Api.DESCRIBE_LOG_DIRS: 2,
-    Api.CREATE_PARTITIONS: 2,
-    Api.DELETE_GROUPS: 2,
-    Api.ELECT_LEADERS: 2,
-    Api.INCREMENTAL_ALTER_CONFIGS: 1,
-    Api.OFFSET_DELETE: 1,
-    Api.DESCRIBE_QUORUM: 0,
-    Api.DESCRIBE_CLUSTER: 0,
-    Api.DESCRIBE_PRODUCERS: 0,
-    Api.CONSUMER_GROUP_HEARTBEAT: 0,
-    Api.CONSUMER_GROUP_DESCRIBE: 0,
-    Api.DESCRIBE_TOPIC_PARTITIONS: 0,
-    Api.ADD_RAFT_VOTER: 0,
-    Api.REMOVE_RAFT_VOTER: 0,
-}
-"""The version from which an API uses compact lengths and tagged fields (KIP-482)."""
 
 
 def choose_version(api: Api, offered: VersionRange | None, broker: str, at_most: int | None = None) -> int:

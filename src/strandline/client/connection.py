@@ -11,31 +11,36 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import struct
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import strandline
 from strandline.client.errors import BrokerUnreachable, ClientTimeout, Disconnected
-from strandline.client.wire.apis import FIRST_FLEXIBLE, SUPPORTED, Api, VersionRange, choose_version
-from strandline.client.wire.produce import skip_tags
-from strandline.client.wire.schema import decode_response, encode_request
+from strandline.client.versions import SUPPORTED, VersionRange, choose_version
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError, StrandlineError
 from strandline.proto.ids import Endpoint
+from strandline.proto.kafka import schema
+from strandline.proto.kafka.apis import Api
+from strandline.proto.kafka.bounds import RESPONSE_BYTES_MAX
+from strandline.proto.kafka.fields import INT16, INT32
+from strandline.proto.kafka.frames import (
+    LENGTH_BYTES,
+    RESPONSE_HEADER_BYTES_MIN,
+    Foreign,
+    foreign_protocol,
+    read_correlation_id,
+    request_head,
+    response_body,
+)
 
 SOFTWARE_NAME = "strandline-python"
 """How brokers know this client (KIP-511); Strandline's tell it who had synced a batch."""
 
-RESPONSE_BYTES_MAX = 256 << 20
-"""No response may be longer. Kafka's clients have no limit and die of memory when a port speaks something else."""
-
 _SCRATCH_BYTES = 64 << 10
 _FRAME_START_BYTES = 1 << 20
 """A longer answer gets its memory as it arrives, by doubling, whatever length it announces."""
-
-_HEADER = struct.Struct(">ihhi")
 
 
 class _Pending(NamedTuple):
@@ -58,7 +63,7 @@ class Connection(asyncio.BufferedProtocol):
         """Why it is closed."""
         self.writable = True
         self.on_writable: Callable[[], None] | None = None
-        self._client_id = client_id.encode()
+        self._client_id = client_id
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -88,8 +93,8 @@ class Connection(asyncio.BufferedProtocol):
             Disconnected, ClientTimeout, KafkaError (UNSUPPORTED_VERSION), ProtocolError.
         """
         version = self.version(api, at_most)
-        body = await self.send(api, version, [encode_request(api, version, values)], timeout_ms)
-        return decode_response(api, version, bytes(body))
+        body = await self.send(api, version, [schema.request(api, version).encode(values)], timeout_ms)
+        return schema.response(api, version).decode(body)
 
     def send(
         self, api: Api, version: int, pieces: Sequence[bytes | bytearray], timeout_ms: float, answered: bool = True
@@ -104,19 +109,16 @@ class Connection(asyncio.BufferedProtocol):
             return answer
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
-        flexible = version >= FIRST_FLEXIBLE[api]
-        tags = b"\x00" if flexible else b""
-        client_id = struct.pack(">h", len(self._client_id)) + self._client_id
-        size = 8 + len(client_id) + len(tags) + sum(map(len, pieces))
+        head = request_head(api, version, correlation_id, self._client_id, sum(map(len, pieces)))
         if answered:
             deadline = self._loop.time() + timeout_ms / 1000
-            header_flexible = flexible and api is not Api.API_VERSIONS
-            self._pending.append(_Pending(correlation_id, api, header_flexible, deadline, timeout_ms, answer))
+            flexible = api.flexible_answer_header(version)
+            self._pending.append(_Pending(correlation_id, api, flexible, deadline, timeout_ms, answer))
             if self._timer is None or deadline < self._timer.when():
                 self._set_timer(deadline)
         else:
             answer.set_result(memoryview(b""))
-        self._transport.write(b"".join((_HEADER.pack(size, api, version, correlation_id), client_id, tags, *pieces)))
+        self._transport.write(b"".join((head, *pieces)))
         return answer
 
     def close(self) -> None:
@@ -133,20 +135,17 @@ class Connection(asyncio.BufferedProtocol):
         version = SUPPORTED[Api.API_VERSIONS].high
         while True:
             values = {"client_software_name": SOFTWARE_NAME, "client_software_version": strandline.__version__}
-            body = bytes(
-                await self.send(
-                    Api.API_VERSIONS, version, [encode_request(Api.API_VERSIONS, version, values)], timeout_ms
-                )
-            )
-            if len(body) >= 2 and int.from_bytes(body[:2], "big", signed=True) == ErrorCode.UNSUPPORTED_VERSION:
-                answer = decode_response(Api.API_VERSIONS, 0, body)
+            request = schema.request(Api.API_VERSIONS, version).encode(values)
+            body = await self.send(Api.API_VERSIONS, version, [request], timeout_ms)
+            if len(body) >= INT16.size and INT16.unpack_from(body)[0] == ErrorCode.UNSUPPORTED_VERSION:
+                answer = schema.response(Api.API_VERSIONS, 0).decode(body)
                 known = [key.max_version for key in answer.api_keys if key.api_key == Api.API_VERSIONS]
                 lower = min(version - 1, known[0] if known else 0)
                 if lower < 0:
                     raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{self.endpoint} refuses every ApiVersions")
                 version = lower
                 continue
-            answer = decode_response(Api.API_VERSIONS, version, body)
+            answer = schema.response(Api.API_VERSIONS, version).decode(body)
             if answer.error_code != ErrorCode.NONE:
                 raise KafkaError(answer.error_code, f"{self.endpoint} answered ApiVersions so")
             self.versions = {key.api_key: VersionRange(key.min_version, key.max_version) for key in answer.api_keys}
@@ -179,16 +178,16 @@ class Connection(asyncio.BufferedProtocol):
         scratch = self._scratch
         have = self._have + nbytes
         pos = 0
-        while have - pos >= 4 and not self.closed:
-            size = int.from_bytes(scratch[pos : pos + 4], "big", signed=True)
-            if not 4 <= size <= RESPONSE_BYTES_MAX:
+        while have - pos >= LENGTH_BYTES and not self.closed:
+            size = INT32.unpack_from(scratch, pos)[0]
+            if not RESPONSE_HEADER_BYTES_MIN <= size <= RESPONSE_BYTES_MAX:
                 self._end(_not_kafka(self.endpoint, bytes(scratch[pos : pos + 5]), size))
                 return
-            start = pos + 4
+            start = pos + LENGTH_BYTES
             if have - start >= size:
                 self._deliver(memoryview(bytes(scratch[start : start + size])))
                 pos = start + size
-            elif size + 4 > _SCRATCH_BYTES:
+            elif size + LENGTH_BYTES > _SCRATCH_BYTES:
                 self._frame = bytearray(min(size, _FRAME_START_BYTES))
                 self._frame_bytes = size
                 self._filled = have - start
@@ -219,20 +218,18 @@ class Connection(asyncio.BufferedProtocol):
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _deliver(self, frame: memoryview) -> None:
-        correlation_id = int.from_bytes(frame[:4], "big", signed=True)
+        correlation_id = read_correlation_id(frame)
         if not self._pending or self._pending[0].correlation_id != correlation_id:
             self._end(ProtocolError(f"{self.endpoint} answered request {correlation_id}, which is not the next one"))
             return
         pending = self._pending.popleft()
-        start = 4
-        if pending.flexible:
-            try:
-                start = skip_tags(frame, 4)
-            except (IndexError, ProtocolError) as error:
-                self._fail(pending, ProtocolError(f"{self.endpoint} sent a broken response header: {error}"))
-                return
+        try:
+            body = response_body(frame, pending.flexible)
+        except ProtocolError as error:
+            self._fail(pending, ProtocolError(f"{self.endpoint} sent {error}"))
+            return
         if not pending.answer.done():
-            pending.answer.set_result(frame[start:])
+            pending.answer.set_result(body)
 
     def _check_deadlines(self) -> None:
         self._timer = None
@@ -282,9 +279,10 @@ def _reason(error: OSError) -> str:
 
 
 def _not_kafka(endpoint: Endpoint, start: bytes, size: int) -> ProtocolError:
-    if start[:2] in (b"\x15\x03", b"\x16\x03"):
+    spoken = foreign_protocol(start)
+    if spoken is Foreign.TLS:
         return ProtocolError(f"{endpoint} speaks TLS; this client connects in plaintext: use its PLAINTEXT listener")
-    if start[:4] == b"HTTP":
+    if spoken is Foreign.HTTP_RESPONSE:
         return ProtocolError(f"{endpoint} speaks HTTP, not Kafka's protocol: use the client listener's port")
     return ProtocolError(f"{endpoint} announced a response of {size} bytes: it does not speak Kafka's protocol")
 
