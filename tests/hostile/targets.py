@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from strandline.client.versions import SUPPORTED
-from strandline.client.wire import fetch, produce
 from strandline.cluster.coordinator.groups import records as group_records
 from strandline.cluster.coordinator.groups.modern import records as modern_records
-from strandline.cluster.kafka import fetch_wire
 from strandline.cluster.kafka.apis import metadata as metadata_api
-from strandline.cluster.kafka.apis import produce as produce_api
 from strandline.cluster.kafka.table import APIS
 from strandline.controller import wire as controller_wire
 from strandline.controller.metadata import records as metadata_records
@@ -29,7 +26,7 @@ from strandline.log.records import Record, decode_records
 from strandline.log.scan import Damage, find_batch_after, scan_batches
 from strandline.log.validation import check_client_batches, check_replicated_batches
 from strandline.proto.errors import CorruptLogError, FatalError, KafkaError, ProtocolError
-from strandline.proto.kafka import schema
+from strandline.proto.kafka import fetch_request, fetch_response, produce, schema
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import skip_tags
 from strandline.proto.varint import read_uvarint
@@ -70,17 +67,17 @@ def _request(data: bytes) -> None:
 
 
 def _produce_request(data: bytes) -> None:
-    version, body = _pick(list(range(produce_api.FIRST, produce_api.LAST + 1)), data)
-    produce_api.read_request(memoryview(body), version)
+    version, body = _pick(list(range(produce.FIRST, produce.LAST + 1)), data)
+    produce.read_request(memoryview(body), version)
 
 
 def _fetch_request(data: bytes) -> None:
-    version, body = _pick(list(range(4, 18)), data)
-    fetch_wire.read_request(memoryview(body), version)
+    version, body = _pick(list(range(fetch_request.FIRST, fetch_request.LAST + 1)), data)
+    fetch_request.read_request(memoryview(body), version)
 
 
 def _metadata_request(data: bytes) -> None:
-    version, body = _pick(list(range(14)), data)
+    version, body = _pick(list(range(metadata_api.FIRST, metadata_api.LAST + 1)), data)
     metadata_api.read_request(memoryview(body), version)
 
 
@@ -96,12 +93,12 @@ def _response(data: bytes) -> None:
 
 def _produce_response(data: bytes) -> None:
     version, body = _pick(list(range(SUPPORTED[Api.PRODUCE].low, SUPPORTED[Api.PRODUCE].high + 1)), data)
-    produce.decode_produce(version, body)
+    produce.read_response(memoryview(body), version)
 
 
 def _fetch_response(data: bytes) -> None:
     version, body = _pick(list(range(SUPPORTED[Api.FETCH].low, SUPPORTED[Api.FETCH].high + 1)), data)
-    fetch.decode_fetch(version, memoryview(body))
+    fetch_response.read_response(memoryview(body), version)
 
 
 # ---------------------------------------------------------------- batches and records

@@ -24,9 +24,10 @@ from strandline.proto.ids import Endpoint
 from strandline.proto.kafka import schema
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.bounds import RESPONSE_BYTES_MAX
-from strandline.proto.kafka.fields import INT16, INT32
+from strandline.proto.kafka.fields import INT16, INT32, Piece
 from strandline.proto.kafka.frames import (
     LENGTH_BYTES,
+    OWN_CLIENT,
     RESPONSE_HEADER_BYTES_MIN,
     Foreign,
     foreign_protocol,
@@ -34,9 +35,6 @@ from strandline.proto.kafka.frames import (
     request_head,
     response_body,
 )
-
-SOFTWARE_NAME = "strandline-python"
-"""How brokers know this client (KIP-511); Strandline's tell it who had synced a batch."""
 
 _SCRATCH_BYTES = 64 << 10
 _FRAME_START_BYTES = 1 << 20
@@ -97,7 +95,12 @@ class Connection(asyncio.BufferedProtocol):
         return schema.response(api, version).decode(body)
 
     def send(
-        self, api: Api, version: int, pieces: Sequence[bytes | bytearray], timeout_ms: float, answered: bool = True
+        self,
+        api: Api,
+        version: int,
+        pieces: Sequence[Piece],
+        timeout_ms: float,
+        answered: bool = True,
     ) -> asyncio.Future[memoryview]:
         """Write one request; the future gives the body of its answer (at once empty when `answered` is false).
 
@@ -134,7 +137,7 @@ class Connection(asyncio.BufferedProtocol):
         """ApiVersions (KIP-35, KIP-511): a broker that does not know our version says in version 0 what it knows."""
         version = SUPPORTED[Api.API_VERSIONS].high
         while True:
-            values = {"client_software_name": SOFTWARE_NAME, "client_software_version": strandline.__version__}
+            values = {"client_software_name": OWN_CLIENT, "client_software_version": strandline.__version__}
             request = schema.request(Api.API_VERSIONS, version).encode(values)
             body = await self.send(Api.API_VERSIONS, version, [request], timeout_ms)
             if len(body) >= INT16.size and INT16.unpack_from(body)[0] == ErrorCode.UNSUPPORTED_VERSION:

@@ -25,18 +25,18 @@ from strandline.client.positions import Chunk, PartitionState
 from strandline.client.session import Session
 from strandline.client.tasks import Tasks
 from strandline.client.types import NodeInfo
-from strandline.client.wire.fetch import (
-    FetchedPartition,
-    FetchRequest,
-    FetchTopic,
-    FetchWanted,
-    decode_fetch,
-    encode_fetch,
-)
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
+from strandline.proto.kafka.fetch_request import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    FetchPartition,
+    FetchRequest,
+    write_request,
+)
+from strandline.proto.kafka.fetch_response import PartitionData, read_response
 
 _TELL_AGAIN_MS = 1_000.0
 """How long a poll waits for others' records before it raises an error that was raised before, and stays."""
@@ -199,26 +199,27 @@ class Fetcher:
             return self._connect(node, purpose)
         states.sort(key=lambda state: state.turn)
         config = self._config
-        topics: dict[str, list[FetchWanted]] = {}
+        wanted: list[FetchPartition] = []
         ids = {name: view.topic_id for name, view in self._metadata.topics.items()}
         for state in states:
-            state.topic_id = state.topic_id or ids[state.partition.topic]
+            topic, partition = state.partition
+            state.topic_id = state.topic_id or ids[topic]
             leader = self._metadata.leader_of(state.partition)
             epoch = -1 if leader is None else leader[1]
-            wanted = FetchWanted(state.partition.partition, state.fetch_offset, epoch, config.max_partition_fetch_bytes)
-            topics.setdefault(state.partition.topic, []).append(wanted)
-        all_named = all(ids.get(name) is not None for name in topics)
+            size = config.max_partition_fetch_bytes
+            wanted.append(FetchPartition(topic, ids.get(topic), partition, state.fetch_offset, size, epoch))
+        all_named = all(one.topic_id is not None for one in wanted)
         version = connection.version(Api.FETCH, None if all_named else 12)
         request = FetchRequest(
             max_wait_ms=most_wait_ms,
             min_bytes=config.fetch_min_bytes,
             max_bytes=min(room, len(states) * config.max_partition_fetch_bytes),
-            read_committed=self._read_committed,
+            partitions=wanted,
+            isolation_level=READ_COMMITTED if self._read_committed else READ_UNCOMMITTED,
             rack=config.client_rack,
-            topics=[FetchTopic(name, ids.get(name), wanted) for name, wanted in topics.items()],
         )
         timeout_ms = config.request_timeout_ms + request.max_wait_ms
-        answer = connection.send(Api.FETCH, version, [encode_fetch(version, request)], timeout_ms)
+        answer = connection.send(Api.FETCH, version, [write_request(version, request)], timeout_ms)
         for state in states:
             state.fetching = True
             state.sought = state.sought and purpose is SEEK
@@ -273,7 +274,7 @@ class Fetcher:
             return
         now = self._clock.monotonic_ms()
         try:
-            response = decode_fetch(version, answer.result())
+            response = read_response(answer.result(), version)
             if response.error is not ErrorCode.NONE:
                 raise KafkaError(response.error, f"broker {node} refused the fetch")
         except StrandlineError as error:
@@ -305,7 +306,7 @@ class Fetcher:
             if state.preferred_replica == node.node_id:
                 state.preferred_replica = -1
 
-    def _take(self, state: PartitionState, told: FetchedPartition, node: NodeInfo, now: float) -> None:
+    def _take(self, state: PartitionState, told: PartitionData, node: NodeInfo, now: float) -> None:
         code = told.error
         if code is ErrorCode.NONE:
             state.high_watermark = told.high_watermark
@@ -330,8 +331,8 @@ class Fetcher:
             self.last_error = error  # a follower that lags, or leads no more: the leader decides
         elif code.retriable:
             self.last_error = error
-            moved = told.current_leader is not None and self._metadata.apply_leader(
-                state.partition, *told.current_leader
+            moved = told.leader_id >= 0 and self._metadata.apply_leader(
+                state.partition, told.leader_id, told.leader_epoch
             )
             if not moved:
                 state.retry_at_ms = now + self._config.retry_backoff_ms
@@ -340,7 +341,7 @@ class Fetcher:
         else:
             state.error = error
 
-    def _chunk(self, state: PartitionState, told: FetchedPartition) -> Chunk:
+    def _chunk(self, state: PartitionState, told: PartitionData) -> Chunk:
         chunk = Chunk(told.records, told.aborted, self._read_committed, told.high_watermark)
         if not chunk.batches:
             raise KafkaError(

@@ -26,14 +26,6 @@ from strandline.client.session import Session
 from strandline.client.settings import ConsumerSettings
 from strandline.client.types import EARLIEST, LATEST, ConsumerRecord
 from strandline.client.unclosed import watch
-from strandline.client.wire.fetch import (
-    FetchedPartition,
-    FetchRequest,
-    FetchTopic,
-    FetchWanted,
-    decode_fetch,
-    encode_fetch,
-)
 from strandline.log.batch import BatchHeader, verify_crc
 from strandline.log.columns import RecordColumns
 from strandline.log.records import decode_columns
@@ -41,6 +33,14 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
+from strandline.proto.kafka.fetch_request import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    FetchPartition,
+    FetchRequest,
+    write_request,
+)
+from strandline.proto.kafka.fetch_response import PartitionData, read_response
 from strandline.proto.ports import Clock, Rng
 
 _SHORT_LOG_GRACE_MS = 45_000
@@ -93,7 +93,7 @@ class AsyncRangeReader:
         if not 0 <= start <= end:
             raise ConfigError("range", f"{start} to {end}", "0 <= start <= end")
         position = start
-        ahead: asyncio.Task[FetchedPartition] | None = None
+        ahead: asyncio.Task[PartitionData] | None = None
         try:
             while position < end:
                 told = await (ahead or self._fetch(partition, position, end))
@@ -114,7 +114,7 @@ class AsyncRangeReader:
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _batches(self, told: FetchedPartition, position: int, end: int) -> tuple[list[RawBatch], int]:
+    def _batches(self, told: PartitionData, position: int, end: int) -> tuple[list[RawBatch], int]:
         """What the reader gets to see of an answer, and the offset to go on from."""
         hidden = AbortedTransactions(told.aborted) if self._read_committed else None
         batches: list[RawBatch] = []
@@ -129,7 +129,7 @@ class AsyncRangeReader:
             batches.append(RawBatch(header.base_offset, header.next_offset, header.max_timestamp, data, header))
         return batches, position
 
-    async def _fetch(self, partition: TopicPartition, position: int, end: int) -> FetchedPartition:
+    async def _fetch(self, partition: TopicPartition, position: int, end: int) -> PartitionData:
         """One answer that holds at least one whole batch."""
         config = self._config
         timeout_ms = config.default_api_timeout_ms
@@ -167,7 +167,7 @@ class AsyncRangeReader:
             failures += 1
             await asyncio.sleep(min(self._session.backoff_ms(failures), left_ms) / 1000)
 
-    async def _fetch_once(self, partition: TopicPartition, position: int, timeout_ms: float) -> FetchedPartition:
+    async def _fetch_once(self, partition: TopicPartition, position: int, timeout_ms: float) -> PartitionData:
         config = self._config
         view = await self._metadata.wait_for_topic(partition.topic, timeout_ms)
         expected = self._expected.get(partition.topic)
@@ -178,27 +178,28 @@ class AsyncRangeReader:
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{partition} has no leader")
         node, epoch = leader
         connection = await self._session.network.to_node(node, DATA)
-        wanted = FetchWanted(partition.partition, position, epoch, config.max_partition_fetch_bytes)
+        size = config.max_partition_fetch_bytes
+        wanted = FetchPartition(partition.topic, view.topic_id, partition.partition, position, size, epoch)
         request = FetchRequest(
-            config.fetch_max_wait_ms,
-            1,
-            config.fetch_max_bytes,
-            self._read_committed,
-            config.client_rack,
-            [FetchTopic(partition.topic, view.topic_id, [wanted])],
+            max_wait_ms=config.fetch_max_wait_ms,
+            min_bytes=1,
+            max_bytes=config.fetch_max_bytes,
+            partitions=[wanted],
+            isolation_level=READ_COMMITTED if self._read_committed else READ_UNCOMMITTED,
+            rack=config.client_rack,
         )
         version = connection.version(Api.FETCH, None if view.topic_id is not None else 12)
         wait_ms = config.request_timeout_ms + config.fetch_max_wait_ms
-        body = await connection.send(Api.FETCH, version, [encode_fetch(version, request)], wait_ms)
-        response = decode_fetch(version, body)
+        body = await connection.send(Api.FETCH, version, [write_request(version, request)], wait_ms)
+        response = read_response(body, version)
         if response.error is not ErrorCode.NONE:
             raise KafkaError(response.error, f"broker {node} refused the fetch")
         if len(response.partitions) != 1:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"broker {node} answered for other partitions")
         told = response.partitions[0]
         if told.error not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
-            if told.current_leader is not None:
-                self._metadata.apply_leader(partition, *told.current_leader)
+            if told.leader_id >= 0:
+                self._metadata.apply_leader(partition, told.leader_id, told.leader_epoch)
             raise KafkaError(told.error, "", partition=str(partition), broker=node.node_id)
         return told
 

@@ -23,10 +23,10 @@ from strandline.client.metadata import TopicView
 from strandline.client.network import DATA
 from strandline.client.session import Session
 from strandline.client.types import NodeInfo
-from strandline.client.wire.produce import ProducedPartition, ProduceTopic, decode_produce, encode_produce
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError, StrandlineError
 from strandline.proto.kafka.apis import Api
+from strandline.proto.kafka.produce import PartitionResult, ProduceRequest, ProduceTopic, read_response, write_request
 
 Sent = list[tuple[PartitionQueue, ProducerBatch]]
 
@@ -155,13 +155,13 @@ class Sender:
         return sent
 
     def _send(self, node: NodeInfo, connection: Connection, sent: Sent) -> None:
-        topics: dict[str, list[tuple[int, bytes | bytearray]]] = {}
+        topics: dict[str, list[tuple[int, memoryview]]] = {}
         for queue, batch in sent:
             batch.attempts += 1
             queue.on_wire.append(batch)
             leader = self._metadata.leader_of(queue.partition)
             queue.wire_node, queue.wire_epoch = node.node_id, -1 if leader is None else leader[1]
-            topics.setdefault(queue.partition.topic, []).append((queue.partition.partition, batch.encode()))
+            topics.setdefault(queue.partition.topic, []).append((queue.partition.partition, memoryview(batch.encode())))
         self._metadata.want(topics)
         ids = {name: view.topic_id for name in topics if (view := self._metadata.topics.get(name)) is not None}
         all_named = all(ids.get(name) is not None for name in topics)
@@ -170,12 +170,9 @@ class Sender:
         except KafkaError as error:
             self._undo(sent, error)
             return
-        body = encode_produce(
-            version,
-            self._acks,
-            self._config.request_timeout_ms,
-            [ProduceTopic(name, ids.get(name), batches) for name, batches in topics.items()],
-        )
+        wanted = [ProduceTopic(name, ids.get(name), batches) for name, batches in topics.items()]
+        request = ProduceRequest(self._acks, self._config.request_timeout_ms, None, wanted)
+        body = write_request(version, request)
         answer = connection.send(Api.PRODUCE, version, body, self._config.request_timeout_ms, self._acks != 0)
         if self._acks == 0:
             self._finish_unanswered(sent, answer)
@@ -262,10 +259,11 @@ class Sender:
         for queue, batch in sent:
             queue.on_wire.remove(batch)
         error = Disconnected("the producer was closed") if answer.cancelled() else answer.exception()
-        told: dict[tuple[str | UUID, int], ProducedPartition] = {}
+        told: dict[tuple[str | UUID, int], PartitionResult] = {}
         if error is None:
             try:
-                told = {(item.topic, item.partition): item for item in decode_produce(version, answer.result())}
+                topics = read_response(answer.result(), version)
+                told = {(topic, result.index): result for topic, results in topics for result in results}
             except ProtocolError as broken:
                 error = broken
         now = self._clock.monotonic_ms()
@@ -286,8 +284,8 @@ class Sender:
         self._wake()
 
     def _find(
-        self, told: dict[tuple[str | UUID, int], ProducedPartition], queue: PartitionQueue
-    ) -> ProducedPartition | None:
+        self, told: dict[tuple[str | UUID, int], PartitionResult], queue: PartitionQueue
+    ) -> PartitionResult | None:
         name, number = queue.partition
         found = told.get((name, number))
         if found is None:
@@ -297,7 +295,7 @@ class Sender:
         return found
 
     def _settle(
-        self, queue: PartitionQueue, batch: ProducerBatch, told: ProducedPartition | None, node: NodeInfo, now: float
+        self, queue: PartitionQueue, batch: ProducerBatch, told: PartitionResult | None, node: NodeInfo, now: float
     ) -> bool:
         """Judge one partition's answer; true when the batch is to be sent again."""
         if told is None:
@@ -305,12 +303,12 @@ class Sender:
             return self._retry_or_fail(queue, batch, lost, now)
         code = told.error
         if code is ErrorCode.NONE or code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-            replicas = told.replicas
+            replicas = told.synced_replicas
             if replicas is None and self._acks == 1:
                 replicas = (node.node_id,)
             self._finish(queue, batch, told.base_offset if code is ErrorCode.NONE else -1, told, replicas)
             return False
-        error = KafkaError(code, told.message or "", partition=str(queue.partition), broker=node.node_id)
+        error = KafkaError(code, told.message, partition=str(queue.partition), broker=node.node_id)
         if batch.done:
             return False
         if code is ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1:
@@ -321,7 +319,7 @@ class Sender:
         if not code.retriable:
             self._fail(queue, batch, error)
             return False
-        moved = told.current_leader is not None and self._metadata.apply_leader(queue.partition, *told.current_leader)
+        moved = told.leader_id >= 0 and self._metadata.apply_leader(queue.partition, told.leader_id, told.leader_epoch)
         if code is ErrorCode.REQUEST_TIMED_OUT:
             self._metadata.suspect(node.node_id)
             self._metadata.request_update()
@@ -334,7 +332,7 @@ class Sender:
         queue: PartitionQueue,
         batch: ProducerBatch,
         base_offset: int,
-        told: ProducedPartition,
+        told: PartitionResult,
         replicas: tuple[int, ...] | None,
     ) -> None:
         if self._sequencer is not None:

@@ -44,6 +44,8 @@ def uvarint(value: int) -> bytes:
     """`value` alone."""
     if value < 0x80:
         return value.to_bytes(1, "big")
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     out = bytearray()
     write_uvarint(out, value)
     return bytes(out)

@@ -15,15 +15,15 @@ from test_kafka_produce import batch, lonely_topic
 
 from strandline.client import Admin, NewTopic, Producer
 from strandline.cluster.dev import DevCluster
-from strandline.cluster.kafka import fetch_wire
 from strandline.cluster.kafka.api import ServedApi
 from strandline.cluster.kafka.apis import fetch as fetch_api
 from strandline.log.batch import iter_batches
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import Endpoint, TopicPartition
+from strandline.proto.kafka import fetch_request
 from strandline.replica.states import AppendOutcome
 
-VERSIONS = range(fetch_wire.FIRST, fetch_wire.LAST + 1)
+VERSIONS = range(fetch_request.FIRST, fetch_request.LAST + 1)
 
 
 def append(node: KafkaNode, topic: str, partition: int, *batches: bytes) -> None:
@@ -95,7 +95,7 @@ def test_every_version_reads(tmp_path: Path) -> None:
             await committed(node, "t", 0, 3)
             async with connect(node.listener.endpoint) as client:
                 for version in VERSIONS:
-                    topic = topic_id if version >= fetch_wire.TOPIC_ID_SINCE else "t"
+                    topic = topic_id if version >= fetch_request.TOPIC_ID_SINCE else "t"
                     full, empty = await fetched(client, version, topic, {0: 0, 1: 0})
                     assert (full.error_code, full.high_watermark, full.last_stable_offset) == (0, 3, 3)
                     assert sizes(full.records) == [(0, 2), (2, 1)]
@@ -347,7 +347,7 @@ def test_an_incremental_session(tmp_path: Path, version: int) -> None:
     async def main() -> None:
         async with kafka_node(tmp_path) as node:
             topic_id = node.create_topic("t", 3)
-            topic = topic_id if version >= fetch_wire.TOPIC_ID_SINCE else "t"
+            topic = topic_id if version >= fetch_request.TOPIC_ID_SINCE else "t"
 
             async def ask(session_id: int, epoch: int, partitions: Any, **options: Any) -> Any:
                 sent = fetch(client, version, topic, partitions, session_id=session_id, session_epoch=epoch, **options)
@@ -459,4 +459,4 @@ def test_a_mistake_of_ours_in_a_parked_fetch_is_answered(tmp_path: Path, monkeyp
 def test_the_api_is_what_the_wire_module_reads() -> None:
     """One place says which versions there are."""
     assert isinstance(fetch_api.API, ServedApi)
-    assert (fetch_api.API.first, fetch_api.API.last) == (fetch_wire.FIRST, fetch_wire.LAST)
+    assert (fetch_api.API.first, fetch_api.API.last) == (fetch_request.FIRST, fetch_request.LAST)

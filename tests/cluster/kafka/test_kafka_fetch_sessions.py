@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from strandline.cluster.kafka.fetch_sessions import EVICTION_MS_MIN, FINAL_EPOCH, FetchSessions, PartitionKey
-from strandline.cluster.service.fetch import FetchedPartition, FetchPartition
+from strandline.cluster.kafka.fetch_sessions import EVICTION_MS_MIN, FetchSessions
+from strandline.cluster.service.fetch import FetchedPartition
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.kafka.fetch_request import FINAL_EPOCH, FetchPartition, PartitionKey
 
 
 class HandClock:

@@ -14,7 +14,6 @@ from kafka_node import KafkaNode, kafka_node, until
 from kafka_wire import KafkaClient, connect
 from structlog.testing import capture_logs
 
-from strandline.cluster.kafka.apis import produce as produce_api
 from strandline.controller import api
 from strandline.controller.machine import topics
 from strandline.log.batch import HEADER_SIZE, assemble_batch, build_batch
@@ -22,8 +21,9 @@ from strandline.log.compression import Codec
 from strandline.log.records import Record
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import Endpoint, NodeId, TopicPartition
+from strandline.proto.kafka import produce as wire
 
-VERSIONS = range(produce_api.FIRST, produce_api.LAST + 1)
+VERSIONS = range(wire.FIRST, wire.LAST + 1)
 
 
 def batch(*values: bytes, codec: Codec = Codec.NONE, **producer: int) -> bytes:
@@ -73,13 +73,13 @@ def test_every_version_appends(tmp_path: Path) -> None:
             async with connect(node.listener.endpoint) as client:
                 for number, version in enumerate(VERSIONS):
                     for acks in (1, -1):
-                        topic = topic_id if version >= produce_api.TOPIC_ID_SINCE else "t"
+                        topic = topic_id if version >= wire.TOPIC_ID_SINCE else "t"
                         result = await produced(client, version, topic, {0: batch(b"x")}, acks=acks)
                         assert result.error_code == 0
                         assert result.base_offset == 2 * number + (acks == -1)
-                        if version >= produce_api.LOG_START_SINCE:
+                        if version >= wire.LOG_START_SINCE:
                             assert result.log_start_offset == 0
-                        if version >= produce_api.MESSAGE_SINCE:
+                        if version >= wire.MESSAGE_SINCE:
                             assert (result.record_errors, result.error_message) == ((), None)
 
     asyncio.run(main())

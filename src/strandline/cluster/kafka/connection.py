@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
-from strandline.cluster.kafka.exchange import Exchange, Part
+from strandline.cluster.kafka.exchange import Exchange
 from strandline.cluster.kafka.receive import ReceiveBuffer
 from strandline.cluster.service.context import Peer, RequestContext
 from strandline.cluster.service.memory import Account
 from strandline.proto.errors import ProtocolError
-from strandline.proto.kafka.fields import INT32, Unencodable
+from strandline.proto.kafka.fields import INT32, Piece, Unencodable
 from strandline.proto.kafka.frames import (
     LENGTH_BYTES,
     REQUEST_HEADER_BYTES_MIN,
@@ -317,7 +317,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _flush(self) -> None:
         """Send the answers that are next in order."""
         exchanges = self._exchanges
-        parts: list[Part] = []
+        parts: list[Piece] = []
         size = 0
         while exchanges and exchanges[0].ready:
             exchange = exchanges.popleft()
@@ -335,8 +335,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._reason and self._transport is not None:
             self._transport.close()
 
-    def _write(self, transport: asyncio.Transport, parts: list[Part]) -> None:
-        small: list[Part] = []
+    def _write(self, transport: asyncio.Transport, parts: list[Piece]) -> None:
+        small: list[Piece] = []
         for part in parts:
             if len(part) <= JOIN_BYTES_MAX:
                 small.append(part)

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 import structlog
 
 from strandline.cluster.service.context import RequestContext
+from strandline.proto.kafka.fields import Piece
 from strandline.proto.kafka.frames import response_head
 
 if TYPE_CHECKING:
     from strandline.cluster.kafka.connection import KafkaConnection
 
 log = structlog.get_logger("strandline.kafka")
-
-Part = bytes | bytearray | memoryview
 
 
 class Exchange:
@@ -34,12 +33,12 @@ class Exchange:
         self.connection = connection
         self.context = context
         self.flexible_header = flexible_header
-        self.parts: list[Part] = []
+        self.parts: list[Piece] = []
         self.size = 0
         self.ready = False
         self.when_gone: Callable[[], None] | None = None
 
-    def respond(self, body: Sequence[Part]) -> None:
+    def respond(self, body: Sequence[Piece]) -> None:
         """Answer with the message in `body`, in pieces that are sent as they are; length and header are added."""
         size = sum(map(len, body))
         head = response_head(self.context.correlation_id, size, self.flexible_header)

@@ -8,27 +8,22 @@ fetch is served in full, without a session.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
-from uuid import UUID
 
-from strandline.cluster.service.fetch import FetchedPartition, FetchPartition
+from strandline.cluster.service.fetch import FetchedPartition
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.kafka.fetch_request import FINAL_EPOCH, FetchPartition, PartitionKey
 from strandline.proto.ports import Clock
 
-NO_SESSION = 0
 INITIAL_EPOCH = 0
-FINAL_EPOCH = -1
 EPOCH_MAX = 2**31 - 1
 EVICTION_MS_MIN = 120_000
 """A session younger than this in its last use is never evicted (Kafka's MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS)."""
 
-PartitionKey = tuple[str | UUID, int]
-"""(topic's name or id, partition)."""
-
 
 def key_of(wanted: FetchPartition) -> PartitionKey:
-    return (wanted.topic_id if wanted.topic_id is not None else wanted.name or "", wanted.partition)
+    return wanted.topic, wanted.partition
 
 
 class _Told:
@@ -104,7 +99,7 @@ class Opened(NamedTuple):
     error: ErrorCode
     session: FetchSession | None
     incremental: bool
-    wanted: list[FetchPartition]
+    wanted: Sequence[FetchPartition]
 
 
 class FetchSessions:
@@ -135,8 +130,8 @@ class FetchSessions:
         session_id: int,
         epoch: int,
         by_id: bool,
-        wanted: list[FetchPartition],
-        forgotten: list[PartitionKey],
+        wanted: Sequence[FetchPartition],
+        forgotten: Sequence[PartitionKey],
     ) -> Opened:
         """What a request with this session id and epoch asks for (Kafka's `FetchManager.newContext`)."""
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
@@ -166,7 +161,7 @@ class FetchSessions:
         for session_id in [key for key, session in self._sessions.items() if session.owner is owner]:
             del self._sessions[session_id]
 
-    def _create(self, owner: object, by_id: bool, wanted: list[FetchPartition]) -> FetchSession | None:
+    def _create(self, owner: object, by_id: bool, wanted: Sequence[FetchPartition]) -> FetchSession | None:
         now_ms = self._clock.monotonic_ms()
         if len(self._sessions) >= self._slots and not self._evict_one(now_ms):
             return None

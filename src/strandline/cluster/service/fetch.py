@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import structlog
 
@@ -20,7 +20,9 @@ from strandline.cluster.service.memory import Account
 from strandline.cluster.service.topics import find_topic
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
-from strandline.proto.ids import TopicId, TopicPartition
+from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.fetch_request import FetchPartition, FetchRequest
+from strandline.proto.kafka.fetch_response import PartitionData
 from strandline.proto.tasks import spawn
 from strandline.replica.states import ReadOutcome
 
@@ -35,73 +37,16 @@ DEBUGGING_CONSUMER = -2
 POINTS_TO_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
-class FetchPartition(NamedTuple):
-    """One partition to read; the topic is named by `name` or by `topic_id`.
+class FetchedPartition(PartitionData):
+    """What one partition gave, and how far it was read."""
 
-    `last_fetched_epoch` is the leader epoch of the record before `fetch_offset` (-1: unknown): where it diverges from
-    the leader's log, the answer says so and holds no records (KIP-595).
-    """
-
-    name: str | None
-    topic_id: TopicId | None
-    partition: int
-    fetch_offset: int
-    max_bytes: int
-    current_leader_epoch: int = -1
-    last_fetched_epoch: int = -1
-
-
-class FetchRequest(NamedTuple):
-    """`replica_id` is -1 for consumers, -2 for those that read a replica on its own broker, whoever leads; brokers of
-    this cluster replicate by streams of their own, never by this.
-
-    `max_bytes` and each partition's own are exceeded only by the first batch of the answer, so that a consumer always
-    makes progress (KIP-74). `rack` is where the consumer says it is, "" nowhere; None is a consumer of before KIP-392,
-    who reads from leaders alone.
-    """
-
-    replica_id: int
-    max_wait_ms: int
-    min_bytes: int
-    max_bytes: int
-    partitions: list[FetchPartition]
-    rack: str | None = None
-
-
-class FetchedPartition:
-    """What one partition gave: consecutive runs of whole batches, as read; -1 for offsets that are not known."""
-
-    __slots__ = (
-        "chunks",
-        "diverging",
-        "error",
-        "high_watermark",
-        "last_stable_offset",
-        "leader_epoch",
-        "leader_id",
-        "log_start_offset",
-        "next_offset",
-        "preferred_replica",
-        "size",
-        "tp",
-        "wanted",
-    )
+    __slots__ = ("next_offset", "tp", "wanted")
 
     def __init__(self, wanted: FetchPartition) -> None:
+        super().__init__(wanted.topic, wanted.partition)
         self.wanted = wanted
         self.tp: TopicPartition | None = None
-        self.error = ErrorCode.NONE
-        self.high_watermark = -1
-        self.last_stable_offset = -1
-        self.log_start_offset = -1
-        self.chunks: list[bytes] = []
-        self.size = 0
         self.next_offset = wanted.fetch_offset
-        self.diverging: tuple[int, int] | None = None
-        self.leader_id = -1
-        self.leader_epoch = -1
-        self.preferred_replica = -1
-        """Where the consumer shall read instead; there is nothing in this answer then."""
 
     def fail(self, error: ErrorCode) -> None:
         self.error = error

@@ -17,7 +17,8 @@ from strandline.cluster.service.topics import INTERNAL_TOPICS, create_command, f
 from strandline.log.batch import verify_crc
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
-from strandline.proto.ids import NodeId, TopicId, TopicPartition
+from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.produce import PartitionResult, ProduceRequest, ProduceTopic
 from strandline.replica.partition import PendingAppend
 from strandline.replica.states import AppendOutcome
 
@@ -33,57 +34,9 @@ ZSTD = 4
 ZSTD_VERSION_MIN = 7
 """KIP-110: an older producer cannot mean zstd."""
 
-NO_TIME = -1
-
 HOLD_MS_MAX = 250.0
 """Compressed batches are unpacked and looked at in the event loop, and a kilobyte may unpack to 32 MiB: once a request
 has held the loop for so long, its further compressed batches are left to be sent again."""
-
-
-class ProduceTopic(NamedTuple):
-    """Batches for one topic, which is named by `name` or, from version 13 on, by `topic_id`."""
-
-    name: str | None
-    topic_id: TopicId | None
-    partitions: list[tuple[int, memoryview | None]]
-
-
-class ProduceRequest(NamedTuple):
-    """`acks` is -1 (all), 0 or 1, and other values are refused; `timeout_ms` bounds the wait for acks=all;
-    `transactional_id` is None, for transactions are not served.
-    """
-
-    acks: int
-    timeout_ms: int
-    transactional_id: str | None
-    topics: list[ProduceTopic]
-
-
-class PartitionResult:
-    """How the append to one partition ended. `base_offset` is -1 after an error."""
-
-    __slots__ = (
-        "base_offset",
-        "error",
-        "index",
-        "leader_epoch",
-        "leader_id",
-        "log_append_time_ms",
-        "log_start_offset",
-        "message",
-        "synced_replicas",
-    )
-
-    def __init__(self, index: int, error: ErrorCode = ErrorCode.NONE, message: str = "") -> None:
-        self.index = index
-        self.error = error
-        self.message = message
-        self.base_offset = -1
-        self.log_append_time_ms = NO_TIME
-        self.log_start_offset = -1
-        self.synced_replicas: tuple[NodeId, ...] = ()
-        self.leader_id = -1
-        self.leader_epoch = -1
 
 
 class ProduceResult(NamedTuple):

@@ -17,6 +17,10 @@ from strandline.proto.kafka.bounds import Elements, check_count, check_size, che
 from strandline.proto.varint import read_uvarint, uvarint
 
 Buffer = bytes | memoryview
+"""What is read."""
+
+Piece = bytes | bytearray | memoryview
+"""A part of what is sent, as it is."""
 
 INT8: Final = struct.Struct(">b")
 INT16: Final = struct.Struct(">h")
@@ -164,7 +168,11 @@ def read_count(
     buffer: Buffer, position: int, element_bytes_min: int, flexible: bool, elements: Elements | None = None
 ) -> tuple[int, int]:
     """The count of an array, held against the bytes that are left and what the message may still hold; -1: null."""
-    count, position = read_length(buffer, position, None if flexible else INT32)
+    if flexible:
+        count, position = read_uvarint(buffer, position)
+        count -= 1
+    else:
+        count, position = read_length(buffer, position, INT32)
     check_count(count, element_bytes_min, len(buffer) - position)
     if elements is not None:
         elements.take(count)

@@ -14,6 +14,9 @@ from strandline.proto.errors import ProtocolError
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import INT32, NO_TAGS, nullable_string, read_fixed, read_string, skip_tags
 
+OWN_CLIENT = "strandline-python"
+"""How brokers know this project's client (KIP-511); Strandline's tell it who had synced a batch."""
+
 LENGTH_BYTES = 4
 REQUEST_HEADER_BYTES_MIN = 8
 """API key, version and correlation id."""

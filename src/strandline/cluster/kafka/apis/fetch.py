@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from strandline.cluster.kafka.api import ServedApi
 from strandline.cluster.kafka.exchange import Exchange
-from strandline.cluster.kafka.fetch_sessions import NO_SESSION, Opened
-from strandline.cluster.kafka.fetch_wire import (
-    FIRST,
-    LAST,
-    LEADER_SINCE,
-    SESSION_SINCE,
-    TOPIC_ID_SINCE,
-    FetchMessage,
-    read_request,
-    write_response,
-)
+from strandline.cluster.kafka.fetch_sessions import Opened
 from strandline.cluster.kafka.node_endpoints import node_endpoints
 from strandline.cluster.service.broker_service import BrokerService
-from strandline.cluster.service.fetch import FetchedPartition, FetchRequest
+from strandline.cluster.service.fetch import FetchedPartition
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.kafka.apis import Api
+from strandline.proto.kafka.fetch_request import (
+    FIRST,
+    LAST,
+    NO_SESSION,
+    SESSION_SINCE,
+    TOPIC_ID_SINCE,
+    FetchRequest,
+    read_request,
+)
+from strandline.proto.kafka.fetch_response import LEADER_SINCE, write_response
 from strandline.proto.kafka.fields import NO_TAGS
 
 SESSION_ERRORS = (
@@ -30,13 +30,13 @@ SESSION_ERRORS = (
 """Told of the whole answer, not of a partition."""
 
 
-def _open(exchange: Exchange, message: FetchMessage) -> Opened:
+def _open(exchange: Exchange, message: FetchRequest) -> Opened:
     return exchange.connection.listener.fetch_sessions.open(
         exchange.connection,
         session_id=message.session_id,
         epoch=message.session_epoch,
         by_id=exchange.context.version >= TOPIC_ID_SINCE,
-        wanted=message.wanted,
+        wanted=message.partitions,
         forgotten=message.forgotten,
     )
 
@@ -65,8 +65,7 @@ def _handle(exchange: Exchange, body: memoryview, service: BrokerService) -> Non
             )
         )
 
-    limits = (message.max_wait_ms, message.min_bytes, message.max_bytes)
-    request = FetchRequest(message.replica_id, *limits, opened.wanted, message.rack)
+    request = message._replace(partitions=opened.wanted)
     fetch = service.fetch(context, request, lambda results: exchange.attempt(lambda: done(results)))
     if not exchange.ready:
         exchange.when_gone = fetch.cancel

@@ -10,32 +10,26 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kafka_case import NAMED, versions
-from kio.serial import entity_writer
 from kio.serial._serialize import get_field_writer
-from tests.proto.kafka.samples import instances, kind_of
 
-from strandline.cluster.kafka import fetch_wire
-from strandline.cluster.kafka.apis import metadata, produce
+from strandline.cluster.kafka.apis import metadata
+from strandline.cluster.kafka.table import APIS
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import ZERO_UUID
+from strandline.proto.kafka import fetch_request, produce
+from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import tagged_field
 from strandline.proto.varint import uvarint
+from tests.proto.kafka.samples import instances, kind_of, written_by_kio
 
-READERS: dict[str, Any] = {
-    "Produce": produce.read_request,
-    "Fetch": fetch_wire.read_request,
-    "Metadata": metadata.read_request,
+READERS: dict[Api, Any] = {
+    Api.PRODUCE: produce.read_request,
+    Api.FETCH: fetch_request.read_request,
+    Api.METADATA: metadata.read_request,
 }
-CASES = [(name, version) for name in READERS for version in versions(name)]
+CASES = [(api, version) for api in READERS for version in range(APIS[api].first, APIS[api].last + 1)]
 UNKNOWN_TAG = 9_999
 MILLISECOND = timedelta(milliseconds=1)
-
-
-def plain(message: Any) -> bytes:
-    out = io.BytesIO()
-    entity_writer(type(message))(out, message)
-    return out.getvalue()
 
 
 def with_unknown_tags(entity: Any) -> bytes:
@@ -59,9 +53,9 @@ def with_unknown_tags(entity: Any) -> bytes:
     return out.getvalue() + uvarint(len(known) + 1) + b"".join(known) + unknown
 
 
-def expected(name: str, version: int, message: Any) -> Any:
+def expected(api: Api, version: int, message: Any) -> Any:
     """What the reader should make of it."""
-    if name == "Produce":
+    if api is Api.PRODUCE:
         return (
             message.acks,
             message.timeout // MILLISECOND,
@@ -75,7 +69,7 @@ def expected(name: str, version: int, message: Any) -> Any:
                 for topic in message.topic_data
             ],
         )
-    if name == "Metadata":
+    if api is Api.METADATA:
         everything = message.topics is None or (version == 0 and not message.topics)
         return (
             None if everything else [None if getattr(one, "topic_id", None) else one.name for one in message.topics],
@@ -83,10 +77,10 @@ def expected(name: str, version: int, message: Any) -> Any:
             getattr(message, "include_cluster_authorized_operations", False),
             getattr(message, "include_topic_authorized_operations", False),
         )
-    replica = message.replica_id if version < fetch_wire.REPLICA_STATE_SINCE else message.replica_state.replica_id
+    replica = message.replica_id if version < fetch_request.REPLICA_STATE_SINCE else message.replica_state.replica_id
 
     def topic_of(topic: Any) -> Any:
-        return (topic.topic_id or ZERO_UUID) if version >= fetch_wire.TOPIC_ID_SINCE else topic.topic
+        return (topic.topic_id or ZERO_UUID) if version >= fetch_request.TOPIC_ID_SINCE else topic.topic
 
     return (
         (replica, message.max_wait // MILLISECOND, message.min_bytes, message.max_bytes),
@@ -107,9 +101,9 @@ def expected(name: str, version: int, message: Any) -> Any:
     )
 
 
-def seen(name: str, read: Any) -> Any:
+def seen(api: Api, read: Any) -> Any:
     """What the reader made, in the same shape."""
-    if name == "Produce":
+    if api is Api.PRODUCE:
         return (
             read.acks,
             read.timeout_ms,
@@ -119,7 +113,7 @@ def seen(name: str, read: Any) -> Any:
                 for topic in read.topics
             ],
         )
-    if name == "Metadata":
+    if api is Api.METADATA:
         topics = None if read.topics is None else [one.name for one in read.topics]
         return topics, read.may_create, read.cluster_operations, read.topic_operations
     return (
@@ -134,54 +128,54 @@ def seen(name: str, read: Any) -> Any:
                 one.current_leader_epoch,
                 one.last_fetched_epoch,
             )
-            for one in read.wanted
+            for one in read.partitions
         ],
         read.forgotten,
     )
 
 
-@pytest.mark.parametrize(("name", "version"), CASES)
-def test_what_is_read_is_what_was_written(name: str, version: int) -> None:
+@pytest.mark.parametrize(("api", "version"), CASES)
+def test_what_is_read_is_what_was_written(api: Api, version: int) -> None:
     """Every field that counts, of every version; unknown tagged fields change nothing (KIP-482)."""
-    kind = kind_of(NAMED[name].api, version)
+    kind = kind_of(api, version)
 
     @settings(max_examples=15, deadline=None)
     @given(instances(kind))
     def check(message: Any) -> None:
-        read = READERS[name](memoryview(plain(message)), version)
-        assert seen(name, read) == expected(name, version, message)
+        read = READERS[api](memoryview(written_by_kio(message)), version)
+        assert seen(api, read) == expected(api, version, message)
         if kind.__flexible__:
-            newer = READERS[name](memoryview(with_unknown_tags(message)), version)
-            assert seen(name, newer) == seen(name, read)
+            newer = READERS[api](memoryview(with_unknown_tags(message)), version)
+            assert seen(api, newer) == seen(api, read)
 
     check()
 
 
-@pytest.mark.parametrize(("name", "version"), CASES)
-def test_a_message_that_is_cut_is_refused(name: str, version: int) -> None:
+@pytest.mark.parametrize(("api", "version"), CASES)
+def test_a_message_that_is_cut_is_refused(api: Api, version: int) -> None:
     """At whatever byte it ends too early: ProtocolError (or, as it happens, another whole message)."""
-    kind = kind_of(NAMED[name].api, version)
+    kind = kind_of(api, version)
 
     @settings(max_examples=8, deadline=None)
     @given(instances(kind), st.data())
     def check(message: Any, data: st.DataObject) -> None:
-        raw = plain(message)
+        raw = written_by_kio(message)
         cut = data.draw(st.integers(0, len(raw) - 1))
         with pytest.raises(ProtocolError):
-            READERS[name](memoryview(raw[:cut]), version)
+            READERS[api](memoryview(raw[:cut]), version)
 
     check()
 
 
-@pytest.mark.parametrize(("name", "version"), [case for case in CASES if case[0] != "Metadata"])
-def test_bytes_after_the_message_are_refused(name: str, version: int) -> None:
+@pytest.mark.parametrize(("api", "version"), [case for case in CASES if case[0] is not Api.METADATA])
+def test_bytes_after_the_message_are_refused(api: Api, version: int) -> None:
     """Metadata excepted: librdkafka sends some, and Kafka never looks."""
-    kind = kind_of(NAMED[name].api, version)
+    kind = kind_of(api, version)
 
     @settings(max_examples=3, deadline=None)
     @given(instances(kind))
     def check(message: Any) -> None:
         with pytest.raises(ProtocolError, match="3 bytes after"):
-            READERS[name](memoryview(plain(message) + b"abc"), version)
+            READERS[api](memoryview(written_by_kio(message) + b"abc"), version)
 
     check()

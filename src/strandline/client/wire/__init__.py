@@ -1,1 +1,0 @@
-"""Kafka's wire protocol, the client's half: frames, versions, connections."""
