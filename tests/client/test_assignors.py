@@ -13,15 +13,15 @@ from kio.schema.consumer_protocol_subscription.v3.data import ConsumerProtocolSu
 from kio.serial import entity_reader
 
 from strandline.client.groups.assignors import ASSIGNORS, Member, Shares, share_out
-from strandline.client.groups.protocol import (
+from strandline.proto.errors import ProtocolError
+from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.consumer_protocol import (
     Subscription,
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
 )
-from strandline.proto.errors import ProtocolError
-from strandline.proto.ids import TopicPartition
 
 NAMES = tuple(ASSIGNORS)
 STICKY = ("sticky", "cooperative-sticky")

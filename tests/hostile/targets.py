@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from strandline.client.versions import SUPPORTED
-from strandline.cluster.coordinator.groups import records as group_records
-from strandline.cluster.coordinator.groups.modern import records as modern_records
 from strandline.cluster.kafka.apis import metadata as metadata_api
 from strandline.cluster.kafka.table import APIS
 from strandline.controller import wire as controller_wire
@@ -26,7 +24,8 @@ from strandline.log.records import Record, decode_records
 from strandline.log.scan import Damage, find_batch_after, scan_batches
 from strandline.log.validation import check_client_batches, check_replicated_batches
 from strandline.proto.errors import CorruptLogError, FatalError, KafkaError, ProtocolError
-from strandline.proto.kafka import fetch_request, fetch_response, produce, schema
+from strandline.proto.kafka import consumer_group_records as modern_records
+from strandline.proto.kafka import fetch_request, fetch_response, group_records, produce, schema
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import skip_tags
 from strandline.proto.varint import read_uvarint

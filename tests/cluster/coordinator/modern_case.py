@@ -12,9 +12,9 @@ from strandline.cluster.coordinator.groups.modern.commands import (
     ConsumerHeartbeat,
     DescribeConsumerGroup,
 )
-from strandline.cluster.coordinator.groups.modern.records import Assignment
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.kafka.consumer_group_records import Assignment
 
 
 class ModernMember:

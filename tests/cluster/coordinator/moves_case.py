@@ -8,13 +8,6 @@ from typing import Any
 from modern_case import ModernMember
 from shard_case import Driver
 
-from strandline.client.groups.protocol import (
-    Subscription,
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-    encode_subscription,
-)
 from strandline.cluster.coordinator.groups.commands import (
     CommitOffsets,
     Heartbeat,
@@ -29,6 +22,13 @@ from strandline.cluster.coordinator.groups.commands import (
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.consumer_protocol import (
+    Subscription,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
 
 LOST = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
 

@@ -24,11 +24,12 @@ from strandline.cluster.coordinator.groups.config import GroupConfig
 from strandline.cluster.coordinator.groups.counters import GroupCounters
 from strandline.cluster.coordinator.groups.group import Group
 from strandline.cluster.coordinator.groups.shard import GroupShard
-from strandline.cluster.coordinator.machine import COMMITTED, Effects, Now, Record, Write, WriteOutcome
+from strandline.cluster.coordinator.machine import COMMITTED, Effects, Now, Write, WriteOutcome
 from strandline.controller.metadata.image import MetadataImage, PartitionInfo, TopicInfo
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, LeaderEpoch, PartitionEpoch, TopicId
+from strandline.proto.kafka.keyed_record import Record
 
 RANGE = ("range", b"\x00\x00\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff")
 """An assignor, and a subscription to topic t."""

@@ -23,8 +23,9 @@ from strandline.cluster.coordinator.groups.commands import (
     SyncGroup,
 )
 from strandline.cluster.coordinator.groups.group import GroupState
-from strandline.cluster.coordinator.machine import COMMITTED, Record, WriteOutcome
+from strandline.cluster.coordinator.machine import COMMITTED, WriteOutcome
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.kafka.keyed_record import Record
 
 KINDS = (
     *("join", "rejoin", "static", "sync", "beat", "leave", "commit", "outside", "delete", "forget", "look"),

@@ -17,10 +17,10 @@ from strandline.cluster.coordinator.groups.commands import (
     ListGroups,
     OffsetToCommit,
 )
-from strandline.cluster.coordinator.groups.records import offset_record, read_key
 from strandline.cluster.coordinator.machine import WriteOutcome
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.kafka.group_records import offset_record, read_key
 
 WEEK_MS = 7 * 24 * 3600 * 1000
 T0 = ("t", 0)

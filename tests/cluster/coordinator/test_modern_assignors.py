@@ -15,7 +15,7 @@ from strandline.cluster.coordinator.groups.modern.assignors import (
     assign_uniform,
 )
 from strandline.cluster.coordinator.groups.modern.reconcile import pairs
-from strandline.cluster.coordinator.groups.modern.records import Assignment, TopicShape
+from strandline.proto.kafka.consumer_group_records import Assignment, TopicShape
 
 NAMES = ("a", "b", "c", "d")
 

@@ -14,9 +14,10 @@ from strandline.cluster.coordinator.groups.commands import LeaveGroup, Leaver
 from strandline.cluster.coordinator.groups.modern.commands import ConsumerAnswer, TopicsChanged
 from strandline.cluster.coordinator.groups.modern.group import AWAY, ModernGroup
 from strandline.cluster.coordinator.groups.modern.reconcile import pairs
-from strandline.cluster.coordinator.machine import COMMITTED, Record, WriteOutcome
+from strandline.cluster.coordinator.machine import COMMITTED, WriteOutcome
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.kafka.keyed_record import Record
 
 KINDS = (
     *("beat", "beat", "beat", "lost", "join", "leave", "away", "fence", "subscribe", "grow", "hold", "stubborn"),

@@ -9,19 +9,19 @@ from modern_case import ModernMember, described
 from moves_case import ClassicClient, check, classic_group, error_of, mixed, shares, turn, use
 from shard_case import Driver, topic_id_of
 
-from strandline.client.groups.protocol import decode_assignment, encode_assignment
 from strandline.cluster.coordinator.groups.commands import LeaveGroup, Leaver, ListGroups
 from strandline.cluster.coordinator.groups.config import MigrationPolicy
 from strandline.cluster.coordinator.groups.group import GroupState
-from strandline.cluster.coordinator.groups.modern.records import (
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.consumer_group_records import (
     ClassicMember,
     Kind,
     MemberInfo,
     epoch_record,
     member_record,
 )
-from strandline.proto.error_codes import ErrorCode
-from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.consumer_protocol import decode_assignment, encode_assignment
 
 T = topic_id_of("t")
 KINDS = pytest.mark.parametrize("cooperative", [False, True], ids=["eager", "cooperative"])

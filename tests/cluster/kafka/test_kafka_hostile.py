@@ -71,7 +71,7 @@ BROKEN = [
         frame(0, 7, 1, b"\xff\xff\0\1\0\0\0\0\0\0\0\1\0\1t\0\0\0\1\0\0\0\0\x7f\xff\xff\xff", flexible=False),
         "A field claims",
     ),
-    (frame(0, 9, 1, b"\0\0\1\0\0\0\0\x01\0JUNK", flexible=True), "ProduceRequest v9 cannot be read: 4 bytes after the end"),
+    (frame(0, 9, 1, b"\0\0\1\0\0\0\0\x01\0JUNK", flexible=True), "v9 cannot be read: 4 bytes after the end"),
     (frame(1, 12, 1, b"\xff" * 40, flexible=True), ""),
     (frame(1, 4, 1, b"\0" * 10, flexible=False), "ends within a field"),
     (

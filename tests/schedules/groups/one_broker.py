@@ -10,7 +10,6 @@ from uuid import UUID
 from strandline.cluster.coordinator.groups.commands import CommitOffsets, FetchOffsets, OffsetToCommit
 from strandline.cluster.coordinator.groups.config import GroupConfig
 from strandline.cluster.coordinator.groups.counters import GroupCounters
-from strandline.cluster.coordinator.groups.records import OffsetKey, OffsetValue, offset_record
 from strandline.cluster.coordinator.groups.shard import GroupShard
 from strandline.cluster.coordinator.partitions import OFFSETS_TOPIC
 from strandline.cluster.coordinator.runtime import CoordinatorRuntime
@@ -24,6 +23,7 @@ from strandline.log.records import Record
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import LeaderEpoch, NodeId, PartitionEpoch, TopicPartition
+from strandline.proto.kafka.group_records import OffsetKey, OffsetValue, offset_record
 from strandline.proto.ports import Rpc
 from strandline.proto.system import SystemClock
 from strandline.replica.manager import ReplicaManager

@@ -13,18 +13,18 @@ from strandline.chaos.cluster import CLIENT_PORT, SimCluster
 from strandline.chaos.sim.process import Ports
 from strandline.chaos.sim.world import World
 from strandline.client.aio import Admin
-from strandline.client.groups.protocol import (
-    Subscription,
-    decode_assignment,
-    encode_assignment,
-    encode_subscription,
-)
 from strandline.client.types import NewTopic
 from strandline.cluster.coordinator.partitions import OFFSETS_TOPIC, partition_of
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka import kio_modules, schema
 from strandline.proto.kafka.apis import Api
+from strandline.proto.kafka.consumer_protocol import (
+    Subscription,
+    decode_assignment,
+    encode_assignment,
+    encode_subscription,
+)
 
 READY_MS = 30_000.0
 SETTINGS = {

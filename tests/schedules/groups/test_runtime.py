@@ -13,12 +13,12 @@ from strandline.chaos.testing.env import Env
 from strandline.chaos.testing.simulation import RunFailed, Simulation
 from strandline.client.aio import Consumer, Producer
 from strandline.cluster.coordinator.groups.commands import FetchOffsets, JoinGroup, ListGroups
-from strandline.cluster.coordinator.groups.records import group_key
 from strandline.cluster.coordinator.groups.shard import GroupShard
 from strandline.cluster.coordinator.machine import Effects, Now
 from strandline.cluster.coordinator.runtime import Phase
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.kafka.group_records import group_key
 from tests.schedules.groups.one_broker import ME, OTHER, OneBroker
 
 JOIN = JoinGroup("g", "", None, "c", "/h", 10_000, 60_000, "consumer", (("range", b""),), member_id_required=False)

@@ -10,13 +10,13 @@ from strandline.client.aio.admin_base import AdminBase, results_of
 from strandline.client.descriptions import each_once
 from strandline.client.groups.classic import PROTOCOL_TYPE
 from strandline.client.groups.coordinator import GroupCoordinator, Identity
-from strandline.client.groups.protocol import decode_assignment
 from strandline.client.network import CONTROL
 from strandline.client.types import GroupDescription, GroupListing, GroupMember, OffsetAndMetadata
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError, StrandlineError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
+from strandline.proto.kafka.consumer_protocol import decode_assignment
 
 T = TypeVar("T")
 GroupOffsets = Mapping[TopicPartition, OffsetAndMetadata | int] | Mapping[tuple[str, int], OffsetAndMetadata | int]

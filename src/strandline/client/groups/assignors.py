@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 
-from strandline.client.groups.protocol import (
+from strandline.proto.errors import ProtocolError
+from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.consumer_protocol import (
     Subscription,
     decode_partitions,
     encode_partitions,
 )
-from strandline.proto.errors import ProtocolError
-from strandline.proto.ids import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

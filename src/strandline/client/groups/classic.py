@@ -11,13 +11,6 @@ from strandline.client.errors import Disconnected, MembershipLost
 from strandline.client.groups.assignors import ASSIGNORS, Member, share_out
 from strandline.client.groups.coordinator import GroupCoordinator, Identity
 from strandline.client.groups.membership import Membership
-from strandline.client.groups.protocol import (
-    Subscription,
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-    encode_subscription,
-)
 from strandline.client.network import GROUP
 from strandline.client.session import Session
 from strandline.client.tasks import Tasks
@@ -25,6 +18,13 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
+from strandline.proto.kafka.consumer_protocol import (
+    Subscription,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
 
 PROTOCOL_TYPE = "consumer"
 _JOIN_GRACE_MS = 5_000

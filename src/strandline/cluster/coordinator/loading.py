@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from strandline.cluster.coordinator.machine import Record, Shard
+from strandline.cluster.coordinator.machine import Shard
 from strandline.log.batch import iter_batches
 from strandline.log.records import decode_records
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.keyed_record import Record
 from strandline.replica.manager import ReplicaManager
 
 LOAD_BYTES = 128 * 1024

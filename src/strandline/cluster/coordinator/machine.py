@@ -14,13 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from strandline.proto.error_codes import ErrorCode
-
-
-class Record(NamedTuple):
-    """One record of the shard's partition; a value of None takes back what the key said (a tombstone)."""
-
-    key: bytes
-    value: bytes | None
+from strandline.proto.kafka.keyed_record import Record
 
 
 class Now(NamedTuple):

@@ -12,7 +12,6 @@ from strandline.cluster.coordinator.groups.commands import (
     FetchOffsets,
     OffsetToCommit,
 )
-from strandline.cluster.coordinator.groups.records import OffsetValue
 from strandline.cluster.service.authorizer import Operation, allowed, group, topic
 from strandline.cluster.service.base import Base
 from strandline.cluster.service.context import RequestContext
@@ -21,6 +20,7 @@ from strandline.controller.metadata.image import TopicInfo
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicId
+from strandline.proto.kafka.group_records import OffsetValue
 
 
 class PartitionOffset(NamedTuple):

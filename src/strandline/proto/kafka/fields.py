@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 from strandline.proto.errors import ProtocolError
@@ -29,6 +29,8 @@ INT64: Final = struct.Struct(">q")
 
 UUID_BYTES = 16
 NO_TAGS = b"\x00"
+V = TypeVar("V", bytes, memoryview)
+
 NO_FIELDS: Mapping[int, Buffer] = {}
 
 
@@ -179,8 +181,8 @@ def read_count(
     return count, position
 
 
-def read_bytes(view: memoryview, position: int, flexible: bool) -> tuple[memoryview | None, int]:
-    """Bytes as a view of the buffer, or None for null."""
+def read_bytes(view: V, position: int, flexible: bool) -> tuple[V | None, int]:
+    """Bytes, of a view as a view of the same buffer, or None for null."""
     size, position = read_length(view, position, None if flexible else INT32)
     if size < 0:
         return None, position

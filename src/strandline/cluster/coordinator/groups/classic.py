@@ -17,10 +17,10 @@ from strandline.cluster.coordinator.groups.commands import (
 from strandline.cluster.coordinator.groups.context import ShardContext, client_error
 from strandline.cluster.coordinator.groups.group import Group, GroupState, Member
 from strandline.cluster.coordinator.groups.rebalance import Rebalancing, joined_answer, session_key
-from strandline.cluster.coordinator.groups.records import group_record
 from strandline.cluster.coordinator.machine import Now, WriteOutcome
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.kafka.group_records import group_record
 
 
 class ClassicProtocol:

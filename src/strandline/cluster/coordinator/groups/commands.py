@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from strandline.cluster.coordinator.groups.records import OffsetValue
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicId
+from strandline.proto.kafka.group_records import OffsetValue
 
 
 class JoinGroup(NamedTuple):

@@ -8,11 +8,11 @@ from strandline.cluster.coordinator.groups.config import UNSTORED_GROUPS_MAX, Gr
 from strandline.cluster.coordinator.groups.counters import GroupCounters
 from strandline.cluster.coordinator.groups.group import Group
 from strandline.cluster.coordinator.groups.modern.group import ModernGroup
-from strandline.cluster.coordinator.groups.records import OffsetValue
 from strandline.cluster.coordinator.machine import Outbox
 from strandline.cluster.coordinator.timers import Timers
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.kafka.group_records import OffsetValue
 from strandline.proto.ports import Rng
 
 

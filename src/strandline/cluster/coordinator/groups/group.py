@@ -9,9 +9,10 @@ from enum import Enum
 from typing import Any
 
 from strandline.cluster.coordinator.groups.commands import JoinedMember
-from strandline.cluster.coordinator.groups.records import NEVER, GroupValue, MemberValue, subscribed_topics
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.kafka.consumer_protocol import subscribed_topics
+from strandline.proto.kafka.group_records import NEVER, GroupValue, MemberValue
 
 CONSUMER_PROTOCOL = "consumer"
 """The protocol type whose subscriptions name topics."""

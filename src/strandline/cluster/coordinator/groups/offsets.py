@@ -16,11 +16,12 @@ from strandline.cluster.coordinator.groups.group import CONSUMER_PROTOCOL, Group
 from strandline.cluster.coordinator.groups.modern.group import ModernGroup
 from strandline.cluster.coordinator.groups.modern.protocol import ConsumerProtocol
 from strandline.cluster.coordinator.groups.rebalance import Rebalancing
-from strandline.cluster.coordinator.groups.records import NEVER, OffsetKey, OffsetValue, group_record, offset_record
-from strandline.cluster.coordinator.machine import Now, Record, WriteOutcome
+from strandline.cluster.coordinator.machine import Now, WriteOutcome
 from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.kafka.group_records import NEVER, OffsetKey, OffsetValue, group_record, offset_record
+from strandline.proto.kafka.keyed_record import Record
 from strandline.proto.marks import mark
 
 RECORDS_PER_WRITE = 1000

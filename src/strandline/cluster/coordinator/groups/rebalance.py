@@ -8,9 +8,9 @@ from strandline.cluster.coordinator.groups.commands import JoinAnswer, SyncAnswe
 from strandline.cluster.coordinator.groups.config import NEW_MEMBER_JOIN_TIMEOUT_MS
 from strandline.cluster.coordinator.groups.context import ShardContext, client_error
 from strandline.cluster.coordinator.groups.group import Group, GroupState, Member
-from strandline.cluster.coordinator.groups.records import group_record
 from strandline.cluster.coordinator.machine import Now, WriteOutcome
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.kafka.group_records import group_record
 
 
 def session_key(group_id: str, member_id: str) -> Hashable:

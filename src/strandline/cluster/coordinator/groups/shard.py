@@ -37,22 +37,23 @@ from strandline.cluster.coordinator.groups.modern.commands import (
 from strandline.cluster.coordinator.groups.modern.group import ModernGroup
 from strandline.cluster.coordinator.groups.modern.moves import Moves
 from strandline.cluster.coordinator.groups.modern.protocol import ConsumerProtocol
-from strandline.cluster.coordinator.groups.modern.records import Kind, ModernKey
 from strandline.cluster.coordinator.groups.modern.steps import Steps
 from strandline.cluster.coordinator.groups.modern.subscriptions import Subscriptions
 from strandline.cluster.coordinator.groups.offsets import OffsetStore
 from strandline.cluster.coordinator.groups.rebalance import Rebalancing
-from strandline.cluster.coordinator.groups.records import (
+from strandline.cluster.coordinator.machine import Effects, Now, Write, WriteOutcome
+from strandline.controller.metadata.image import MetadataImage
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.kafka.consumer_group_records import Kind, ModernKey
+from strandline.proto.kafka.group_records import (
     GroupKey,
     OffsetKey,
     read_group_value,
     read_key,
     read_offset_value,
 )
-from strandline.cluster.coordinator.machine import Effects, Now, Record, Write, WriteOutcome
-from strandline.controller.metadata.image import MetadataImage
-from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError
+from strandline.proto.kafka.keyed_record import Record
 from strandline.proto.ports import Rng
 
 CLASSIC = "classic"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from strandline.cluster.coordinator.groups.modern.commands import DescribedConsumer
-from strandline.cluster.coordinator.groups.modern.records import Assignment
 from strandline.cluster.kafka.api import Call, message_api, part
 from strandline.cluster.service.consumer_groups import DescribedConsumerGroup
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.kafka.apis import Api
+from strandline.proto.kafka.consumer_group_records import Assignment
 
 OPERATIONS_NOT_ASKED = -(2**31)
 

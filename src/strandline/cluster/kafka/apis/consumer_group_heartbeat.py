@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from strandline.cluster.coordinator.groups.modern.commands import ConsumerHeartbeat
-from strandline.cluster.coordinator.groups.modern.records import Assignment
 from strandline.cluster.kafka.api import Call, message_api, part
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import ZERO_UUID
 from strandline.proto.kafka.apis import Api
+from strandline.proto.kafka.consumer_group_records import Assignment
 
 OWN_ID_SINCE = 1
 """From this version on members make their ids themselves, and subscribe by pattern."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import NamedTuple
 
-from strandline.cluster.coordinator.groups.modern.records import NOTHING, Assignment, TopicShape, sorted_assignment
 from strandline.proto.ids import TopicId
+from strandline.proto.kafka.consumer_group_records import NOTHING, Assignment, TopicShape, sorted_assignment
 
 Partition = tuple[TopicId, int]
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from strandline.client.groups.protocol import Subscription
 from strandline.cluster.coordinator.groups.commands import (
     Heartbeat,
     JoinAnswer,
@@ -28,12 +27,13 @@ from strandline.cluster.coordinator.groups.group import CONSUMER_PROTOCOL
 from strandline.cluster.coordinator.groups.modern.embedded import assignment_bytes, by_id, subscription_of
 from strandline.cluster.coordinator.groups.modern.group import Draft, ModernGroup
 from strandline.cluster.coordinator.groups.modern.reconcile import pairs
-from strandline.cluster.coordinator.groups.modern.records import ClassicMember, Current, MemberInfo, MemberState
 from strandline.cluster.coordinator.groups.modern.steps import Steps
 from strandline.cluster.coordinator.machine import Now
 from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
+from strandline.proto.kafka.consumer_group_records import ClassicMember, Current, MemberInfo, MemberState
+from strandline.proto.kafka.consumer_protocol import Subscription
 
 
 class ClassicMembers:

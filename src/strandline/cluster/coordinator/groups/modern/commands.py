@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from strandline.cluster.coordinator.groups.modern.records import Assignment
+from strandline.proto.kafka.consumer_group_records import Assignment
 
 
 class ConsumerHeartbeat(NamedTuple):

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from strandline.client.groups.protocol import (
+from strandline.controller.metadata.image import MetadataImage
+from strandline.proto.ids import TopicId, TopicPartition
+from strandline.proto.kafka.consumer_group_records import Assignment, sorted_assignment
+from strandline.proto.kafka.consumer_protocol import (
     Subscription,
     decode_assignment,
     decode_subscription,
     encode_assignment,
 )
-from strandline.cluster.coordinator.groups.modern.records import Assignment, sorted_assignment
-from strandline.controller.metadata.image import MetadataImage
-from strandline.proto.ids import TopicId, TopicPartition
 
 
 def subscription_of(protocols: tuple[tuple[str, bytes], ...]) -> Subscription:

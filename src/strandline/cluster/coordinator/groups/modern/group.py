@@ -9,7 +9,9 @@ from enum import Enum
 
 from strandline.cluster.coordinator.groups.group import CONSUMER_PROTOCOL
 from strandline.cluster.coordinator.groups.modern.reconcile import Partition, pairs
-from strandline.cluster.coordinator.groups.modern.records import (
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.kafka.consumer_group_records import (
     NOTHING,
     Assignment,
     Current,
@@ -30,9 +32,7 @@ from strandline.cluster.coordinator.groups.modern.records import (
     tombstone,
     topics_record,
 )
-from strandline.cluster.coordinator.machine import Record
-from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError
+from strandline.proto.kafka.keyed_record import Record
 
 AWAY = -2
 """The epoch of a static member that has left for a moment."""

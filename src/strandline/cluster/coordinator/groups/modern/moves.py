@@ -24,7 +24,13 @@ from strandline.cluster.coordinator.groups.modern.embedded import (
 )
 from strandline.cluster.coordinator.groups.modern.group import Draft, ModernGroup
 from strandline.cluster.coordinator.groups.modern.reconcile import Partition, pairs
-from strandline.cluster.coordinator.groups.modern.records import (
+from strandline.cluster.coordinator.groups.modern.subscriptions import Subscriptions
+from strandline.cluster.coordinator.groups.rebalance import Rebalancing
+from strandline.cluster.coordinator.machine import Now, WriteOutcome
+from strandline.controller.metadata.image import MetadataImage
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError, ProtocolError
+from strandline.proto.kafka.consumer_group_records import (
     Assignment,
     ClassicMember,
     Current,
@@ -32,13 +38,8 @@ from strandline.cluster.coordinator.groups.modern.records import (
     ModernKey,
     sorted_assignment,
 )
-from strandline.cluster.coordinator.groups.modern.subscriptions import Subscriptions
-from strandline.cluster.coordinator.groups.rebalance import Rebalancing
-from strandline.cluster.coordinator.groups.records import GroupValue, group_record, read_key
-from strandline.cluster.coordinator.machine import Now, Record, WriteOutcome
-from strandline.controller.metadata.image import MetadataImage
-from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError, ProtocolError
+from strandline.proto.kafka.group_records import GroupValue, group_record, read_key
+from strandline.proto.kafka.keyed_record import Record
 
 
 class Moves:

@@ -11,13 +11,14 @@ from strandline.cluster.coordinator.groups.modern.commands import (
 )
 from strandline.cluster.coordinator.groups.modern.group import AWAY, Draft, ModernGroup
 from strandline.cluster.coordinator.groups.modern.moves import Moves
-from strandline.cluster.coordinator.groups.modern.records import Assignment, Current, MemberInfo
 from strandline.cluster.coordinator.groups.modern.steps import Steps
 from strandline.cluster.coordinator.groups.modern.subscriptions import Subscriptions
-from strandline.cluster.coordinator.groups.records import group_record
-from strandline.cluster.coordinator.machine import Now, Record
+from strandline.cluster.coordinator.machine import Now
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.kafka.consumer_group_records import Assignment, Current, MemberInfo
+from strandline.proto.kafka.group_records import group_record
+from strandline.proto.kafka.keyed_record import Record
 
 JOIN = 0
 LEAVE = -1

@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from strandline.cluster.coordinator.groups.modern.records import (
+from strandline.proto.ids import TopicId
+from strandline.proto.kafka.consumer_group_records import (
     Assignment,
     Current,
     MemberState,
     sorted_assignment,
 )
-from strandline.proto.ids import TopicId
 
 Partition = tuple[TopicId, int]
 

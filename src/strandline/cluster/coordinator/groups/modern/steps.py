@@ -13,12 +13,13 @@ from strandline.cluster.coordinator.groups.modern.assignors import ASSIGNORS, Su
 from strandline.cluster.coordinator.groups.modern.group import AWAY, Draft, ModernGroup
 from strandline.cluster.coordinator.groups.modern.moves import Moves
 from strandline.cluster.coordinator.groups.modern.reconcile import Partition, reconcile
-from strandline.cluster.coordinator.groups.modern.records import Assignment, Current, MemberInfo, MemberState
 from strandline.cluster.coordinator.groups.modern.subscriptions import Subscriptions
 from strandline.cluster.coordinator.groups.rebalance import session_key
-from strandline.cluster.coordinator.machine import Now, Record, WriteOutcome
+from strandline.cluster.coordinator.machine import Now, WriteOutcome
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.kafka.consumer_group_records import Assignment, Current, MemberInfo, MemberState
+from strandline.proto.kafka.keyed_record import Record
 
 
 def revoke_key(group_id: str, member_id: str) -> Hashable:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from strandline.cluster.coordinator.groups.modern.pattern import PatternError, TopicPattern
-from strandline.cluster.coordinator.groups.modern.records import MemberInfo, TopicShape
 from strandline.cluster.coordinator.partitions import OFFSETS_TOPIC
 from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.kafka.consumer_group_records import MemberInfo, TopicShape
 
 PATTERNS_MAX = 1_000
 """Compiled patterns that are kept."""

@@ -1,9 +1,9 @@
 """Kafka's key and value schemas of `__consumer_offsets`, so that Kafka's own tools can read it.
 
-A key begins with its version, which names its kind: 0 and 1 a committed offset, 2 a classic group, 3 to 8 what
-a group of the consumer protocol consists of (`modern.records`). Values are read in versions 0 to 4. Groups are written
-in version 3; offsets in version 4, which has the id of their topic (KAFKA-19141), and those with an expiry of their
-own in version 1, which alone has that.
+A key begins with its version, which names its kind: 0 and 1 a committed offset, 2 a classic group, 3 to 8 a group of
+the consumer protocol (`consumer_group_records`). Values are read in versions 0 to 4. Groups are written in
+version 3; offsets in version 4, which has the id of their topic (KAFKA-19141), and those with an expiry of their own in
+version 1, which alone has that.
 """
 
 from __future__ import annotations
@@ -11,27 +11,31 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from strandline.cluster.coordinator.groups.modern.records import Kind, ModernKey
-from strandline.cluster.coordinator.groups.modern.records import read_key as read_modern_key
-from strandline.cluster.coordinator.machine import Record
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import ZERO_UUID, TopicId
+from strandline.proto.kafka.consumer_group_records import Kind, ModernKey
+from strandline.proto.kafka.consumer_group_records import read_key as read_modern_key
 from strandline.proto.kafka.fields import (
     INT16,
     INT32,
     INT64,
-    NO_TAGS,
+    bytes_head,
+    check_end,
+    nullable_string,
     read_bytes,
+    read_count,
     read_fixed,
     read_int16,
     read_name,
     read_string,
+    read_tags,
     read_uuid,
     skip_tags,
     string,
+    tag_section,
     tagged_field,
 )
-from strandline.proto.varint import read_uvarint, uvarint
+from strandline.proto.kafka.keyed_record import Record
 
 OFFSET_KEY_VERSIONS = (0, 1)
 GROUP_KEY_VERSION = 2
@@ -42,6 +46,9 @@ EXPIRING_VALUE_VERSION = 1
 VALUE_VERSION_MAX = 4
 FLEXIBLE_SINCE = 4
 TOPIC_ID_TAG = 0
+
+MEMBER_BYTES_MIN = 15
+"""A member without names, subscription and assignment, in the shortest of the formats."""
 
 NEVER = -1
 """No timestamp."""
@@ -122,27 +129,18 @@ Key = OffsetKey | GroupKey | ModernKey | UnknownKey
 # ---------------------------------------------------------------- writing
 
 
-def _text(value: str) -> bytes:
-    raw = value.encode()
-    return INT16.pack(len(raw)) + raw
-
-
-def _nullable(value: str | None) -> bytes:
-    return INT16.pack(-1) if value is None else _text(value)
-
-
 def _blob(value: bytes) -> bytes:
-    return INT32.pack(len(value)) + value
+    return bytes_head(len(value), False) + value
 
 
 def offset_key(key: OffsetKey) -> bytes:
     """Kafka's OffsetCommitKey, version 1."""
-    return INT16.pack(1) + _text(key.group) + _text(key.topic) + INT32.pack(key.partition)
+    return INT16.pack(1) + string(key.group, False) + string(key.topic, False) + INT32.pack(key.partition)
 
 
 def group_key(group: str) -> bytes:
     """Kafka's GroupMetadataKey, version 2."""
-    return INT16.pack(GROUP_KEY_VERSION) + _text(group)
+    return INT16.pack(GROUP_KEY_VERSION) + string(group, False)
 
 
 def offset_record(key: OffsetKey, value: OffsetValue | None) -> Record:
@@ -154,9 +152,9 @@ def offset_value(value: OffsetValue) -> bytes:
     """Kafka's OffsetCommitValue."""
     if value.expire_ms != NEVER:
         head = INT16.pack(EXPIRING_VALUE_VERSION) + INT64.pack(value.offset)
-        return head + _text(value.metadata) + struct.pack(">qq", value.commit_ms, value.expire_ms)
+        return head + string(value.metadata, False) + struct.pack(">qq", value.commit_ms, value.expire_ms)
     head = INT16.pack(OFFSET_VALUE_VERSION) + struct.pack(">qi", value.offset, value.leader_epoch)
-    tags = NO_TAGS if value.topic_id is None else uvarint(1) + tagged_field(TOPIC_ID_TAG, value.topic_id.bytes)
+    tags = tag_section([] if value.topic_id is None else [tagged_field(TOPIC_ID_TAG, value.topic_id.bytes)])
     return head + string(value.metadata, True) + INT64.pack(value.commit_ms) + tags
 
 
@@ -169,19 +167,19 @@ def group_value(value: GroupValue) -> bytes:
     """Kafka's GroupMetadataValue, version 3."""
     parts = [
         INT16.pack(VALUE_VERSION),
-        _text(value.protocol_type),
+        string(value.protocol_type, False),
         INT32.pack(value.generation),
-        _nullable(value.protocol),
-        _nullable(value.leader),
+        nullable_string(value.protocol, False),
+        nullable_string(value.leader, False),
         INT64.pack(value.state_ms),
         INT32.pack(len(value.members)),
     ]
     for member in value.members:
         parts += (
-            _text(member.member_id),
-            _nullable(member.instance_id),
-            _text(member.client_id),
-            _text(member.client_host),
+            string(member.member_id, False),
+            nullable_string(member.instance_id, False),
+            string(member.client_id, False),
+            string(member.client_host, False),
             struct.pack(">ii", member.rebalance_timeout_ms, member.session_timeout_ms),
             _blob(member.subscription),
             _blob(member.assignment),
@@ -226,18 +224,12 @@ def read_offset_value(raw: bytes) -> OffsetValue:
 
 def _read_topic_id(view: memoryview, position: int) -> TopicId | None:
     """Of the tagged fields at the end of an offset; others are skipped."""
-    skip_tags(view, position)
-    count, position = read_uvarint(view, position)
-    for _ in range(count):
-        tag, position = read_uvarint(view, position)
-        size, position = read_uvarint(view, position)
-        if tag == TOPIC_ID_TAG:
-            topic_id, end = read_uuid(view, position)
-            if end != position + size:
-                raise ProtocolError(f"A topic id of {size} bytes")
-            return None if topic_id == ZERO_UUID else topic_id
-        position += size
-    return None
+    fields, _ = read_tags(view, position)
+    if TOPIC_ID_TAG not in fields:
+        return None
+    topic_id, end = read_uuid(fields[TOPIC_ID_TAG], 0)
+    check_end(fields[TOPIC_ID_TAG], end, "a topic id")
+    return None if topic_id == ZERO_UUID else topic_id
 
 
 def read_group_value(raw: bytes) -> GroupValue:
@@ -252,13 +244,9 @@ def read_group_value(raw: bytes) -> GroupValue:
     state_ms = NEVER
     if version >= 2:
         (state_ms,), position = read_fixed(view, position, INT64)
-    if flexible:
-        count, position = read_uvarint(view, position)
-        count -= 1
-    else:
-        (count,), position = read_fixed(view, position, INT32)
-    if count < 0 or count > len(view) - position:
-        raise ProtocolError(f"A group claims {count} members, {len(view) - position} bytes are left")
+    count, position = read_count(view, position, MEMBER_BYTES_MIN, flexible)
+    if count < 0:
+        raise ProtocolError("Null where the group must have members")
     members = []
     for _ in range(count):
         member, position = _read_member(view, position, version)
@@ -300,19 +288,3 @@ def _value_version(view: memoryview) -> tuple[int, int]:
     if not 0 <= version <= VALUE_VERSION_MAX:
         raise ProtocolError(f"A value of version {version}; 0 to {VALUE_VERSION_MAX} can be read")
     return version, position
-
-
-def subscribed_topics(subscription: bytes) -> tuple[str, ...] | None:
-    """The topics of a consumer's subscription (ConsumerProtocolSubscription: version 0 is the beginning of every later
-    one); None when it does not parse, for the bytes are the clients' own."""
-    view = memoryview(subscription)
-    try:
-        _, position = read_int16(view, 0)
-        (count,), position = read_fixed(view, position, INT32)
-        topics = []
-        for _ in range(count):
-            topic, position = read_name(view, position, False)
-            topics.append(topic)
-    except ProtocolError:
-        return None
-    return tuple(topics)

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.cluster.coordinator.groups import records as group_records
-from strandline.cluster.coordinator.groups.modern import records
-from strandline.cluster.coordinator.groups.modern.records import (
+from strandline.proto.errors import ProtocolError
+from strandline.proto.kafka import consumer_group_records as records
+from strandline.proto.kafka import group_records
+from strandline.proto.kafka.consumer_group_records import (
     ClassicMember,
     Current,
     Kind,
@@ -19,7 +20,6 @@ from strandline.cluster.coordinator.groups.modern.records import (
     ModernKey,
     TopicShape,
 )
-from strandline.proto.errors import ProtocolError
 
 ID = UUID(int=0x0102030405060708090A0B0C0D0E0F10)
 RAW_ID = bytes(range(1, 17))

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import NamedTuple, TypeVar
 
-from strandline.cluster.coordinator.machine import Record
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import TopicId
 from strandline.proto.kafka.fields import (
@@ -27,20 +26,25 @@ from strandline.proto.kafka.fields import (
     INT32,
     NO_TAGS,
     array_head,
+    bytes_head,
+    check_end,
     int32_array,
     nullable_string,
+    read_bool,
     read_bytes,
     read_count,
     read_fixed,
     read_int16,
     read_name,
     read_string,
+    read_tags,
     read_uuid,
     skip_tags,
     string,
+    tag_section,
     tagged_field,
 )
-from strandline.proto.varint import read_uvarint, uvarint
+from strandline.proto.kafka.keyed_record import Record
 
 Assignment = Mapping[TopicId, tuple[int, ...]]
 """Partitions by topic id, sorted; no topic without a partition."""
@@ -182,7 +186,7 @@ def member_record(group: str, member_id: str, member: MemberInfo) -> Record:
         nullable_string(member.regex, True),
         INT32.pack(member.rebalance_timeout_ms),
         nullable_string(member.assignor, True),
-        NO_TAGS if member.classic is None else uvarint(1) + tagged_field(_CLASSIC_TAG, _classic(member.classic)),
+        tag_section([] if member.classic is None else [tagged_field(_CLASSIC_TAG, _classic(member.classic))]),
     )
     return Record(key_bytes(ModernKey(Kind.MEMBER, group, member_id)), b"".join(parts))
 
@@ -190,7 +194,7 @@ def member_record(group: str, member_id: str, member: MemberInfo) -> Record:
 def _classic(member: ClassicMember) -> bytes:
     parts = [_PRESENT, INT32.pack(member.session_timeout_ms), array_head(len(member.protocols), True)]
     for name, subscription in member.protocols:
-        parts += (string(name, True), uvarint(len(subscription) + 1), subscription, NO_TAGS)
+        parts += (string(name, True), bytes_head(len(subscription), True), subscription, NO_TAGS)
     return b"".join((*parts, NO_TAGS))
 
 
@@ -266,22 +270,13 @@ def read_member(raw: bytes) -> MemberInfo:
 
 
 def _read_member_tags(view: memoryview, position: int) -> ClassicMember | None:
-    end = skip_tags(view, position)
-    if end != len(view):
-        raise ProtocolError("Bytes after the end of a record")
-    classic = None
-    count, position = read_uvarint(view, position)
-    for _ in range(count):
-        tag, position = read_uvarint(view, position)
-        size, position = read_uvarint(view, position)
-        if tag == _CLASSIC_TAG:
-            classic = _read_classic(view[position : position + size])
-        position += size
-    return classic
+    fields, end = read_tags(view, position)
+    check_end(view, end, "a record")
+    return _read_classic(memoryview(fields[_CLASSIC_TAG])) if _CLASSIC_TAG in fields else None
 
 
 def _read_classic(view: memoryview) -> ClassicMember | None:
-    present, position = read_uvarint(view, 0)
+    present, position = read_bool(view, 0)
     if not present:
         return None
     (session_timeout_ms,), position = read_fixed(view, position, INT32)
@@ -355,8 +350,7 @@ def _value(raw: bytes) -> tuple[memoryview, int]:
 
 
 def _end(view: memoryview, position: int) -> None:
-    if skip_tags(view, position) != len(view):
-        raise ProtocolError("Bytes after the end of a record")
+    check_end(view, skip_tags(view, position), "a record")
 
 
 def sorted_assignment(pairs: Iterable[tuple[TopicId, int]]) -> Assignment:

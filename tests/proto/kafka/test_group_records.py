@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.cluster.coordinator.groups import records
-from strandline.cluster.coordinator.groups.records import (
+from strandline.proto.errors import ProtocolError
+from strandline.proto.kafka import group_records as records
+from strandline.proto.kafka.consumer_protocol import subscribed_topics
+from strandline.proto.kafka.group_records import (
     GroupKey,
     GroupValue,
     MemberValue,
@@ -17,10 +19,6 @@ from strandline.cluster.coordinator.groups.records import (
     OffsetValue,
     UnknownKey,
 )
-from strandline.cluster.coordinator.machine import Now
-from strandline.cluster.coordinator.partitions import java_hash, partition_of
-from strandline.cluster.coordinator.timers import Timers
-from strandline.proto.errors import ProtocolError
 
 TEXT = st.text(max_size=8)
 INT32 = st.integers(-1, 2**31 - 1)
@@ -128,7 +126,7 @@ def test_nonsense_is_a_protocol_error(raw: bytes) -> None:
             read(raw)
         except ProtocolError:
             pass
-    records.subscribed_topics(raw)
+    subscribed_topics(raw)
 
 
 def test_truncated_records_are_refused() -> None:
@@ -137,51 +135,3 @@ def test_truncated_records_are_refused() -> None:
     for end in range(len(value)):
         with pytest.raises(ProtocolError):
             records.read_group_value(value[:end])
-
-
-def test_partitions_are_chosen_as_kafka_does() -> None:
-    """`Utils.abs(groupId.hashCode()) % partitions`; the hashes are Java's."""
-    assert java_hash("") == 0
-    assert java_hash("group") == 98629247
-    assert java_hash("polygenelubricants") == -(2**31), "the well-known string whose hash has no absolute value"
-    assert partition_of("polygenelubricants", 50) == 0
-    assert partition_of("group", 50) == 98629247 % 50
-    assert java_hash("\U0001f600") == 31 * 0xD83D + 0xDE00
-
-
-def test_timers() -> None:
-    """One deadline a key; a later one replaces an earlier one; equal ones in the order of their setting."""
-    timers = Timers()
-    seen: list[str] = []
-
-    def note(name: str) -> None:
-        timers.set(name, 100.0, lambda _now: seen.append(name))
-
-    for name in "abc":
-        note(name)
-    timers.set("b", 200.0, lambda _now: seen.append("b later"))
-    timers.cancel("c")
-    timers.cancel("never set")
-    timers.run(Now(99.0, 0))
-    assert seen == []
-    timers.run(Now(100.0, 0))
-    assert seen == ["a"]
-    assert timers.next_ms == 200.0
-    timers.set("b", 150.0, lambda _now: seen.append("b sooner"))
-    timers.run(Now(150.0, 0))
-    assert seen == ["a", "b sooner"]
-    timers.run(Now(300.0, 0))
-    assert seen == ["a", "b sooner"]
-    assert len(timers) == 0
-
-
-def test_renewed_sessions_do_not_fill_the_heap() -> None:
-    """A heartbeat costs no entry: the heap has one a member at most, and few beyond that after many have gone."""
-    timers = Timers()
-    for turn in range(50):
-        for member in range(100):
-            timers.set(member, 1000.0 + turn, lambda _now: None)
-    assert len(timers._heap) == 100
-    for member in range(100):
-        timers.cancel(member)
-    assert len(timers._heap) <= 64
