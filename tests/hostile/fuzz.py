@@ -27,7 +27,7 @@ def seeds(name: str) -> list[bytes]:
     from strandline.log.batch import build_batch
     from strandline.log.compression import Codec, compress
     from strandline.log.records import Record
-    from tests.hostile.requests import EVERY_VERSION, request
+    from tests.hostile.messages import EVERY_ANSWER, EVERY_VERSION, answer, request
 
     records = [Record(0, 5, b"key", b"value", (("header", b"x"),)), Record(1, 6, None, b"w" * 40)]
     batches = [bytes(build_batch(records, codec=codec)) for codec in Codec]
@@ -48,6 +48,12 @@ def seeds(name: str) -> list[bytes]:
     if name in keys:
         key, first = keys[name]
         return [bytes([v - first]) + request(k, v, rng).body for k, v in EVERY_VERSION if k == key]
+    if name == "response":
+        return [bytes([n]) + answer(api, v, rng).body for n, (api, v) in enumerate(EVERY_ANSWER) if n < 256]
+    answers = {"produce-response": (0, 3), "fetch-response": (1, 4)}
+    if name in answers:
+        key, first = answers[name]
+        return [bytes([v - first]) + answer(k, v, rng).body for k, v in EVERY_ANSWER if k == key]
     if name == "checkpoints":
         return [
             b"0\n1\nt 0 5\n",

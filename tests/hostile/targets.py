@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from strandline.client.versions import SUPPORTED
 from strandline.cluster.kafka.apis import metadata as metadata_api
-from strandline.cluster.kafka.table import APIS
 from strandline.controller import wire as controller_wire
 from strandline.controller.metadata import records as metadata_records
 from strandline.controller.quorum import wire as quorum_wire
@@ -25,12 +23,13 @@ from strandline.log.scan import Damage, find_batch_after, scan_batches
 from strandline.log.validation import check_client_batches, check_replicated_batches
 from strandline.proto.errors import CorruptLogError, FatalError, KafkaError, ProtocolError
 from strandline.proto.kafka import consumer_group_records as modern_records
-from strandline.proto.kafka import fetch_request, fetch_response, group_records, produce, schema
+from strandline.proto.kafka import consumer_protocol, fetch_request, fetch_response, group_records, produce, schema
+from strandline.proto.kafka import frames as kafka_frames
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import skip_tags
 from strandline.proto.varint import read_uvarint
 from strandline.replica import frames
-from tests.hostile.requests import EVERY_VERSION
+from tests.hostile.messages import EVERY_ANSWER, EVERY_VERSION
 
 UNPACKED_MAX = 1 << 20
 CORPUS = Path(__file__).parent / "corpus"
@@ -57,47 +56,80 @@ def _pick(choices: list[Any], data: bytes) -> tuple[Any, bytes]:
     return choices[(data[0] if data else 0) % len(choices)], data[1:]
 
 
+PRODUCE = range(produce.FIRST, produce.LAST + 1)
+FETCH = range(fetch_request.FIRST, fetch_request.LAST + 1)
+METADATA = range(metadata_api.FIRST, metadata_api.LAST + 1)
+
 # ---------------------------------------------------------------- requests, in the broker
+
+
+def read_request(key: int, version: int, body: bytes) -> Any:
+    """As the broker reads it."""
+    by_hand: dict[int, Callable[[memoryview, int], Any]] = {
+        Api.PRODUCE: produce.read_request,
+        Api.FETCH: fetch_request.read_request,
+        Api.METADATA: metadata_api.read_request,
+    }
+    return by_hand[key](memoryview(body), version) if key in by_hand else schema.request(Api(key), version).decode(body)
 
 
 def _request(data: bytes) -> None:
     (key, version), body = _pick(EVERY_VERSION, data)
-    schema.request(APIS[key].api, version).decode(body)
+    schema.request(Api(key), version).decode(body)
 
 
-def _produce_request(data: bytes) -> None:
-    version, body = _pick(list(range(produce.FIRST, produce.LAST + 1)), data)
-    produce.read_request(memoryview(body), version)
+def _of_versions(read: Callable[[memoryview, int], Any], versions: range) -> Callable[[bytes], None]:
+    def parse(data: bytes) -> None:
+        version, body = _pick(list(versions), data)
+        read(memoryview(body), version)
 
-
-def _fetch_request(data: bytes) -> None:
-    version, body = _pick(list(range(fetch_request.FIRST, fetch_request.LAST + 1)), data)
-    fetch_request.read_request(memoryview(body), version)
-
-
-def _metadata_request(data: bytes) -> None:
-    version, body = _pick(list(range(metadata_api.FIRST, metadata_api.LAST + 1)), data)
-    metadata_api.read_request(memoryview(body), version)
+    return parse
 
 
 # ---------------------------------------------------------------- answers, in the client
 
-RESPONSES = [(api, version) for api, known in SUPPORTED.items() for version in range(known.low, known.high + 1)]
+
+def read_answer(api: Api, version: int, body: bytes) -> Any:
+    """As the client reads it."""
+    by_hand: dict[Api, Callable[[memoryview, int], Any]] = {
+        Api.PRODUCE: produce.read_response,
+        Api.FETCH: fetch_response.read_response,
+    }
+    return by_hand[api](memoryview(body), version) if api in by_hand else schema.response(api, version).decode(body)
 
 
 def _response(data: bytes) -> None:
-    (api, version), body = _pick(RESPONSES, data)
+    (api, version), body = _pick(EVERY_ANSWER, data)
     schema.response(api, version).decode(body)
 
 
-def _produce_response(data: bytes) -> None:
-    version, body = _pick(list(range(SUPPORTED[Api.PRODUCE].low, SUPPORTED[Api.PRODUCE].high + 1)), data)
-    produce.read_response(memoryview(body), version)
+def _headers(data: bytes) -> None:
+    """What stands before a message, on either side."""
+    flexible, raw = _pick([False, True], data)
+    for read in (kafka_frames.read_request_header, kafka_frames.read_correlation_id):
+        try:
+            read(memoryview(raw))
+        except ProtocolError:
+            continue
+    for read_rest in (kafka_frames.read_client_id, kafka_frames.response_body):
+        try:
+            read_rest(memoryview(raw), flexible)
+        except ProtocolError:
+            continue
 
 
-def _fetch_response(data: bytes) -> None:
-    version, body = _pick(list(range(SUPPORTED[Api.FETCH].low, SUPPORTED[Api.FETCH].high + 1)), data)
-    fetch_response.read_response(memoryview(body), version)
+def _members(data: bytes) -> None:
+    """What members of a group tell one another: read by clients and by coordinators."""
+    consumer_protocol.subscribed_topics(data)
+    for read in (
+        consumer_protocol.decode_subscription,
+        consumer_protocol.decode_assignment,
+        consumer_protocol.decode_partitions,
+    ):
+        try:
+            read(data)
+        except ProtocolError:
+            continue
 
 
 # ---------------------------------------------------------------- batches and records
@@ -264,13 +296,15 @@ def _varint(data: bytes) -> None:
 
 TARGETS: dict[str, Target] = {
     "request": Target(_request, (ProtocolError,)),
-    "produce-request": Target(_produce_request, (ProtocolError,)),
-    "fetch-request": Target(_fetch_request, (ProtocolError,)),
-    "metadata-request": Target(_metadata_request, (ProtocolError,)),
+    "produce-request": Target(_of_versions(produce.read_request, PRODUCE), (ProtocolError,)),
+    "fetch-request": Target(_of_versions(fetch_request.read_request, FETCH), (ProtocolError,)),
+    "metadata-request": Target(_of_versions(metadata_api.read_request, METADATA), (ProtocolError,)),
     "tagged-fields": Target(lambda data: skip_tags(memoryview(data), 0), (ProtocolError,)),
     "response": Target(_response, (ProtocolError,)),
-    "produce-response": Target(_produce_response, (ProtocolError,)),
-    "fetch-response": Target(_fetch_response, (ProtocolError,)),
+    "produce-response": Target(_of_versions(produce.read_response, PRODUCE), (ProtocolError,)),
+    "fetch-response": Target(_of_versions(fetch_response.read_response, FETCH), (ProtocolError,)),
+    "headers": Target(_headers),
+    "members": Target(_members),
     "varint": Target(_varint, (ProtocolError,)),
     "batches": Target(_batches, (KafkaError,)),
     "records": Target(_records),
@@ -288,3 +322,8 @@ TARGETS: dict[str, Target] = {
     "group-records": Target(_group_records, (ProtocolError,)),
     "quorum-state": Target(decode_quorum_state, (ValueError, KeyError, TypeError)),
 }
+
+MESSAGES = (
+    "request", "produce-request", "fetch-request", "metadata-request", "response", "produce-response", "fetch-response",
+)  # fmt: skip
+"""The parsers of messages, on both sides."""

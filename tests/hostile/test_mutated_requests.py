@@ -10,8 +10,8 @@ from collections import Counter
 import pytest
 
 from strandline.cluster.dev import DevCluster
+from tests.hostile.messages import EVERY_VERSION, mutated, request
 from tests.hostile.node import METADATA, attack, endpoint, frame
-from tests.hostile.requests import EVERY_VERSION, mutated, request
 from tests.rows.raw import receive_frame
 
 ROUNDS = 6

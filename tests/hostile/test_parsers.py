@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.cluster.kafka.table import APIS
 from strandline.proto.errors import ProtocolError
-from strandline.proto.kafka import schema
-from tests.hostile.requests import EVERY_VERSION, mutated, request
-from tests.hostile.targets import CORPUS, TARGETS, run
+from tests.hostile.messages import EVERY_ANSWER, EVERY_VERSION, answer, mutated, request
+from tests.hostile.targets import CORPUS, MESSAGES, TARGETS, read_answer, read_request, run
 
 EDGES = b"\0\1\2\x7f\x80\xff"
 CORPUS_BYTES_MAX = 1 << 20
@@ -55,13 +53,33 @@ def test_the_corpus_stays_small() -> None:
     assert sum(path.stat().st_size for path in CORPUS.rglob("*") if path.is_file()) < CORPUS_BYTES_MAX
 
 
+@pytest.mark.parametrize("name", MESSAGES)
+def test_every_side_reads_what_was_meant_for_another(name: str) -> None:
+    """The corpora of all messages, against the parsers of broker and client alike."""
+    for other in MESSAGES:
+        for path in sorted((CORPUS / other).iterdir()):
+            run(name, path.read_bytes())
+
+
 def test_requests_of_every_version_mutated() -> None:
-    """The requests of the live test, a thousand more, against the parsers alone."""
+    """The requests of the live test, a thousand more, against the broker's parsers alone."""
     rng = random.Random(3)
     for key, version in EVERY_VERSION:
         for _ in range(6):
-            sent = request(key, version, rng)
             try:
-                schema.request(APIS[key].api, version).decode(mutated(sent, rng))
+                read_request(key, version, mutated(request(key, version, rng), rng))
+            except ProtocolError:
+                continue
+
+
+def test_answers_of_every_version_mutated() -> None:
+    """As many answers against the client's; those that are whole are read."""
+    rng = random.Random(4)
+    for api, version in EVERY_ANSWER:
+        for _ in range(6):
+            sent = answer(api, version, rng)
+            read_answer(api, version, sent.body)
+            try:
+                read_answer(api, version, mutated(sent, rng))
             except ProtocolError:
                 continue

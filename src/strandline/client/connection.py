@@ -13,7 +13,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import strandline
 from strandline.client.errors import BrokerUnreachable, ClientTimeout, Disconnected
@@ -35,6 +35,9 @@ from strandline.proto.kafka.frames import (
     request_head,
     response_body,
 )
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _SCRATCH_BYTES = 64 << 10
 _FRAME_START_BYTES = 1 << 20
@@ -92,7 +95,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         version = self.version(api, at_most)
         body = await self.send(api, version, [schema.request(api, version).encode(values)], timeout_ms)
-        return schema.response(api, version).decode(body)
+        return self.read(schema.response(api, version).decode, body)
 
     def send(
         self,
@@ -124,6 +127,19 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.write(b"".join((head, *pieces)))
         return answer
 
+    def read(
+        self, reader: Callable[Concatenate[memoryview, P], T], body: memoryview, *rest: P.args, **named: P.kwargs
+    ) -> T:
+        """What `reader` makes of the body of an answer.
+
+        Raises:
+            ProtocolError: the body is not what it says; the error names the broker that sent it.
+        """
+        try:
+            return reader(body, *rest, **named)
+        except ProtocolError as error:
+            raise ProtocolError(f"{self.endpoint} sent what is no answer: {error}") from error
+
     def close(self) -> None:
         """Close now; what is out fails with Disconnected."""
         self._end(Disconnected(f"the connection to {self.endpoint} was closed here"))
@@ -141,14 +157,14 @@ class Connection(asyncio.BufferedProtocol):
             request = schema.request(Api.API_VERSIONS, version).encode(values)
             body = await self.send(Api.API_VERSIONS, version, [request], timeout_ms)
             if len(body) >= INT16.size and INT16.unpack_from(body)[0] == ErrorCode.UNSUPPORTED_VERSION:
-                answer = schema.response(Api.API_VERSIONS, 0).decode(body)
+                answer = self.read(schema.response(Api.API_VERSIONS, 0).decode, body)
                 known = [key.max_version for key in answer.api_keys if key.api_key == Api.API_VERSIONS]
                 lower = min(version - 1, known[0] if known else 0)
                 if lower < 0:
                     raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{self.endpoint} refuses every ApiVersions")
                 version = lower
                 continue
-            answer = schema.response(Api.API_VERSIONS, version).decode(body)
+            answer = self.read(schema.response(Api.API_VERSIONS, version).decode, body)
             if answer.error_code != ErrorCode.NONE:
                 raise KafkaError(answer.error_code, f"{self.endpoint} answered ApiVersions so")
             self.versions = {key.api_key: VersionRange(key.min_version, key.max_version) for key in answer.api_keys}

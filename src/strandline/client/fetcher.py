@@ -13,7 +13,7 @@ broker gets its share of the whole, so that one with nothing to send does not ke
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from strandline.client.config import ConsumerConfig
@@ -36,7 +36,7 @@ from strandline.proto.kafka.fetch_request import (
     FetchRequest,
     write_request,
 )
-from strandline.proto.kafka.fetch_response import PartitionData, read_response
+from strandline.proto.kafka.fetch_response import FetchResponse, PartitionData, read_response
 
 _TELL_AGAIN_MS = 1_000.0
 """How long a poll waits for others' records before it raises an error that was raised before, and stays."""
@@ -225,8 +225,9 @@ class Fetcher:
             state.sought = state.sought and purpose is SEEK
         self._asked_bytes[node.node_id, purpose] = request.max_bytes
         self.requests_sent += 1
+        read = partial(connection.read, read_response, version=version)
         asked = {state.partition: (state, state.generation) for state in states}
-        answer.add_done_callback(partial(self._answered, lane, version, asked))
+        answer.add_done_callback(partial(self._answered, lane, read, asked))
         return float("inf")
 
     def _connect(self, node: NodeInfo, purpose: str) -> float:
@@ -261,7 +262,7 @@ class Fetcher:
     def _answered(
         self,
         lane: tuple[NodeInfo, str],
-        version: int,
+        read: Callable[[memoryview], FetchResponse],
         asked: Mapping[TopicPartition, tuple[PartitionState, int]],
         answer: asyncio.Future[memoryview],
     ) -> None:
@@ -274,7 +275,7 @@ class Fetcher:
             return
         now = self._clock.monotonic_ms()
         try:
-            response = read_response(answer.result(), version)
+            response = read(answer.result())
             if response.error is not ErrorCode.NONE:
                 raise KafkaError(response.error, f"broker {node} refused the fetch")
         except StrandlineError as error:

@@ -191,7 +191,7 @@ class AsyncRangeReader:
         version = connection.version(Api.FETCH, None if view.topic_id is not None else 12)
         wait_ms = config.request_timeout_ms + config.fetch_max_wait_ms
         body = await connection.send(Api.FETCH, version, [write_request(version, request)], wait_ms)
-        response = read_response(body, version)
+        response = connection.read(read_response, body, version)
         if response.error is not ErrorCode.NONE:
             raise KafkaError(response.error, f"broker {node} refused the fetch")
         if len(response.partitions) != 1:

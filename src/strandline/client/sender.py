@@ -177,8 +177,9 @@ class Sender:
         if self._acks == 0:
             self._finish_unanswered(sent, answer)
         else:
+            read = partial(connection.read, read_response, version=version)
             attempts = [batch.attempts for _, batch in sent]
-            answer.add_done_callback(partial(self._answered, node, version, sent, attempts))
+            answer.add_done_callback(partial(self._answered, node, read, sent, attempts))
 
     def _undo(self, sent: Sent, error: KafkaError) -> None:
         for queue, batch in sent:
@@ -246,7 +247,7 @@ class Sender:
     def _answered(
         self,
         node: NodeInfo,
-        version: int,
+        read: Callable[[memoryview], list[tuple[str | UUID, list[PartitionResult]]]],
         everything: Sent,
         attempts: list[int],
         answer: asyncio.Future[memoryview],
@@ -262,7 +263,7 @@ class Sender:
         told: dict[tuple[str | UUID, int], PartitionResult] = {}
         if error is None:
             try:
-                topics = read_response(answer.result(), version)
+                topics = read(answer.result())
                 told = {(topic, result.index): result for topic, results in topics for result in results}
             except ProtocolError as broken:
                 error = broken

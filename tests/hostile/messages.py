@@ -1,4 +1,4 @@
-"""Requests of every API and version, written by the schema's own walk, and what an attacker makes of them."""
+"""Requests and answers of every API and version, and what an attacker makes of them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, fields
-from functools import cache
 from typing import Any, NamedTuple, get_args, get_origin
 from uuid import UUID
 
+from strandline.client.versions import SUPPORTED
 from strandline.cluster.kafka.table import APIS
 from strandline.log.batch import build_batch
 from strandline.log.records import Record
-from strandline.proto.kafka import kio_modules
 from strandline.proto.kafka import schema as walker
+from strandline.proto.kafka.apis import Api
 from strandline.proto.varint import uvarint
+from tests.proto.kafka.samples import kind_of
+
+EVERY_ANSWER = [(api, version) for api, known in SUPPORTED.items() for version in range(known.low, known.high + 1)]
+"""That the client understands."""
 
 EVERY_VERSION = [(key, version) for key, api in sorted(APIS.items()) for version in range(api.first, api.last + 1)]
 
@@ -27,8 +31,8 @@ BATCH = bytes(build_batch([Record(0, 5, b"k", b"v"), Record(1, 5, None, b"w", ((
 BLOBS = (b"", b"\0", b"\0\1\0\0\0\1\0\1t", BATCH, BATCH[:-1], BATCH * 2, bytes(300))
 
 
-class Request(NamedTuple):
-    """One request: `marks` are the places (start, end) of its lengths and counts in `body`."""
+class Message(NamedTuple):
+    """One message: `marks` are the places (start, end) of its lengths and counts in `body`."""
 
     key: int
     version: int
@@ -37,21 +41,23 @@ class Request(NamedTuple):
     flexible: bool
 
 
-@cache
-def kind_of(key: int, version: int) -> Any:
-    """kio's class of a request."""
-    api = APIS[key].api
-    return getattr(kio_modules.module(api.name.lower(), version, "request"), f"{api.title}Request")
-
-
-def request(key: int, version: int, rng: random.Random) -> Request:
+def request(key: int, version: int, rng: random.Random) -> Message:
     """A request that parses, with values that may mean something or nothing."""
-    kind = kind_of(key, version)
+    return _message(Api(key), version, "request", rng)
+
+
+def answer(key: int, version: int, rng: random.Random) -> Message:
+    """An answer that parses, likewise."""
+    return _message(Api(key), version, "response", rng)
+
+
+def _message(api: Api, version: int, side: str, rng: random.Random) -> Message:
+    kind = kind_of(api, version, side)
     out = bytearray()
     with _marking() as marks:
         walker.entity_codec(kind).write(out, _values(kind, rng))
     inside = tuple((start, end) for start, end in marks if end <= len(out))
-    return Request(key, version, bytes(out), inside, bool(kind.__flexible__))
+    return Message(api, version, bytes(out), inside, bool(kind.__flexible__))
 
 
 @contextmanager
@@ -82,9 +88,10 @@ def _values(kind: Any, rng: random.Random) -> dict[str, Any]:
 
 def _value(item: Any, rng: random.Random) -> Any:
     kind, nullable = walker.without_none(item.type)
-    if nullable and rng.random() < 0.2:
-        return None
-    if get_origin(kind) is tuple:
+    array = get_origin(kind) is tuple
+    if nullable and rng.random() < 0.2 and (array or item.metadata.get("kafka_type") not in walker.NUMBERS):
+        return None  # kio has None for a time of -1, which is a number on the wire
+    if array:
         inner, _ = walker.without_none(get_args(kind)[0])
         count = rng.choice((0, 1, 1, 1, 2, 3))
         return [_one(inner, item, rng) for _ in range(count)]
@@ -119,7 +126,7 @@ def _number(layout: str, rng: random.Random) -> int:
 LIES = (0, 1, 2, 100, 127, 128, 16384, 2**21, 2**28, 2**31 - 1)
 
 
-def _lie(sent: Request, rng: random.Random) -> bytes:
+def _lie(sent: Message, rng: random.Random) -> bytes:
     """One length or count says something else."""
     if not sent.marks:
         return _flip(sent, rng)
@@ -134,7 +141,7 @@ def _lie(sent: Request, rng: random.Random) -> bytes:
     return sent.body[:start] + lie + sent.body[end:]
 
 
-def _flip(sent: Request, rng: random.Random) -> bytes:
+def _flip(sent: Message, rng: random.Random) -> bytes:
     body = bytearray(sent.body)
     for _ in range(rng.choice((1, 1, 2, 5))):
         if body:
@@ -142,27 +149,27 @@ def _flip(sent: Request, rng: random.Random) -> bytes:
     return bytes(body)
 
 
-def _cut(sent: Request, rng: random.Random) -> bytes:
+def _cut(sent: Message, rng: random.Random) -> bytes:
     return sent.body[: rng.randrange(len(sent.body) + 1)]
 
 
-def _extend(sent: Request, rng: random.Random) -> bytes:
+def _extend(sent: Message, rng: random.Random) -> bytes:
     return sent.body + rng.randbytes(rng.choice((1, 2, 8, 400)))
 
 
-def _nest(sent: Request, rng: random.Random) -> bytes:
+def _nest(sent: Message, rng: random.Random) -> bytes:
     """The request within itself, at a random place."""
     at = rng.randrange(len(sent.body) + 1)
     return sent.body[:at] + sent.body * rng.choice((1, 2, 20)) + sent.body[at:]
 
 
-def _whole(sent: Request, rng: random.Random) -> bytes:
+def _whole(sent: Message, rng: random.Random) -> bytes:
     return sent.body
 
 
 MUTATIONS = (_whole, _flip, _flip, _lie, _lie, _cut, _extend, _nest)
 
 
-def mutated(sent: Request, rng: random.Random) -> bytes:
+def mutated(sent: Message, rng: random.Random) -> bytes:
     """The body after one attack."""
     return rng.choice(MUTATIONS)(sent, rng)
