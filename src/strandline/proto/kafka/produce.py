@@ -59,6 +59,7 @@ _TOPIC_BYTES_MIN = 3
 _HEAD = struct.Struct(">hi")  # acks, timeout in ms
 _RESULT = struct.Struct(">ihqq")  # partition, error, base offset, append time in ms
 _RESULT_WITH_START = struct.Struct(">ihqqq")  # and log start offset
+_NO_RECORD_ERRORS = (array_head(0, False), array_head(0, True))
 _LEADER = struct.Struct(">iib")  # node id, leader epoch, no tagged fields
 _LEADER_KNOWN = struct.Struct(">ii")
 
@@ -241,7 +242,7 @@ def _write_partition(out: bytearray, result: PartitionResult, version: int, tell
     if version < MESSAGE_SINCE:
         return
     flexible = version >= FLEXIBLE_SINCE
-    out += array_head(0, flexible)  # the records that are at fault: the message names them
+    out += _NO_RECORD_ERRORS[flexible]  # the message names the record that is at fault
     out += nullable_string(result.message or None, flexible)
     if flexible:
         out += _partition_tags(result, version, tell_replicas)
