@@ -91,6 +91,7 @@ class Controller:
         self._timer_due_ms = NEVER
         self._next_balance_ms = 0.0
         self._applied = -1
+        self._led_last: NodeId | None = None
 
     @property
     def active(self) -> bool:
@@ -124,8 +125,11 @@ class Controller:
     def handle_leader_change(self, leader_and_epoch: LeaderAndEpoch) -> None:
         """Become active, or stop being it."""
         self._deactivate()
-        if leader_and_epoch.leader_id == self._node_id:
-            self._activate(leader_and_epoch.epoch)
+        leader, led_before = leader_and_epoch.leader_id, self._led_last
+        if leader is not None:
+            self._led_last = leader
+        if leader == self._node_id:
+            self._activate(leader_and_epoch.epoch, led_before if led_before != leader else None)
 
     def take_snapshot(self) -> None:
         """The publisher's business."""
@@ -133,7 +137,7 @@ class Controller:
 
     # Activation
 
-    def _activate(self, epoch: int) -> None:
+    def _activate(self, epoch: int, led_before: NodeId | None) -> None:
         image = self._publisher.image
         if image.offset < self._applied:
             raise FatalError(
@@ -141,7 +145,7 @@ class Controller:
                 "register the publisher with the quorum first."
             )
         now_ms = self._clock.monotonic_ms()
-        state = MachineState(image, self._resolver, self._rng, self._config.machine, now_ms)
+        state = MachineState(image, self._resolver, self._rng, self._config.machine, now_ms, led_before)
         self._queue.begin(state, epoch)
         self._next_balance_ms = now_ms + self._config.leader_imbalance_check_interval_ms
         log.info("this node is the active controller", node_id=self._node_id, epoch=epoch)
@@ -184,8 +188,8 @@ class Controller:
         if late_ms > STALL_MS and self._queue.state is not None:
             log.warning("this controller stood still; every broker gets a full session", late_ms=round(late_ms))
             self._queue.state.sessions.forgive(now_ms)
-        while (node_id := self._queue.run_now(lambda state, _: brokers.fence_expired(state, now_ms))) is not None:
-            log.warning("a broker is gone, and fenced", broker=node_id)
+        while (gone := self._queue.run_now(lambda state, _: brokers.fence_expired(state, now_ms))) is not None:
+            log.warning("a broker is gone, and fenced", broker=gone[0], why=gone[1])
         if now_ms >= self._next_balance_ms:
             self._next_balance_ms = now_ms + self._config.leader_imbalance_check_interval_ms
             if self._config.auto_leader_rebalance_enable:

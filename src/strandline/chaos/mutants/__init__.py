@@ -26,6 +26,7 @@ from strandline.chaos.mutants import (
     replication,
     replication_isr,
     replication_reads,
+    sessions,
     spark,
     storage,
 )
@@ -41,6 +42,7 @@ MUTANTS: dict[str, Mutant] = {
         quorum_log.TABLE,
         quorum_state.TABLE,
         controller.TABLE,
+        sessions.TABLE,
         elections.TABLE,
         replication.TABLE,
         replication_isr.TABLE,
