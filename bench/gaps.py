@@ -1,12 +1,12 @@
 """How long acks stop when nodes are killed or paused: `python -m bench.gaps`.
 
-Three combined nodes as `strandline dev` starts them, a topic of replication 3 and min.insync.replicas 2, and a producer that
-sends a record every 20 ms with acks=all to one partition. A node is struck: SIGKILL, or SIGSTOP, which leaves its
-connections open and silent. It stays so until acks go on. The gap is the longest time between two acks from then on. In
-the end everything is read back: what was acknowledged and is not there is lost.
+Three combined nodes as `strandline dev` starts them, a topic of replication 3 and min.insync.replicas 2, and a producer
+that sends a record every 20 ms with acks=all to one partition. A node is struck: SIGKILL, or SIGSTOP, which leaves its
+connections open and silent. It stays so until acks go on. The gap is the longest time between two acks from then on.
+In the end everything is read back: what was acknowledged and is not there is lost, and the exit code is 1.
 
-`--busy N` runs so many endless loops beside the nodes, `--calm S` strikes nothing for so long first, and counts how many
-brokers are fenced all the same: none must be. Leaderships of the quorum that moved are counted too; they cost no acks.
+`--busy N` runs so many endless loops beside the nodes. `--calm S` strikes nothing for so long first, and counts how
+many brokers are fenced all the same, and how often the controller moves: none must be, and it need not.
 """
 
 from __future__ import annotations
@@ -179,7 +179,9 @@ def _logged(cluster: DevCluster, words: str) -> int:
 @click.option("--rounds", default=3, show_default=True, help="How often each strike is made.")
 @click.option("--only", default="", help="Strikes whose names have this in them: kill, pause, 'pause leader', all.")
 @click.option("--busy", default=0, show_default=True, help="Endless loops beside the nodes.")
-@click.option("--nice", default=10, show_default=True, help="Of these loops; 0: the nodes get no more than each of them.")
+@click.option(
+    "--nice", default=10, show_default=True, help="Of these loops; 0: the nodes get no more than each of them."
+)
 @click.option("--calm", default=0.0, show_default=True, help="So many seconds without a strike first.")
 @click.option("--output", type=click.Choice(["table", "json"]), default="table")
 def main(rounds: int, only: str, busy: int, nice: int, calm: float, output: str) -> None:

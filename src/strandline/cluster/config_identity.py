@@ -118,8 +118,8 @@ class Identity:
         "controller.quorum.fetch.timeout.ms",
         1500,
         "A controller that could not fetch from the leader for so long asks for an election; the leader resigns after "
-        "1.5 times this without fetches of a majority (Kafka: 2000; each half second more is one more without acks when "
-        "the active controller is paused).",
+        "1.5 times this without fetches of a majority (Kafka: 2000; what is added here is added to "
+        "the time without acks when the active controller is paused).",
     )
     quorum_request_timeout_ms = milliseconds(
         "controller.quorum.request.timeout.ms", 1000, "How long one call between quorum nodes may take."

@@ -17,8 +17,8 @@ class Limits:
     broker_silence_timeout_ms = milliseconds(
         "broker.silence.timeout.ms",
         2500,
-        "A broker that sends no heartbeats and answers no probes for so long is fenced (Kafka knows nothing like it). It "
-        "is probed after two fifths of this; one that is busy answers late, and stays. As great as "
+        "A broker that sends no heartbeats and answers no probes for so long is fenced (Kafka knows nothing like it). "
+        "It is probed after two fifths of this; one that is busy answers late, and stays. As great as "
         "broker.session.timeout.ms: only heartbeats count.",
         low=100,
     )

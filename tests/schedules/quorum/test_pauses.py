@@ -68,7 +68,7 @@ def gaps_ms(seed: int, *, split_layout: bool) -> list[float]:
     mutant="silence-is-no-suspicion",
 )
 def test_60_any_node_is_paused(split_layout: bool) -> None:
-    """SIGSTOP of a leader, a follower, the active controller: acks went on after the 9 s of a session, or twice that."""
+    """SIGSTOP of a leader, a follower, the active controller: acks went on after the 9 s of a session, or after two."""
     gaps = [gap for seed in (1, 2) for gap in gaps_ms(seed, split_layout=split_layout)]
     assert len(gaps) >= 4
     assert max(gaps) < GAP_MS_MAX, sorted(gaps)

@@ -1,9 +1,9 @@
 """Which brokers are alive: sessions, suspicions, probes. Soft state of the active controller, pure.
 
-A broker holds a session: one stream to the controller, on which its heartbeats come. A session without heartbeats for
-the session timeout fences it. A broken stream is a suspicion: the controller probes at once and goes on probing. A
-stream that is open and silent is none yet: the controller probes after a while, and a process that answers lives, however
-late it is with its heartbeats (schedule 60).
+A broker holds a session: one stream to the controller, on which its heartbeats come. Without heartbeats for the session
+timeout it is fenced. A broken stream is a suspicion: the controller probes at once and goes on probing. A stream that
+is open and silent is none yet: the controller probes after a while, and a process that answers lives, however late it
+is with its heartbeats (schedule 60).
 
 | what the probe finds                     | what follows                                                    |
 |------------------------------------------|-----------------------------------------------------------------|
@@ -17,8 +17,8 @@ A heartbeat ends every suspicion, and silence. Where heartbeats come in and no p
 the broker that is broken, not the broker: silence is not counted, and the session timeout remains.
 
 A new controller grants every broker a full session and probes all of them at once, so that its election alone fences
-nobody, and yet who died with the old controller, or was silent under it, is fenced soon. The broker of the node that led
-the quorum before is suspected from the start: most likely it lost its leadership for being silent.
+nobody, and yet who died with the old controller, or was silent under it, is fenced soon. The broker of the node that
+led the quorum before is suspected from the start: most likely it lost its leadership for being silent.
 """
 
 from __future__ import annotations
@@ -111,9 +111,7 @@ class BrokerSessions:
         """The session of a broker, or None."""
         return self._sessions.get(node_id)
 
-    def grant(
-        self, node_id: NodeId, *, fenced: bool, now_ms: float, probe: bool, suspected: bool = False
-    ) -> None:
+    def grant(self, node_id: NodeId, *, fenced: bool, now_ms: float, probe: bool, suspected: bool = False) -> None:
         """A full session for a broker that registered, or, with `probe`, that a new controller found registered.
 
         `suspected`: as if its stream had just broken.

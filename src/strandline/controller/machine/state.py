@@ -51,6 +51,7 @@ class MachineState:
         rng: Rng,
         settings: MachineSettings,
         now_ms: float,
+        *,
         led_before: NodeId | None = None,
     ) -> None:
         """`led_before`: the node that led the quorum until now, if it was another."""
