@@ -98,6 +98,15 @@ def test_60_whose_probes_never_arrive_lives_by_its_heartbeats() -> None:
         assert probe_until_fenced(all_sessions, finding, 0, takes_ms=20) == 9000
 
 
+def test_60_who_was_fenced_for_a_cut_that_lasts_is_fenced_for_it_once() -> None:
+    """Probes arrived before the cut. Heartbeats come through it, farther apart than silence is borne: no seesaw."""
+    all_sessions = connected()
+    assert probe_until_fenced(all_sessions, ProbeFinding.SILENT, 1001, takes_ms=100) == 3501
+    all_sessions.mark_fenced(1)
+    all_sessions.touch(1, fenced=False, metadata_offset=5, now_ms=4000)
+    assert probe_until_fenced(all_sessions, ProbeFinding.SILENT, 4000, takes_ms=100) == 13_000
+
+
 def test_60_a_controller_that_stood_still_counts_silence_anew() -> None:
     """It may have been the controller that did not listen."""
     all_sessions = connected()

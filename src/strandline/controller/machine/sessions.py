@@ -96,7 +96,7 @@ class Session:
     """When the last probe was sent."""
     probing: bool = False
     answers: bool = False
-    """It has answered a probe of this controller: probes reach it."""
+    """It has answered a probe of this controller since it was unfenced: probes reach it."""
     dead: bool = False
 
 
@@ -152,6 +152,7 @@ class BrokerSessions:
         session = self._sessions.get(node_id)
         if session is not None:
             session.fenced = True
+            session.answers = False
             session.controlled_shutdown_offset = -1
             self._clear(session)
 
