@@ -93,16 +93,17 @@ def test_fast_restart_is_registered_without_waiting_for_the_session() -> None:
     assert SimCluster(3).play(scenario) < 1000
 
 
-def test_stopped_process_is_fenced_by_its_session_timeout_and_back_with_its_epoch() -> None:
-    """S84: SIGSTOP for longer than the session; SIGCONT: unfenced again, the broker epoch as before."""
+def test_stopped_process_is_fenced_by_its_silence_and_back_with_its_epoch() -> None:
+    """S84: SIGSTOP for longer than silence is borne; SIGCONT: unfenced again, the broker epoch as before."""
 
     async def scenario(cluster: SimCluster) -> None:
         active, other = cluster.active_and_other()
         victim = other.node
         epoch = cluster.epochs()[victim]
+        await asyncio.sleep(0.1)
         cluster.world.pause(f"n{victim}")
         took = await cluster.until(lambda: active.publisher.image.brokers[victim].fenced)
-        assert 6_500 < took < 10_000
+        assert 1_500 < took < 2_600
         cluster.world.resume(f"n{victim}")
         await cluster.until(lambda: not active.publisher.image.brokers[victim].fenced, within_ms=5_000)
         assert cluster.epochs()[victim] == epoch
@@ -177,6 +178,8 @@ def test_creation_survives_the_death_of_the_controller(seed: int) -> None:
         cluster.kill(active.node)
         replies = await creating
         assert [reply.topics[0].error for reply in replies] == [ErrorCode.NONE] * 20
+        # What is committed may be answered before the node that asked has heard so by its own fetch.
+        await cluster.until(lambda: len(cluster.nodes[asker].publisher.image.topics) == 20, within_ms=100)
         image = cluster.nodes[asker].publisher.image
         for number, reply in enumerate(replies):
             assert image.topics[f"t{number}"].topic_id == reply.topics[0].topic_id

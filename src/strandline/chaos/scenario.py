@@ -140,6 +140,7 @@ class ScenarioOptions:
             node["flush.policy"] = "replicate"
         # A generator of its own: what is drawn besides stays as it is.
         node["disk.sync.timeout.ms"] = split(seed, "hung syncs").choice(("1000", "5000"))
+        node["broker.silence.timeout.ms"] = split(seed, "silence").choice(("500", "2500"))
         duration_ms = rng.choice((5_000, 10_000, 20_000))
         drawn = cls(
             world,

@@ -59,6 +59,7 @@ MARKS: dict[str, str] = {
     "registration-displaced": "a fenced broker was registered no more, and registered once more",
     "controlled-shutdown": "a broker handed its leaderships over before it stopped",
     "broker-fenced": "a broker that was silent too long, or whose process was gone, was fenced",
+    "silent-broker-fenced": "a broker that answered no probe in time was fenced before its session ended",
     "alter-partition-fenced": "an ISR change of a leader of an older leader epoch was refused",
     "alter-partition-stale": "an ISR change based on an older partition epoch was refused",
     "alter-partition-ineligible": "an ISR change with a fenced or stopping broker, or one registered anew, was refused",

@@ -254,9 +254,9 @@ def test_expired_brokers_are_fenced_one_at_a_time(machine_cluster: Any) -> None:
     cluster.now_ms = 9000.0
     cluster.beat(3)
     fenced = []
-    while (node := cluster.run(brokers.fence_expired(cluster.state, cluster.now_ms))) is not None:
-        fenced.append(node)
-    assert fenced == [1, 2]
+    while (gone := cluster.run(brokers.fence_expired(cluster.state, cluster.now_ms))) is not None:
+        fenced.append(gone)
+    assert fenced == [(1, "it is gone"), (2, "it is gone")]
     assert (cluster.partition().leader, cluster.partition().eligible_leader_replicas) == (3, (2,))
 
 

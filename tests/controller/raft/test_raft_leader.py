@@ -18,10 +18,10 @@ def test_a5_a_leader_without_fetches_of_a_majority_resigns() -> None:
     """A5, D-27 (KAFKA-15489): after 1.5 fetch timeouts; fetches of one of the others of three put it off."""
     bench = Bench()
     bench.lead()
-    bench.wait(2900)
+    bench.wait(2200)
     assert bench.role is RoleKind.LEADER
     bench.fetch(2, 1)
-    bench.wait(2900)
+    bench.wait(2200)
     assert bench.role is RoleKind.LEADER
     bench.fetch(9, 1)  # an observer does not count
     bench.wait(200)
@@ -41,7 +41,7 @@ def test_a5_of_five_two_others_must_fetch() -> None:
     bench = Bench(voters=5)
     bench.lead()
     for _ in range(4):
-        bench.wait(1000)
+        bench.wait(750)
         if bench.role is RoleKind.LEADER:
             bench.fetch(2, 1)
     assert bench.role is RoleKind.RESIGNED

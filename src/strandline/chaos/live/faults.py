@@ -186,7 +186,7 @@ _ALL = (
     Fault("kill-controller", "SIGKILL of the active controller; started again", (0.5, 6), _kill_controller),
     Fault("kill", "SIGKILL of any node; started again", (0.2, 6), _kill_any),
     Fault("kill-all", "SIGKILL of every node at once; all started again, in any order", (0.2, 2), _kill_all),
-    Fault("pause", "SIGSTOP of any node, shorter or longer than its session; SIGCONT", (0.5, 8), _pause),
+    Fault("pause", "SIGSTOP of any node, shorter or longer than silence is borne; SIGCONT", (0.5, 8), _pause),
     Fault("partition", "the cable between two nodes cut, one way or both", (1, 8), _partition),
     Fault("isolate", "one node cut off from all others; clients still reach it", (1, 8), _isolate),
     Fault("rolling-restart", "every node stopped in an orderly way and started again", (0, 0), _rolling_restart),

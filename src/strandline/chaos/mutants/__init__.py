@@ -28,6 +28,7 @@ from strandline.chaos.mutants import (
     replication,
     replication_isr,
     replication_reads,
+    sessions,
     spark,
     storage,
 )
@@ -44,6 +45,7 @@ MUTANTS: dict[str, Mutant] = {
         quorum_state.TABLE,
         quorum_guard.TABLE,
         controller.TABLE,
+        sessions.TABLE,
         elections.TABLE,
         replication.TABLE,
         replication_isr.TABLE,

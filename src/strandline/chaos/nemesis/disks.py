@@ -23,16 +23,22 @@ _SUPERVISOR_MS = 200.0
 
 
 def slow(nemesis: Nemesis) -> None:
-    """Many times slower. A node whose syncs take longer than it bears stops itself."""
+    """Many times slower. A node whose syncs take longer than it bears stops itself, even after the fault is undone: a
+    sync that began in it takes its time."""
     name = nemesis.pick()
     config = nemesis.disk(name).config
     config.slow_factor = nemesis.rng.choice((5.0, 30.0, 100.0))
+    last_sync_ms = config.sync_max_us * config.slow_factor / 1000
     nemesis.excuse(name)
+
+    def settle() -> None:
+        nemesis.blame(name)
+        nemesis.restart(name)
 
     def undo() -> None:
         config.slow_factor = 1.0
-        nemesis.blame(name)
         nemesis.restart(name)
+        nemesis.call_after(last_sync_ms, settle)
 
     nemesis.note(f"disk of {name} {config.slow_factor:.0f} times slower for {nemesis.later(undo)} ms")
 

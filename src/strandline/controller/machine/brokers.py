@@ -268,12 +268,19 @@ def begin_controlled_shutdown(state: MachineState, broker: BrokerInfo) -> list[M
     return records
 
 
-def fence_expired(state: MachineState, now_ms: float) -> Result[NodeId | None]:
-    """Fence one broker whose session ended; one at a time, for the next shall see what became of its partitions."""
+def fence_expired(state: MachineState, now_ms: float) -> Result[tuple[NodeId, str] | None]:
+    """Fence one broker whose session ended; one at a time, for the next shall see what became of its partitions.
+
+    Answers the broker, and why.
+    """
     for node_id in state.sessions.expired(now_ms):
-        records = fence(state, node_id, "for it is gone")
+        why = "it is gone"
+        if state.sessions.is_silent(node_id, now_ms):
+            mark("silent-broker-fenced")
+            why = "it answers no probe"
+        records = fence(state, node_id, f"for {why}")
         state.sessions.mark_fenced(node_id)
-        return Result(node_id, records)
+        return Result((node_id, why), records)
     return Result(None)
 
 

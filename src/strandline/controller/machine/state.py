@@ -45,8 +45,16 @@ class MachineState:
     """
 
     def __init__(
-        self, image: MetadataImage, resolver: ConfigResolver, rng: Rng, settings: MachineSettings, now_ms: float
+        self,
+        image: MetadataImage,
+        resolver: ConfigResolver,
+        rng: Rng,
+        settings: MachineSettings,
+        now_ms: float,
+        *,
+        led_before: NodeId | None = None,
     ) -> None:
+        """`led_before`: the node that led the quorum until now, if it was another."""
         self.image = image
         self.resolver = resolver
         self.rng = rng
@@ -55,7 +63,8 @@ class MachineState:
         self.offsets = OffsetTracker()
         self.unserved = UnservedReplicas()
         for node_id, broker in image.brokers.items():
-            self.sessions.grant(node_id, fenced=broker.fenced, now_ms=now_ms, probe=True)
+            suspected = node_id == led_before
+            self.sessions.grant(node_id, fenced=broker.fenced, now_ms=now_ms, probe=True, suspected=suspected)
 
     def replay(self, records: Sequence[MetadataRecord]) -> MetadataDelta:
         """What these records would change; the image stays as it is. Raises FatalError if they cannot be replayed."""

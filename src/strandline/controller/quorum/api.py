@@ -67,7 +67,7 @@ class QuorumConfig:
     quorum_election_timeout_ms: int = 1000
     """How long an election, or a voter that knows no leader, waits; each wait is drawn from [1, 2) times this."""
 
-    quorum_fetch_timeout_ms: int = 2000
+    quorum_fetch_timeout_ms: int = 1500
     """A voter without a successful fetch for this long asks for an election. The leader resigns after 1.5 times this
     without fetches of a majority (rule A5)."""
 
