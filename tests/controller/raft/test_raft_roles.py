@@ -239,7 +239,7 @@ def test_a17_a_claimed_life_shuts_nobody_out() -> None:
         assert late.error is ErrorCode.INVALID_REQUEST
     assert bench.role is RoleKind.LEADER
     bench.fetch(2, 1, life=2**62, max_wait_ms=0)
-    for _ in range(8):
+    for _ in range(6):
         assert bench.role is RoleKind.LEADER
         bench.fetch(3, 1, life=1, max_wait_ms=0)
         bench.fetch(2, 1, life=2, max_wait_ms=0)

@@ -110,7 +110,7 @@ def test_a_replica_that_lags_or_is_silent_is_not_added() -> None:
     assert refused(bench, 3, 33, add=True) is ErrorCode.REQUEST_TIMED_OUT
     bench.fetch(3, bench.core.log.end_offset, replica=NEW, max_wait_ms=0)
     bench.fetch(2, bench.core.log.end_offset, max_wait_ms=0)
-    bench.wait(2_500)
+    bench.wait(2_000)
     assert refused(bench, 3, 33, add=True) is ErrorCode.INVALID_REQUEST
 
 
