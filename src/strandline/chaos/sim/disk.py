@@ -57,6 +57,8 @@ class SimDisk:
         self.used_bytes = 0
         self.power_cuts = 0
         self.wipes = 0
+        self.destroyed = 0
+        """How often something on it was destroyed for good: a directory, a bit, everything."""
         self.rotten: dict[str, None] = {}
         """Directories with rotten files: what stands there is not judged."""
         self.operations = 0
@@ -122,6 +124,7 @@ class SimDisk:
         if not isinstance(node, FileNode):
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
         node.pages[position // PAGE_BYTES][position % PAGE_BYTES] ^= 1 << bit
+        self.destroyed += 1
         self.loop.effects["bit-flipped"] += 1
 
     def rot(self, path: str, position: int, bit: int) -> None:
@@ -136,6 +139,7 @@ class SimDisk:
             return
         parent, name = self.names.parent(path)
         del parent.entries[name]
+        self.destroyed += 1
         self.loop.effects["directory-lost"] += 1
         self._count()
 
@@ -143,6 +147,7 @@ class SimDisk:
         """A new, empty disk."""
         self.names = Names()
         self.wipes += 1
+        self.destroyed += 1
         self.loop.effects["disk-replaced"] += 1
         self.rotten.clear()
         self._count()
