@@ -33,13 +33,14 @@ EFFECTS_OF = {
     "power_cut_in_callback": ("power-lost", "killed-in-callback"),
     "power_cut_all": ("power-lost",),
     "power_cut_all_in_callback": ("power-lost", "killed-in-callback"),
+    "one_stays_dead": ("killed",),
     "pause": ("paused",),
     "wall_jump": ("wall-clock-jumped",),
     "slow_disk": ("disk-slow",),
     "fail_sync": ("sync-failed",),
     "hang_sync": ("sync-hung",),
     "fail_write": ("write-failed", "write-torn"),
-    "fail_name": ("name-failed",),
+    "fail_name": ("name-failed", "no-descriptor"),
     "fail_read": ("read-failed",),
     "bit_rot": ("bit-flipped",),
     "lose_directory": ("directory-lost",),
@@ -188,6 +189,17 @@ def test_a_new_disk_has_nothing_rotten_to_be_moved_away() -> None:
     site.world.run(stories())
     assert not site.world.loop.unhandled
     assert not any("moved away" in what for _, what in nemesis.events)
+
+
+def test_one_machine_stays_dead_until_all_is_healed() -> None:
+    """Whatever else would start it; and only one of them."""
+    site = Site(3, ("one_stays_dead", "kill", "power_cut", "fail_sync"))
+    lines = site.run()
+    [said] = [line for line in lines if line.endswith("stays dead")]
+    gone = said.split()[-3]
+    began = lines.index(said)
+    assert f"start {gone}" not in lines[began : lines.index("healed") - len(NAMES)]
+    assert all(f"start {name}" in lines[began:] for name in NAMES)
 
 
 def test_fewer_faults_leave_the_others_as_they_were() -> None:

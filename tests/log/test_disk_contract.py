@@ -16,12 +16,13 @@ from typing import Any
 
 import pytest
 
+from strandline.chaos.sim.disk import DiskFaults
 from strandline.chaos.sim.disk_port import DiskPort
 from strandline.chaos.sim.process import Process
 from strandline.chaos.sim.world import World
 from strandline.log.disk import Disk, DiskError, DiskFull, DiskPoisoned, read_file, write_file_durably
 from strandline.log.real_disk import RealDisk
-from strandline.log.real_sync import SYNC_MANY
+from strandline.log.real_sync import SYNC_MANY, NoDescriptor
 from strandline.proto.errors import DirectoryInUse
 
 
@@ -32,6 +33,7 @@ class Real:
         self.root = str(root)
         self._monkeypatch = monkeypatch
         self._disks = [RealDisk()]
+        self._left: list[int] = []
         self.disk: Disk = self._disks[0]
 
     def another(self) -> Disk:
@@ -43,19 +45,24 @@ class Real:
         """Run it on a loop."""
         asyncio.run(work)
 
-    def fail(self, kind: str) -> None:
-        """The next call of a kind fails: file sync, directory sync, write."""
-        name = {"sync": "fdatasync", "dir_sync": "fsync", "write": "pwrite", "list": "listdir"}[kind]
+    def fail(self, kind: str, number: int = errno.EIO, *, calls: int = 1) -> None:
+        """The next calls of a kind fail: file sync, directory sync, write, opening (a directory too), listing."""
+        names = {"sync": "fdatasync", "dir_sync": "fsync", "write": "pwrite", "open": "open", "list": "listdir"}
+        name = names[kind]
         works = getattr(os, name)
-        left = [1]
+        self._left = left = [1] * calls
 
         def call(*arguments: Any) -> Any:
             if left:
                 left.pop()
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
+                raise OSError(number, os.strerror(number))
             return works(*arguments)
 
         self._monkeypatch.setattr(os, name, call)
+
+    def mend(self) -> None:
+        """Nothing fails any more."""
+        self._left.clear()
 
     def fill(self) -> None:
         """There is no space any more."""
@@ -91,11 +98,16 @@ class Simulated:
         """Run it on a loop."""
         contextvars.Context().run(self._world.loop.run_until_complete, work)
 
-    def fail(self, kind: str) -> None:
-        """The next call of a kind fails."""
+    def fail(self, kind: str, number: int = errno.EIO, *, calls: int = 1) -> None:
+        """The next calls of a kind fail."""
         faults = self._machine.disk.faults
-        field = {"sync": "syncs", "dir_sync": "dir_syncs", "write": "writes", "list": "names"}[kind]
-        setattr(faults, field, 1)
+        fields = {"sync": "syncs", "dir_sync": "dir_syncs", "write": "writes", "open": "names", "list": "names"}
+        setattr(faults, fields[kind], calls)
+        faults.error = number
+
+    def mend(self) -> None:
+        """Nothing fails any more."""
+        self._machine.disk.faults = DiskFaults()
 
     def fill(self) -> None:
         """There is no space any more."""
@@ -474,3 +486,54 @@ def test_a_failed_listing_is_a_disk_error(bench: Bench) -> None:
     bench.fail("list")
     refused(DiskError, lambda: bench.disk.listdir(bench.root))
     assert bench.disk.listdir(bench.root) == ["f"]
+
+
+def test_a_sync_that_finds_no_room_has_failed(bench: Bench) -> None:
+    """ENOSPC at a sync (delayed allocation, network file systems): what it was to write is gone, and making room does
+    not bring it back. It is no full disk, over which one goes on when there is room."""
+    disk = bench.disk
+    file = disk.open(put(bench, "a"))
+    file.pwrite(b"x", 0)
+    bench.fail("sync", errno.ENOSPC)
+    with pytest.raises(DiskError) as caught:
+        disk.sync_now([file])
+    assert type(caught.value) is DiskError
+    assert caught.value.errno == errno.ENOSPC
+    refused(DiskError, lambda: file.pwrite(b"x", 0))
+
+
+def test_no_room_for_a_name_is_a_full_disk(bench: Bench) -> None:
+    """And nothing is there afterwards."""
+    bench.fail("open", errno.ENOSPC)
+    refused(DiskFull, lambda: bench.disk.open(f"{bench.root}/a", create=True))
+    assert bench.disk.listdir(bench.root) == []
+
+
+def test_no_descriptor_left(bench: Bench) -> None:
+    """EMFILE: nothing was done, and the call may be made again; of a sync too, which opens the directories first."""
+    disk, path = bench.disk, put(bench, "a", b"content")
+    bench.fail("open", errno.EMFILE, calls=9)
+    refused(NoDescriptor, lambda: disk.open(path), lambda: disk.sync_dir(bench.root))
+    bench.mend()
+    bench.fail("list", errno.EMFILE, calls=9)
+    refused(NoDescriptor, lambda: disk.listdir(bench.root))
+    bench.mend()
+    assert disk.listdir(bench.root) == ["a"]
+    file = disk.open(path)
+    file.pwrite(b"C", 0)
+    bench.fail("open", errno.EMFILE, calls=9)
+    refused(NoDescriptor, lambda: disk.sync_now([file], [bench.root]))
+    bench.mend()
+    file.pwrite(b"more", 7)
+    disk.sync_now([file], [bench.root])
+    assert read_file(disk, path) == b"Contentmore"
+
+
+def test_directories_that_cannot_be_opened_fail_their_sync(bench: Bench) -> None:
+    """Nothing was synced, and nobody relies on the files of that group again."""
+    disk = bench.disk
+    file = disk.open(put(bench, "a"))
+    file.pwrite(b"x", 0)
+    bench.fail("open")
+    refused(DiskError, lambda: disk.sync_now([file], [bench.root]))
+    refused(DiskError, lambda: file.pwrite(b"x", 0), lambda: disk.sync_now([file]))

@@ -8,6 +8,7 @@ acts as the node's messages say.
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def fail_sync(nemesis: Nemesis) -> None:
     if nemesis.world.process(name) is None or name in nemesis.damaged:
         return
     what = nemesis.rng.choice(("syncs", "syncs", "dir_syncs"))
+    nemesis.disk(name).faults.error = nemesis.rng.choice((errno.EIO, errno.ENOSPC))
     if nemesis.rng.random() < 0.5:
         _fail_and_reboot(nemesis, name, what)
     else:
@@ -72,6 +74,7 @@ def _fail_and_reboot(nemesis: Nemesis, name: str, what: str) -> None:
 
     def reboot() -> None:
         setattr(faults, what, 0)
+        faults.error = errno.EIO
         del nemesis.damaged[name]
         nemesis.blame(name)
         nemesis.note(f"reboot {name}")
@@ -96,6 +99,7 @@ def _fail_and_restart(nemesis: Nemesis, name: str, what: str) -> None:
     def undo() -> None:
         ended.append(True)
         setattr(faults, what, 0)
+        faults.error = errno.EIO
         nemesis.blame(name)
         nemesis.note(f"{name} is restarted without a reboot")
         nemesis.world.kill(name)
@@ -145,21 +149,23 @@ def fail_write(nemesis: Nemesis) -> None:
 
 
 def fail_name(nemesis: Nemesis) -> None:
-    """Files cannot be opened, names not be listed or changed: EIO, or no descriptor left. The node is restarted once
-    that has passed."""
+    """Files cannot be opened, directories not be listed or synced, names not be added, changed or removed: EIO, no
+    descriptor left, or no room for a name. The node is restarted once that has passed."""
     name = nemesis.pick()
     faults = nemesis.disk(name).faults
     faults.names, faults.where = nemesis.rng.choice((1, 1, 5)), nemesis.rng.choice(("", ".log", "__cluster_metadata"))
+    faults.error = nemesis.rng.choice((errno.EIO, errno.EMFILE, errno.ENOSPC))
     nemesis.excuse(name)
 
     def undo() -> None:
-        faults.names, faults.where = 0, ""
+        faults.names, faults.where, faults.error = 0, "", errno.EIO
         nemesis.blame(name)
         nemesis.note(f"the names of {name} are well again, and its node is restarted")
         nemesis.world.kill(name)
         nemesis.restart(name)
 
-    what = f"{faults.names} calls of {name} that open or name files ({faults.where or 'any'}) fail"
+    how = errno.errorcode[faults.error]
+    what = f"{faults.names} calls of {name} that open or name files ({faults.where or 'any'}) fail with {how}"
     nemesis.note(f"{what}; mend it {nemesis.later(undo)} ms later")
 
 

@@ -16,6 +16,7 @@ FAULTS = {
     "power_cut_in_callback": processes.power_cut_in_callback,
     "power_cut_all": processes.power_cut_all,
     "power_cut_all_in_callback": processes.power_cut_all_in_callback,
+    "one_stays_dead": processes.one_stays_dead,
     "pause": processes.pause,
     "rolling_restart": processes.rolling_restart,
     "wall_jump": processes.wall_jump,

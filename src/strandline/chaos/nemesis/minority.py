@@ -10,7 +10,19 @@ from strandline.chaos.sim.world import World
 
 _SLOW = 100.0
 
-LASTING = ("dead", "isolated", "deaf", "dumb", "deaf to the nodes", "dumb to the nodes", "paused", "slow disk")
+_ALL_DIED = "dead after a power cut of all"
+
+LASTING = (
+    "dead",
+    _ALL_DIED,
+    "isolated",
+    "deaf",
+    "dumb",
+    "deaf to the nodes",
+    "dumb to the nodes",
+    "paused",
+    "slow disk",
+)
 """What a machine can be for as long as the others are to do without it."""
 
 
@@ -19,6 +31,12 @@ def cripple(nemesis: Nemesis, names: Sequence[str], rng: random.Random) -> Calla
     world = nemesis.world
     name, how = rng.choice(list(names)), rng.choice(LASTING)
     nemesis.note(f"{name} is {how} from now on; the others must go on")
+    if how == _ALL_DIED:
+        for each in nemesis.names:
+            world.power_cut(each)
+        for each in nemesis.names:
+            if each != name:
+                nemesis.restart(each)
     undo = _break(world, name, how, nemesis.names if how.endswith("nodes") else list(world.machines))
     slow = how == "slow disk"
     if slow:

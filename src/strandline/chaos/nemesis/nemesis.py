@@ -42,6 +42,8 @@ class Nemesis:
     """Called after each fault: checkers look at the world then."""
     damaged: dict[str, None] = field(default_factory=dict)
     """Machines whose disk lies since a failed sync: nothing starts there before a reboot."""
+    dead: dict[str, None] = field(default_factory=dict)
+    """Machines on which nothing starts before everything is healed."""
     excused: dict[str, int] = field(default_factory=dict)
     """Machines whose disk was told to fail, and how many faults are under way there: a node may stop itself."""
     victim: str = ""
@@ -82,6 +84,7 @@ class Nemesis:
     def heal(self) -> None:
         """Undo everything: all machines up and reachable, disks fast and whole."""
         self._healed = True
+        self.dead.clear()
         undo, self._undo = self._undo, {}
         for action in undo.values():
             action()
@@ -135,8 +138,9 @@ class Nemesis:
         return first, second
 
     def restart(self, name: str) -> None:
-        """Unless its disk lies: over the page cache of a failed sync nothing may start before the machine reboots."""
-        if self.world.process(name) is None and name not in self.damaged:
+        """Unless it stays dead, or its disk lies: over the page cache of a failed sync nothing may start before the
+        machine reboots."""
+        if self.world.process(name) is None and name not in self.damaged and name not in self.dead:
             self.note(f"start {name}")
             self.start(name)
 
