@@ -43,6 +43,7 @@ EFFECTS_OF = {
     "fail_name": ("name-failed", "no-descriptor"),
     "fail_read": ("read-failed",),
     "bit_rot": ("bit-flipped",),
+    "rot_beside_log": ("bit-flipped",),
     "lose_directory": ("directory-lost",),
     "wipe": ("disk-replaced",),
 }
@@ -76,6 +77,7 @@ class Site:
                 ports.disk.mkdir("/data/t-0")
                 file = ports.disk.open("/data/t-0/00000000000000000000.log", create=True)
                 file.pwrite(b"%7d\n" % number, number % 1_000 * 8)
+                ports.disk.open("/data/t-0/leader-epoch-checkpoint", create=True).pwrite(b"0\n", 0)
                 file.pread(8, 0)
                 await ports.disk.sync([file])
             await asyncio.sleep(0.01)

@@ -132,7 +132,7 @@ class ScenarioOptions:
             "broker.session.timeout.ms": rng.choice(("3000", "9000")),
             "replica.lag.time.max.ms": rng.choice(("1000", "10000")),
         }
-        needs_disks = ("fail_sync", *DESTRUCTIVE)
+        needs_disks = ("fail_sync", "one_stays_dead", *DESTRUCTIVE)
         if rng.random() < 0.2 and not any("power" in kind or kind in needs_disks for kind in faults.kinds):
             # The memory of min.insync.replicas machines counts: no promise over power cuts. Nor over lost disks: each
             # restart may have lost something there (KIP-966), so that the last one in the ISR may be the only one left.
@@ -156,6 +156,7 @@ class ScenarioOptions:
         if rng.random() < SERVICES_SHARE:
             drawn = override(drawn, BESIDE_SERVICES)
             drawn.services = ServiceOptions.draw(rng)
+            drawn.services.lowers_min_isr = not any(kind in DESTRUCTIVE for kind in drawn.faults.kinds)
         return drawn
 
 
@@ -286,7 +287,8 @@ class ScenarioRun:
         voteless = [name for name in self.cluster.controllers if self.world.machines[name].disk.wipes]
         if voteless:
             names = [name for name in names if name in voteless or name not in self.cluster.controllers]
-        mend = cripple(self.nemesis, names, rng)
+        acks_synced = self.options.node.get("flush.policy") != "replicate"
+        mend = cripple(self.nemesis, names, rng, acks_synced=acks_synced)
         await self.world.sleep_ms(1_000)
         await self._acks_again()
         mend()

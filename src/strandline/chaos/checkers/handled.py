@@ -81,6 +81,12 @@ class Ledger:
                     facts = {"partition": partition, "offset": offset, "acked": value, "found": found}
                     raise InvariantViolated("AckedIsStored", "another record is there, or none", **facts)
 
+    def check_trimmed(self, topic_id: UUID, stored: Mapping[tuple[int, int], str], before: int) -> None:
+        """As `check_stored`, of a topic of one partition whose records below offset `before` were asked to be deleted:
+        those may be gone. Raises InvariantViolated."""
+        kept = {(0, offset): value for offset, value in self.acked.get((topic_id, 0), {}).items() if offset < before}
+        self.check_stored(topic_id, kept | dict(stored))
+
 
 def check_copied(source: Sequence[str], target: Sequence[str]) -> None:
     """Each record of the source is in the target once, and nothing else. Raises InvariantViolated."""

@@ -9,12 +9,16 @@ acts as the node's messages say.
 from __future__ import annotations
 
 import errno
+import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from strandline.chaos.nemesis.nemesis import Nemesis
 
 _ROTS_AT_THE_END = 0.5
+_PARTITION = re.compile(r"-\d+/[^/]*$")
+"""A file in the directory of a partition."""
 _END_BYTES = 300
 """A batch or two: what recovery cuts like a torn tail."""
 
@@ -188,14 +192,24 @@ def bit_rot(nemesis: Nemesis) -> None:
     """A bit of a partition's log turns over, on the one machine of the run to which such things happen: anywhere, or in
     what was written last. Whoever watches the disk moves the directory away and restarts the node: it is fetched again
     from the leader."""
+    _rot(nemesis, lambda path: path.endswith(".log"))
+
+
+def rot_beside_log(nemesis: Nemesis) -> None:
+    """As `bit_rot`, in one of the small files of a partition's directory: an index, the producers' snapshot, the leader
+    epochs, the topic id."""
+    _rot(nemesis, lambda path: not path.endswith(".log"))
+
+
+def _rot(nemesis: Nemesis, may: Callable[[str], bool]) -> None:
     name = nemesis.victim
     disk = nemesis.disk(name)
-    logs = [path for path, content in disk.files().items() if path.endswith(".log") and any(content)]
-    logs = [path for path in logs if "__cluster_metadata" not in path]
-    if not logs:
+    files = {path: content for path, content in disk.files().items() if any(content) and may(path)}
+    paths = [path for path in files if _PARTITION.search(path) and "__cluster_metadata" not in path]
+    if not paths:
         return
-    path = nemesis.rng.choice(logs)
-    written = disk.files()[path].rstrip(b"\0")
+    path = nemesis.rng.choice(paths)
+    written = files[path].rstrip(b"\0")
     position, bit = nemesis.rng.randrange(len(written)), nemesis.rng.randrange(8)
     if nemesis.rng.random() < _ROTS_AT_THE_END:
         position = max(0, len(written) - 1 - position % _END_BYTES)

@@ -38,6 +38,7 @@ FAULTS = {
     "fail_name": disks.fail_name,
     "fail_read": disks.fail_read,
     "bit_rot": disks.bit_rot,
+    "rot_beside_log": disks.rot_beside_log,
     "lose_directory": disks.lose_directory,
     "wipe": disks.wipe,
 }
@@ -54,6 +55,7 @@ _NODE_ALONE = (
     "fail_name",
     "fail_read",
     "bit_rot",
+    "rot_beside_log",
     "lose_directory",
 )
 
@@ -66,5 +68,5 @@ NODE_KINDS = tuple(name for name in FAULTS if name not in BY_NAME_ALONE)
 KINDS = tuple(name for name in NODE_KINDS if name not in _NODE_ALONE)
 """Those that the metadata quorum alone is asked to survive."""
 
-DESTRUCTIVE = ("bit_rot", "lose_directory", "wipe")
+DESTRUCTIVE = ("bit_rot", "rot_beside_log", "lose_directory", "wipe")
 """They take good copies away for good: harmless only where whatever is committed is on two disks."""

@@ -12,24 +12,18 @@ _SLOW = 100.0
 
 _ALL_DIED = "dead after a power cut of all"
 
-LASTING = (
-    "dead",
-    _ALL_DIED,
-    "isolated",
-    "deaf",
-    "dumb",
-    "deaf to the nodes",
-    "dumb to the nodes",
-    "paused",
-    "slow disk",
-)
+_ALONE = ("dead", "isolated", "deaf", "dumb", "deaf to the nodes", "dumb to the nodes", "paused", "slow disk")
+LASTING = (*_ALONE, _ALL_DIED)
 """What a machine can be for as long as the others are to do without it."""
 
 
-def cripple(nemesis: Nemesis, names: Sequence[str], rng: random.Random) -> Callable[[], None]:
-    """Break one of `names` for good; what is returned mends it. Clients may reach it or not, like the other nodes."""
+def cripple(
+    nemesis: Nemesis, names: Sequence[str], rng: random.Random, *, acks_synced: bool = True
+) -> Callable[[], None]:
+    """Break one of `names` for good; what is returned mends it. Clients may reach it or not, like the other nodes. All
+    lose their power only where acks are synced: else who led last is waited for (KIP-966)."""
     world = nemesis.world
-    name, how = rng.choice(list(names)), rng.choice(LASTING)
+    name, how = rng.choice(list(names)), rng.choice(LASTING if acks_synced else _ALONE)
     nemesis.note(f"{name} is {how} from now on; the others must go on")
     if how == _ALL_DIED:
         for each in nemesis.names:
