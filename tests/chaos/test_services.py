@@ -98,6 +98,7 @@ def test_nothing_destroys_a_disk_where_one_may_have_the_only_copy() -> None:
     assert 0.05 * len(drawn) < len(altering) < 0.2 * len(drawn)
     assert 0 < len(lowering) < len(altering)
     assert not any(kind in DESTRUCTIVE for one in lowering for kind in one.faults.kinds)
+    assert [one for one in altering if one.services is not None and one.services.deletes] == lowering
 
 
 def test_a_copy_has_each_record_once() -> None:

@@ -156,7 +156,8 @@ class ScenarioOptions:
         if rng.random() < SERVICES_SHARE:
             drawn = override(drawn, BESIDE_SERVICES)
             drawn.services = ServiceOptions.draw(rng)
-            drawn.services.lowers_min_isr = not any(kind in DESTRUCTIVE for kind in drawn.faults.kinds)
+            destroys = any(kind in DESTRUCTIVE for kind in drawn.faults.kinds)
+            drawn.services.lowers_min_isr = drawn.services.deletes = not destroys
         return drawn
 
 

@@ -68,7 +68,9 @@ class Services:
         if options.copy:
             work.append(self._copy(ports))
         if options.alters:
-            work += [self._altered.feed(ports), self._altered.trim(ports), self._altered.alter(ports)]
+            work += [self._altered.feed(ports), self._altered.alter(ports)]
+        if options.alters and options.deletes:
+            work.append(self._altered.trim(ports))
         try:
             async with asyncio.TaskGroup() as group:
                 for one in work:
