@@ -28,6 +28,9 @@ BANNED_IN_NODE = {
     r"\bwait_for\(": "can swallow a cancellation on Python 3.11: asyncio.timeout",
     r"\b(to_thread|threading\.Thread)\(": "threads are invisible to the simulator: the Disk port",
 }
+BANNED_IN_QUORUM = {
+    r"^\s*assert\b": "gone under python -O: ensure (controller/raft/invariants.py), or an error that says what to do",
+}
 WORLD = {
     # The production twins of the ports, and the synchronous client's background loop: the edge of the world.
     "src/strandline/proto/system.py",
@@ -123,6 +126,13 @@ def test_no_task_of_a_node_ends_unseen() -> None:
         if name.startswith(folders)
     }
     assert {name: count for name, count in made.items() if count} == AWAITED_TASKS
+
+
+def test_the_quorum_asserts_nothing() -> None:
+    folders = ("src/strandline/controller/raft/", "src/strandline/controller/quorum/")
+    names = [name for name in sources() if name.startswith(folders)]
+    assert names
+    assert not offences(names, BANNED_IN_QUORUM)
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -42,6 +43,7 @@ from strandline.proto.ids import NodeId
 
 VIEW = QuorumView(
     node=1,
+    replica=ReplicaKey(NodeId(1), UUID(int=1)),
     incarnation=1,
     epoch=3,
     leader=None,
@@ -56,7 +58,8 @@ VIEW = QuorumView(
 
 
 def view(**changes: Any) -> QuorumView:
-    return replace(VIEW, **changes)
+    node = changes.get("node", 1)
+    return replace(VIEW, **{"replica": ReplicaKey(NodeId(node), UUID(int=node)), **changes})
 
 
 def log(*epochs: tuple[int, int], end: int, start: OffsetAndEpoch | None = None) -> LogSummary:
@@ -79,7 +82,7 @@ def test_monotonic_epoch() -> None:
     """Over restarts too; a node with a new disk is another."""
     assert flags(MonotonicEpoch().check, view(), view(epoch=2, incarnation=2)) == "MonotonicEpoch"
     assert flags(MonotonicEpoch().check, view(), view(epoch=3, incarnation=2)) == ""
-    assert flags(MonotonicEpoch().check, view(), view(epoch=1, wipes=1)) == ""
+    assert flags(MonotonicEpoch().check, view(), view(epoch=1, replica=ReplicaKey(NodeId(1), UUID(int=1001)))) == ""
 
 
 def test_single_leader() -> None:
@@ -182,11 +185,17 @@ def test_what_lies_on_a_disk(disks: dict[int, SimDisk]) -> None:
 
 
 def test_majority_reached_high_watermark(disks: dict[int, SimDisk]) -> None:
-    """Of the living what is synced counts, of the dead what their disks hold; a new disk is looked past once."""
-    voters = (1, 2, 3)
+    """Of the living what is synced counts, of the dead what their disks hold, of destroyed disks what was last seen."""
+    voters = VIEW.voters
+
+    def keys(nodes: Iterable[int]) -> list[ReplicaKey]:
+        return [ReplicaKey(NodeId(node), UUID(int=node)) for node in nodes]
 
     def check(durable: dict[int, int], high_watermark: int) -> None:
-        MajorityReachedHighWatermark(disks.__getitem__).check(voters, durable, high_watermark)
+        checker = MajorityReachedHighWatermark(disks.__getitem__)
+        for key in keys(durable):
+            checker.note(key, durable[key.node_id], doubt=False)
+        checker.check(voters, 2, keys(durable), high_watermark)
 
     check({1: 8, 2: 8, 3: 5}, 8)
     check({1: 8, 2: 5}, 7)
@@ -195,10 +204,20 @@ def test_majority_reached_high_watermark(disks: dict[int, SimDisk]) -> None:
     with pytest.raises(InvariantViolated, match="MajorityReachedHighWatermark"):
         check({1: 8, 2: 7, 3: 7}, 8)
     again = MajorityReachedHighWatermark(disks.__getitem__)
-    disks[3].wipes = 1
-    again.check(voters, {1: 8, 2: 5}, 8)
+    one, two, three = keys((1, 2, 3))
+    for key, end in ((one, 9), (two, 5), (three, 8)):
+        again.note(key, end, doubt=False)
+    disks[3].destroyed = 1
+    again.check(voters, 2, [one, two], 8)
     with pytest.raises(InvariantViolated, match="MajorityReachedHighWatermark"):
-        again.check(voters, {1: 9, 2: 5}, 9)
+        again.check(voters, 2, [one, two], 9)
+    again.reached = 0
+    again.note(three, 5, doubt=True)  # it cut what it had acknowledged
+    again.check(voters, 2, [one, two, three], 8)
+    again.reached = 0
+    again.note(three, 5, doubt=False)
+    with pytest.raises(InvariantViolated, match="MajorityReachedHighWatermark"):
+        again.check(voters, 2, [one, two, three], 8)
 
 
 def test_snapshot_at_log_start(disks: dict[int, SimDisk]) -> None:

@@ -8,16 +8,18 @@ from contextlib import suppress
 
 import pytest
 
+from strandline.chaos.checkers.metadata_logs import DIRECTORY
 from strandline.chaos.nemesis.kinds import BY_NAME_ALONE, DESTRUCTIVE, FAULTS, KINDS, NODE_KINDS
 from strandline.chaos.nemesis.minority import LASTING, cripple
 from strandline.chaos.nemesis.nemesis import Nemesis
+from strandline.chaos.nemesis.operator import Operator
 from strandline.chaos.nemesis.options import FaultOptions
 from strandline.chaos.sim.disk import DiskFaults
 from strandline.chaos.sim.effects import EFFECTS
 from strandline.chaos.sim.network import Link
 from strandline.chaos.sim.process import Ports, ProcessState
-from strandline.chaos.sim.world import World
-from strandline.log.disk import DiskError
+from strandline.chaos.sim.world import World, WorldConfig
+from strandline.log.disk import DiskError, write_file_durably
 
 NAMES = ("n1", "n2", "n3")
 
@@ -46,6 +48,8 @@ EFFECTS_OF = {
     "rot_beside_log": ("bit-flipped",),
     "lose_directory": ("directory-lost",),
     "wipe": ("disk-replaced",),
+    "lose_metadata": ("metadata-lost",),
+    "rot_metadata": ("bit-flipped",),
 }
 """What a fault does to machines that write a log each and never talk; `test_network` has what befalls those who do."""
 
@@ -72,6 +76,8 @@ class Site:
         self.world.spawn(name, self.write)
 
     async def write(self, ports: Ports) -> None:
+        ports.disk.mkdir(DIRECTORY)
+        write_file_durably(ports.disk, f"{DIRECTORY}/quorum-state", b"a vote")
         for number in range(1_000_000):
             with suppress(DiskError):
                 ports.disk.mkdir("/data/t-0")
@@ -258,3 +264,27 @@ def test_a_minority_can_be_broken_in_every_way_and_mended() -> None:
         assert not any(link.blocked for link in site.world.network.links.values())
         assert site.world.machines["n2"].disk.config == site.world.config.disk
     assert set(how) == set(LASTING)
+
+
+def test_the_operator_does_not_wait_for_a_leader_that_died() -> None:
+    """Restoring a vote runs in the leader's process: killed with it, it never ends, and the next leader is asked."""
+    world = World(1, WorldConfig())
+    world.add_machine("n1")
+    operator = Operator(world, dict, ["n1"], lambda _: None, victim="n1", force=world.kill)
+
+    async def idle(ports: Ports) -> None:
+        await asyncio.sleep(1e6)
+
+    async def main() -> None:
+        world.spawn("n1", idle)
+        process = world.process("n1")
+        assert process is not None
+        operator._asked = "n1", process
+        operator._task = asyncio.get_running_loop().create_task(asyncio.sleep(1e6))
+        assert operator._busy()
+        world.kill("n1")
+        assert not operator._busy()
+        world.spawn("n1", idle)
+        assert not operator._busy(), "another process of that machine is not asked"
+
+    world.run(main())

@@ -24,9 +24,10 @@ def test_a_seed_replays() -> None:
 
 @pytest.mark.parametrize("name", ["count-before-sync", "vote-not-durable"])
 def test_a_broken_rule_of_the_quorum_is_caught(name: str) -> None:
-    """The mutation check of correctness E: rules A1 and A9 removed, some of the first seeds fail."""
+    """The mutation check of correctness E: rules A1 and A9 removed, some of the first seeds break what is promised; a
+    seed that only comes to a standstill is not enough."""
     for outcome in run_seeds(range(60), QuorumRun, jobs=2, break_name=name):
-        if not outcome.ok:
+        if not outcome.ok and outcome.error != "Progress":
             assert outcome.error in {
                 "AckedRecordsSurvive",
                 "ConsistentCommittedData",

@@ -59,7 +59,7 @@ class MachineCluster:
         if records:
             records = [decode_record(encode_record(record)) for record in records]
             before = self.image
-            self.state.apply(records, len(self.log) + len(records) - 1)
+            self.state.adopt(self.state.replay(records), len(self.log) + len(records) - 1)
             self.log += records
             self.on_append(before)
 

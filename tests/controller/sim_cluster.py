@@ -15,6 +15,7 @@ from strandline.controller.channel import ControllerChannel
 from strandline.controller.controller import Controller, ControllerConfig, ping_handler
 from strandline.controller.metadata.image import PartitionInfo
 from strandline.controller.metadata.publisher import ImagePublisher
+from strandline.controller.metadata.rehearsal import ImageRehearsal
 from strandline.controller.quorum.api import QuorumConfig, Voter
 from strandline.controller.quorum.quorum import Quorum
 from strandline.controller.reports import ReplicaOffsets, TopicFindings
@@ -58,6 +59,7 @@ class Node:
         )
         self.publisher = ImagePublisher(CLUSTER)
         self.quorum.register(self.publisher)
+        self.quorum.rehearse_on(ImageRehearsal(self.publisher))
         self.controller = Controller(
             node_id=node,
             quorum=self.quorum,

@@ -7,7 +7,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 
+from strandline.controller.raft.core import RaftCore
 from strandline.controller.raft.messages import (
     BeginQuorumEpochRequest,
     EndQuorumEpochRequest,
@@ -20,12 +22,20 @@ from strandline.controller.raft.messages import (
     SendRequest,
     VoteRequest,
 )
+from strandline.controller.raft.voter_changes import add_voter, remove_voter
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import NodeId
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "controller" / "raft"))
 
 from raft_invariants import CheckedWorld
-from raft_node import SimNode, text
+from raft_node import SimNode, directory, text
 from raft_world import describe_request, describe_response
+
+
+def named(node: str, directory_id: str) -> tuple[NodeId, UUID]:
+    """A replica as commands name it."""
+    return NodeId(int(node)), directory(int(directory_id))
 
 
 @dataclass
@@ -160,6 +170,26 @@ class QuorumStage:
 
     def do_wipe(self, node: str, directory: str) -> None:
         self.world.nodes[int(node)].wipe(int(directory))
+
+    def do_lose(self, node: str, directory: str) -> None:
+        """Its metadata directory alone is lost, and it knows that: another directory id, and no vote."""
+        self.world.nodes[int(node)].wipe(int(directory), voteless=True)
+
+    def do_remove_voter(self, leader: str, node: str, directory: str) -> list[str]:
+        return self._change(leader, lambda core: remove_voter(core, *named(node, directory), self.world.now_ms))
+
+    def do_add_voter(self, leader: str, node: str, directory: str) -> list[str]:
+        return self._change(leader, lambda core: add_voter(core, *named(node, directory), self.world.now_ms))
+
+    def _change(self, leader: str, change: Callable[[RaftCore], int | None]) -> list[str]:
+        node = self.world.nodes[int(leader)]
+        assert node.core is not None
+        try:
+            change(node.core)
+        except KafkaError as error:
+            return [f"{leader} refuses: {error.message}"]
+        node.pump()
+        return []
 
     def do_run(self, duration_ms: str) -> None:
         self.world.run(float(duration_ms))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from strandline.controller.machine.election import Election, LogPosition, PartitionChange
-from strandline.controller.machine.isr import validate
+from strandline.controller.machine.isr import accepted, validate
 from strandline.controller.metadata.delta import merge
 from strandline.controller.metadata.image import BrokerInfo, MetadataImage, PartitionInfo
 from strandline.proto.error_codes import ErrorCode
@@ -21,7 +21,7 @@ from strandline.proto.ids import NO_NODE, BrokerEpoch, Endpoint, LeaderEpoch, No
 from strandline.replica.core.divergence import Verdict, judge_fetch
 from strandline.replica.core.follower import FollowerCore
 from strandline.replica.core.leader import LeaderCore
-from strandline.replica.states import AlterPartitionOutcome, BrokerState, PartitionState
+from strandline.replica.states import AlterPartitionItem, AlterPartitionOutcome, BrokerState, PartitionState
 from tests.replica.model import Entry, Fetch, Replica, Reply
 
 TOPIC = UUID(int=1)
@@ -39,6 +39,7 @@ class ReplicaStage:
         self.brokers: dict[NodeId, BrokerState] = {}
         self.partition = PartitionInfo(0, (), (), (), (), NO_NODE, LeaderEpoch(-1), PartitionEpoch(-1), False)
         self.mail: dict[tuple[int, int], deque[Fetch | Reply]] = {}
+        self.late: dict[int, AlterPartitionItem] = {}
         self.held: set[int] = set()
         self.values: dict[int, str] = {}
         self.registrations = 100
@@ -190,9 +191,10 @@ class ReplicaStage:
         doubtful: NodeId = NO_NODE,
         lost: NodeId = NO_NODE,
         election: Election = Election.ONLINE,
+        proposed: bool = False,
     ) -> None:
-        """What the controller makes of it (PartitionChange)."""
-        record = PartitionChange(
+        """What the controller makes of it (PartitionChange); `proposed` by the leader, and found good."""
+        change = PartitionChange(
             self.partition,
             TOPIC,
             acceptable=lambda node: (broker := self.brokers.get(node)) is not None and broker.eligible,
@@ -203,7 +205,8 @@ class ReplicaStage:
             doubtful=doubtful,
             lost=lost,
             position=self.position,
-        ).build()
+        )
+        record = accepted(change, TOPIC, 0) if proposed else change.build()
         if record is not None:
             self.partition = merge(self.partition, record)
 
@@ -390,6 +393,25 @@ class ReplicaStage:
         assert core.pending is not None, f"{node} proposes nothing"
         change = core.pending
         change.sent = True
+        outcome = self.judge(replica.node, change.item)
+        replica.answers.append((core, change, outcome))
+        return [f"the controller answers {outcome.error.name}"]
+
+    def do_giveup(self, node: str) -> list[str]:
+        """What the leader proposes is on its way, and the leader waits no longer: `late` lets that copy arrive."""
+        core = self.leader(node)
+        assert core.pending is not None, f"{node} proposes nothing"
+        self.late[int(node)] = core.pending.item
+        return [f"a copy of {list(core.pending.isr)} under partition epoch {core.pending.item.partition_epoch} is late"]
+
+    def do_late(self, node: str) -> list[str]:
+        """A copy that its leader gave up reaches the controller; nobody waits for the answer."""
+        outcome = self.judge(self.replicas[int(node)].node, self.late.pop(int(node)))
+        self.publish()
+        return [f"the controller answers {outcome.error.name}, and nobody hears it"]
+
+    def judge(self, sender: NodeId, item: AlterPartitionItem) -> AlterPartitionOutcome:
+        """What the controller does with a proposal."""
         brokers = {
             broker.node_id: BrokerInfo(
                 broker.node_id,
@@ -405,18 +427,16 @@ class ReplicaStage:
         }
         error = ErrorCode.NONE
         try:
-            validate(MetadataImage("model", brokers=brokers), replica.node, self.partition, change.item)  # type: ignore[arg-type]
+            validate(MetadataImage("model", brokers=brokers), sender, self.partition, item)  # type: ignore[arg-type]
         except KafkaError as refused:
             error = refused.code
         else:
-            isr = tuple(member.node_id for member in change.item.new_isr)
-            self.change(target_isr=isr, recovering=change.item.recovering)
+            isr = tuple(member.node_id for member in item.new_isr)
+            self.change(target_isr=isr, recovering=item.recovering, proposed=True)
         one = self.partition
-        outcome = AlterPartitionOutcome(
+        return AlterPartitionOutcome(
             TOPIC, 0, error, "", one.leader, one.leader_epoch, one.partition_epoch, one.isr, one.recovering
         )
-        replica.answers.append((core, change, outcome))
-        return [f"the controller answers {error.name}"]
 
     def do_answer(self, node: str) -> None:
         """The controller's answer arrives, and the metadata after it."""

@@ -20,7 +20,7 @@ from strandline.chaos.sim.world import World, WorldConfig
 from strandline.log.batch import build_batch
 from strandline.log.config import LogConfig
 from strandline.log.log_dir import LogDir, format_log_dir
-from strandline.log.partition_log import PartitionLog
+from strandline.log.partition_log import ANY_SIZE, PartitionLog
 from strandline.log.producer_state import ProducerStates
 from strandline.log.records import Record, decode_records
 from strandline.log.recovery import open_log
@@ -161,7 +161,7 @@ class Lives:
         offset: int = log.log_start_offset
         while offset < log.log_end_offset:
             try:
-                read = log._reader._read(offset, 500, log.log_end_offset, True, lambda f, s, p: f.pread(s, p))
+                read = log._reader._read(offset, 500, log.log_end_offset, ANY_SIZE, lambda f, s, p: f.pread(s, p))
             except KafkaError as error:
                 raise AssertionError(f"{tp}: {error}") from error
             for record in decode_all(read.data):
@@ -218,11 +218,32 @@ class Lives:
             log.truncate_fully_and_start_at(offset)
             expected.values.clear()
             expected.start = expected.end = expected.kept = offset
+            if self.rng.random() < 0.5:
+                self.begin_inside(expected, log)
         elif dice < 0.97:
             log.assign_epoch_start(expected.epoch + 1, log.log_end_offset)
             expected.epoch += 1
         else:
             log_dir.write_checkpoints({})
+
+    def begin_inside(self, expected: Expectation, log: PartitionLog) -> None:
+        """The leader's log begins inside a batch, and so does this one, which is empty."""
+        before, after = self.rng.randint(1, 3), self.rng.randint(1, 3)
+        base = expected.start - before
+        if base < 0:
+            return
+        self.written += 1
+        values = [b"%d-%d" % (self.written, i) for i in range(before + after)]
+        items = [Record(i, 1000 + i, None, value) for i, value in enumerate(values)]
+        for i, value in enumerate(values):
+            expected.ever.setdefault(base + i, set()).add((value, expected.epoch))
+        batch = build_batch(items, base_offset=base, leader_epoch=expected.epoch)
+        expected.cuts(0)
+        assert log.append_as_follower(memoryview(batch)) == base + len(values)
+        assert (log.log_start_offset, log.bases) == (expected.start, [base])
+        expected.end = base
+        for i, value in enumerate(values):
+            expected.wrote(base + i, value, expected.epoch)
 
     def append(self, expected: Expectation, log: PartitionLog) -> None:
         values = []

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from strandline.log.batch import iter_batches
 from strandline.log.config import LogConfig
 from strandline.log.disk import DiskError
-from strandline.log.partition_log import PartitionLog
+from strandline.log.partition_log import ANY_SIZE, PartitionLog
 from strandline.log.reader import IndexCache, LogRead
 from strandline.log.real_disk import RealDisk, RealFile
 from strandline.log.recovery import LastLife, open_log
@@ -82,7 +82,7 @@ def test_reads_equal_a_linear_scan(
         for offset, max_bytes, limit, one in asked:
             if offset > log.log_end_offset:
                 continue
-            read = log.read(offset, max_bytes, limit, min_one_batch=one)
+            read = log.read(offset, max_bytes, limit, one_batch_bytes=ANY_SIZE if one else 0)
             assert read == LogRead(*expected_read(batches, offset, max_bytes, limit, one))  # type: ignore[arg-type]
         assert len(all_records(log, max_bytes=700)) == sum(count for count, _ in sizes)
 
@@ -116,6 +116,53 @@ class ColdDisk(FailingDisk):
         self.cold_reads += 1
         self.warm[file.path, position] = None
         return await super().pread_cold(file, size, position)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3_000)), min_size=1, max_size=12),
+    st.sampled_from([0, 200, 1_000]),
+    st.integers(1, 4_000),
+)
+@settings(max_examples=25, deadline=None)
+def test_parts_of_a_batch_make_the_batch(sizes: list[tuple[int, int]], interval: int, part_bytes: int) -> None:
+    """F-54: whatever offset of the batch is asked for, and however small the parts are."""
+    config = LogConfig(segment_bytes=10_000, index_interval_bytes=interval, preallocate_bytes=0)
+    with log_of(sizes, config) as log:
+        batches = [
+            (header, bytes(view))
+            for segment in log.segments
+            for header, view in iter_batches(segment.file.pread(segment.size, 0))
+        ]
+        for header, raw in batches:
+            for offset in range(header.base_offset, header.next_offset):
+                got = bytearray()
+                while len(got) < len(raw):
+                    part = log.read_part(offset, len(got), part_bytes)
+                    assert part is not None
+                    assert part[1:] == (len(got), len(raw), header.base_offset, header.next_offset)
+                    assert len(part.data) == min(part_bytes, len(raw) - len(got))
+                    got += part.data
+                assert bytes(got) == raw
+        for offset in (-1, int(log.log_end_offset) + 1):
+            with pytest.raises(KafkaError) as caught:
+                log.read_part(offset, 0, 100)
+            assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_parts_of_a_cold_batch_are_read_off_the_loop(tmp_path: Path) -> None:
+    """F-54: a follower's catching up over a large batch never holds the loop for the disk."""
+    disk = ColdDisk()
+    log = open_test_log(disk, tmp_path)
+    fill(log, 3, size=5_000)
+    assert log.read_part(1, 1_000, 2_000) is None
+
+    async def parts() -> bytes:
+        return b"".join([(await log.read_part_cold(1, at, 1_500)).data for at in range(0, 6_000, 1_500)])
+
+    got = asyncio.run(parts())
+    assert disk.cold_reads
+    assert got == [bytes(view) for _, view in iter_batches(log.segments[0].file.pread(log.segments[0].size, 0))][1]
+    log.close()
 
 
 def test_cold_reads_leave_the_loop(tmp_path: Path) -> None:

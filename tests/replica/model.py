@@ -18,9 +18,9 @@ from uuid import UUID
 from strandline.proto.ids import NO_NODE, BrokerEpoch, Endpoint, NodeId, TopicIdPartition
 from strandline.replica.core.divergence import FetchJudgement, Verdict, judge_fetch
 from strandline.replica.core.follower import FollowerCore
-from strandline.replica.core.isr import PendingIsr
+from strandline.replica.core.isr import IsrChange, PendingIsr
 from strandline.replica.core.leader import LeaderCore
-from strandline.replica.states import AlterPartitionOutcome, BrokerState, PartitionState
+from strandline.replica.states import AlterPartitionItem, AlterPartitionOutcome, BrokerState, PartitionState
 from tests.replica.fake_controller import FakeController, partition_state
 
 LAG_MS = 250.0
@@ -139,6 +139,8 @@ class Model:
         self.truncated_below_high_watermark = 0
         self.elections = 0
         self.expansions = 0
+        self.late: list[tuple[NodeId, AlterPartitionItem]] = []
+        """Copies of proposals that their senders gave up."""
         self.slow: NodeId | None = None
         """A replica that hardly gets anything done for a while."""
         for replica in self.replicas.values():
@@ -165,6 +167,7 @@ class Model:
             (14, self.receive),
             (10, self.hear),
             (3, self.propose),
+            (0.1, self.arrive),
             (0.7, self.answer),
             (0.3, self.sweep),
             (0.25, self.fence),
@@ -300,14 +303,16 @@ class Model:
             replica.follower = FollowerCore(state, replica.high_watermark, log.end)
 
     def propose(self, replica: Replica) -> None:
-        """A pending ISR change reaches the controller; its answer may get lost."""
+        """A pending ISR change reaches the controller; its answer may get lost, or the request may be late: then it is
+        sent again, and the older copy arrives whenever it does (F-50)."""
         core = replica.leader
         if core is None or core.pending is None or core.pending.sent:
             return
         change = core.pending
         change.sent = True
-        if self.rng.random() < 0.1:
+        if self.rng.random() < 0.2:
             change.sent = False
+            self.late.append((replica.node, change.item))
             return
         outcome = self.controller.alter_partition(replica.node, [change.item])[0]
         if self.rng.random() < 0.1:
@@ -315,11 +320,17 @@ class Model:
         else:
             replica.answers.append((core, change, outcome))
 
+    def arrive(self, _: Replica) -> None:
+        """A late copy of a proposal reaches the controller; nobody waits for the answer."""
+        if self.late:
+            node, item = self.late.pop(self.rng.randrange(len(self.late)))
+            self.controller.alter_partition(node, [item])
+
     def answer(self, replica: Replica) -> None:
         if replica.answers:
             core, change, outcome = replica.answers.pop(0)
             if replica.leader is core:
-                self.expansions += change.expanding and outcome.error == 0
+                self.expansions += change.change is IsrChange.EXPANSION and outcome.error == 0
                 core.answered(change, outcome, self.now_ms)
 
     def sweep(self, replica: Replica) -> None:

@@ -24,7 +24,7 @@ from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.records import decode_records
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_NODE, BrokerEpoch, Endpoint, NodeId, TopicIdPartition, TopicPartition
-from strandline.proto.ports import RpcUnavailable
+from strandline.proto.ports import RpcTimeout, RpcUnavailable
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.partition import AppendDone
 from strandline.replica.states import (
@@ -59,6 +59,8 @@ class SimBroker:
         """How often the controller was to hear something at once."""
         self._inbox: deque[Callable[[], None]] = deque()
         self._delivered_us = 0
+        self.late: list[list[AlterPartitionItem]] | None = None
+        """Proposals that the network holds while their sender gives up; None: it holds none."""
         cluster.world.add_machine(self.name)
 
     @property
@@ -145,6 +147,9 @@ class SimBroker:
     async def _alter_partition(self, items: list[AlterPartitionItem]) -> list[AlterPartitionOutcome]:
         rng = self.cluster.rng
         await asyncio.sleep(rng.uniform(0.001, 0.02))
+        if self.late is not None:
+            self.late.append(items)
+            raise RpcTimeout("the controller is silent")
         if self.cut_off or rng.random() < 0.1:
             raise RpcUnavailable("no controller can be reached")
         outcomes = self.cluster.controller.alter_partition(self.node, items)

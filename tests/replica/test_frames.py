@@ -35,6 +35,11 @@ def data_entry(channel: int, batches: bytes) -> bytes:
     return frames.pack_data_header(channel, 4, 100, high_watermark=90, log_start_offset=7, size=len(batches)) + batches
 
 
+def piece_entry(part: bytes) -> bytes:
+    place = {"high_watermark": 90, "log_start_offset": 7, "batch_size": 9_000, "position": 3_000}
+    return frames.pack_piece_header(2, 4, 100, **place, size=len(part)) + part
+
+
 def test_everything_a_leader_says() -> None:
     """One frame with one entry of each kind, in order."""
     frame = b"".join(
@@ -42,6 +47,7 @@ def test_everything_a_leader_says() -> None:
             frames.pack_welcome(NodeId(3), BrokerEpoch(12)),
             frames.pack_accepted(8, 2, 90, 7),
             data_entry(2, b"batches"),
+            piece_entry(b"a part"),
             frames.PING_FRAME,
             frames.pack_watermark(2, 101, 8),
             frames.pack_diverging(9, 3, 55),
@@ -55,6 +61,8 @@ def test_everything_a_leader_says() -> None:
     assert entries[2][0] == "on_data"
     data = entries.pop(2)[1]
     assert (data[:5], bytes(data.batches)) == ((2, 4, 100, 90, 7), b"batches")
+    name, piece = entries.pop(2)
+    assert (name, piece[:7], bytes(piece.part)) == ("on_piece", (2, 4, 100, 90, 7, 9_000, 3_000), b"a part")
     assert entries == [
         ("on_welcome", 3, 12),
         ("on_accepted", 8, 2, 90, 7),
@@ -144,6 +152,7 @@ def test_a_torn_request(entry: bytes) -> None:
         frames.pack_welcome(NodeId(1), BrokerEpoch(2)),
         frames.pack_accepted(1, 2, 3, 4),
         data_entry(1, b"abc"),
+        piece_entry(b"abc"),
         frames.pack_watermark(1, 2, 3),
         frames.pack_diverging(1, 2, 3),
         frames.pack_error(1, ErrorCode.NONE),

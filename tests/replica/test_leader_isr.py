@@ -152,18 +152,49 @@ def test_one_change_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("error", [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED])
-def test_an_ineligible_replica_rolls_the_change_back(error: ErrorCode) -> None:
-    """D-12 (KAFKA-13916): back to the committed ISR, and no second try with the next acknowledgement. So it is with
-    what the controller says that it has not even tried."""
+def test_a_refused_expansion_is_withdrawn(error: ErrorCode) -> None:
+    """D-12 (KAFKA-13916) and F-50: the committed ISR is proposed anew under the same partition epoch, and the maximal
+    ISR stands until that is committed; then no second try with the next acknowledgement. So it is with what the
+    controller says that it has not even tried."""
     core = leader(state(isr=(1, 2)), end=10, high_watermark=10)
     fetched(core, THREE, 10)
     core.answered(pending(core), refused(core, error), 0.0)
-    assert core.pending is None
-    assert core.maximal_isr == (ONE, TWO)
+    assert pending(core).isr == (ONE, TWO)
+    assert (pending(core).item.partition_epoch, pending(core).sent) == (50, False)
+    assert core.maximal_isr == (ONE, TWO, THREE)
+    core.answered(pending(core), committed(core), 0.0)
+    assert (core.pending, core.maximal_isr, core.partition_epoch) == (None, (ONE, TWO), 51)
     core.acked(core.followers[THREE], 10, 10, 1.0)
     assert core.pending is None
     core.sweep(PROPOSAL_BACKOFF_MS + 1)
     assert pending(core).isr == (ONE, TWO, THREE)
+
+
+def test_a_refused_withdrawal_is_sent_again() -> None:
+    """F-50: a member of the committed ISR is ineligible: its removal moves the partition epoch, and is on the way."""
+    core = leader(state(isr=(1, 2)), end=10, high_watermark=10)
+    fetched(core, THREE, 10)
+    core.answered(pending(core), refused(core, ErrorCode.INELIGIBLE_REPLICA), 0.0)
+    withdrawal = pending(core)
+    withdrawal.sent = True
+    core.answered(withdrawal, refused(core, ErrorCode.INELIGIBLE_REPLICA), 1.0)
+    assert pending(core) is withdrawal
+    assert not withdrawal.sent
+    assert core.maximal_isr == (ONE, TWO, THREE)
+
+
+def test_a_refused_shrink_is_forgotten() -> None:
+    """Rule B: the maximal ISR was the old one all the time. It is proposed again after a pause."""
+    core = leader(end=10, high_watermark=10)
+    fetched(core, TWO, 10)
+    wrote(core, 20, now=1.0)
+    fetched(core, TWO, 20, now=LAG_MS)
+    core.sweep(LAG_MS + 2)
+    assert pending(core).isr == (ONE, TWO)
+    core.answered(pending(core), refused(core, ErrorCode.INELIGIBLE_REPLICA), LAG_MS + 3)
+    assert (core.pending, core.maximal_isr) == (None, (ONE, TWO, THREE))
+    core.sweep(LAG_MS + 3 + PROPOSAL_BACKOFF_MS)
+    assert pending(core).isr == (ONE, TWO)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +251,7 @@ def test_an_answer_that_metadata_have_overtaken_is_ignored() -> None:
 def test_an_answer_of_other_epochs_is_ignored() -> None:
     """Rule B: it tells of a partition that has another leader by now, or of what this leader knows to be past; what is
     pending may have been committed all the same, and stays."""
-    for over in ({"leader_epoch": LeaderEpoch(9)}, {"partition_epoch": PartitionEpoch(49)}):
+    for over in ({"leader_epoch": LeaderEpoch(9)}, {"partition_epoch": PartitionEpoch(50)}):
         core = leader(state(isr=(1, 2)), end=10, high_watermark=10)
         fetched(core, THREE, 10)
         change = pending(core)

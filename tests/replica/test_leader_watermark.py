@@ -205,6 +205,7 @@ def test_it_stops_waiting_for_a_newcomer_whose_stream_ended() -> None:
     core = leader(state(isr=(1, 2)))
     fetched(core, THREE, 0)
     core.answered(pending(core), refused(core, ErrorCode.INELIGIBLE_REPLICA), 0.0)
+    core.answered(pending(core), committed(core), 0.0)
     wrote(core, 10)
     fetched(core, TWO, 10)
     assert core.high_watermark == 0

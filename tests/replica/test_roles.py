@@ -27,8 +27,8 @@ def test_only_deletion_ends_being_offline(trigger: Trigger) -> None:
     assert next_role(Role.OFFLINE, trigger) is Role.OFFLINE
 
 
-def test_only_two_answers_roll_an_isr_change_back() -> None:
+def test_only_two_answers_end_a_proposed_isr_change() -> None:
     """Rule B: AlterPartition; everything unheard of is sent again."""
-    rolled_back = {code for code in ErrorCode if judge_answer(code) is Judgement.ROLLED_BACK}
-    assert rolled_back == {ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED}
+    refused = {code for code in ErrorCode if judge_answer(code) is Judgement.REFUSED}
+    assert refused == {ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED}
     assert judge_answer(ErrorCode.NOT_CONTROLLER) is Judgement.RETRY

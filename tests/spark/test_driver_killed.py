@@ -17,7 +17,7 @@ from strandline.client import Admin
 from strandline.cluster.dev import DevCluster
 from tests.spark.faulty_runs import LOCAL, NEVER, PARTITIONS, FaultyRuns, content, expected
 
-pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'strandline[spark]'")
+pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
 if shutil.which("java") is None:
     pytest.skip("Java is not installed", allow_module_level=True)
 

@@ -14,7 +14,7 @@ from tests.rows.helpers import eventually
 from tests.spark.faulty_runs import NEVER, FaultyRuns, expected
 from tests.spark.standalone import HOST, Standalone
 
-pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'strandline[spark]'")
+pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
 if shutil.which("java") is None:
     pytest.skip("Java is not installed", allow_module_level=True)
 

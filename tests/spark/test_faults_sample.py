@@ -12,7 +12,7 @@ from strandline.cluster.dev import DevCluster
 from tests.spark.faulty_runs import LOCAL, FaultyRuns, expected
 from tests.spark.test_streaming import patiently
 
-pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'strandline[spark]'")
+pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
 if shutil.which("java") is None:
     pytest.skip("Java is not installed", allow_module_level=True)
 

@@ -14,7 +14,7 @@ from strandline.client import Producer
 from strandline.cluster.dev import DevCluster
 from tests.rows.topics import create
 
-pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'strandline[spark]'")
+pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
 
 pytestmark = pytest.mark.timeout(400)
 

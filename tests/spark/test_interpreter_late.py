@@ -10,7 +10,7 @@ import pytest
 from strandline.cluster.dev import DevCluster
 from tests.spark.test_interpreter import JOB, elsewhere, run, topic
 
-pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'strandline[spark]'")
+pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
 if shutil.which("java") is None:
     pytest.skip("Java is not installed", allow_module_level=True)
 

@@ -14,6 +14,7 @@ from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.metadata_logs import MetadataLogMatching
 from strandline.chaos.checkers.partitions import PartitionChecks
 from strandline.chaos.checkers.quorum import QuorumChecks, QuorumView
+from strandline.chaos.nemesis.operator import all_vote, force_vote
 from strandline.chaos.quorum_scenario import compare_metadata_logs, view
 from strandline.chaos.sim.process import Ports, Process
 from strandline.chaos.sim.world import World
@@ -23,8 +24,10 @@ from strandline.cluster.node import Node
 from strandline.cluster.run_node import FAILED_STOP_S
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.quorum.api import Voter
+from strandline.controller.quorum.quorum import Quorum
 from strandline.log.checkpoints import META_PROPERTIES
 from strandline.log.disk import Disk, DiskFull
+from strandline.log.log_dir import read_meta_properties
 from strandline.proto.ids import Endpoint, NodeId
 from strandline.proto.ports import Rng
 from strandline.replica.manager import ReplicaManager
@@ -74,6 +77,10 @@ class SimCluster:
         self.fallen: list[str] = []
         self.may_fall: Collection[str] = ()
         """Machines whose nodes have a reason to stop themselves."""
+        self.without_vote: dict[str, None] = {}
+        """Machines whose directory is to be formatted without a vote before its node starts."""
+        self.forced: dict[str, None] = {}
+        """Machines whose vote the operator forces before their nodes start."""
         self.self_stops = 0
         self.quorum_checks = QuorumChecks(lambda node: world.machines[f"n{node}"].disk)
         self.matching = MetadataLogMatching()
@@ -139,8 +146,11 @@ class SimCluster:
 
     async def _run(self, name: str, process: Process, ports: Ports) -> None:
         config = self.config(name)
-        if not ports.disk.exists(f"{DATA}/{META_PROPERTIES}"):
+        if not ports.disk.exists(f"{DATA}/{META_PROPERTIES}") or name in self.without_vote:
             self._format(name, config, ports.disk, ports.rng)
+        if name in self.forced:
+            del self.forced[name]
+            force_vote(ports.disk, DATA, read_meta_properties(ports.disk, DATA).directory_id)
         node = Node(config, disk=ports.disk, clock=ports.clock, rng=ports.rng, rpc=ports.rpc)
         live = self.live[name] = Live(int(name[1:]), process, node)
         await node.start()
@@ -159,7 +169,18 @@ class SimCluster:
             )
             for voter in self.controllers
         )
-        format_directory(disk, config, cluster_id=CLUSTER_ID, initial_controllers=voters, rng=rng)
+        # A new disk is formatted every other time as the documentation says: without a vote.
+        advised = name in self.without_vote
+        format_directory(
+            disk,
+            config,
+            cluster_id=CLUSTER_ID,
+            initial_controllers=voters,
+            rng=rng,
+            ignore_formatted=advised,
+            without_vote=name in self.controllers and (wipes % 2 == 1 or advised),
+        )
+        self.without_vote.pop(name, None)
 
     def stop(self, name: str) -> None:
         """Ask a node for a controlled shutdown; its process ends when that is done."""
@@ -316,6 +337,14 @@ class SimCluster:
             for topic in image.topics.values()
             for partition in topic.partitions.values()
         )
+
+    def all_vote(self) -> bool:
+        """Every controller has its vote, beyond doubt."""
+        return all_vote(self.quorums(), self.controllers)
+
+    def quorums(self) -> dict[str, Quorum]:
+        """By machine, those whose processes live."""
+        return {f"n{live.number}": live.node.quorum for live in self.nodes()}
 
     def _all(self, holds: Callable[[Live], bool]) -> bool:
         living = list(self.nodes())

@@ -7,7 +7,7 @@ record counts as acked when the leader that appended it hands it to its listener
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from uuid import UUID
@@ -15,9 +15,11 @@ from uuid import UUID
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.metadata_logs import MetadataLogMatching
 from strandline.chaos.checkers.quorum import QuorumChecks, QuorumView
+from strandline.chaos.logs import LogCapture
 from strandline.chaos.nemesis.kinds import KINDS
 from strandline.chaos.nemesis.minority import cripple
 from strandline.chaos.nemesis.nemesis import Nemesis
+from strandline.chaos.nemesis.operator import Operator, all_vote, force_vote
 from strandline.chaos.nemesis.options import FaultOptions
 from strandline.chaos.sim.disk import DiskConfig
 from strandline.chaos.sim.network import NetworkConfig
@@ -26,13 +28,20 @@ from strandline.chaos.sim.seeds import split
 from strandline.chaos.sim.world import World, WorldConfig
 from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch, NotLeader, QuorumConfig, Voter
 from strandline.controller.quorum.quorum import Quorum
+from strandline.controller.quorum.state_file import PROMISE, Remembered, StateFile
+from strandline.controller.raft.messages import ReplicaKey
+from strandline.controller.raft.ready import ElectionState
 from strandline.proto import marks
+from strandline.proto.errors import CorruptLogError
 from strandline.proto.ids import Endpoint, NodeId
 
 PORT = 19092
 CLUSTER = "simulated"
 PROGRESS_MS = 20_000
 """After healing, a commit must come within so much virtual time."""
+
+CATCH_UP_MS = 60_000
+"""After healing, a controller that lost its log must have fetched everything, and have its vote, within so much."""
 
 
 @dataclass
@@ -91,8 +100,12 @@ class Member:
 
     async def main(self) -> None:
         ports = self.ports
-        # A new disk is formatted under a directory id of its own, which no voter set knows (rule A11).
-        directory_id = UUID(int=self.node + 1_000 * self.run.world.machines[f"n{self.node}"].disk.wipes)
+        # A new disk is formatted under a directory id of its own, which no voter set knows (rule A11); every other time
+        # as the documentation says, without a vote.
+        name = f"n{self.node}"
+        disk = self.run.world.machines[name].disk
+        wipes = disk.wipes
+        directory_id = UUID(int=self.node + 1_000 * wipes)
         voters = [
             Voter(
                 NodeId(number), directory_id if number == self.node else UUID(int=number), Endpoint(f"n{number}", PORT)
@@ -101,6 +114,14 @@ class Member:
         ]
         ports.disk.mkdir("/data")
         ports.disk.sync_dir("/")
+        advised = name in self.run.nemesis.without_vote
+        if (wipes % 2 or advised) and not ports.disk.exists(f"/data/{PROMISE}"):
+            fresh = UUID(int=1_000_000 * disk.destroyed + self.node) if advised else directory_id
+            StateFile(ports.disk, "/data", PROMISE).write(Remembered(ElectionState(0), fresh, has_vote=False))
+            self.run.nemesis.without_vote.pop(name, None)
+        if name in self.run.nemesis.forced:
+            del self.run.nemesis.forced[name]
+            force_vote(ports.disk, "/data", directory_id)
         self.quorum = Quorum(
             node_id=NodeId(self.node),
             directory_id=directory_id,
@@ -117,14 +138,22 @@ class Member:
         )
         self.quorum.register(self)
         unary, streams = self.quorum.rpc_handlers()
-        await self.quorum.start()
+        try:
+            await self.quorum.start()
+        except CorruptLogError as error:
+            self.fell(error)
+            return
         self.run.members[self.node] = self
         await ports.rpc.serve(Endpoint(f"n{self.node}", PORT), unary, streams)
         await self.append()
 
     def fell(self, error: BaseException) -> None:
-        """A node stopped itself. Nothing injected here gives it a reason to."""
-        self.run.violations.append(f"n{self.node} fell: {type(error).__name__}: {error}")
+        """A node stopped itself. Only rot gives it a reason to."""
+        name = f"n{self.node}"
+        if name not in self.run.nemesis.excused:
+            self.run.violations.append(f"{name} fell: {type(error).__name__}: {error}")
+        self.run.nemesis.note(f"{name} stops itself: {error}")
+        self.run.world.loop.call_at_us(0, self.run.world.kill, name)
 
     async def append(self) -> None:
         while True:
@@ -213,6 +242,10 @@ class QuorumRun:
             controller=self._leader,
             on_fault=self._inspect,
         )
+        self._logs = LogCapture(lambda: self.world.now_ms)
+        self.operator = Operator(
+            self.world, self._quorums, names[:3], self.nemesis.note, self.nemesis.victim, self.nemesis.force_vote
+        )
         self.world.loop.observe = self._observe
         self.world.loop.observe_every = 1
 
@@ -230,15 +263,28 @@ class QuorumRun:
         leaders = [(member.leading.epoch, member.node) for member in self.members.values() if member.leads]
         return f"n{max(leaders)[1]}" if leaders else None
 
-    def _views(self) -> list[QuorumView]:
-        views = []
+    def _living(self) -> dict[str, tuple[Member, Process]]:
+        """By machine, members whose processes live."""
+        found = {}
         for member in self.members.values():
             process = self.world.process(f"n{member.node}")
             if process is not None and process.incarnation == member.incarnation:
-                seen = view(member.quorum, member.node, process)
-                if seen is not None:
-                    views.append(seen)
-        return views
+                found[process.machine.name] = (member, process)
+        return found
+
+    def _quorums(self) -> dict[str, Quorum]:
+        return {name: member.quorum for name, (member, _) in self._living().items()}
+
+    def _whole(self) -> bool:
+        """Every controller has its vote, beyond doubt, and everything that any of them knows to be committed."""
+        quorums = self._quorums()
+        committed = max((quorum.high_watermark for quorum in quorums.values()), default=0)
+        names = self.nemesis.names[:3]
+        return all_vote(quorums, names) and all(quorums[name].log_end_offset >= committed for name in names)
+
+    def _views(self) -> list[QuorumView]:
+        seen = (view(member.quorum, member.node, process) for member, process in self._living().values())
+        return [one for one in seen if one is not None]
 
     def _observe(self) -> None:
         self.checks.observe(self._views())
@@ -253,17 +299,37 @@ class QuorumRun:
     async def scenario(self) -> None:
         for name in self.nemesis.names:
             self._start(name)
+        operating = self.world.loop.create_task(self.operator.work())
         await self.nemesis.run(self.options.duration_ms)
         self.nemesis.heal()
-        # First a majority alone, whatever state the faults have left; of the voters that have a vote.
         voters = list(self.nemesis.names)[:3]
-        voteless = [name for name in voters if self.world.machines[name].disk.wipes]
-        mend = cripple(self.nemesis, voteless or voters, split(self.seed, "minority"))
+        if not await self._all_count():
+            # A vote that is lost, or in doubt, and one more that is away: that needs its operator.
+            await self._progress()
+            self.quiet = True  # who fetches everything anew must not run after what is appended
+            await self._until("every controller has its vote", self._whole, CATCH_UP_MS)
+            self.quiet = False
+        # A majority alone, whatever state the faults have left.
+        mend = cripple(self.nemesis, voters, split(self.seed, "minority"))
         await self._progress()
         mend()
         await self._progress()
         self.quiet = True
         await self._agree()
+        operating.cancel()
+
+    async def _all_count(self) -> bool:
+        """Whether every controller comes back with its vote, and beyond doubt."""
+        names = list(self.nemesis.names)[:3]
+        await self._until("every controller has started", lambda: set(names) <= self._quorums().keys())
+        return all_vote(self._quorums(), names)
+
+    async def _until(self, what: str, holds: Callable[[], bool], within_ms: int = PROGRESS_MS) -> None:
+        deadline_ms = self.world.now_ms + within_ms
+        while not holds():
+            if self.world.now_ms > deadline_ms:
+                raise InvariantViolated("Progress", f"not within {within_ms} ms after healing: {what}")
+            await self.world.sleep_ms(50)
 
     async def _progress(self) -> None:
         """Liveness: after healing, acks come again."""
@@ -297,7 +363,7 @@ class QuorumRun:
         return asdict(self.options)
 
     def timeline(self) -> list[tuple[int, str]]:
-        return self.nemesis.events
+        return sorted([*self.nemesis.events, *self._logs.lines], key=lambda line: line[0])
 
     def execute(self) -> dict[str, Any]:
         """Run it.
@@ -327,11 +393,15 @@ def view(quorum: Quorum, node: int, process: Process) -> QuorumView | None:
     if driver is None or driver.stopped or driver._held_back is not None:
         return None
     core = driver.core
+    replica = core.key
+    if replica.node_id not in core.voters.places:  # it promises nothing, so it remembers nothing of what was destroyed
+        replica = ReplicaKey(replica.node_id, UUID(int=process.machine.disk.destroyed))
     voted_for = core.role.voted_for
     return QuorumView(
         node=node,
         incarnation=process.incarnation,
-        wipes=process.machine.disk.wipes,
+        replica=replica,
+        doubt=core.doubt is not None,
         epoch=core.epoch,
         leader=core.leader_id,
         leading=core.leading is not None,
@@ -339,8 +409,8 @@ def view(quorum: Quorum, node: int, process: Process) -> QuorumView | None:
         high_watermark=core.high_watermark,
         log_end=core.log.end_offset,
         last_epoch=core.log.last_epoch,
-        voter=core.voters.contains_id(core.key.node_id) and not process.machine.disk.wipes,
         voters=core.voters.keys,
+        majority=core.voters.majority,
         durable_end=driver.durable_offset,
         log=core.log,
         log_start=driver.log_start_offset,

@@ -21,6 +21,7 @@ from strandline.chaos.logs import LogCapture
 from strandline.chaos.nemesis.kinds import DESTRUCTIVE, NODE_KINDS
 from strandline.chaos.nemesis.minority import cripple
 from strandline.chaos.nemesis.nemesis import Nemesis
+from strandline.chaos.nemesis.operator import Operator
 from strandline.chaos.nemesis.options import FaultOptions
 from strandline.chaos.options import override
 from strandline.chaos.preload import preload
@@ -157,7 +158,7 @@ class ScenarioOptions:
             drawn = override(drawn, BESIDE_SERVICES)
             drawn.services = ServiceOptions.draw(rng)
             destroys = any(kind in DESTRUCTIVE for kind in drawn.faults.kinds)
-            drawn.services.lowers_min_isr = drawn.services.deletes = not destroys
+            drawn.services.lowers_min_isr = not destroys
         return drawn
 
 
@@ -192,6 +193,16 @@ class ScenarioRun:
             on_fault=self.cluster.inspect,
         )
         self.cluster.may_fall = self.nemesis.excused
+        self.cluster.without_vote = self.nemesis.without_vote
+        self.cluster.forced = self.nemesis.forced
+        self.operator = Operator(
+            self.world,
+            self.cluster.quorums,
+            self.cluster.controllers,
+            self.nemesis.note,
+            self.nemesis.victim,
+            self.nemesis.force_vote,
+        )
         self._reads = ConsistentRead()
         self._logs = LogCapture(lambda: self.world.now_ms)
         self._turns = 0
@@ -223,6 +234,7 @@ class ScenarioRun:
     async def _scenario(self) -> None:
         for name in self.cluster.names:
             self.cluster.start(name)
+        operating = self.world.loop.create_task(self.operator.work())
         await self.cluster.wait_ready(READY_MS)
         self._start_clients()
         await self.cluster.wait_for("the topics exist", READY_MS, lambda: self.workload.topics_exist)
@@ -238,6 +250,7 @@ class ScenarioRun:
             self.services.calm = True
         await self._recover()
         await self._finish()
+        operating.cancel()
         self._judge()
 
     def _start_clients(self) -> None:
@@ -264,6 +277,7 @@ class ScenarioRun:
         await self._acks_again()
         await self.cluster.wait_in_sync(PROGRESS_MS)
         self.nemesis.note("every replica is in sync")
+        await self.cluster.wait_for("every controller has its vote", PROGRESS_MS, self.cluster.all_vote)
         rng = split(self.seed, "minority")
         # At min.insync.replicas 1 a leader that hears nobody is soon alone in its ISR, and nobody may take its place.
         several = self.options.workload.topic_configs["min.insync.replicas"] != "1"
@@ -283,13 +297,9 @@ class ScenarioRun:
         self.nemesis.note("acks come again")
 
     async def _do_without_one(self, rng: random.Random) -> None:
-        """A minority stays broken. A controller with a new disk has no vote: then it is the one to do without."""
-        names = self.cluster.names
-        voteless = [name for name in self.cluster.controllers if self.world.machines[name].disk.wipes]
-        if voteless:
-            names = [name for name in names if name in voteless or name not in self.cluster.controllers]
+        """A minority stays broken."""
         acks_synced = self.options.node.get("flush.policy") != "replicate"
-        mend = cripple(self.nemesis, names, rng, acks_synced=acks_synced)
+        mend = cripple(self.nemesis, self.cluster.names, rng, acks_synced=acks_synced)
         await self.world.sleep_ms(1_000)
         await self._acks_again()
         mend()

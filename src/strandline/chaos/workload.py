@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+from strandline.chaos.bumping import BUMPING_SETTINGS, BumpingProducer
 from strandline.chaos.checkers.history import History, Partition, Poll, Send, Status
 from strandline.client.aio import Admin, Consumer, Producer
 from strandline.client.errors import ClientError
@@ -55,6 +56,7 @@ class Lane:
     settings: dict[str, Any]
     acks: int = -1
     single_attempt: bool = False
+    kind: type[Producer] = Producer
 
 
 LANES = (
@@ -63,6 +65,7 @@ LANES = (
     Lane("once", {"enable_idempotence": False, "retries": 0}, single_attempt=True),
     Lane("leader", {"acks": "1", "retries": 0}, acks=1, single_attempt=True),
     Lane("blind", {"acks": "0"}, acks=0),
+    Lane("bumping", BUMPING_SETTINGS, kind=BumpingProducer),
 )
 
 
@@ -178,7 +181,7 @@ class Workload:
 
     async def _produce(self, ports: Ports, lane: Lane, name: str) -> None:
         settings = self.options.producer | lane.settings
-        producer = Producer(self.bootstrap, clock=ports.clock, rng=ports.rng, **settings)
+        producer = lane.kind(self.bootstrap, clock=ports.clock, rng=ports.rng, **settings)
         partitions = self.partitions
         while self.sending:
             options = self.options

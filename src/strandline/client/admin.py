@@ -9,6 +9,7 @@ from concurrent.futures import CancelledError
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
+from uuid import UUID
 
 from strandline.client.aio.admin import Admin as AsyncAdmin
 from strandline.client.aio.admin_groups import GroupOffsets
@@ -87,6 +88,14 @@ class Admin:
     def describe_quorum(self) -> QuorumDescription:
         """The metadata quorum: leader, epoch, high watermark, voters and observers with their log ends."""
         return self._wait(self._inner.describe_quorum())
+
+    def remove_voter(self, node_id: int, directory_id: UUID | None) -> None:
+        """Take the vote of a controller that lost its log; its place stays vacant."""
+        self._wait(self._inner.remove_voter(node_id, directory_id))
+
+    def add_voter(self, node_id: int, directory_id: UUID) -> None:
+        """Give a controller's vacant vote to a directory that has caught up."""
+        self._wait(self._inner.add_voter(node_id, directory_id))
 
     def list_offsets(
         self, wanted: Mapping[TopicPartition | tuple[str, int], int], *, read_committed: bool = False

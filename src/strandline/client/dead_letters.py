@@ -14,6 +14,7 @@ from strandline.client.aio.admin import Admin
 from strandline.client.aio.producer import Producer
 from strandline.client.errors import UnknownTopic
 from strandline.client.types import ConfigResource, ConsumerRecord, Header, NewTopic
+from strandline.log.config import BATCH_BYTES_MAX
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
@@ -185,7 +186,7 @@ class DeadLetters:
         except KafkaError:
             return {}
         told = next((entry.value for entry in entries if entry.name == _LARGEST), None)
-        return {} if told is None else {_LARGEST: str(min(int(told) + _ROOM_BYTES, 2**31 - 1))}
+        return {} if told is None else {_LARGEST: str(min(int(told) + _ROOM_BYTES, BATCH_BYTES_MAX))}
 
     async def close(self) -> None:
         """Close the connections."""

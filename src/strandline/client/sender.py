@@ -67,6 +67,11 @@ class Sender:
         self._last_error: StrandlineError | None = None
         self._metadata.subscribe(wake)
 
+    def take_sequencer(self, make: Callable[..., Sequencer]) -> None:
+        """Number batches in another way, from the first one on, as other clients do. `make` takes what `Sequencer`
+        takes."""
+        self._sequencer = make(self._config, self._session, self._wake, self.fail_everything)
+
     # -- the engine -------------------------------------------------------------------------------------------------
 
     def run(self) -> None:

@@ -11,6 +11,7 @@ from strandline.cluster.coordinator.group_coordinator import GroupCoordinator
 from strandline.cluster.kafka.listener import KafkaListener
 from strandline.cluster.replica_feed import (
     ReplicaFeed,
+    assigned_partitions,
     isr_proposer,
     replica_offsets,
     topic_findings,
@@ -216,6 +217,8 @@ class BrokerRole:
         self.replicas.set_broker_epoch(own.broker_epoch)
         # As the controller has it on record: by that it judges what a restart of this broker loses.
         self.replicas.set_flush_policy("replicate" if own.acks_unsynced else "ack")
+        # Before anything is hosted: a new topic of an old name begins with nothing of the old one.
+        self.replicas.strays.set_aside(assigned_partitions(image, self._node.config.node))
         self._node.publisher.unsubscribe(self._await_own_registration)
         self._node.publisher.subscribe(self._feed.on_metadata)
         self._node.publisher.subscribe(self.groups.on_metadata)

@@ -40,6 +40,15 @@ class Limits:
         30_000,
         "A follower that was not caught up for so long leaves the ISR. (One whose broker is fenced leaves at once.)",
     )
+    stray_delete_delay_ms = integer(
+        "log.stray.delete.delay.ms",
+        3_600_000,
+        "Directories of partitions whose topic was deleted, or whose replica moved, while this broker was down are "
+        "renamed aside (-stray) when it starts, and removed after so long; -1: never, as Kafka has it.",
+        low=-1,
+        high=2**31 - 1,
+        unit="ms",
+    )
     leader_rebalance_enable = boolean(
         "auto.leader.rebalance.enable",
         True,

@@ -13,6 +13,9 @@ from uuid import UUID
 from strandline.cluster.config import NodeConfig
 from strandline.cluster.config_setting import parse_voters, write_voters
 from strandline.controller.quorum.api import Voter
+from strandline.controller.quorum.quorum import DIRECTORY
+from strandline.controller.quorum.state_file import PROMISE, Remembered, StateFile
+from strandline.controller.raft.ready import ElectionState
 from strandline.log.checkpoints import META_PROPERTIES, MetaProperties, encode_id
 from strandline.log.disk import DirectoryLock, Disk, read_file, write_file_durably
 from strandline.log.log_dir import format_log_dir, read_meta_properties
@@ -61,6 +64,7 @@ def format_directory(
     initial_controllers: tuple[Voter, ...] = (),
     rng: Rng,
     ignore_formatted: bool = False,
+    without_vote: bool = False,
     dry_run: bool = False,
 ) -> Formatted:
     """Make `log.dirs` of `config` the directory of its node.
@@ -69,6 +73,8 @@ def format_directory(
         initial_controllers: the voters; empty: those of `controller.quorum.voters`. The own entry may name the
             directory id that this directory shall have; otherwise one is drawn.
         ignore_formatted: leave a formatted directory as it is, if it is this node's, instead of refusing.
+        without_vote: a controller of a cluster that is there already, whose disk was lost: it starts as an observer
+            under a new directory id, so that it cannot vote a second time, and gets its vote by a voter change.
 
     Raises:
         ConfigError: the directory is formatted already, or for another node; voters and role contradict each other.
@@ -85,18 +91,26 @@ def format_directory(
     if (own is not None) != config.is_controller:
         expected = "a controller is one of the voters, a node that is only a broker is none"
         raise ConfigError("--initial-controllers", write_voters(voters), expected)
+    if without_vote and (own is None or len(voters) == 1):
+        expected = "for one of several controllers; the only one, or a broker alone, has nobody to get its vote from"
+        raise ConfigError("--without-vote", config.node_id, expected)
     if disk.exists(f"{path}/{META_PROPERTIES}"):
-        return _look_at(disk, path, config.node, cluster_id, ignore_formatted)
+        formatted = _look_at(disk, path, config.node, cluster_id, ignore_formatted)
+        if without_vote:
+            _take_vote(disk, path, random_id(rng), dry_run=dry_run)
+        return formatted
+    meta = _meta(config, cluster_id, None if without_vote else own, rng)
     if dry_run:
-        return Formatted(_meta(config, cluster_id, own, rng), voters, already=False)
+        return Formatted(meta, voters, already=False)
     disk.mkdir(path)
     lock = disk.lock(path)
     try:
         restore_names(disk, path)
         if disk.exists(f"{path}/{META_PROPERTIES}"):
             return _look_at(disk, path, config.node, cluster_id, ignore_formatted)
+        if without_vote:
+            _take_vote(disk, path, meta.directory_id, dry_run=False)
         write_file_durably(disk, f"{path}/{INITIAL_CONTROLLERS}", (write_voters(voters) + "\n").encode())
-        meta = _meta(config, cluster_id, own, rng)
         format_log_dir(disk, path, cluster_id, config.node, meta.directory_id)  # last: this makes it a formatted one
     finally:
         lock.release()
@@ -131,6 +145,16 @@ def take_directory(disk: Disk, config: NodeConfig) -> DirectoryLock:
 def _not_formatted(config: NodeConfig) -> ConfigError:
     expected = f"a formatted directory is needed. To format it: {format_command(config)}"
     return ConfigError("log.dirs", config.log_dirs, expected)
+
+
+def _take_vote(disk: Disk, path: str, directory_id: UUID, *, dry_run: bool) -> None:
+    """Write the promise of a node that never voted, and does not begin to."""
+    for name in (DIRECTORY, PROMISE):
+        if disk.exists(f"{path}/{name}"):
+            expected = "a directory that has taken no part in the quorum: move it away first, its log with it"
+            raise ConfigError("--without-vote", f"{path}/{name}", expected)
+    if not dry_run:
+        StateFile(disk, path, PROMISE).write(Remembered(ElectionState(0), directory_id, has_vote=False))
 
 
 def _look_at(disk: Disk, path: str, node_id: NodeId, cluster_id: str, ignore_formatted: bool) -> Formatted:

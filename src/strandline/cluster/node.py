@@ -30,6 +30,7 @@ from strandline.cluster.settings import controller_config
 from strandline.controller.api import PING_METHOD
 from strandline.controller.controller import Controller, ping_handler
 from strandline.controller.metadata.publisher import ImagePublisher
+from strandline.controller.metadata.rehearsal import ImageRehearsal
 from strandline.controller.metadata.topic_configs import settings_without_effect
 from strandline.controller.quorum.quorum import Quorum
 from strandline.log.disk import Disk, DiskError
@@ -99,6 +100,7 @@ class Node:
         )
         # The publisher first: the controller begins on the image that the publisher holds.
         self.quorum.register(self.publisher)
+        self.quorum.rehearse_on(ImageRehearsal(self.publisher))
         self.controller: Controller | None = None
         if config.is_controller:
             self.controller = Controller(

@@ -100,6 +100,15 @@ class ReplicaFeed:
         )
 
 
+def assigned_partitions(image: MetadataImage, node_id: NodeId) -> dict[TopicPartition, TopicId]:
+    """Every partition that has a replica on a node."""
+    return {
+        TopicPartition(topic.name, info.partition): topic.topic_id
+        for topic, info in image.partitions()
+        if node_id in info.replicas
+    }
+
+
 def broker_states(image: MetadataImage) -> Mapping[NodeId, BrokerState]:
     """All registered brokers, as replication sees them."""
     return {

@@ -35,7 +35,9 @@ def session_config(config: NodeConfig) -> BrokerSessionConfig:
 
 def replica_config(config: NodeConfig) -> ReplicaConfig:
     """For the replica manager."""
-    return ReplicaConfig(replica_lag_time_max_ms=config.replica_lag_time_max_ms)
+    return ReplicaConfig(
+        replica_lag_time_max_ms=config.replica_lag_time_max_ms, stray_delete_delay_ms=config.stray_delete_delay_ms
+    )
 
 
 def service_config(config: NodeConfig) -> ServiceConfig:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 from uuid import UUID
 
-from strandline.controller import api, reports, wire
+from strandline.controller import api, reports, voter_api, wire
 from strandline.controller.ports import QuorumView
 from strandline.controller.quorum.api import LeaderAndEpoch
 from strandline.proto.error_codes import ErrorCode
@@ -38,7 +38,8 @@ class ControllerChannel:
 
     NOT_CONTROLLER, a broken connection and silence are retried until `timeout_ms` is over; every other answer is final.
     An attempt that broke may have been carried out: operations are built so that asking again is right (topics carry a
-    proposed id; ISR proposals carry epochs; a lost block of producer ids is wasted). What cannot be told apart
+    proposed id; ISR proposals carry epochs, and the refusal of one copy ends no other: their leader withdraws it,
+    F-50; a lost block of producer ids is wasted). What cannot be told apart
     (deleting, adding partitions) answers as Kafka's controller would answer the retry.
     """
 
@@ -172,6 +173,18 @@ class ControllerChannel:
     ) -> api.ElectLeadersReply:
         """See `Controller.elect_leaders`."""
         return await self.call("elect_leaders", request, api.ElectLeadersReply, timeout_ms)
+
+    async def remove_voter(
+        self, request: voter_api.RemoveVoterRequest, timeout_ms: float = DEFAULT_TIMEOUT_MS
+    ) -> voter_api.VoterReply:
+        """See `Controller.remove_voter`."""
+        return await self.call("remove_voter", request, voter_api.VoterReply, timeout_ms)
+
+    async def add_voter(
+        self, request: voter_api.AddVoterRequest, timeout_ms: float = DEFAULT_TIMEOUT_MS
+    ) -> voter_api.VoterReply:
+        """See `Controller.add_voter`."""
+        return await self.call("add_voter", request, voter_api.VoterReply, timeout_ms)
 
     async def describe_replicas(
         self, request: reports.DescribeReplicasRequest, timeout_ms: float = DEFAULT_TIMEOUT_MS

@@ -1,27 +1,37 @@
-"""Commands of the active controller: in order, many to one append, answered once they are committed (rule A-13)."""
+"""Commands of the active controller: in order, many to one append, answered once they are committed (rule A-13).
+
+A command's records are replayed before they are appended, from the very bytes that would be (rule A16, schedule 61):
+what cannot be replayed is refused to the caller and changes nothing.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import structlog
 
 from strandline.controller.machine.result import Result
 from strandline.controller.machine.state import MachineState
-from strandline.controller.metadata.records import encode_record
+from strandline.controller.metadata.delta import MetadataDelta
+from strandline.controller.metadata.records import MetadataRecord, decode_records, encode_records
 from strandline.controller.ports import QuorumLog
 from strandline.controller.quorum.api import NotLeader
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError, KafkaError
+from strandline.proto.marks import mark
 
 T = TypeVar("T")
 log = structlog.get_logger("strandline.controller")
 
 MAX_BATCH_BYTES = 1024 * 1024
 """Commands of one loop turn share a batch up to about this size; one command's records are never split."""
+
+_RECORD_OVERHEAD_BYTES = 32
+"""What a batch adds to each record's bytes, at most."""
 
 _NOT_YET = 2**63
 """Beyond every offset."""
@@ -50,6 +60,18 @@ class _Deferred(Generic[T]):
             self.future.set_result(self.reply)  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True, slots=True)
+class _Replayed:
+    """A command's records that stood the test: their bytes, and what they change."""
+
+    encoded: list[bytes]
+    size: int
+    delta: MetadataDelta | None
+
+
+_NOTHING = _Replayed([], 0, None)
+
+
 def not_controller() -> KafkaError:
     """The answer of a controller that is not, or no longer, the active one."""
     return KafkaError(ErrorCode.NOT_CONTROLLER, "This node is not the active controller.")
@@ -60,6 +82,10 @@ class CommandQueue:
 
     Commands that arrive in one turn of the loop run in order of arrival in the next turn, and share one append. A
     refusal, too, waits for what was appended before it: it may rest on records that are not committed yet.
+
+    Invariants:
+    - the working image is what replaying the log and the open batch gives; a record that the replay refuses is in
+      neither.
 
     `begin` gives it a state to work on (this node has become the active controller), `end` takes it away: whatever is
     not answered by then fails with NOT_CONTROLLER, whether its records will be committed or not.
@@ -125,10 +151,14 @@ class CommandQueue:
             self._deferred.popleft().resolve()
 
     def run_now(self, operation: Operation[T]) -> T:
-        """Run a command of the controller's own inside a turn; nobody waits for its commit."""
-        assert self._state is not None
-        result = operation(self._state, self._next_offset())
-        self._take(result)
+        """Run a command of the controller's own inside a turn; nobody waits for its commit.
+
+        Raises:
+            KafkaError: its records cannot be replayed; nothing was changed.
+        """
+        state = self._active()
+        result = operation(state, self._next_offset())
+        self._append(state, self._replayed(state, result.records))
         return result.reply
 
     # A turn
@@ -155,15 +185,16 @@ class CommandQueue:
         self.after_turn()
 
     def _run(self, operation: Operation[Any], future: asyncio.Future[Any]) -> None:
-        state = self._state
-        assert state is not None
+        state = self._active()
         if future.done():
             return
         # Known to `end` before anything can go wrong, so that no caller is left without an answer.
         answer: _Deferred[Any] = _Deferred(future)
         self._deferred.append(answer)
+        replayed = _NOTHING
         try:
             result = operation(state, self._next_offset())
+            replayed = self._replayed(state, result.records)
         except KafkaError as error:
             answer.error = error
         except Exception as error:
@@ -171,21 +202,48 @@ class CommandQueue:
             answer.error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"The controller failed at this: {error!r}")
         else:
             answer.reply = result.reply
-            self._take(result)
+        self._append(state, replayed)
         answer.offset = state.image.offset
 
-    def _take(self, result: Result[Any]) -> None:
-        if not result.records:
-            return
-        state = self._state
-        assert state is not None
-        encoded = [encode_record(record) for record in result.records]
+    def _active(self) -> MachineState:
+        if self._state is None:
+            raise FatalError("internal error: a command of the active controller ran on a standby")
+        return self._state
+
+    def _replayed(self, state: MachineState, records: list[MetadataRecord]) -> _Replayed:
+        """The records as bytes, and the change that reading these bytes back makes to the working image.
+
+        Raises:
+            KafkaError: UNKNOWN_SERVER_ERROR, they cannot be replayed; RECORD_LIST_TOO_LARGE, no batch may hold them.
+        """
+        if not records:
+            return _NOTHING
+        try:
+            encoded = encode_records(records)
+            delta = state.replay(decode_records(encoded))
+        except (FatalError, ValueError, TypeError) as error:
+            mark("unreplayable-refused")
+            log.error("refused: no node could replay the records of a command", error=str(error))
+            message = f"The controller refused it, for no node could replay its records: {error}"
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message) from error
         size = sum(map(len, encoded))
-        if self._batch and self._batch_bytes + size > MAX_BATCH_BYTES:
+        if size + _RECORD_OVERHEAD_BYTES * len(encoded) > self._quorum.max_append_bytes:
+            raise KafkaError(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                "This changes more at once than one batch of the metadata log may hold. Ask for less at once.",
+                bytes=size,
+                max_append_bytes=self._quorum.max_append_bytes,
+            )
+        return _Replayed(encoded, size, delta)
+
+    def _append(self, state: MachineState, replayed: _Replayed) -> None:
+        if replayed.delta is None:
+            return
+        if self._batch and self._batch_bytes + replayed.size > MAX_BATCH_BYTES:
             self._flush()
-        state.apply(result.records, self._next_offset() + len(encoded) - 1)
-        self._batch += encoded
-        self._batch_bytes += size
+        state.adopt(replayed.delta, self._next_offset() + len(replayed.encoded) - 1)
+        self._batch += replayed.encoded
+        self._batch_bytes += replayed.size
 
     def _next_offset(self) -> int:
         return self._quorum.log_end_offset + len(self._batch)

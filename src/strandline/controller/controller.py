@@ -10,7 +10,7 @@ from uuid import UUID
 
 import structlog
 
-from strandline.controller import api, reports, wire
+from strandline.controller import api, reports, voter_api, wire
 from strandline.controller.command_queue import CommandQueue, Operation
 from strandline.controller.machine import brokers, configs, elections, isr, producer_ids, topics
 from strandline.controller.machine.result import Result
@@ -33,6 +33,9 @@ log = structlog.get_logger("strandline.controller")
 
 STALL_MS = 250.0
 """A timer that is this late was held up by a stopped process or machine, not by work: a turn takes milliseconds."""
+
+HOLD_OFF_MS = 1_000.0
+"""How long the controller's own commands rest after one was refused by the replay: a loop of refusals helps nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,7 @@ class Controller:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms = NEVER
         self._next_balance_ms = 0.0
+        self._hold_off_until_ms = -NEVER
         self._applied = -1
 
     @property
@@ -184,6 +188,16 @@ class Controller:
         if late_ms > STALL_MS and self._queue.state is not None:
             log.warning("this controller stood still; every broker gets a full session", late_ms=round(late_ms))
             self._queue.state.sessions.forgive(now_ms)
+        if now_ms < self._hold_off_until_ms:
+            return
+        try:
+            self._run_own_commands(now_ms)
+        except KafkaError as error:
+            # It would be refused again at once: its state is the same until some other command changes it.
+            self._hold_off_until_ms = now_ms + HOLD_OFF_MS
+            log.error("internal error: a decision of the controller's own was refused", error=str(error))
+
+    def _run_own_commands(self, now_ms: float) -> None:
         while (node_id := self._queue.run_now(lambda state, _: brokers.fence_expired(state, now_ms))) is not None:
             log.warning("a broker is gone, and fenced", broker=node_id)
         if now_ms >= self._next_balance_ms:
@@ -199,7 +213,7 @@ class Controller:
             return
         self._sessions.probe_suspects()
         self._sessions.ask_for_offsets()
-        due_ms = min(state.sessions.next_event_ms(), self._next_balance_ms)
+        due_ms = max(min(state.sessions.next_event_ms(), self._next_balance_ms), self._hold_off_until_ms)
         now_ms = self._clock.monotonic_ms()
         delay_ms = max(0.0, due_ms - now_ms)
         self._timer_due_ms = now_ms + delay_ms
@@ -250,6 +264,14 @@ class Controller:
     async def elect_leaders(self, request: api.ElectLeadersRequest) -> api.ElectLeadersReply:
         """Elect leaders, or with `dry_run` preview it."""
         return await self._do(lambda state, _: elections.elect_leaders(state, request, self._now_ms()))
+
+    async def remove_voter(self, request: voter_api.RemoveVoterRequest) -> voter_api.VoterReply:
+        """Take the vote of a replica that is gone. Raises KafkaError, see `raft.voter_changes.remove_voter`."""
+        return voter_api.VoterReply(await self._quorum.remove_voter(request.node_id, request.directory_id))
+
+    async def add_voter(self, request: voter_api.AddVoterRequest) -> voter_api.VoterReply:
+        """Give a replica a vacant place in the quorum. Raises KafkaError, see `raft.voter_changes.add_voter`."""
+        return voter_api.VoterReply(await self._quorum.add_voter(request.node_id, request.directory_id))
 
     async def describe_replicas(self, request: reports.DescribeReplicasRequest) -> reports.DescribeReplicasReply:
         """The tracked offsets, with their age. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION."""

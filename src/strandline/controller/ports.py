@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
+from uuid import UUID
 
 from strandline.controller.quorum.api import LeaderAndEpoch
 from strandline.proto.ids import Endpoint, NodeId
@@ -26,8 +27,18 @@ class QuorumLog(QuorumView, Protocol):
     def log_end_offset(self) -> int:
         """The offset that the next record will have."""
 
+    @property
+    def max_append_bytes(self) -> int:
+        """The largest batch that `append` takes."""
+
     def append(self, epoch: int, records: Sequence[bytes]) -> int:
         """Append records as one atomic batch; answers the last offset. Raises NotLeader with nothing written."""
+
+    async def remove_voter(self, node_id: NodeId, directory_id: UUID) -> tuple[NodeId, ...]:
+        """Take a vote; who votes then, once that is committed. Raises KafkaError."""
+
+    async def add_voter(self, node_id: NodeId, directory_id: UUID) -> tuple[NodeId, ...]:
+        """Give a vote; who votes then, once that is committed. Raises KafkaError."""
 
     def resign(self) -> None:
         """Give up the leadership of the quorum."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from strandline.controller import api, reports
+from strandline.controller import api, reports, voter_api
 from strandline.controller.mapping import Mapper
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
@@ -58,12 +58,15 @@ for _kind in (
     reports.ReplicaReport,
     reports.DescribeReplicasReply,
     api.PingReply,
+    voter_api.RemoveVoterRequest,
+    voter_api.AddVoterRequest,
+    voter_api.VoterReply,
 ):
     _MAPPERS[_kind] = Mapper(_kind, getattr(pb, _kind.__name__), _MAPPERS)
 
 
 def encode(value: object) -> bytes:
-    """The bytes of any dataclass of `strandline.controller.api` and `reports`."""
+    """The bytes of any dataclass of `strandline.controller.api`, `reports` and `voter_api`."""
     return _MAPPERS[type(value)].encode(value)
 
 
@@ -97,6 +100,8 @@ METHODS: tuple[Method, ...] = (
     _method("IncrementalAlterConfigs", api.AlterConfigsRequest, api.AlterConfigsReply, "incremental_alter_configs"),
     _method("AllocateProducerIds", api.AllocateProducerIdsRequest, api.ProducerIdBlock, "allocate_producer_ids"),
     _method("ElectLeaders", api.ElectLeadersRequest, api.ElectLeadersReply, "elect_leaders"),
+    _method("RemoveVoter", voter_api.RemoveVoterRequest, voter_api.VoterReply, "remove_voter"),
+    _method("AddVoter", voter_api.AddVoterRequest, voter_api.VoterReply, "add_voter"),
     _method("DescribeReplicas", reports.DescribeReplicasRequest, reports.DescribeReplicasReply, "describe_replicas"),
 )
 """Every unary method of the service. UnregisterBroker answers the epoch that ended."""

@@ -99,6 +99,11 @@ def decode_offsets(path: str, data: bytes) -> dict[TopicPartition, int]:
         return TopicPartition(topic, int(partition)), int(offset)
 
     advice = "Move the file away and restart: what it says is worked out again from the logs, which takes longer."
+    if path.endswith(LOG_STARTS):
+        advice = (
+            "Move the file away and restart: each log then begins with its first batch until its leader tells where it "
+            "begins. If no other replica of a partition is up, this one leads and shows deleted records again."
+        )
     return dict(decode_checkpoint(path, data, parse, advice))
 
 

@@ -10,6 +10,12 @@ CREATE_TIME = "CreateTime"
 LOG_APPEND_TIME = "LogAppendTime"
 
 
+BATCH_BYTES_MAX = 96 << 20
+"""The largest record batch that any setting allows, and that followers take: what the default of
+socket.request.max.bytes (100 MiB) lets in, with room for the rest of the request. Each node on its way holds it in
+memory a few times over. (Kafka sets no bound but the socket's, RabbitMQ allows 512 MiB, NATS 64 MiB.)"""
+
+
 @dataclass(frozen=True, slots=True)
 class LogConfig:
     """How one partition's log is cut, bounded and kept. Changes take effect at the next append.

@@ -31,14 +31,20 @@ LOGS_IN_ONE_SYNC = 256
 """While they are loaded: what is written again keeps its descriptor until it is synced."""
 
 _PARTITION_NAME = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
-_DELETED = "-delete"
-_NAME_MAX = 200
-"""So much of a partition's name is left in that of a deleted directory, beside an id and the suffix."""
+DELETED = "-delete"
+STRAY = "-stray"
+_TOPIC_MAX = 190
+"""So much of a topic's name is left in that of a directory that was set aside, beside an id and the suffix."""
 
 
-def deleted_name(tp: TopicPartition, unique: str) -> str:
-    """What a partition's directory is called from its deletion on, until its bytes are off the disk."""
-    return f"{str(tp)[:_NAME_MAX]}.{unique}{_DELETED}"
+def aside_name(tp: TopicPartition, unique: str, suffix: str) -> str:
+    """What a partition's directory is called once it counts no more: deleted, until its bytes are off the disk, or
+    stray. `unique` has no dot."""
+    return f"{_aside_stem(tp)}.{unique}{suffix}"
+
+
+def _aside_stem(tp: TopicPartition) -> str:
+    return f"{tp.topic[:_TOPIC_MAX]}-{tp.partition}"
 
 
 def delete_directory(disk: Disk, path: str) -> None:
@@ -100,7 +106,7 @@ class Loading:
             for name in names
             if name != METADATA_DIRECTORY and (match := _PARTITION_NAME.fullmatch(name))
         }
-        self._finish_deletions([name for name in names if name.endswith(_DELETED)], present)
+        self._finish_deletions([name for name in names if name.endswith((DELETED, STRAY))], present)
         self.findings = Findings(self._disk, self._directory, present)
         left = LastLife(clean=clean, same_boot=same_boot, short_is_refused=False)
         examined: dict[TopicPartition, ExaminedLog | None] = {}
@@ -124,17 +130,18 @@ class Loading:
         return self.findings
 
     def _finish_deletions(self, names: list[str], present: Mapping[TopicPartition, str]) -> None:
-        """What an earlier life was told to delete: first no checkpoint may miss it any more."""
-        deleted = {name.rpartition(".")[0] for name in names}
+        """What an earlier life was told to delete, or set aside as stray: first no checkpoint may miss it any more."""
+        aside = {name.rpartition(".")[0] for name in names}
         for tp in self._promises.proven():
-            if tp not in present and str(tp)[:_NAME_MAX] in deleted:
+            if tp not in present and _aside_stem(tp) in aside:
                 self._promises.forget(tp)
         try:
             self._promises.write_forgotten()
         except DiskFull as error:
             log.warning("deleted partitions are still named by the checkpoints", error=str(error))
         for name in names:
-            delete_directory(self._disk, f"{self._directory}/{name}")
+            if name.endswith(DELETED):
+                delete_directory(self._disk, f"{self._directory}/{name}")
 
     # One log
 

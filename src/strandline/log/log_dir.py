@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from uuid import UUID
 
 import structlog
@@ -12,6 +12,7 @@ import structlog
 from strandline.log.boots import Boots, take_clean_mark
 from strandline.log.checkpoints import (
     CLEAN_SHUTDOWN,
+    LOG_STARTS,
     META_PROPERTIES,
     PARTITION_METADATA,
     MetaProperties,
@@ -22,7 +23,7 @@ from strandline.log.config import LogConfig
 from strandline.log.disk import Disk, DiskError, DiskFull, read_file, write_file_durably
 from strandline.log.findings import Findings, LogCondition
 from strandline.log.lives import Lives
-from strandline.log.loading import METADATA_DIRECTORY, Loading, deleted_name, sync_logs
+from strandline.log.loading import DELETED, METADATA_DIRECTORY, Loading, aside_name, sync_logs
 from strandline.log.partition_log import PartitionLog
 from strandline.log.promises import Promises
 from strandline.log.reader import IndexCache
@@ -30,7 +31,7 @@ from strandline.log.recovery import open_log
 from strandline.log.rewriting import Rewriting, refusal, restore_names
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError, StorageError, StrandlineError
-from strandline.proto.ids import NodeId, TopicId, TopicPartition
+from strandline.proto.ids import NodeId, Offset, TopicId, TopicPartition
 from strandline.proto.ports import Clock
 from strandline.proto.tasks import Report, spawn
 
@@ -242,25 +243,38 @@ class LogDir:
 
         Raises DiskError.
         """
-        log = self.logs.pop(tp, None)
-        offline = self.offline.pop(tp, None)
-        if log is None and offline is None:
+        if tp not in self.logs and tp not in self.offline:
             return
+        log = self.logs.get(tp)
         unique = log.topic_id.hex if log is not None else f"{self._clock.wall_ms():032x}"
-        if log is not None:
-            log.close_files()
-        name = deleted_name(tp, unique)
-        self.disk.rename(f"{self.path}/{tp}", f"{self.path}/{name}")
+        name = aside_name(tp, unique, DELETED)
+        self.take_out(tp, name)
         self.disk.sync_dir(self.path)
-        if self._promises.forget(tp):
-            await asyncio.sleep(0)  # one write serves all deletions of a turn
-            try:
-                self._promises.write_forgotten()
-            except DiskFull:
-                pass  # nothing may keep from making room; the next checkpoints are soon enough
+        await asyncio.sleep(0)  # one write serves all deletions of a turn
+        self.write_forgotten()
         for entry in self.disk.listdir(f"{self.path}/{name}"):
             await self.disk.unlink_slowly(f"{self.path}/{name}/{entry}")
         self.disk.rmdir(f"{self.path}/{name}")
+
+    def take_out(self, tp: TopicPartition, name: str) -> None:
+        """Close a log and rename its directory to `name`, not durably yet; nothing is remembered of it, which
+        `write_forgotten` makes durable.
+
+        Raises DiskError.
+        """
+        self.disk.rename(f"{self.path}/{tp}", f"{self.path}/{name}")  # if it fails the log is still what it was
+        log = self.logs.pop(tp, None)
+        if log is not None:
+            log.close_files()
+        self.offline.pop(tp, None)
+        self._promises.forget(tp)
+
+    def write_forgotten(self) -> None:
+        """Nothing is missed of the logs that were taken out, after the next start either. Raises DiskError."""
+        try:
+            self._promises.write_forgotten()
+        except DiskFull:
+            pass  # nothing may keep from making room; the next checkpoints are soon enough
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -275,12 +289,37 @@ class LogDir:
         self._write_checkpoints()
         self._sweep()
 
+    def gather_log_starts(self) -> tuple[bytes, dict[PartitionLog, Offset]]:
+        """The checkpoint of the present log starts, and which log is in it with what; for `LogStarts`."""
+        starts = self._log_starts()
+        for log in starts:
+            self._promises.note_start(log)
+        return self._promises.encoded_log_starts(self._kept()), starts
+
+    @property
+    def writes(self) -> int:
+        """How often checkpoints were written, blocking."""
+        return self._promises.writes
+
+    def log_starts_replaced(self) -> None:
+        """Somebody else replaces that checkpoint: the next `write_checkpoints` writes it, whatever is in it."""
+        self._promises.forget_written(LOG_STARTS)
+
     def _write_checkpoints(self) -> None:
         """Of logs that are offline, or missing and not yet reported so, what was written before still stands: it proves
         what they held."""
         for tp, log in self.logs.items():
             self._promises.note(tp, log)
-        self._promises.write(self.logs.keys() | self.offline.keys() | self.findings.all.keys())
+        starts = self._log_starts()
+        self._promises.write(self._kept())
+        settle(starts)
+
+    def _kept(self) -> Set[TopicPartition]:
+        """What the checkpoints are to name."""
+        return self.logs.keys() | self.offline.keys() | self.findings.all.keys()
+
+    def _log_starts(self) -> dict[PartitionLog, Offset]:
+        return {log: log.log_start_offset for log in self.logs.values()}
 
     def _sweep(self) -> None:
         now_ms = self._clock.wall_ms()
@@ -324,3 +363,9 @@ class LogDir:
         finally:
             for log in logs:
                 log.close_files()
+
+
+def settle(starts: Mapping[PartitionLog, Offset]) -> None:
+    """These log starts are durable, but for those of logs that were cut meanwhile."""
+    for log, start in starts.items():
+        log.durable_log_start_offset = max(log.durable_log_start_offset, min(start, log.log_start_offset))

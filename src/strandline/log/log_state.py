@@ -27,7 +27,9 @@ class LogState:
     """The parts of a `PartitionLog`, and what moves all of them together: syncs, truncations' ends, failure.
 
     Invariants:
-    - log_start_offset <= log_end_offset and durable_offset <= log_end_offset;
+    - durable_log_start_offset <= log_start_offset <= log_end_offset and durable_offset <= log_end_offset;
+    - the log start may lie inside the first batch (records were deleted up to there): readers get the batch whole and
+      skip what lies before, as of any batch that begins before the offset they asked for;
     - once `failure` is set nothing is written any more until the node restarts and recovers the log (D-18, D-32).
     """
 
@@ -42,6 +44,7 @@ class LogState:
         "directory",
         "dirt",
         "disk",
+        "durable_log_start_offset",
         "durable_offset",
         "epochs",
         "failure",
@@ -90,6 +93,9 @@ class LogState:
         self.log_end_offset = Offset(log_end_offset)
         self.durable_offset = Offset(log_end_offset)
         """Everything below survives a power cut. Moved by the Syncer alone, and back by a truncation."""
+        self.durable_log_start_offset = self.log_start_offset
+        """The log begins no earlier after a power cut. Moved by the checkpoint of log starts (`LogDir`), and back by a
+        truncation."""
         self.size_bytes = sum(segment.size for segment in segments)
         self.failure: str | None = None
         """Why nothing can be written any more."""
@@ -136,6 +142,7 @@ class LogState:
         """For truncations: the log ends here now. A sync in flight counts for no more than this."""
         self.log_end_offset = Offset(offset)
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
+        self.durable_log_start_offset = min(self.durable_log_start_offset, self.log_start_offset)
         self.durable_offset = min(self.durable_offset, self.log_end_offset)
         self._syncing_to = min(self._syncing_to, offset)
         self.size_bytes = sum(segment.size for segment in self.segments)

@@ -20,7 +20,7 @@ from strandline.log.config import LOG_APPEND_TIME
 from strandline.log.disk import DiskError, DiskFull
 from strandline.log.log_state import LogState
 from strandline.log.producer_state import ProducerBatch
-from strandline.log.reader import LogRead, TimestampedOffset
+from strandline.log.reader import BatchPart, LogRead, TimestampedOffset
 from strandline.log.segment import Segment
 from strandline.log.snapshots import SNAPSHOT_INTERVAL_BYTES
 from strandline.log.validation import check_client_batches, check_replicated_batches
@@ -28,6 +28,9 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import LeaderEpoch, Offset
 from strandline.proto.marks import mark
+
+ANY_SIZE = 1 << 62
+"""Of a batch that is read: however large it is."""
 
 
 class AppendResult(NamedTuple):
@@ -108,7 +111,9 @@ class PartitionLog(LogState):
     def append_as_follower(self, batches: memoryview) -> Offset:
         """Write batches as the leader has them, offsets and epochs included; returns the new log end offset.
 
-        Sequences are not checked (the leader did), CRC and contiguity are: whole batches only, all or none of them.
+        Sequences are not checked (the leader did), CRC and contiguity are: whole batches only, all or none of them. An
+        empty log may begin inside its first batch: where records were deleted up to the middle of a batch, the leader
+        has the whole of it, and so will this log, from the same log start on (KAFKA-6975, F-55).
 
         Raises:
             KafkaError: CORRUPT_MESSAGE for bytes that are no batches or do not hold their CRC, OFFSET_OUT_OF_RANGE when
@@ -116,18 +121,29 @@ class PartitionLog(LogState):
             StorageError: the disk failed; the log is fenced from now on.
         """
         self._check_usable()
-        headers = check_replicated_batches(batches, self.log_end_offset, self.epochs.latest)
+        first = parse_header(batches)
+        if self.size_bytes == 0 and first.base_offset < self.log_end_offset <= first.last_offset:
+            mark("log-begins-inside-a-batch")
+            start = self.log_start_offset
+            headers = check_replicated_batches(batches, first.base_offset, self.epochs.latest)
+            self.truncate_fully_and_start_at(first.base_offset)
+            self._write_replicated(batches, headers)
+            self.delete_records_before(start)
+        else:
+            self._write_replicated(batches, check_replicated_batches(batches, self.log_end_offset, self.epochs.latest))
+        return self.log_end_offset
+
+    def _write_replicated(self, batches: memoryview, headers: list[BatchHeader]) -> None:
         now_ms = self._clock.wall_ms()
         config = self.config
         if self.segments[-1].size + len(batches) <= config.segment_bytes or len(headers) == 1:
             self._write(batches, headers, None, now_ms)
-            return self.log_end_offset
+            return
         position = 0
         for header in headers:  # about to roll: each segment is filled by batches, as on the leader
             following = position + header.size
             self._write(batches[position:following], [header], None, now_ms)
             position = following
-        return self.log_end_offset
 
     def _check_epoch(self, leader_epoch: int) -> None:
         if leader_epoch < self.epochs.latest:
@@ -142,10 +158,11 @@ class PartitionLog(LogState):
         """The answer for batches that are all in the log already; None if they may be written. Raises KafkaError."""
         originals: list[ProducerBatch] = []
         previous: dict[int, BatchHeader] = {}
+        now_ms = self._clock.monotonic_ms() if self.producers.refusals else 0.0
         for header in headers:
             if header[9] < 0:
                 continue
-            original = self.producers.check(header, previous.get(header[9]))
+            original = self.producers.check(header, previous.get(header[9]), now_ms)
             if original is not None:
                 originals.append(original)
             else:
@@ -246,20 +263,37 @@ class PartitionLog(LogState):
 
     # ------------------------------------------------------------------ reading
 
-    def read(self, offset: int, max_bytes: int, limit_offset: int, *, min_one_batch: bool = True) -> LogRead | None:
-        """Whole batches from the one that holds `offset` on: at most `max_bytes` (but one batch at least, if
-        `min_one_batch`), none that reaches `limit_offset`. Empty at the limit; None where the disk would have to be
-        waited for (then `read_cold`).
+    def read(
+        self, offset: int, max_bytes: int, limit_offset: int, *, one_batch_bytes: int = ANY_SIZE
+    ) -> LogRead | None:
+        """Whole batches from the one that holds `offset` on: at most `max_bytes` (but one batch at least, if it has at
+        most `one_batch_bytes`), none that reaches `limit_offset`. Empty at the limit; None where the disk would have to
+        be waited for (then `read_cold`).
 
         Raises:
             KafkaError: OFFSET_OUT_OF_RANGE outside of [log start, log end]; CORRUPT_MESSAGE for bytes that are no
                 batch; KAFKA_STORAGE_ERROR when the disk fails.
         """
-        return self._reader.read(offset, max_bytes, limit_offset, min_one_batch=min_one_batch)
+        return self._reader.read(offset, max_bytes, limit_offset, one_batch_bytes)
 
-    async def read_cold(self, offset: int, max_bytes: int, limit_offset: int, *, min_one_batch: bool = True) -> LogRead:
+    async def read_cold(
+        self, offset: int, max_bytes: int, limit_offset: int, *, one_batch_bytes: int = ANY_SIZE
+    ) -> LogRead:
         """`read` for bytes that are not in memory; the waiting is done off the loop."""
-        return await self._reader.read_cold(offset, max_bytes, limit_offset, min_one_batch=min_one_batch)
+        return await self._reader.read_cold(offset, max_bytes, limit_offset, one_batch_bytes)
+
+    def read_part(self, offset: int, position: int, max_bytes: int) -> BatchPart | None:
+        """At most `max_bytes` of the batch that holds `offset` (below the log end), from its byte `position` on; None
+        where the disk would have to be waited for (then `read_part_cold`). For a batch that is too large to be sent at
+        once.
+
+        Raises KafkaError as `read`.
+        """
+        return self._reader.read_part(offset, position, max_bytes)
+
+    async def read_part_cold(self, offset: int, position: int, max_bytes: int) -> BatchPart:
+        """`read_part` for bytes that are not in memory; the waiting is done off the loop."""
+        return await self._reader.read_part_cold(offset, position, max_bytes)
 
     def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> TimestampedOffset | None:
         """The first record below the limit that is as young as `timestamp_ms` or younger; None if there is none.

@@ -12,14 +12,13 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from strandline.log.batch import BatchHeader
+from strandline.log.refusals import SEQUENCE_MAX, Refusal, Refusals, is_behind
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.marks import mark
 
 BATCHES_KEPT = 5
 """Kafka's number: clients may have at most five requests in flight and still be idempotent."""
-
-SEQUENCE_MAX = 0x7FFFFFFF
 
 SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = struct.Struct(">hIi")  # version, CRC-32C of what follows it, number of entries
@@ -75,13 +74,15 @@ class ProducerStates:
 
     Invariants:
     - a producer's batches lie in rising offsets, all of its current epoch, at most BATCHES_KEPT;
-    - state changes only through `update`, after the batch has been written (KAFKA-6683).
+    - state changes only through `update`, after the batch has been written (KAFKA-6683);
+    - `refusals` are of this process alone, and say nothing of what is written.
     """
 
-    __slots__ = ("_entries",)
+    __slots__ = ("_entries", "refusals")
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
+        self.refusals: Refusals[int] = Refusals()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -94,13 +95,16 @@ class ProducerStates:
         """Every producer, in order of id."""
         return [self._entries[producer_id] for producer_id in sorted(self._entries)]
 
-    def check(self, header: BatchHeader, previous: BatchHeader | None = None) -> ProducerBatch | None:
+    def check(
+        self, header: BatchHeader, previous: BatchHeader | None = None, now_ms: float = 0.0
+    ) -> ProducerBatch | None:
         """Judge a producer's batch before it is written: the original if it is a duplicate, None if it may be written.
 
-        `previous` is an earlier batch of the same producer in the same append, not yet in the state.
+        `previous` is an earlier batch of the same producer in the same append, not yet in the state; `now_ms` (a
+        monotonic clock's) counts where there are `refusals`.
 
         Raises:
-            KafkaError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER.
+            KafkaError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, or the code of an earlier batch's refusal.
         """
         first = header.base_sequence
         epoch = header.producer_epoch
@@ -110,6 +114,7 @@ class ProducerStates:
             return None
         entry = self._entries.get(header.producer_id)
         if entry is None:
+            self._check_refusal(header, now_ms)
             return None
         _check_epoch(header, entry.epoch)
         batches = entry.batches
@@ -118,11 +123,38 @@ class ProducerStates:
             for batch in reversed(batches):
                 if batch.first_sequence == first and batch.last_sequence == last:
                     return batch
+        self._check_refusal(header, now_ms)
         _check_follows(header, entry.epoch, batches[-1].last_sequence if batches else -1)
         return None
 
+    def refused(self, producer_id: int, refusal: Refusal) -> None:
+        """A producer's batch was refused for a reason that may pass: what is behind it waits until it comes again."""
+        entry = self._entries.get(producer_id)
+        if entry is not None:
+            if refusal.epoch < entry.epoch:
+                return
+            batches = entry.batches if refusal.epoch == entry.epoch else ()
+            if batches and not is_behind(refusal.sequence, batches[-1].last_sequence):
+                return  # it is written: a retry of it was refused
+        self.refusals.add(producer_id, refusal)
+
+    def _check_refusal(self, header: BatchHeader, now_ms: float) -> None:
+        refusal = self.refusals.before(header.producer_id, header.producer_epoch, header.base_sequence, now_ms)
+        if refusal is not None:
+            mark("behind-a-refusal")
+            raise KafkaError(
+                refusal.code,
+                "an earlier batch of this producer was refused, and has not come again yet",
+                producer_id=header.producer_id,
+                epoch=header.producer_epoch,
+                sequence=header.base_sequence,
+                expected=refusal.sequence,
+            )
+
     def update(self, header: BatchHeader, first_offset: int, now_ms: int) -> None:
         """A batch of a producer was written at `first_offset`."""
+        if self.refusals:
+            self.refusals.written(header.producer_id, header.producer_epoch, header.last_sequence)
         entry = self._entries.get(header.producer_id)
         if entry is None:
             entry = self._entries[header.producer_id] = ProducerEntry(header.producer_id, header.producer_epoch)
@@ -162,6 +194,7 @@ class ProducerStates:
     def clear(self) -> None:
         """Forget everything."""
         self._entries.clear()
+        self.refusals.clear()
 
     # ------------------------------------------------------------------ snapshots
 

@@ -28,6 +28,8 @@ class Promises:
         self._directory = directory
         self._written: dict[str, bytes] = {}
         self._must_forget = False
+        self.writes = 0
+        """How often any was written."""
         self._told: dict[TopicPartition, int] = {}
         self.high_watermarks = self._read(HIGH_WATERMARKS)
         self.recovery_points = self._read(RECOVERY_POINTS)
@@ -56,9 +58,22 @@ class Promises:
         point = plog.recovery_point
         if point is not None:
             self.recovery_points[tp] = point
-        self.log_starts[tp] = plog.log_start_offset
+        self.note_start(plog)
         if tp in self._told:
             self.high_watermarks[tp] = min(self._told[tp], plog.durable_offset)
+
+    def note_start(self, plog: PartitionLog) -> None:
+        """Where a log starts now."""
+        self.log_starts[plog.topic_partition] = plog.log_start_offset
+
+    def encoded_log_starts(self, kept: Container[TopicPartition]) -> bytes:
+        """The checkpoint of the log starts, of the partitions `kept`, for whoever writes it himself."""
+        self.log_starts = {tp: at for tp, at in self.log_starts.items() if tp in kept and at}
+        return encode_offsets(self.log_starts)
+
+    def forget_written(self, name: str) -> None:
+        """Somebody else replaces that checkpoint: the next `write` writes it, whatever is in it."""
+        self._written.pop(name, None)
 
     def write(self, kept: Container[TopicPartition]) -> None:
         """Write those of the partitions `kept`; nothing where nothing has changed. Raises DiskError."""
@@ -112,6 +127,7 @@ class Promises:
         }
         if not changed:
             return
+        self.writes += 1
         files: list[File] = []
         try:
             for name, data in changed.items():

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from strandline.log.batch import BatchHeader
 from strandline.log.disk import DiskError
 from strandline.log.records import decode_records
 from strandline.log.segment import ColdRead, Pread, Segment, pread_blocking, pread_nowait
@@ -16,6 +18,8 @@ from strandline.proto.marks import mark
 
 if TYPE_CHECKING:
     from strandline.log.log_state import LogState
+
+T = TypeVar("T")
 
 INDEX_CACHE_BYTES = 64 << 20
 """Memory for loaded indexes of closed segments, over all logs of a directory (a full 1 GiB segment's take 5 MB)."""
@@ -32,6 +36,19 @@ class LogRead(NamedTuple):
     """Base offset of the first batch; the offset asked for when `data` is empty."""
     next_offset: Offset
     """Offset after the last batch: where to read on."""
+
+
+class BatchPart(NamedTuple):
+    """Consecutive bytes of one batch, which is too large to be read at once."""
+
+    data: bytes
+    position: int
+    """Where they stand in the batch."""
+    batch_size: int
+    first_offset: Offset
+    """Base offset of the batch."""
+    next_offset: Offset
+    """Offset after the batch."""
 
 
 class TimestampedOffset(NamedTuple):
@@ -73,23 +90,40 @@ class LogReader:
         self._log = log
         self._cache = cache
 
-    def read(self, offset: int, max_bytes: int, limit_offset: int, *, min_one_batch: bool = True) -> LogRead | None:
+    def read(self, offset: int, max_bytes: int, limit_offset: int, one_batch_bytes: int) -> LogRead | None:
         """See `PartitionLog.read`."""
         try:
-            return self._read(offset, max_bytes, limit_offset, min_one_batch, pread_nowait)
+            return self._read(offset, max_bytes, limit_offset, one_batch_bytes, pread_nowait)
         except ColdRead as cold:
             if cold.lent:
                 cold.file.close()
             return None
 
-    async def read_cold(self, offset: int, max_bytes: int, limit_offset: int, *, min_one_batch: bool = True) -> LogRead:
-        """See `PartitionLog.read_cold`. Every attempt judges the offset anew: the log may change meanwhile."""
+    async def read_cold(self, offset: int, max_bytes: int, limit_offset: int, one_batch_bytes: int) -> LogRead:
+        """See `PartitionLog.read_cold`."""
+        return await self._cold(lambda pread: self._read(offset, max_bytes, limit_offset, one_batch_bytes, pread))
+
+    def read_part(self, offset: int, position: int, max_bytes: int) -> BatchPart | None:
+        """See `PartitionLog.read_part`."""
+        try:
+            return self._read_part(offset, position, max_bytes, pread_nowait)
+        except ColdRead as cold:
+            if cold.lent:
+                cold.file.close()
+            return None
+
+    async def read_part_cold(self, offset: int, position: int, max_bytes: int) -> BatchPart:
+        """See `PartitionLog.read_part_cold`."""
+        return await self._cold(lambda pread: self._read_part(offset, position, max_bytes, pread))
+
+    async def _cold(self, read: Callable[[Pread], T]) -> T:
+        """Every attempt judges the offset anew: the log may change meanwhile."""
         for _ in range(_COLD_ATTEMPTS):
             try:
-                return self._read(offset, max_bytes, limit_offset, min_one_batch, pread_nowait)
+                return read(pread_nowait)
             except ColdRead as cold:
                 await self._warm(cold)
-        return self._read(offset, max_bytes, limit_offset, min_one_batch, pread_blocking)
+        return read(pread_blocking)
 
     async def _warm(self, cold: ColdRead) -> None:
         try:
@@ -102,18 +136,19 @@ class LogReader:
             if cold.lent:
                 cold.file.close()
 
-    def _read(self, offset: int, max_bytes: int, limit_offset: int, min_one_batch: bool, pread: Pread) -> LogRead:
+    def _read(self, offset: int, max_bytes: int, limit_offset: int, one_batch_bytes: int, pread: Pread) -> LogRead:
         log = self._log
         log.check_range(offset)
         limit = min(limit_offset, log.log_end_offset)
         if offset >= limit:
             return LogRead(b"", Offset(offset), Offset(offset))
         try:
-            return self._read_batches(offset, max_bytes, limit, min_one_batch, pread)
+            return self._read_batches(offset, max_bytes, limit, one_batch_bytes, pread)
         except (DiskError, FileNotFoundError) as error:
             raise _unreadable(error) from error
 
-    def _read_batches(self, offset: int, max_bytes: int, limit: int, min_one_batch: bool, pread: Pread) -> LogRead:
+    def _find(self, offset: int, pread: Pread) -> tuple[Segment, int, BatchHeader, int]:
+        """The batch that holds `offset`: its segment, position and header, and the offset after the segment."""
         log = self._log
         i = bisect_right(log.bases, offset) - 1
         segment = log.segments[i]
@@ -127,9 +162,28 @@ class LogReader:
         position, header = found
         if header.base_offset > offset:  # the CRC does not cover it, and in a log without gaps this cannot be
             raise segment.damaged(position, f"offset {offset} is missing: a batch of {header.base_offset} stands there")
+        return segment, position, header, following
+
+    def _read_part(self, offset: int, position: int, max_bytes: int, pread: Pread) -> BatchPart:
+        log = self._log
+        log.check_range(offset)
+        if offset == log.log_end_offset:
+            raise ValueError(f"no batch stands at the log end, {offset}")
+        try:
+            segment, start, header, _ = self._find(offset, pread)
+            size = min(max_bytes, header.size - position)
+            data = pread(segment.file, size, start + position)
+            if len(data) != size:
+                raise segment.damaged(start + position + len(data), "the file is shorter than the log")
+        except DiskError as error:
+            raise _unreadable(error) from error
+        return BatchPart(data, position, header.size, Offset(header.base_offset), Offset(header.next_offset))
+
+    def _read_batches(self, offset: int, max_bytes: int, limit: int, one_batch_bytes: int, pread: Pread) -> LogRead:
+        segment, position, header, following = self._find(offset, pread)
         end, next_offset = position, -1
         if header.last_offset < limit:
-            end_max = position + (max(max_bytes, header.size) if min_one_batch else max_bytes)
+            end_max = position + (max(max_bytes, header.size) if header.size <= one_batch_bytes else max_bytes)
             if segment.size <= end_max and following <= limit:
                 end, next_offset = segment.size, following
             else:

@@ -13,11 +13,12 @@ tells the two apart.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
+from strandline.log.batch import HEADER_SIZE
 from strandline.log.checkpoints import LEADER_EPOCHS, decode_epochs
 from strandline.log.config import LogConfig
 from strandline.log.disk import Disk, File, read_file
@@ -25,7 +26,7 @@ from strandline.log.epochs import LeaderEpochs
 from strandline.log.partition_log import PartitionLog
 from strandline.log.reader import IndexCache
 from strandline.log.rewriting import Rewriting, restore_names
-from strandline.log.scan import Damage, ScannedBatch, find_batch_after, only_zeros, scan_batches
+from strandline.log.scan import Damage, ScannedBatch, find_batch_after, only_zeros, scan_batches, written_end
 from strandline.log.segment import (
     INDEX_SUFFIX,
     SNAPSHOT_SUFFIX,
@@ -43,6 +44,9 @@ from strandline.proto.ports import Clock
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log")
 _INDEX_NAME = re.compile(r"(\d{20})\.(index|timeindex|snapshot)")
 _LEFTOVERS = (".tmp", ".deleted", ".swap", ".cleaned")
+
+RECORD_BYTES_MIN = 7
+"""The smallest record of format 2: length, attributes, deltas of time and offset, no key, no value, no headers."""
 
 ADVICE = (
     "Nothing was changed. If this partition has other replicas, move its directory away and restart: it is fetched "
@@ -87,10 +91,15 @@ def open_log(
     cache: IndexCache | None = None,
     sync: bool = True,
     rewriting: Rewriting | None = None,
+    before_cut: Callable[[int], None] = lambda _: None,
 ) -> PartitionLog:
     """The log of a directory, which is made if it is missing; ready for appends.
 
     `rewriting`: what is read may stand in the page cache alone, and is written again unless the stop was clean.
+
+    `before_cut` is called right before a tail that is not merely zeros is cut: a torn write, or a batch that rotted. It
+    gets an offset that the tail cannot have reached (if it was not compressed); what it makes durable is known of the
+    log whatever happens next.
 
     `sync=False` leaves it to the caller to call `sync_now` (many logs at once): until then `durable_offset` counts for
     nothing.
@@ -109,6 +118,8 @@ def open_log(
         last_life=last_life,
         rewriting=rewriting,
     )
+    if examined.is_cut:
+        before_cut(examined.tail_below)
     return examined.open(cache, sync=sync)
 
 
@@ -156,6 +167,11 @@ class ExaminedLog:
     def is_cut(self) -> bool:
         """`open` will cut a tail that is no zeros."""
         return self._opening.is_cut
+
+    @property
+    def tail_below(self) -> int:
+        """Where a tail that `open` will cut cannot have reached, if it was not compressed."""
+        return self._opening.tail_below
 
     def open(self, cache: IndexCache | None = None, *, sync: bool = True) -> PartitionLog:
         """Cut what must be, and open the log. See `open_log`."""
@@ -214,6 +230,7 @@ class _Opening:
         self.epochs = LeaderEpochs()
         self.snapshots = Snapshots(disk, directory, [])
         self.is_cut = False
+        self.tail_below = 0
         self._scanned: range | None = None
         """Segments whose batches were read; what lies behind them goes."""
         self._epochs_known = False
@@ -406,6 +423,7 @@ class _Opening:
             self._judge(i, damage, known_durable)
             mark("torn-tail-cut")
             self.is_cut = True
+            self.tail_below = expected + self._records_max(i, damage)
         self._scanned = range(first, i + 1)
         self.log_end_offset = expected
         if self.epochs.entries() == stated:
@@ -437,6 +455,12 @@ class _Opening:
         if reason:
             mark("damage-refused")
             raise CorruptLogError(file.path, damage.position, damage.offset, f"{damage.reason}; {reason}", ADVICE)
+
+    def _records_max(self, i: int, damage: Damage) -> int:
+        """More records than can stand from the damage on; the zeros at a batch's end look as if nothing were there."""
+        files = [segment.file for segment in self.segments[i:]]
+        ends = [written_end(file, 0) for file in files[1:]]
+        return (written_end(files[0], damage.position) - damage.position + sum(ends) + HEADER_SIZE) // RECORD_BYTES_MIN
 
     def _cut(self, scanned: range) -> None:
         """Make the last one scanned the last segment, and every scanned file as long as its batches. Later segments go

@@ -96,6 +96,20 @@ def only_zeros(file: File, position: int, size: int) -> bool:
     return True
 
 
+def written_end(file: File, position: int) -> int:
+    """The position after the last byte from `position` on that is not zero; `position` if there is none."""
+    size = file.size()
+    end = position
+    while position < size:
+        chunk = file.pread(min(_CHUNK_BYTES, size - position), position)
+        if not chunk:
+            break
+        if chunk.count(0) != len(chunk):
+            end = position + len(chunk.rstrip(b"\0"))
+        position += len(chunk)
+    return end
+
+
 def find_batch_after(file: File, position: int, offset: int) -> tuple[int, int] | None:
     """(position, base offset) of a batch beyond `position` that holds its CRC and is later than `offset`; None if none.
 

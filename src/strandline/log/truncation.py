@@ -59,6 +59,7 @@ def cut_whole(log: PartitionLog, offset: int, now_ms: int) -> None:
     log.log_start_offset = Offset(offset)
     log.move_end(offset)
     log.durable_offset = log.log_end_offset
+    log.durable_log_start_offset = log.log_start_offset  # the segment's name says it
 
 
 def cut_start(log: PartitionLog, offset: int) -> None:

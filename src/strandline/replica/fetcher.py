@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 
 import structlog
@@ -11,12 +12,13 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError, StorageError
 from strandline.proto.ids import BrokerEpoch, Endpoint, NodeId
 from strandline.proto.marks import mark
-from strandline.proto.ports import RpcError, Stream
+from strandline.proto.ports import RpcError, RpcRejected, Stream
 from strandline.proto.tasks import Report, spawn
 from strandline.replica import frames
 from strandline.replica.core.follower import Truncation
 from strandline.replica.following import FollowerHost, Following
 from strandline.replica.partition import Partition
+from strandline.replica.pieces import Pieces
 from strandline.replica.signal import Signal, end
 
 log = structlog.get_logger("strandline.replica")
@@ -42,7 +44,8 @@ class Fetcher:
         self._next_id = 0
         self._waiting: dict[Following, None] = {}
         self._retry_timer: asyncio.TimerHandle | None = None
-        self._pieces: list[bytes] = []
+        self._requests: deque[bytes] = deque()
+        self._in_pieces = Pieces()
         self._acks: dict[Following, None] = {}
         self._consumed = 0
         self._signal = Signal()
@@ -135,6 +138,8 @@ class Fetcher:
                     stream.close()
                     self._disconnected()
                     self.lost_ms = self._host.clock.monotonic_ms()
+            except RpcRejected as error:
+                log.warning("a replication stream was refused", leader=self.leader_id, reason=str(error))
             except RpcError as error:
                 log.debug("no replication stream", leader=self.leader_id, reason=str(error))
             except ProtocolError as error:
@@ -148,7 +153,7 @@ class Fetcher:
         self.lost_ms = None
         self.received_ms = self.sent_ms = host.clock.monotonic_ms()
         hello = frames.Hello(frames.PROTOCOL_VERSION, host.node_id, self.leader_id, host.broker_epoch, host.cluster_id)
-        self._pieces = [frames.pack_hello(hello), frames.pack_credit(host.config.fetch_window_bytes)]
+        self._requests = deque((frames.pack_hello(hello), frames.pack_credit(host.config.fetch_window_bytes)))
         self._consumed = 0
         for following in self._followings.values():
             self._fetch(following)
@@ -175,14 +180,20 @@ class Fetcher:
             stream.close()
 
     def _next_frame(self) -> bytes:
-        """Everything there is to say: requests in order, then the latest offsets of what got further, then credit."""
-        pieces, self._pieces = self._pieces, []
-        if self._acks:
-            acks, self._acks = self._acks, {}
-            for following in acks:
-                if following.id >= 0:
-                    plog = following.log
-                    pieces.append(frames.pack_ack(following.id, plog.log_end_offset, plog.durable_offset))
+        """What there is to say, up to the size of a frame: requests in order, then the latest offsets of what got
+        further, then credit."""
+        pieces: list[bytes] = []
+        size = 0
+        while self._requests and size < frames.FRAME_BYTES_MAX:
+            pieces.append(self._requests.popleft())
+            size += len(pieces[-1])
+        while self._acks and size < frames.FRAME_BYTES_MAX:
+            following = next(iter(self._acks))
+            del self._acks[following]
+            if following.id >= 0:
+                plog = following.log
+                pieces.append(frames.pack_ack(following.id, plog.log_end_offset, plog.durable_offset))
+                size += len(pieces[-1])
         consumed = self._consumed
         if consumed and (pieces or consumed >= self._host.config.fetch_window_bytes // 4):
             pieces.append(frames.pack_credit(consumed))
@@ -195,15 +206,16 @@ class Fetcher:
         self._by_channel.clear()
         self._waiting.clear()
         self._acks.clear()
-        self._pieces.clear()
+        self._requests.clear()
         if self._retry_timer is not None:
             self._retry_timer.cancel()
             self._retry_timer = None
         for following in self._followings.values():
+            self._in_pieces.drop(following)
             following.id = following.channel = -1
 
     def _push(self, piece: bytes) -> None:
-        self._pieces.append(piece)
+        self._requests.append(piece)
         self._signal.set()
 
     def _backoff_ms(self, attempts: int) -> float:
@@ -234,7 +246,7 @@ class Fetcher:
                     plog.log_end_offset,
                     plog.latest_epoch,
                     plog.durable_offset,
-                    plog.log_start_offset,
+                    plog.durable_log_start_offset,
                 )
             )
         )
@@ -244,6 +256,7 @@ class Fetcher:
         self._by_channel.pop(following.channel, None)
         self._acks.pop(following, None)
         self._waiting.pop(following, None)
+        self._in_pieces.drop(following)
         following.id = following.channel = -1
 
     def _fetch_later(self, following: Following) -> None:
@@ -297,19 +310,32 @@ class Fetcher:
 
     def on_data(self, data: frames.Data) -> None:
         """Append what the leader sent; its high watermark counts only after that (KAFKA-14704, D-7)."""
-        size = len(data.batches)
+        following = self._receiver(data.channel, data.leader_epoch, len(data.batches))
+        if following is not None:
+            self._append(following, data)
+
+    def on_piece(self, piece: frames.Piece) -> None:
+        """Keep a part of a batch, and append the batch once it is whole (F-54)."""
+        following = self._receiver(piece.channel, piece.leader_epoch, len(piece.part))
+        batch = None if following is None else self._in_pieces.take(following, piece)
+        if following is not None and batch is not None:
+            self._append(following, frames.Data(*piece[:5], batch))
+
+    def _receiver(self, channel: int, leader_epoch: int, size: int) -> Following | None:
+        """Whose data these are, if they are still wanted; either way the leader may send as much again."""
         self._consumed += size
         if self._consumed >= self._host.config.fetch_window_bytes // 4:
             self._signal.set()
-        following = self._by_channel.get(data.channel)
-        if following is None:
-            return
-        plog, partition = following.log, following.partition
-        if data.leader_epoch != following.core.leader_epoch:
+        following = self._by_channel.get(channel)
+        if following is not None and leader_epoch != following.core.leader_epoch:
             raise ProtocolError(
-                f"{partition.topic_partition}: data of leader epoch {data.leader_epoch} came for a fetch in "
+                f"{following.partition.topic_partition}: data of leader epoch {leader_epoch} came for a fetch in "
                 f"{following.core.leader_epoch}"
             )
+        return following
+
+    def _append(self, following: Following, data: frames.Data) -> None:
+        plog, partition, size = following.log, following.partition, len(data.batches)
         try:
             plog.append_as_follower(data.batches)
         except KafkaError as error:
@@ -345,8 +371,14 @@ class Fetcher:
                 plog.delete_records_before(min(log_start_offset, core.high_watermark))
             except StorageError as error:
                 self._host.log_failed(partition, str(error))
-            if following.id >= 0:
-                self._push(frames.pack_trimmed(following.id, plog.log_start_offset))
+            else:
+                self._host.log_start_raised(partition)
+
+    def trimmed(self, partition: Partition) -> None:
+        """The partition's log start is durable here: tell the leader, for somebody may wait for it."""
+        following = self._followings.get(partition)
+        if following is not None and following.id >= 0:
+            self._push(frames.pack_trimmed(following.id, following.log.durable_log_start_offset))
 
     def on_diverging(self, subscription: int, epoch: int, end_offset: int) -> None:
         """Our log is no prefix of the leader's: cut it and fetch again, until it is. The answer's subscription must be

@@ -39,6 +39,9 @@ class FollowerHost(Protocol):
     def truncated_below_high_watermark(self, partition: Partition, offset: int) -> None:
         """Records known to be committed were given up, as an unclean election allows."""
 
+    def log_start_raised(self, partition: Partition) -> None:
+        """Records were deleted as the leader had them deleted: make that durable, then tell it (`Fetcher.trimmed`)."""
+
     def log_failed(self, partition: Partition, reason: str) -> None:
         """The partition's log can no longer be used."""
 

@@ -16,6 +16,8 @@ From leader to follower:
     REJECT    error code, length, sentence: it was not; the stream ends
     ACCEPTED  subscription, channel, high watermark, log start: the fetch is valid; its data come on that channel
     DATA      channel, leader epoch, base offset, high watermark, log start, length, then whole record batches
+    PIECE     as DATA with the batch's size and a position, then that part of one batch: what is too large for an entry
+              comes in consecutive pieces, and on one stream one batch at a time does
     WATERMARK channel, high watermark, log start: where they rose and no data go along
     DIVERGING subscription, epoch, end offset: truncate, then fetch again; nothing of this fetch was recorded
     ERROR     subscription, error code, log start, log end: the subscription is refused or has ended
@@ -39,15 +41,15 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import BrokerEpoch, LeaderEpoch, NodeId, TopicId
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 """Raised with every change of these layouts that an older peer cannot read."""
 
 FRAME_BYTES_MAX = 1 << 20
-"""Entries are coalesced into frames up to this size; one entry that is larger travels alone. The sweet spot of the
-measurements: larger frames only delay the first entry in them."""
+"""Entries are coalesced into frames up to this size; one entry that is larger travels alone (no entry of data is much
+larger: see PIECE). The sweet spot of the measurements: larger frames only delay the first entry in them."""
 
 HELLO, FETCH, ACK, FORGET, CREDIT, TRIMMED = 1, 2, 3, 4, 5, 6
-WELCOME, REJECT, ACCEPTED, DATA, WATERMARK, DIVERGING, ERROR = 17, 18, 19, 20, 21, 22, 23
+WELCOME, REJECT, ACCEPTED, DATA, WATERMARK, DIVERGING, ERROR, PIECE = 17, 18, 19, 20, 21, 22, 23, 24
 PING = 31
 
 _HELLO = Struct(">BHiiqH")
@@ -60,6 +62,7 @@ _WELCOME = Struct(">Biq")
 _REJECT = Struct(">BhH")
 _ACCEPTED = Struct(">BIIqq")
 _DATA = Struct(">BIiqqqI")
+_PIECE = Struct(">BIiqqqIII")
 _WATERMARK = Struct(">BIqq")
 _DIVERGING = Struct(">BIiq")
 _ERROR = Struct(">BIhqq")
@@ -74,6 +77,7 @@ _SIZES = {
     REJECT: _REJECT.size,
     ACCEPTED: _ACCEPTED.size,
     DATA: _DATA.size,
+    PIECE: _PIECE.size,
     WATERMARK: _WATERMARK.size,
     DIVERGING: _DIVERGING.size,
     ERROR: _ERROR.size,
@@ -172,6 +176,23 @@ def pack_data_header(
     return _DATA.pack(DATA, channel, leader_epoch, base_offset, high_watermark, log_start_offset, size)
 
 
+def pack_piece_header(
+    channel: int,
+    leader_epoch: int,
+    base_offset: int,
+    *,
+    high_watermark: int,
+    log_start_offset: int,
+    batch_size: int,
+    position: int,
+    size: int,
+) -> bytes:
+    """PIECE, without the `size` bytes of the batch, from `position` on, that must follow."""
+    return _PIECE.pack(
+        PIECE, channel, leader_epoch, base_offset, high_watermark, log_start_offset, batch_size, position, size
+    )
+
+
 def pack_watermark(channel: int, high_watermark: int, log_start_offset: int) -> bytes:
     """WATERMARK."""
     return _WATERMARK.pack(WATERMARK, channel, high_watermark, log_start_offset)
@@ -208,6 +229,19 @@ class Data(NamedTuple):
     batches: memoryview
 
 
+class Piece(NamedTuple):
+    """A part of one batch of `batch_size` bytes, `part` a view into the frame; otherwise as `Data`."""
+
+    channel: int
+    leader_epoch: int
+    base_offset: int
+    high_watermark: int
+    log_start_offset: int
+    batch_size: int
+    position: int
+    part: memoryview
+
+
 class FollowerSide(Protocol):
     """Takes a leader's entries, in order. A method may raise ProtocolError: the entry makes no sense."""
 
@@ -215,6 +249,7 @@ class FollowerSide(Protocol):
     def on_reject(self, code: ErrorCode, message: str) -> None: ...
     def on_accepted(self, subscription: int, channel: int, high_watermark: int, log_start_offset: int) -> None: ...
     def on_data(self, data: Data) -> None: ...
+    def on_piece(self, piece: Piece) -> None: ...
     def on_watermark(self, channel: int, high_watermark: int, log_start_offset: int) -> None: ...
     def on_diverging(self, subscription: int, epoch: int, end_offset: int) -> None: ...
     def on_error(self, subscription: int, code: ErrorCode, log_start_offset: int, log_end_offset: int) -> None: ...
@@ -299,6 +334,8 @@ def read_replies(frame: bytes, side: FollowerSide) -> None:
                 raise ProtocolError(f"a leader's data of {size} bytes are longer than the frame that holds them")
             batches = view[start:position]
             side.on_data(Data(channel, epoch, base_offset, high_watermark, log_start, batches))
+        elif kind == PIECE:
+            position = _read_piece(view, position, side)
         elif kind == WATERMARK:
             _, channel, high_watermark, log_start = _WATERMARK.unpack_from(frame, position)
             position += _WATERMARK.size
@@ -307,6 +344,19 @@ def read_replies(frame: bytes, side: FollowerSide) -> None:
             position += 1
         else:
             position = _read_rare_reply(kind, frame, position, side)
+
+
+def _read_piece(view: memoryview, position: int, side: FollowerSide) -> int:
+    (_, channel, epoch, base_offset, high_watermark, log_start, batch_size, where, size) = _PIECE.unpack_from(
+        view, position
+    )
+    start = position + _PIECE.size
+    following: int = start + size
+    if following > len(view):
+        raise ProtocolError(f"a leader's piece of {size} bytes is longer than the frame that holds it")
+    part = view[start:following]
+    side.on_piece(Piece(channel, epoch, base_offset, high_watermark, log_start, batch_size, where, part))
+    return following
 
 
 def _read_rare_reply(kind: int, frame: bytes, position: int, side: FollowerSide) -> int:

@@ -2,7 +2,8 @@
 
 A push bounded by the follower's credit: data go out as they are appended to subscriptions that are at the log's end
 (one encoded copy serves all followers), and are read from the log in bounded chunks, one subscription after the other,
-for those that lag.
+for those that lag (`catch_up`). A batch that is larger than a chunk goes in pieces, so that no frame comes near the
+transport's limit and what is small need not wait for it (F-54).
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from typing import Protocol
 import structlog
 
 from strandline.log.partition_log import PartitionLog
-from strandline.log.reader import LogRead
+from strandline.log.reader import BatchPart, LogRead
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError, StorageError
 from strandline.proto.ids import NodeId, TopicId
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock, RpcError, Stream
-from strandline.proto.tasks import spawn
 from strandline.replica import frames
+from strandline.replica.catch_up import CatchUp
 from strandline.replica.core.divergence import Verdict, judge_fetch
 from strandline.replica.core.leader import LeaderCore
-from strandline.replica.core.progress import FollowerProgress
 from strandline.replica.partition import Partition
 from strandline.replica.signal import Signal, end
 from strandline.replica.states import ReplicaConfig, Role
+from strandline.replica.subscription import Subscription
 
 log = structlog.get_logger("strandline.replica")
 
@@ -53,49 +54,6 @@ class LeaderHost(Protocol):
         """Something broke that must not."""
 
 
-class Subscription:
-    """One follower's subscription to one leadership of one partition.
-
-    Invariants:
-    - everything below `next_offset` was queued or sent to the follower, nothing at or beyond it;
-    - unless `lagging`, `next_offset` is the log's end.
-    """
-
-    __slots__ = (
-        "channel",
-        "core",
-        "follower",
-        "id",
-        "lagging",
-        "link",
-        "log",
-        "next_offset",
-        "partition",
-        "sent_high_watermark",
-    )
-
-    def __init__(self, link: FollowerLink, identity: int, partition: Partition, core: LeaderCore, log: PartitionLog):
-        self.link = link
-        self.id = identity
-        self.partition = partition
-        self.core = core
-        self.log = log
-        self.channel = partition.channel
-        self.follower: FollowerProgress = core.followers[link.node_id]
-        self.next_offset = 0
-        self.sent_high_watermark = -1
-        self.lagging = False
-
-    @property
-    def live(self) -> bool:
-        """The leadership still stands and the follower has not fetched anew."""
-        return self.partition.subscriptions.get(self.link.node_id) is self
-
-    def end(self, code: ErrorCode) -> None:
-        """The leadership is over: tell the follower."""
-        self.link.ended(self, code)
-
-
 class FollowerLink:
     """The stream of one follower's broker. Implements `frames.LeaderSide`.
 
@@ -111,9 +69,10 @@ class FollowerLink:
         self._queue: deque[bytes] = deque()
         self._signal = Signal()
         self._credit = 0
-        self._lagging: deque[Subscription] = deque()
+        chunk_bytes = host.config.fetch_chunk_bytes
+        self._catch_up = CatchUp(chunk_bytes, self._queue_data, self._cannot_read, self._signal.set, host.fatal)
         self._catch_up_is_next = True
-        self._cold_read: asyncio.Task[None] | None = None
+        self._entry_bytes_max = 2 * chunk_bytes
         self.now_ms = host.clock.monotonic_ms()
         self.received_ms = self.now_ms
         self.sent_ms = self.now_ms
@@ -158,8 +117,7 @@ class FollowerLink:
         self.closed = True
         self._stream.close()
         self._signal.set()
-        if self._cold_read is not None:
-            self._cold_read.cancel()
+        self._catch_up.close()
         now_ms = self._host.clock.monotonic_ms()
         subscriptions, self._subscriptions = self._subscriptions, {}
         for subscription in subscriptions.values():
@@ -169,7 +127,6 @@ class FollowerLink:
                 if partition.leader is subscription.core:
                     self._host.progressed(partition, subscription.core.disconnected(self.node_id, now_ms))
         self._queue.clear()
-        self._lagging.clear()
 
     def keep_alive(self, now_ms: float, silence_ms: float, timeout_ms: float) -> None:
         """Say something after a long silence; give the stream up after a longer one of the other side."""
@@ -242,7 +199,7 @@ class FollowerLink:
             frames.pack_accepted(fetch.subscription, partition.channel, core.high_watermark, plog.log_start_offset)
         )
         if fetch.fetch_offset < core.log_end_offset:
-            self._lag(subscription)
+            self._catch_up.add(subscription)
         advanced = core.fetched(
             self.node_id,
             self.broker_epoch,
@@ -275,16 +232,16 @@ class FollowerLink:
             self._host.progressed(sub.partition, sub.core.disconnected(self.node_id, self.now_ms))
 
     def on_trimmed(self, subscription: int, log_start_offset: int) -> None:
-        """A follower has deleted what we had deleted."""
+        """A follower has durably deleted what we had deleted."""
         sub = self._subscriptions.get(subscription)
         if sub is not None:
-            sub.follower.log_start_offset = log_start_offset
+            sub.core.trimmed(sub.follower, log_start_offset, self.now_ms)
             self._host.progressed(sub.partition, advanced=False)
 
     def on_credit(self, size: int) -> None:
         """More may be sent."""
         self._credit += size
-        if self._lagging:
+        if self._catch_up:
             self._signal.set()
 
     def _unsubscribe(self, partition: Partition) -> None:
@@ -292,6 +249,7 @@ class FollowerLink:
         if subscription is not None and subscription.link is self:
             del partition.subscriptions[self.node_id]
             self._subscriptions.pop(subscription.id, None)
+            self._signal.set()  # others may have waited until its batch had gone in pieces
 
     def ended(self, subscription: Subscription, code: ErrorCode) -> None:
         """The leadership under a subscription is over."""
@@ -302,28 +260,23 @@ class FollowerLink:
 
     def offer(self, subscription: Subscription, base_offset: int, next_offset: int, size: int) -> bool:
         """Whether an entry with these just appended batches shall be queued for this subscription: it is at the end of
-        the log and has credit. If not, it catches up from the log later."""
+        the log and has credit, and they are no more than two chunks. If not, it catches up from the log later."""
         if subscription.lagging:
             return False
-        if self._credit <= 0 or subscription.next_offset != base_offset:
-            self._lag(subscription)
+        if self._credit <= 0 or subscription.next_offset != base_offset or size > self._entry_bytes_max:
+            self._catch_up.add(subscription)
             return False
         self._credit -= size
         self.bytes_out += size
         subscription.next_offset = next_offset
         return True
 
-    def _lag(self, subscription: Subscription) -> None:
-        subscription.lagging = True
-        self._lagging.append(subscription)
-        self._signal.set()
-
     def _next_frame(self) -> bytes | None:
         """What was queued, up to the size of a frame; with lagging subscriptions, every other frame reads a chunk for
         one of them first, so that neither they nor those at the end starve."""
         queue = self._queue
-        if self._lagging and self._credit > 0 and (self._catch_up_is_next or not queue):
-            self._catch_up()
+        if self._catch_up and self._credit > 0 and (self._catch_up_is_next or not queue):
+            self._catch_up.turn(self._credit)
         self._catch_up_is_next = not self._catch_up_is_next
         if not queue:
             return None
@@ -338,64 +291,19 @@ class FollowerLink:
             size += len(piece)
         return b"".join(pieces)
 
-    def _catch_up(self) -> None:
-        """Queue one chunk for the lagging subscription whose turn it is; those whose bytes are cold are passed over."""
-        for _ in range(len(self._lagging)):
-            subscription = self._lagging.popleft()
-            if not subscription.live:
-                continue
-            plog = subscription.log
-            try:
-                read = plog.read(subscription.next_offset, self._chunk_bytes(), plog.log_end_offset)
-            except (KafkaError, StorageError) as error:
-                self._cannot_read(subscription, error)
-                return
-            if read is not None:
-                self._send_chunk(subscription, read)
-                return
-            if self._cold_read is None:
-                self._cold_read = spawn(self._read_cold(subscription), self._host.fatal)
-            else:
-                self._lagging.append(subscription)
-
-    def _chunk_bytes(self) -> int:
-        return max(1, min(self._host.config.fetch_chunk_bytes, self._credit))
-
-    async def _read_cold(self, subscription: Subscription) -> None:
-        """One read at a time waits for the disk; the others go on meanwhile."""
-        plog = subscription.log
-        try:
-            read = await plog.read_cold(subscription.next_offset, self._chunk_bytes(), plog.log_end_offset)
-        except (KafkaError, StorageError) as error:
-            self._cannot_read(subscription, error)
+    def _queue_data(self, subscription: Subscription, read: LogRead | BatchPart) -> None:
+        """Queue whole batches, or a part of one, that were read for a follower that lags."""
+        core, plog, size = subscription.core, subscription.log, len(read.data)
+        where = {"high_watermark": core.high_watermark, "log_start_offset": plog.log_start_offset, "size": size}
+        place = (subscription.channel, core.leader_epoch, read.first_offset)
+        if isinstance(read, LogRead):
+            header = frames.pack_data_header(*place, **where)
         else:
-            if subscription.live:
-                self._send_chunk(subscription, read)
-        finally:
-            self._cold_read = None
-            self._signal.set()
-
-    def _send_chunk(self, subscription: Subscription, read: LogRead) -> None:
-        core, plog = subscription.core, subscription.log
-        behind = False
-        if read.data:
-            header = frames.pack_data_header(
-                subscription.channel,
-                core.leader_epoch,
-                read.first_offset,
-                high_watermark=core.high_watermark,
-                log_start_offset=plog.log_start_offset,
-                size=len(read.data),
-            )
-            self._credit -= len(read.data)
-            self.bytes_out += len(read.data)
-            subscription.next_offset = read.next_offset
-            subscription.sent_high_watermark = core.high_watermark
-            self.push(header + read.data)
-            behind = read.next_offset < core.log_end_offset
-        subscription.lagging = behind
-        if behind:
-            self._lagging.append(subscription)
+            header = frames.pack_piece_header(*place, **where, batch_size=read.batch_size, position=read.position)
+        self._credit -= size
+        self.bytes_out += size
+        subscription.sent_high_watermark = core.high_watermark
+        self.push(header + read.data)
 
     def _cannot_read(self, subscription: Subscription, error: KafkaError | StorageError) -> None:
         """Retention overtook the follower (it shall start anew), or the disk failed."""

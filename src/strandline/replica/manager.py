@@ -14,17 +14,20 @@ import structlog
 
 from strandline.log.disk import Disk
 from strandline.log.log_dir import LogDir
-from strandline.log.partition_log import AppendResult, PartitionLog
+from strandline.log.partition_log import PartitionLog
+from strandline.log.strays import Strays
 from strandline.log.syncer import Syncer
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import FatalError, KafkaError, StorageError
+from strandline.proto.errors import FatalError
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, NodeId, TopicId, TopicIdPartition, TopicPartition
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock, Rng, Rpc, StreamHandler
 from strandline.replica import reads
+from strandline.replica.appends import Appends
 from strandline.replica.core.isr import PendingIsr
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.counters import ReplicaCounters
+from strandline.replica.deletions import Deletions
 from strandline.replica.disk_stalls import DiskStalls
 from strandline.replica.fetcher import STREAM_METHOD
 from strandline.replica.isr_changes import IsrChanges, SendAlterPartition
@@ -32,9 +35,7 @@ from strandline.replica.partition import AppendDone, Partition, PendingAppend
 from strandline.replica.partition_set import PartitionSet
 from strandline.replica.publisher import Publisher
 from strandline.replica.states import (
-    ACKS_ALL,
     AlterPartitionOutcome,
-    AppendOutcome,
     BrokerState,
     EpochEnd,
     ListedOffset,
@@ -45,7 +46,7 @@ from strandline.replica.states import (
     Role,
 )
 from strandline.replica.streams import Streams
-from strandline.replica.trims import TO_HIGH_WATERMARK, PendingTrim, TrimDone
+from strandline.replica.trims import PendingTrim, TrimDone
 from strandline.replica.upkeep import Upkeep
 
 log = structlog.get_logger("strandline.replica")
@@ -95,7 +96,12 @@ class ReplicaManager:
         self._syncer = Syncer(disk, self._synced, self._sync_failed, self.fatal)
         self._isr_changes = IsrChanges(send_alter_partition, self._isr_answered, self.fatal)
         self._publisher = Publisher(config.watermark_delay_ms)
-        self._upkeep = Upkeep(self, self._partitions, log_dir, self._streams, self._syncer)
+        self.strays = Strays(log_dir, disk, clock, config.stray_delete_delay_ms)
+        self._deletions = Deletions(
+            self, self._partitions, log_dir, disk, publisher=self._publisher, streams=self._streams
+        )
+        self._appends = Appends(self, self._partitions, publisher=self._publisher, syncer=self._syncer)
+        self._upkeep = Upkeep(self, self._set, log_dir, streams=self._streams, syncer=self._syncer, strays=self.strays)
         self._sync_before_ack = config.sync_before_ack
         self.disk_stalls = DiskStalls(self)
 
@@ -112,9 +118,7 @@ class ReplicaManager:
         self._upkeep.stop()
         self._publisher.stop()
         ending = [*self._streams.stop()]
-        isr_task = self._isr_changes.stop()
-        if isr_task is not None:
-            ending.append(isr_task)
+        ending += [task for task in (self._isr_changes.stop(), self._deletions.stop()) if task is not None]
         if ending:
             await asyncio.wait(ending)
         for partition in self._partitions.values():
@@ -179,60 +183,11 @@ class ReplicaManager:
         `batches` must be writable: offsets and epoch are set in place. Nothing looks at it after this returns.
         Errors are those of `AppendOutcome`, of `reads.refusal` and of `PartitionLog.append_as_leader`.
         """
-        partition = self._partitions.get(tp)
-        error, message = reads.refusal(partition)
-        if partition is None or error is not ErrorCode.NONE:
-            done(AppendOutcome(error, message))
-            return None
-        core, plog = partition.leader, partition.log
-        assert core is not None
-        assert plog is not None
-        if not -1 <= acks <= 1:
-            done(AppendOutcome(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}: -1 (all), 0 and 1 are possible"))
-            return None
-        error = core.admit(acks)
-        if error is not ErrorCode.NONE:
-            done(AppendOutcome(error, f"{len(core.isr)} of {core.min_isr} replicas are in sync; nothing was written"))
-            return None
-        clock = self.clock
-        try:
-            result = plog.append_as_leader(batches, core.leader_epoch, clock.wall_ms())
-        except KafkaError as failure:
-            done(AppendOutcome(failure.code, failure.message or str(failure)))
-            return None
-        except StorageError as failure:
-            self.log_failed(partition, str(failure))
-            done(AppendOutcome(ErrorCode.KAFKA_STORAGE_ERROR, str(failure)))
-            return None
-        counters = self.counters
-        counters.appends += 1
-        if result.duplicate:
-            mark("duplicate-batch")
-            counters.duplicates += 1
-        else:
-            counters.messages_in_bytes += len(batches)
-            advanced = core.appended(result.next_offset, clock.monotonic_ms())
-            self._publisher.publish(partition, core, result)
-            if self._sync_before_ack:
-                self._syncer.mark(plog)
-            elif advanced:
-                self._released(partition)
-        return self._answer(partition, core, result, acks, done)
+        return self._appends.append(tp, batches, acks, done)
 
-    def _answer(
-        self, partition: Partition, core: LeaderCore, result: AppendResult, acks: int, done: AppendDone
-    ) -> PendingAppend | None:
-        """Answer now, or when the high watermark has passed the batch (a duplicate's original has perhaps)."""
-        base_offset, next_offset, append_time_ms, log_start, *_ = result
-        if acks == ACKS_ALL and core.high_watermark < next_offset:
-            pending = PendingAppend(next_offset, base_offset, append_time_ms, log_start, done)
-            partition.wait(pending)
-            return pending
-        error = core.judge_committed() if acks == ACKS_ALL else ErrorCode.NONE
-        # An ack that waits for nobody names the leader alone, which has the batch but may not have synced it yet.
-        synced = core.synced_replicas(next_offset) or (self.node_id,)
-        done(AppendOutcome(error, "", base_offset, append_time_ms, log_start, synced))
-        return None
+    def note_refusal(self, topic: str | TopicId, index: int, batches: memoryview, code: ErrorCode) -> None:
+        """A client's batches were refused before they came to `append`: see `Appends.note_refusal`."""
+        self._appends.note_refusal(topic, index, batches, code)
 
     # Reading
 
@@ -288,33 +243,11 @@ class ReplicaManager:
 
     def delete_records(self, tp: TopicPartition, offset: int, done: TrimDone) -> PendingTrim | None:
         """Delete what lies below `offset` (TO_HIGH_WATERMARK: everything committed), as leader. `done` is called once:
-        at once with an error, or when every replica in sync has done it.
+        at once with an error, or when every replica in sync has durably done it.
 
         Errors are those of `reads.refusal`, OFFSET_OUT_OF_RANGE beyond the high watermark, KAFKA_STORAGE_ERROR.
         """
-        partition = self._partitions.get(tp)
-        error, message = reads.refusal(partition)
-        if partition is None or error is not ErrorCode.NONE:
-            done(error, message, -1)
-            return None
-        core, plog = partition.leader, partition.log
-        assert core is not None
-        assert plog is not None
-        wanted = core.high_watermark if offset == TO_HIGH_WATERMARK else offset
-        if not 0 <= wanted <= core.high_watermark:
-            done(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset}: the high watermark is {core.high_watermark}", -1)
-            return None
-        try:
-            plog.delete_records_before(wanted)
-        except StorageError as failure:
-            self.log_failed(partition, str(failure))
-            done(ErrorCode.KAFKA_STORAGE_ERROR, str(failure), -1)
-            return None
-        pending = PendingTrim(wanted, done)
-        partition.trims.append(pending)
-        self._publisher.trimmed(partition)
-        partition.release_trims()
-        return None if pending.ended else pending
+        return self._deletions.delete(tp, offset, done)
 
     def on_high_watermark(self, tp: TopicPartition, wake: Callable[[], None]) -> Callable[[], None]:
         """Call `wake` once, when the partition's high watermark rises or its role changes. Returns how to withdraw.
@@ -404,7 +337,7 @@ class ReplicaManager:
     def progressed(self, partition: Partition, advanced: bool) -> None:
         """Its leader learned something: answer who waited, propose what is due."""
         if advanced:
-            self._released(partition)
+            self.released(partition)
         core = partition.leader
         if core is None:
             return
@@ -424,7 +357,7 @@ class ReplicaManager:
             mark("isr-shrunk")
             self.counters.isr_shrinks += 1
 
-    def _released(self, partition: Partition) -> None:
+    def released(self, partition: Partition) -> None:
         """The high watermark rose: answer who waited, and let the followers know."""
         partition.release()
         self._publisher.rose(partition)
@@ -434,6 +367,10 @@ class ReplicaManager:
         self.counters.replicated_in_bytes += size
         if self._sync_before_ack or not size:
             self._mark(partition)
+
+    def log_start_raised(self, partition: Partition) -> None:
+        """A follower deleted records from the front of its log."""
+        self._deletions.raised(partition)
 
     def truncated_below_high_watermark(self, partition: Partition, offset: int) -> None:
         """Committed records were given up, as an unclean election (or flush.policy = replicate) allows."""
@@ -474,7 +411,7 @@ class ReplicaManager:
                 continue
             if partition.leader is not None:
                 if partition.leader.synced(plog.durable_offset, now_ms):
-                    self._released(partition)
+                    self.released(partition)
             elif partition.follower is not None:
                 self._streams.synced(partition)
 
@@ -499,4 +436,4 @@ class ReplicaManager:
         if core.pending is not pending:
             self.progressed(partition, advanced)
         elif advanced:
-            self._released(partition)
+            self.released(partition)

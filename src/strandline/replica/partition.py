@@ -17,7 +17,7 @@ from strandline.replica.trims import PendingTrim, release
 
 if TYPE_CHECKING:
     from strandline.log.partition_log import PartitionLog
-    from strandline.replica.leader_stream import Subscription
+    from strandline.replica.subscription import Subscription
 
 AppendDone = Callable[[AppendOutcome], None]
 
@@ -206,7 +206,7 @@ class Partition:
     def release_trims(self) -> None:
         """Followers, or the ISR, moved on: answer deletions that need not wait any longer."""
         if self.trims and self.leader is not None and self.log is not None:
-            self.trims = release(self.trims, self.leader, self.log.log_start_offset)
+            self.trims = release(self.trims, self.leader, self.log.durable_log_start_offset)
 
     def drop_ended(self) -> None:
         """Forget appends and deletions that were cancelled while they waited."""

@@ -183,6 +183,7 @@ class PartitionSet:
             sync_before_ack=self.config.sync_before_ack,
             lag_time_max_ms=self.config.replica_lag_time_max_ms,
             now_ms=self._clock.monotonic_ms(),
+            log_start_offset=plog.log_start_offset,
         )
         self._channel = self._channel % 0xFFFFFFFF + 1
         partition.lead(core, self._channel)

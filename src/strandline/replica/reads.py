@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.log.partition_log import PartitionLog
+from strandline.log.partition_log import ANY_SIZE, PartitionLog
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.replica.core.follower import FollowerCore
@@ -84,7 +84,7 @@ def read(
         if offset >= limit:
             log.check_range(offset)
             return _outcome(log, high_watermark, b"", offset)
-        found = log.read(offset, max_bytes, limit, min_one_batch=min_one_batch)
+        found = log.read(offset, max_bytes, limit, one_batch_bytes=ANY_SIZE if min_one_batch else 0)
     except KafkaError as failure:
         return _failed(failure, log, high_watermark)
     if found is None:
@@ -109,7 +109,9 @@ async def read_cold(
     core, log = _hosted(partition)
     high_watermark = core.high_watermark
     try:
-        found = await log.read_cold(offset, max_bytes, _limit(core, log, committed_only), min_one_batch=min_one_batch)
+        found = await log.read_cold(
+            offset, max_bytes, _limit(core, log, committed_only), one_batch_bytes=ANY_SIZE if min_one_batch else 0
+        )
     except KafkaError as failure:
         return _failed(failure, log, high_watermark)
     if partition is None or (partition.leader or partition.follower) is not core:

@@ -283,6 +283,7 @@ class ReplicaConfig:
         stream_timeout_ms: a stream on which nothing arrived for this long is given up; each side sends a byte when
             it has been silent for a third of it.
         connect_timeout_ms: for opening a stream and for the first frame on it.
+        stray_delete_delay_ms: how long a stray partition's directory stays before it is removed; -1: for ever.
     """
 
     replica_lag_time_max_ms: int = 30_000
@@ -295,6 +296,7 @@ class ReplicaConfig:
     watermark_delay_ms: int = 50
     stream_timeout_ms: int = 10_000
     connect_timeout_ms: int = 5_000
+    stray_delete_delay_ms: int = 3_600_000
 
     @property
     def sync_before_ack(self) -> bool:

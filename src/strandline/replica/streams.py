@@ -123,6 +123,12 @@ class Streams:
         if fetcher is not None:
             fetcher.synced(partition)
 
+    def trimmed(self, partition: Partition) -> None:
+        """A followed partition's log start is durable here."""
+        fetcher = self._followed.get(partition)
+        if fetcher is not None:
+            fetcher.trimmed(partition)
+
     def lost_leaders(self, since_ms: float) -> list[NodeId]:
         """Leaders followed here whose stream has broken since `since_ms` and could not be opened again."""
         return [

@@ -1,7 +1,9 @@
 """Records deleted from the front of a partition at a client's word (DeleteRecords, KIP-107).
 
-The leader raises its log start at once and tells its followers, who raise theirs and say so (TRIMMED). The client is
-answered when every replica that may lead next has done it: else the deleted records would be back after an election.
+The leader raises its log start at once and tells its followers, who raise theirs and, once that is durable, say so
+(TRIMMED). The client is answered when every replica that may lead next has done it: else the deleted records would be
+back after an election or a power cut. So it waits while the ISR is below min.insync.replicas too, for then members that
+left it may be elected (KIP-966); and who joins the ISR later has deleted them first (`LeaderCore.deleted_before`).
 """
 
 from __future__ import annotations
@@ -48,16 +50,18 @@ class PendingTrim:
         return self._done is None
 
 
-def low_watermark(core: LeaderCore, log_start_offset: int) -> int:
-    """The smallest log start of the leader and of every follower in the maximal ISR (-1: one has not told it yet)."""
+def low_watermark(core: LeaderCore, durable_log_start: int) -> int:
+    """The smallest durable log start of the leader and of every follower in the maximal ISR (-1: one has not told it
+    yet)."""
     starts = [follower.log_start_offset for follower in core.followers.values() if follower.in_maximal_isr]
-    return min([log_start_offset, *starts])
+    return min([durable_log_start, *starts])
 
 
-def release(trims: list[PendingTrim], core: LeaderCore, log_start_offset: int) -> list[PendingTrim]:
+def release(trims: list[PendingTrim], core: LeaderCore, durable_log_start: int) -> list[PendingTrim]:
     """Answer who need not wait any longer; the others."""
-    low = low_watermark(core, log_start_offset)
+    low = -1 if core.under_min_isr else low_watermark(core, durable_log_start)
     for trim in trims:
         if trim.offset <= low:
+            core.deleted_before = max(core.deleted_before, trim.offset)
             trim.finish(ErrorCode.NONE, "", low)
     return [trim for trim in trims if not trim.ended]

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Protocol
 
 import structlog
 
 from strandline.log.disk import DiskError
 from strandline.log.log_dir import LogDir
+from strandline.log.strays import Strays
 from strandline.log.syncer import Syncer
-from strandline.proto.ids import TopicPartition
 from strandline.proto.ports import Clock
+from strandline.proto.tasks import spawn
 from strandline.replica.partition import Partition
+from strandline.replica.partition_set import PartitionSet
 from strandline.replica.states import ReplicaConfig
 from strandline.replica.streams import Streams
 
@@ -34,23 +35,31 @@ class UpkeepHost(Protocol):
     def progressed(self, partition: Partition, advanced: bool) -> None:
         """A leader learned something; `advanced`: the high watermark rose."""
 
+    def fatal(self, error: BaseException) -> None:
+        """Something broke that must not."""
+
 
 class Upkeep:
-    """Sweeps leaders for who lags, streams for who is silent, and writes high watermarks down."""
+    """Sweeps leaders for who lags, streams for who is silent, writes high watermarks down, and removes strays."""
 
     def __init__(
         self,
         host: UpkeepHost,
-        partitions: Mapping[TopicPartition, Partition],
+        hosted: PartitionSet,
         log_dir: LogDir,
+        *,
         streams: Streams,
         syncer: Syncer,
+        strays: Strays,
     ) -> None:
         self._host = host
-        self._partitions = partitions
+        self._hosted = hosted
+        self._partitions = hosted.partitions
         self._log_dir = log_dir
         self._streams = streams
         self._syncer = syncer
+        self._strays = strays
+        self._removal: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._checkpointed_ms = host.clock.monotonic_ms()
 
@@ -62,6 +71,8 @@ class Upkeep:
         """Sweep no more."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._removal is not None:
+            self._removal.cancel()
 
     def _sweep(self) -> None:
         self.start()
@@ -71,6 +82,8 @@ class Upkeep:
                 partition.drop_ended()
                 self._host.progressed(partition, partition.leader.sweep(now_ms))
         self._streams.keep_alive(now_ms)
+        if self._strays.waiting and self._removal is None:
+            self._removal = spawn(self._remove_strays(), self._host.fatal)
         due = now_ms - self._checkpointed_ms >= self._host.config.high_watermark_checkpoint_interval_ms
         if due and not self._log_dir.disk.busy:
             self._checkpointed_ms = now_ms
@@ -80,6 +93,12 @@ class Upkeep:
                 log.warning("high watermarks could not be written down", error=str(error))
             if not self._host.config.sync_before_ack:
                 self._sync_all()
+
+    async def _remove_strays(self) -> None:
+        try:
+            await self._strays.remove_due(lambda stray: stray in self._hosted.by_id)
+        finally:
+            self._removal = None
 
     def checkpoint(self) -> None:
         """Write the high watermarks down. One that is too low after a crash costs nothing but a moment after an

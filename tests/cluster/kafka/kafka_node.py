@@ -92,7 +92,8 @@ class MachineController:
             return
         before = self.image
         self.offset += len(records)
-        delta = self.state.apply(records, self.offset)
+        delta = self.state.replay(records)
+        self.state.adopt(delta, self.offset)
         if self.replicas is None:
             return
         changed = [

@@ -193,6 +193,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "int8": st.integers(-128, 127),
     "int16": st.integers(-(2**15), 2**15 - 1),
     "int32": st.integers(-(2**31), 2**31 - 1),
+    "uint16": st.integers(0, 2**16 - 1),
     "int64": st.integers(-(2**63), 2**63 - 1),
     "string": st.text(max_size=6),
     "bytes": st.binary(max_size=8),

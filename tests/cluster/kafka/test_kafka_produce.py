@@ -358,6 +358,27 @@ def test_idempotent_batches_are_written_once(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_batch_that_came_before_its_topic_is_not_overtaken(tmp_path: Path) -> None:
+    """F-52: the broker's metadata were behind the client's when the first batch came. The second, which may be on its
+    way already, is refused alike until the first has come again."""
+
+    async def main() -> None:
+        async with kafka_node(tmp_path) as node, connect(node.listener.endpoint) as client:
+
+            async def sent(sequence: int) -> Any:
+                numbered = batch(b"x", producer_id=5, producer_epoch=0, base_sequence=sequence)
+                return await produced(client, 9, "late", {0: numbered})
+
+            assert (await sent(0)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            node.create_topic("late")
+            overtaking = await sent(1)
+            assert overtaking.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert "an earlier batch of this producer was refused" in overtaking.error_message
+            assert [(await sent(sequence)).base_offset for sequence in (0, 1)] == [0, 1]
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("software", ["strandline-python", "another-client"])
 def test_our_own_client_is_told_who_had_synced(tmp_path: Path, software: str) -> None:
     """The replicas that had synced the batch at the ack, in a tagged field that nobody else is sent."""

@@ -138,6 +138,21 @@ def test_one_request_with_good_and_bad(machine_cluster: Any) -> None:
     assert list(cluster.image.topics) == ["good", "a.b"]
 
 
+def test_an_id_belongs_to_one_topic(machine_cluster: Any) -> None:
+    """A16 (schedule 61): an id that another topic has is refused with its name; so is one that is proposed twice."""
+    cluster = machine_cluster(3)
+    cluster.create_topic(creatable("a", topic_id=UUID(int=77)))
+    refused = cluster.create_topic(creatable("b", topic_id=UUID(int=77)))
+    assert (refused.error, refused.message) == (
+        ErrorCode.INVALID_REQUEST,
+        f"Topic 'a' has the id {UUID(int=77)} that is proposed for 'b'. Propose none: the controller draws one.",
+    )
+    request = api.CreateTopicsRequest((creatable("c", topic_id=UUID(int=78)), creatable("d", topic_id=UUID(int=78))))
+    outcomes = cluster.run(topics.create_topics(cluster.state, request)).topics
+    assert [outcome.error for outcome in outcomes] == [ErrorCode.INVALID_REQUEST] * 2
+    assert list(cluster.image.topics) == ["a"]
+
+
 def test_names_that_may_collide_are_compared_once() -> None:
     """Thousands of names with '_' in one request held the controller for seconds: each was compared with all."""
 

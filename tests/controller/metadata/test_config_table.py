@@ -161,6 +161,7 @@ def test_compacted_topics_lose_nothing_to_retention() -> None:
     ("name", "good", "bad"),
     [
         ("segment.bytes", ["1024", "2147483647"], ["1023", "2147483648", "1e6", "", " 2000", "2_000"]),
+        ("max.message.bytes", ["0", "100663296"], ["-1", "100663297", "96 MiB"]),
         ("retention.ms", ["-1", "0", "9223372036854775807"], ["-2", "9223372036854775808", "1 day"]),
         ("cleanup.policy", ["delete", "compact,delete", "delete, compact"], ["", "remove", "delete,x"]),
         ("min.cleanable.dirty.ratio", ["0", "0.5", "1"], ["1.1", "-0.1", "nan", "half"]),

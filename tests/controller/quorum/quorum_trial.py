@@ -9,7 +9,7 @@ from uuid import UUID
 from strandline.chaos.sim.disk import DiskConfig
 from strandline.chaos.sim.process import Ports
 from strandline.chaos.sim.world import World, WorldConfig
-from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch, QuorumConfig, Voter
+from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch, QuorumConfig, Rehearsal, Voter
 from strandline.controller.quorum.quorum import Quorum
 from strandline.proto.errors import CorruptLogError
 from strandline.proto.ids import Endpoint, NodeId
@@ -20,9 +20,11 @@ PORT = 9
 class Node:
     """A listener and its quorum, in one life of a simulated machine."""
 
-    def __init__(self, number: int, voters: int, config: QuorumConfig) -> None:
+    def __init__(self, number: int, voters: int, config: QuorumConfig, *, recorded: bool = True) -> None:
         self.number = number
-        self.voters = [Voter(NodeId(n), UUID(int=n), Endpoint(f"n{n}", PORT)) for n in range(1, voters + 1)]
+        self.voters = [
+            Voter(NodeId(n), UUID(int=n) if recorded else None, Endpoint(f"n{n}", PORT)) for n in range(1, voters + 1)
+        ]
         self.config = config
         self.values: list[bytes] = []
         self.end_offset = 0
@@ -30,6 +32,7 @@ class Node:
         self.leader = LeaderAndEpoch(None, 0)
         self.fatal: list[BaseException] = []
         self.refused: BaseException | None = None
+        self.rehearsal: Rehearsal | None = None
         self.quorum: Quorum | None = None
 
     async def main(self, ports: Ports) -> None:
@@ -50,6 +53,8 @@ class Node:
             on_fatal=self.fatal.append,
         )
         quorum.register(self)
+        if self.rehearsal is not None:
+            quorum.rehearse_on(self.rehearsal)
         unary, streams = quorum.rpc_handlers()
         try:
             await quorum.start()
@@ -80,10 +85,18 @@ class Trial:
     """A few nodes in one world."""
 
     def __init__(
-        self, *, voters: int = 3, seed: int = 1, config: QuorumConfig | None = None, disk: DiskConfig | None = None
+        self,
+        *,
+        voters: int = 3,
+        seed: int = 1,
+        config: QuorumConfig | None = None,
+        disk: DiskConfig | None = None,
+        recorded: bool = True,
     ) -> None:
+        """`recorded`: the voter set was written with directory ids; else any directory of a node is that voter."""
         self.world = World(seed, WorldConfig(disk=disk or DiskConfig()))
         self.voters = voters
+        self.recorded = recorded
         self.config = config or QuorumConfig()
         self.nodes: dict[int, Node] = {}
         for number in range(1, voters + 1):
@@ -91,7 +104,7 @@ class Trial:
 
     def start(self, *numbers: int) -> None:
         for number in numbers or range(1, self.voters + 1):
-            node = self.nodes[number] = Node(number, self.voters, self.config)
+            node = self.nodes[number] = Node(number, self.voters, self.config, recorded=self.recorded)
             self.world.spawn(f"n{number}", node.main)
 
     def run(self, test: Callable[[], Awaitable[None]]) -> None:
@@ -122,8 +135,10 @@ class Trial:
         return node
 
     def append(self, node: Node, value: bytes) -> None:
+        process = self.world.process(f"n{node.number}")
         assert node.quorum is not None
-        node.quorum.append(node.leader.epoch, [value])
+        assert process is not None
+        process.context.copy().run(node.quorum.append, node.leader.epoch, [value])
 
     async def commit(self, value: bytes) -> Node:
         node = await self.elect()

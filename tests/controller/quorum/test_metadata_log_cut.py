@@ -20,7 +20,7 @@ RECORDS = 40
 
 def open_log(ports: Ports) -> MetadataLog:
     ports.disk.mkdir("/data")
-    log = MetadataLog.open(ports.disk, DIRECTORY, ports.clock, CONFIG, Rewriting(ports.disk))
+    log = MetadataLog.open(ports.disk, DIRECTORY, ports.clock, CONFIG, rewriting=Rewriting(ports.disk))
     for directory in ("/", "/data"):
         ports.disk.sync_dir(directory)
     return log

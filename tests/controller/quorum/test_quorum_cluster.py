@@ -347,7 +347,7 @@ def test_a_wiped_voter_observes_and_catches_up(tmp_path: Path) -> None:
 
 
 def test_damage_refuses_the_start_with_a_sentence(tmp_path: Path) -> None:
-    """A1, D-31, rule E: quorum state, snapshot, and the middle of the log."""
+    """A1, D-31, rule E: quorum state in both its places, snapshot, and the middle of the log."""
 
     async def test() -> None:
         cluster = Cluster(tmp_path, voters=1, config=replace(FAST, snapshot_max_new_record_bytes=300))
@@ -360,19 +360,20 @@ def test_damage_refuses_the_start_with_a_sentence(tmp_path: Path) -> None:
         await member.stop()
         log = sorted(directory.glob("*.log"))[-1]
         first, second = (header.size for header, _ in list(iter_batches(log.read_bytes()))[:2])
-        for path, position in (
-            (directory / "quorum-state", 0),
-            (sorted(directory.glob("*.checkpoint"))[-1], 40),
-            (log, first + second - 1),
-        ):
-            good = path.read_bytes()
-            damaged = bytearray(good)
-            damaged[position] ^= 0x55
-            path.write_bytes(damaged)
+        places = {
+            (directory / "quorum-state", Path(member.data_dir) / "quorum-promise"): 0,
+            tuple(sorted(directory.glob("*.checkpoint"))): 40,
+            (log,): first + second - 1,
+        }
+        for paths, position in places.items():
+            good = [path.read_bytes() for path in paths]
+            for path, content in zip(paths, good, strict=True):
+                path.write_bytes(content[:position] + bytes([content[position] ^ 0x55]) + content[position + 1 :])
             with pytest.raises(CorruptLogError) as caught:
                 await member.start()
-            assert path.name in str(caught.value)
-            path.write_bytes(good)
+            assert paths[-1].name in str(caught.value)
+            for path, content in zip(paths, good, strict=True):
+                path.write_bytes(content)
         await member.start()
         await cluster.until(lambda: len(member.listener.values) == 40)
         await member.stop()
@@ -441,7 +442,7 @@ def test_a_truncation_lowers_the_recovery_point_first(tmp_path: Path) -> None:
     """Rule E: recovery refuses damage below the recovery point, so it must never be above the log's end."""
     disk = RealDisk()
     clock = SystemClock()
-    log = MetadataLog.open(disk, str(tmp_path), clock, FAST, None)
+    log = MetadataLog.open(disk, str(tmp_path), clock, FAST, rewriting=None)
     for base in range(5):
         data = build_data_batch([b"x"], base_offset=base, epoch=1, timestamp_ms=1)
         assert log.write(Batch(base, base + 1, 1, data), 1)
@@ -451,6 +452,6 @@ def test_a_truncation_lowers_the_recovery_point_first(tmp_path: Path) -> None:
     log.truncate_to(2)
     assert RecoveryPoint(disk, str(tmp_path)).read().recovery_point == 2
     log.abandon()
-    again = MetadataLog.open(disk, str(tmp_path), clock, FAST, None)
+    again = MetadataLog.open(disk, str(tmp_path), clock, FAST, rewriting=None)
     assert (again.end_offset, again.summary([]).last_epoch) == (2, 1)
     again.close()

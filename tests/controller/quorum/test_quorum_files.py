@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kio.schema.voters_record.v0 import VotersRecord as KafkaVotersRecord
+from kio.serial import entity_reader
 
 from strandline.controller.quorum import wire
-from strandline.controller.quorum.control_records import ControlType, control_type, leader_change, snapshot_header
+from strandline.controller.quorum.control_records import (
+    ControlType,
+    control_type,
+    leader_change,
+    read_voters,
+    snapshot_header,
+    voters_record,
+)
 from strandline.controller.quorum.recovery_point import FILE_NAME, RecoveryPoint
-from strandline.controller.quorum.snapshots import SnapshotStore, encode_snapshot
-from strandline.controller.quorum.state_file import StateFile
+from strandline.controller.quorum.snapshots import Snapshot, SnapshotStore, encode_snapshot
+from strandline.controller.quorum.state_file import Remembered, StateFile
+from strandline.controller.quorum.state_file import _decode as decode_state
+from strandline.controller.quorum.state_file import _encode as encode_state
 from strandline.controller.raft.messages import (
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
@@ -35,10 +48,11 @@ from strandline.controller.raft.messages import (
 )
 from strandline.controller.raft.ready import ElectionState
 from strandline.log.batch import build_batch, iter_batches
+from strandline.log.disk import File
 from strandline.log.real_disk import RealDisk
 from strandline.log.records import Record, decode_records
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import CorruptLogError, ProtocolError
+from strandline.proto.errors import CorruptLogError, FatalError, ProtocolError
 from strandline.proto.ids import NodeId
 
 ONE = ReplicaKey(NodeId(1), UUID(int=7))
@@ -50,25 +64,37 @@ ONE = ReplicaKey(NodeId(1), UUID(int=7))
 @pytest.mark.parametrize(
     "state",
     [
-        ElectionState(0),
-        ElectionState(3, leader_id=NodeId(2)),
-        ElectionState(4, voted_for=ONE),
-        ElectionState(4, voted_for=ReplicaKey(NodeId(1), None)),
+        Remembered(ElectionState(0)),
+        Remembered(ElectionState(3, leader_id=NodeId(2))),
+        Remembered(ElectionState(4, voted_for=ONE)),
+        Remembered(ElectionState(4, voted_for=ReplicaKey(NodeId(1), None))),
+        Remembered(ElectionState(4), UUID(int=5), False, UUID(int=6), 3, OffsetAndEpoch(2**62, 4), 2**62),
     ],
 )
-def test_quorum_state_comes_back(tmp_path: Path, state: ElectionState) -> None:
+def test_quorum_state_comes_back(tmp_path: Path, state: Remembered) -> None:
     """A1, A2: what was written is what a restart reads."""
     file = StateFile(RealDisk(), str(tmp_path))
     assert file.read() is None
-    file.write(ElectionState(1, leader_id=NodeId(9)))
+    file.write(Remembered(ElectionState(1, leader_id=NodeId(9))))
     file.write(state)
     assert StateFile(RealDisk(), str(tmp_path)).read() == state
 
 
+@pytest.mark.parametrize("state", [ElectionState(2**31), ElectionState(-1), ElectionState(1, NodeId(2**31))])
+def test_a17_a_state_that_could_not_be_read_back_is_not_written(tmp_path: Path, state: ElectionState) -> None:
+    """Schedule 62: a file that its own program refuses keeps a node down for good."""
+    file = StateFile(RealDisk(), str(tmp_path))
+    file.write(Remembered(ElectionState(1)))
+    with pytest.raises(FatalError, match="cannot be written down"):
+        file.write(Remembered(state))
+    assert file.read() == Remembered(ElectionState(1))
+
+
 def test_quorum_state_is_kafkas_json(tmp_path: Path) -> None:
-    """QuorumStateData version 1, so that Kafka's operators and tools read it."""
-    StateFile(RealDisk(), str(tmp_path)).write(ElectionState(4, voted_for=ONE))
-    assert json.loads((tmp_path / "quorum-state").read_text()) == {
+    """QuorumStateData version 1, so that Kafka's operators read it; our own fields stand behind Kafka's."""
+    StateFile(RealDisk(), str(tmp_path)).write(Remembered(ElectionState(4, voted_for=ONE)))
+    fields = json.loads((tmp_path / "quorum-state").read_text())
+    assert dict(list(fields.items())[:5]) == {
         "leaderId": -1,
         "leaderEpoch": 4,
         "votedId": 1,
@@ -83,7 +109,7 @@ def test_kafkas_older_quorum_state_is_read(tmp_path: Path) -> None:
         '{"clusterId":"","leaderId":2,"leaderEpoch":9,"votedId":-1,"appliedOffset":0,"currentVoters":[{"voterId":1}],'
     )
     (tmp_path / "quorum-state").write_text(text + '"data_version":0}')
-    assert StateFile(RealDisk(), str(tmp_path)).read() == ElectionState(9, leader_id=NodeId(2))
+    assert StateFile(RealDisk(), str(tmp_path)).read() == Remembered(ElectionState(9, leader_id=NodeId(2)))
 
 
 @pytest.mark.parametrize(
@@ -108,11 +134,24 @@ def test_a_damaged_quorum_state_is_refused_with_file_and_advice(tmp_path: Path, 
         StateFile(RealDisk(), str(tmp_path)).read()
 
 
+def test_a_flipped_bit_in_the_state_is_noticed() -> None:
+    """A14: a digit that became another would be another epoch, or another vote; every bit is under the checksum."""
+    state = Remembered(ElectionState(41, voted_for=ONE), UUID(int=5), held=OffsetAndEpoch(1234, 40), sequence=7)
+    good = encode_state(state)
+    for position, bit in product(range(len(good)), range(8)):
+        flipped = good[:position] + bytes([good[position] ^ (1 << bit)]) + good[position + 1 :]
+        try:
+            read = decode_state(flipped)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+        assert read == state, "only the checksum's own name may change unnoticed"
+
+
 def test_a_half_written_successor_does_not_hide_the_state(tmp_path: Path) -> None:
     """A1: a crash in the middle of a write leaves the old content."""
-    StateFile(RealDisk(), str(tmp_path)).write(ElectionState(4, voted_for=ONE))
+    StateFile(RealDisk(), str(tmp_path)).write(Remembered(ElectionState(4, voted_for=ONE)))
     (tmp_path / "quorum-state.tmp").write_text('{"leaderId":1,"lead')
-    assert StateFile(RealDisk(), str(tmp_path)).read() == ElectionState(4, voted_for=ONE)
+    assert StateFile(RealDisk(), str(tmp_path)).read() == Remembered(ElectionState(4, voted_for=ONE))
 
 
 # --- recovery point --------------------------------------------------------------------------------------------------
@@ -127,14 +166,16 @@ def test_recovery_point_tells_the_same_boot_from_another(tmp_path: Path) -> None
     life = RecoveryPoint(disk, str(tmp_path)).read()
     assert (life.recovery_point, life.same_boot) == (42, bool(disk.boot_id()))
     file = tmp_path / FILE_NAME
-    file.write_text(file.read_text().replace(disk.boot_id(), "another"))
+    file.write_text("recovery.point=42\nboot.id=another\n")  # as an earlier version wrote it
     assert RecoveryPoint(disk, str(tmp_path)).read().same_boot is False
     point.lower_to(50)
     assert RecoveryPoint(disk, str(tmp_path)).read().recovery_point == 42
     point.lower_to(7)
     assert RecoveryPoint(disk, str(tmp_path)).read().recovery_point == 7
     whole = file.read_bytes()
-    for damaged in [b"recovery.point=x\n", *(whole[:end] for end in range(len(whole)))]:
+    flipped = bytes([whole[-2] ^ 1])
+    cut = (whole[:end] for end in range(len(whole)))
+    for damaged in [b"recovery.point=x\n", whole[:-2] + flipped + b"\n", whole.replace(b"=7\n", b"=9\n"), *cut]:
         file.write_bytes(damaged)
         with pytest.raises(CorruptLogError, match="Remove the file"):
             RecoveryPoint(disk, str(tmp_path)).read()
@@ -159,9 +200,39 @@ def test_snapshot_header_is_kafkas_message() -> None:
     assert record.value == bytes.fromhex("0000 0000000000000102 00")
 
 
+VOTERS = (ReplicaKey(NodeId(1), UUID(int=1)), ReplicaKey(NodeId(3), None))
+
+
+def test_voters_record_is_kafkas_message() -> None:
+    """VotersRecord version 0, type 6, as another implementation of the schema reads it."""
+    record = voters_record(VOTERS, 5)
+    assert record.key == bytes.fromhex("00000006")
+    assert record.value is not None
+    read, size = entity_reader(KafkaVotersRecord)(record.value, 0)
+    assert size == len(record.value)
+    assert [(voter.voter_id, voter.voter_directory_id, voter.endpoints) for voter in read.voters] == [
+        (1, UUID(int=1), ()),
+        (3, None, ()),
+    ]
+    assert read_voters([leader_change(LeaderChange(NodeId(1), (), ()), 5), record]) == VOTERS
+    assert read_voters([snapshot_header(1, 1)]) is None
+
+
+def test_a_voters_record_that_cannot_be_is_refused() -> None:
+    """Cut, doubled or overlong, a node twice, a negative one, another version, nobody at all."""
+    value = voters_record(VOTERS, 5).value
+    assert value is not None
+    twice = voters_record((VOTERS[0], VOTERS[0]), 5).value
+    negative = voters_record((ReplicaKey(NodeId(-1), None),), 5).value
+    wrong = [value[:size] for size in range(len(value))] + [value + b"x", value * 2, b"\0\1" + value[2:], b"\0\0\1\0"]
+    for data in (*wrong, twice, negative):
+        with pytest.raises(ProtocolError):
+            read_voters([Record(0, 0, bytes.fromhex("00000006"), data)])
+
+
 def test_foreign_control_records() -> None:
     """A newer type is known to be unknown; a key that is none is the peer's mistake."""
-    assert control_type(Record(0, 0, bytes.fromhex("00000006"), b"")) is None
+    assert control_type(Record(0, 0, bytes.fromhex("00000009"), b"")) is None
     for key in (None, b"", b"\0\0\0", b"\0" * 5):
         with pytest.raises(ProtocolError):
             control_type(Record(0, 0, key, b""))
@@ -183,11 +254,18 @@ def test_a_snapshot_comes_back_under_kafkas_name(tmp_path: Path) -> None:
     assert path.stat().st_size == size
     again = SnapshotStore(RealDisk(), str(tmp_path))
     assert again.latest == OffsetAndEpoch(12, 3)
-    assert again.load(OffsetAndEpoch(12, 3)) == values
+    assert again.load(OffsetAndEpoch(12, 3)) == Snapshot(values, None)
     headers = [header for header, _ in iter_batches(path.read_bytes())]
     assert [header.is_control for header in headers] == [True, False, True]
     assert [header.base_offset for header in headers] == [0, 1, 1001]
     assert {header.leader_epoch for header in headers} == {3}
+
+
+def test_a_snapshot_says_who_voted(tmp_path: Path) -> None:
+    """A11: the voter set stands beside the header, and comes back with the records."""
+    store = SnapshotStore(RealDisk(), str(tmp_path))
+    asyncio.run(store.write(OffsetAndEpoch(12, 3), [b"a"], timestamp_ms=1, voters=VOTERS))
+    assert store.load(OffsetAndEpoch(12, 3)) == Snapshot([b"a"], VOTERS)
 
 
 def test_large_and_empty_snapshots() -> None:
@@ -251,14 +329,45 @@ def test_a_fetched_snapshot_is_checked_before_it_exists(tmp_path: Path) -> None:
     data = encode_snapshot([b"a", b"b"], epoch=1, timestamp_ms=1)
     store.store_chunk(snapshot, 0, data[:50])
     with pytest.raises(CorruptLogError):
-        store.install(snapshot)
+        store.fetched(snapshot)
     assert list(tmp_path.iterdir()) == []
     store.store_chunk(snapshot, 0, data[:50])
     store.store_chunk(snapshot, 50, data[50:])
-    assert store.install(snapshot) == [b"a", b"b"]
-    assert store.load(snapshot) == [b"a", b"b"]
+    assert store.fetched(snapshot) == Snapshot([b"a", b"b"], None)
+    store.install(snapshot)
+    assert store.load(snapshot) == Snapshot([b"a", b"b"], None)
     with pytest.raises(CorruptLogError, match="no bytes"):
-        store.install(OffsetAndEpoch(6, 1))
+        store.fetched(OffsetAndEpoch(6, 1))
+
+
+class RottingDisk(RealDisk):
+    """What it has synced has one bit turned over."""
+
+    async def sync(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
+        await super().sync(files, directories)
+        for file in files:
+            (byte,) = file.pread(1, 80)
+            file.pwrite(bytes([byte ^ 1]), 80)
+
+
+def test_an_own_snapshot_is_read_back_before_it_exists(tmp_path: Path) -> None:
+    """One that is not what was written, or that `check` refuses, leaves nothing behind."""
+    snapshot = OffsetAndEpoch(5, 1)
+    store = SnapshotStore(RottingDisk(), str(tmp_path))
+    with pytest.raises(CorruptLogError):
+        asyncio.run(store.write(snapshot, [b"a" * 100], timestamp_ms=1))
+    assert (store.ids, list(tmp_path.iterdir())) == ([], [])
+    store = SnapshotStore(RealDisk(), str(tmp_path))
+
+    def refuse(content: Snapshot) -> None:
+        assert content == Snapshot([b"a"], None)
+        raise FatalError("nobody can load this")
+
+    with pytest.raises(FatalError, match="nobody can load this"):
+        asyncio.run(store.write(snapshot, [b"a"], timestamp_ms=1, check=refuse))
+    assert (store.ids, list(tmp_path.iterdir())) == ([], [])
+    asyncio.run(store.write(snapshot, [b"a"], timestamp_ms=1))
+    assert store.ids == [snapshot]
 
 
 def test_reading_a_snapshot_by_pieces(tmp_path: Path) -> None:

@@ -49,17 +49,23 @@ class Bench:
         directory: int | None = None,
         saved: ElectionState | None = None,
         log: LogSummary | None = None,
+        voteless: bool = False,
+        recorded: bool = True,
     ) -> None:
+        """`recorded`: the voter set names directories; else any directory of a node is that voter."""
         self.now = 0.0
         self.core = RaftCore(
             key=key(node, directory),
             cluster_id=CLUSTER,
-            voters=VoterSet(key(voter) for voter in range(1, voters + 1)),
+            voters=VoterSet(
+                key(voter) if recorded else ReplicaKey(NodeId(voter), None) for voter in range(1, voters + 1)
+            ),
             config=RaftConfig(),
             rng=random.Random(1),
             log=log or LogSummary(),
             saved=saved,
             now_ms=0.0,
+            voteless=voteless,
         )
         self.tokens = 0
         self.outputs: list[Ready] = []
@@ -131,11 +137,12 @@ class Bench:
         epoch: int = 1,
         last: tuple[int, int] = (0, 0),
         pre_vote: bool = False,
+        candidate_key: ReplicaKey | None = None,
         **over: object,
     ) -> VoteRequest:
         fields: dict[str, object] = {
             "cluster_id": CLUSTER,
-            "candidate": key(candidate),
+            "candidate": candidate_key or key(candidate),
             "candidate_epoch": epoch,
             "voter": self.core.key,
             "last": OffsetAndEpoch(*last),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from raft_node import SimNode
+from raft_node import DiskImage, SimNode
 from raft_world import World
 
 from strandline.controller.raft.messages import ReplicaKey
@@ -65,16 +65,10 @@ class CheckedWorld(World):
         """The leader's own write of this very drain is not on its disk yet, and need not be."""
         wanted = {b.base_offset: b.epoch for b in leader.written.batches if b.base_offset < high_watermark}
         holders = 0
-        for key in self.voters:
-            node = self.nodes[key.node_id]
-            if node.key != key:
-                continue
-            have = {b.base_offset: b.epoch for b in node.durable.batches}
-            start = node.durable.start.offset
-            if node.durable.end_offset() >= high_watermark and all(
-                have.get(offset) == epoch for offset, epoch in wanted.items() if offset >= start
-            ):
-                holders += 1
+        assert leader.core is not None
+        for key in leader.core.voters:
+            images = self.nodes[key.node_id].acknowledged(key)
+            holders += any(_holds(image, high_watermark, wanted) for image in images)
         assert holders >= self.voters.majority, (
             f"MajorityReachedHighWatermark: {high_watermark} is durable on {holders} of {len(self.voters)}"
         )
@@ -95,3 +89,12 @@ class CheckedWorld(World):
         for offset, epoch, value in node.applied:
             assert self.committed.get(offset) == (epoch, value)
         assert len(node.applied) >= self.committed_to
+
+
+def _holds(image: DiskImage, high_watermark: int, wanted: dict[int, int]) -> bool:
+    """The disk has everything below a high watermark, as the leader has it."""
+    have = {batch.base_offset: batch.epoch for batch in image.batches}
+    start = image.start.offset
+    return image.end_offset() >= high_watermark and all(
+        have.get(offset) == epoch for offset, epoch in wanted.items() if offset >= start
+    )

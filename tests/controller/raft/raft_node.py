@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -32,6 +32,7 @@ from strandline.controller.raft.messages import (
     Response,
     ResponseReceived,
     SendRequest,
+    VotersChange,
 )
 from strandline.controller.raft.ready import Append, ElectionState, Ready, StoreSnapshotChunk, TruncateTo
 from strandline.proto.error_codes import ErrorCode
@@ -54,10 +55,23 @@ class Snapshot:
 
     id: OffsetAndEpoch
     values: tuple[tuple[int, int, str], ...]
+    voters: tuple[ReplicaKey, ...] | None = None
 
 
 def text(data: object) -> str:
+    if isinstance(data, VotersChange):
+        return "voters:" + ",".join(f"{key.node_id}/{short(key.directory_id)}" for key in data.voters)
     return "leader-change" if isinstance(data, LeaderChange) else bytes(data).decode()  # type: ignore[call-overload]
+
+
+def plain(voters: tuple[ReplicaKey, ...] | None) -> list[tuple[int, int | None]] | None:
+    if voters is None:
+        return None
+    return [(int(key.node_id), None if key.directory_id is None else key.directory_id.int) for key in voters]
+
+
+def short(directory_id: UUID | None) -> str:
+    return "any" if directory_id is None else str(directory_id.int)
 
 
 class DiskImage:
@@ -96,7 +110,24 @@ class DiskImage:
             if not epochs or batch.epoch > epochs[-1][0]:
                 epochs.append((batch.epoch, batch.base_offset))
         snapshot = None if self.snapshot is None else self.snapshot.id
-        return LogSummary(start=self.start, end_offset=self.end_offset(), epochs=tuple(epochs), snapshot=snapshot)
+        return LogSummary(
+            start=self.start,
+            end_offset=self.end_offset(),
+            epochs=tuple(epochs),
+            snapshot=snapshot,
+            voters=tuple(self.voters()),
+        )
+
+    def voters(self) -> Iterator[tuple[int, tuple[ReplicaKey, ...]]]:
+        """Voter sets from the latest snapshot on."""
+        end = 0
+        if self.snapshot is not None:
+            end = self.snapshot.id.offset
+            if self.snapshot.voters is not None:
+                yield end - 1, self.snapshot.voters
+        for batch in self.batches:
+            if batch.voters is not None and batch.base_offset >= end:
+                yield batch.base_offset, batch.voters
 
 
 class SimNode:
@@ -106,6 +137,9 @@ class SimNode:
         self.world = world
         self.id = NodeId(node_id)
         self.directory = directory_number
+        self.voteless = False
+        self.lost: dict[ReplicaKey, list[DiskImage]] = {}
+        """What it held, by its name then, each time that it lost something of it."""
         self.durable = DiskImage()
         self.written = DiskImage()
         self.unflushed: list[tuple[str, object]] = []
@@ -154,6 +188,8 @@ class SimNode:
             log=self.written.summary(),
             saved=self.durable.saved,
             now_ms=self.world.now_ms,
+            voteless=self.voteless,
+            life=self.life,
         )
         self.role_seen = ""
         self.pump()
@@ -168,11 +204,34 @@ class SimNode:
         self.life += 1
         self.hold_flush = False
 
-    def wipe(self, directory_number: int) -> None:
-        """Lose the disk and format it anew."""
+    def wipe(self, directory_number: int, *, voteless: bool = False) -> None:
+        """Lose the disk and format it anew; `voteless`: only the log, and the node knows it (rule A14)."""
         assert self.core is None
+        self.lost.setdefault(self.key, []).append(self.durable)
+        self.voteless = voteless
         self.durable = DiskImage()
         self.directory = directory_number
+
+    def cut_tail(self, batches: int) -> None:
+        """Recovery cuts so many batches off the end, and knows that they may have been acknowledged (rule A15)."""
+        assert self.core is None
+        self.lost.setdefault(self.key, []).append(self.durable.copy())
+        saved = self.durable.saved or ElectionState(0)
+        end = max(self.durable.end_offset(), 0 if saved.doubt is None else saved.doubt.offset) + 3
+        for _ in range(batches):
+            if self.durable.batches:
+                self.durable.batches.pop()
+        self.durable.saved = replace(saved, doubt=OffsetAndEpoch(end, saved.epoch))
+
+    @property
+    def in_doubt(self) -> bool:
+        return self.durable.saved is not None and self.durable.saved.doubt is not None
+
+    def acknowledged(self, key: ReplicaKey) -> list[DiskImage]:
+        """The disks on whose strength a replica of this node may be counted: what a voter held when it lost it was
+        acknowledged. Until its vote is taken, or its doubt has ended, it counts as one that is down."""
+        images = [self.durable] if key.admits(self.key) else []
+        return images + (self.lost.get(key, []) if not images or self.in_doubt else [])
 
     # --- running -----------------------------------------------------------------------------------------------------
 
@@ -227,10 +286,15 @@ class SimNode:
         """Freeze, truncate fully, reload."""
         assert self.core is not None
         assert self.part is not None
-        values = tuple(eval(bytes(self.part[1]).decode()))
+        values, keys = eval(bytes(self.part[1]).decode())
+        voters = (
+            None
+            if keys is None
+            else tuple(ReplicaKey(NodeId(node), number and directory(number)) for node, number in keys)
+        )
         assert not isinstance(self.core.role, Leader), "LeaderNeverLoadSnapshot"
         for image in (self.durable, self.written):
-            image.snapshot = Snapshot(snapshot, values)
+            image.snapshot = Snapshot(snapshot, values, voters)
             image.start = snapshot
             image.batches = []
         self.unflushed = []
@@ -238,7 +302,7 @@ class SimNode:
         self.flushes += 1  # a flush under way covers nothing any more
         self.world.trace(f"{self.id} installs snapshot {snapshot}")
         self.applied, self.applied_to = list(values), snapshot.offset
-        self.core.snapshot_installed(snapshot, self.world.now_ms)
+        self.core.snapshot_installed(snapshot, self.world.now_ms, voters)
 
     def begin_flush(self) -> None:
         if self.syncing or self.hold_flush:
@@ -307,7 +371,7 @@ class SimNode:
             if snapshot is None or snapshot.id != message.read.snapshot:
                 response = replace(response, error=ErrorCode.SNAPSHOT_NOT_FOUND)
             else:
-                data = repr(snapshot.values).encode()
+                data = repr((snapshot.values, plain(snapshot.voters))).encode()
                 chunk = data[message.read.position :][: self.world.chunk_bytes]
                 response = replace(response, size=len(data), position=message.read.position, data=chunk)
         reply(response)
@@ -336,7 +400,8 @@ class SimNode:
         if not self.applied or (self.written.snapshot and self.applied_to <= self.written.snapshot.id.offset):
             return
         last = self.applied[-1]
-        snapshot = Snapshot(OffsetAndEpoch(self.applied_to, last[1]), tuple(self.applied))
+        said = self.core.log.voters_at(self.applied_to)
+        snapshot = Snapshot(OffsetAndEpoch(self.applied_to, last[1]), tuple(self.applied), said)
         start = snapshot.id if delete_log else self.core.log.start
         for image in (self.durable, self.written):
             image.snapshot = snapshot

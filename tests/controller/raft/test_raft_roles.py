@@ -7,13 +7,17 @@ from itertools import pairwise, product
 import pytest
 from raft_bench import CLUSTER, Bench, key
 
+from strandline.controller.raft.config import EPOCH_LEAD_MAX, EPOCH_MAX, OBSERVERS_MAX
 from strandline.controller.raft.messages import (
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
     EndQuorumEpochRequest,
     FetchRequest,
     FetchResponse,
+    FetchSnapshotRequest,
     OffsetAndEpoch,
+    ReadSnapshot,
+    Reply,
     VoteRequest,
     VoteResponse,
 )
@@ -154,12 +158,102 @@ def test_suspicion_a_slow_answer_is_none() -> None:
     assert bench.role is RoleKind.PROSPECTIVE
 
 
-def test_two_leaders_in_an_epoch_stop_the_node() -> None:
-    """SingleLeader: a broken invariant is fatal, not a reason to choose."""
+def test_another_leader_in_an_epoch_is_not_believed() -> None:
+    """SingleLeader, A17: whoever names another is refused and told of in a log line; the node follows on."""
     bench = Bench()
     bench.follow(2, epoch=1)
-    with pytest.raises(FatalError, match="two leaders in epoch 1"):
-        bench.ask(BeginQuorumEpochRequest(CLUSTER, NodeId(3), 1, key(1)))
+    answer = bench.ask(BeginQuorumEpochRequest(CLUSTER, NodeId(3), 1, key(1)))
+    assert answer == BeginQuorumEpochResponse(ErrorCode.INVALID_REQUEST, 1, NodeId(2))
+    assert "names node 3 as the leader of epoch 1, which node 2 leads" in bench.outputs[-1].notices[0]
+    assert (bench.role, bench.core.leader_id) == (RoleKind.FOLLOWER, 2)
+
+
+def test_a17_who_is_far_behind_learns_by_asking() -> None:
+    """A17: a voter that missed more elections than a request may claim refuses the request, asks, and believes the
+    answer; from then on requests of about that epoch are heard."""
+    far = 10 * EPOCH_LEAD_MAX
+    bench = Bench()
+    vote = bench.vote_request(epoch=far)
+    assert bench.ask(vote) == VoteResponse(ErrorCode.INVALID_REQUEST, 0, None, False)
+    assert "claims epoch 10000" in bench.outputs[-1].notices[0]
+    bench.wait(2500)
+    asked = bench.sent(VoteRequest)[-1]
+    bench.respond(asked, VoteResponse(ErrorCode.FENCED_LEADER_EPOCH, far - 1, None, False))
+    assert bench.core.epoch == far - 1
+    assert bench.ask(vote) == VoteResponse(ErrorCode.NONE, far, None, True)
+
+
+@pytest.mark.parametrize("epoch", [EPOCH_MAX + 1, 2**31 - 1])
+def test_a17_no_answer_lifts_an_epoch_beyond_the_last(epoch: int) -> None:
+    bench = Bench()
+    bench.wait(2500)
+    bench.respond(bench.sent(VoteRequest)[-1], VoteResponse(ErrorCode.FENCED_LEADER_EPOCH, epoch, None, False))
+    assert bench.core.epoch == 0
+
+
+@pytest.mark.parametrize("leader", [1, 2])
+def test_a17_in_the_last_epoch_nobody_opens_another(leader: int) -> None:
+    """Neither by an election nor by giving up a leadership: what cannot be said is not sent, and the node lives."""
+    bench = Bench(saved=ElectionState(EPOCH_MAX, leader_id=NodeId(leader)))
+    for _ in range(5):
+        bench.wait(3000)
+        for sent in bench.sent(VoteRequest):
+            request = sent.request
+            assert isinstance(request, VoteRequest)
+            assert request.pre_vote
+            bench.respond(sent, VoteResponse(ErrorCode.NONE, EPOCH_MAX, None, True))
+    assert bench.core.epoch == EPOCH_MAX
+    assert any("is the last" in notice for ready in bench.outputs for notice in ready.notices)
+
+
+def test_a17_a_leader_remembers_so_many_observers() -> None:
+    """Whoever draws a new directory id for each fetch does not fill the leader's memory; who fetches on is kept."""
+    bench = Bench()
+    bench.lead()
+    assert bench.core.leading is not None
+    for number in range(OBSERVERS_MAX + 100):
+        bench.fetch(9, 0, replica=key(9, 1_000_000 + number), max_wait_ms=500)
+        bench.fetch(8, 0, max_wait_ms=0)
+    assert len(bench.core.leading.observers) == OBSERVERS_MAX
+    assert key(8) in bench.core.leading.observers
+    assert len(bench.core.leading._parked) <= OBSERVERS_MAX
+
+
+def test_a17_a_claimed_life_shuts_nobody_out() -> None:
+    """A voter goes on fetching after a later start of it was claimed: the leader resigns. One that fetches as of that
+    start now and then proves it, and what comes late of the start before is only refused."""
+    bench = Bench()
+    bench.lead()
+    for _ in range(20):
+        bench.fetch(3, 1, life=1, max_wait_ms=0)
+        bench.fetch(2, 1, life=2, max_wait_ms=0)
+        bench.wait(1000)
+        late = bench.fetch(2, 1, life=1, max_wait_ms=0)
+        assert isinstance(late, FetchResponse)
+        assert late.error is ErrorCode.INVALID_REQUEST
+    assert bench.role is RoleKind.LEADER
+    bench.fetch(2, 1, life=2**62, max_wait_ms=0)
+    for _ in range(8):
+        assert bench.role is RoleKind.LEADER
+        bench.fetch(3, 1, life=1, max_wait_ms=0)
+        bench.fetch(2, 1, life=2, max_wait_ms=0)
+        bench.wait(400)
+    bench.fetch(2, 1, life=2, max_wait_ms=0)
+    assert bench.role is RoleKind.RESIGNED
+    assert any("as of a later start" in notice for ready in bench.outputs for notice in ready.notices)
+
+
+def test_a17_an_answer_has_so_many_bytes_of_a_snapshot() -> None:
+    bench = Bench()
+    bench.lead()
+    bench.ask(FetchSnapshotRequest(CLUSTER, key(2), bench.core.epoch, OffsetAndEpoch(1, 1), 0, 2**31 - 1))
+    (read,) = (
+        message.read
+        for ready in bench.outputs
+        for message in ready.send
+        if isinstance(message, Reply) and isinstance(message.read, ReadSnapshot)
+    )
+    assert read.max_bytes == bench.core.config.snapshot_chunk_bytes
 
 
 def test_begin_and_end_of_an_epoch_are_judged() -> None:

@@ -6,8 +6,14 @@ import random
 
 import pytest
 from raft_invariants import CheckedWorld
+from raft_node import SimNode, directory
+
+from strandline.controller.raft.voter_changes import add_voter, remove_voter
+from strandline.proto.errors import KafkaError
 
 SEEDS = range(40)
+LOSSES = range(15)
+"""Longer runs, with losses of data that each must be healed before the next."""
 
 
 def chaos(world: CheckedWorld, rng: random.Random, duration_ms: float) -> int:
@@ -77,3 +83,126 @@ def test_invariants_hold_and_the_quorum_recovers(seed: int) -> None:
     for node in everyone:
         world.assert_all_applied(node)
     assert appended == 0 or world.committed_to > 0
+
+
+def restore(world: CheckedWorld, node: SimNode) -> None:
+    """One step of an operator who gives a node that lost its log its vote back, if the quorum lets it."""
+    for leader in world.leaders():
+        core = leader.core
+        assert core is not None
+        recorded = core.voters.recorded(node.id)
+        try:
+            if recorded is None:
+                add_voter(core, node.id, directory(node.directory), world.now_ms)
+            elif not recorded.counts(node.key, voteless=True):
+                remove_voter(core, node.id, recorded.directory_id, world.now_ms)
+        except KafkaError:
+            continue
+        leader.pump()
+
+
+def votes(world: CheckedWorld, node: SimNode) -> bool:
+    """A majority of the nodes have it that this directory votes, and committed so."""
+    cores = [other.core for other in world.nodes.values() if other.core is not None]
+    named = [core for core in cores if core.voters.recorded(node.id) == node.key]
+    return len([core for core in named if core.high_watermark > core.voters_offset]) > len(world.nodes) // 2
+
+
+@pytest.mark.parametrize("seed", LOSSES)
+@pytest.mark.parametrize("recorded", [True, False])
+def test_invariants_hold_over_lost_logs_and_voter_changes(seed: int, recorded: bool) -> None:
+    """A11, A14: again and again one voter loses its log under everything else that happens, and gets its vote back by
+    voter changes, at any instant; never two at once, so that a majority keeps what was committed."""
+    rng = random.Random(seed)
+    world = CheckedWorld(range(1, rng.choice([3, 3, 5]) + 1), seed=seed, recorded_directories=recorded)
+    world.latency_ms = (0.5, rng.choice([2.0, 20.0]))
+    world.loss = rng.choice([0.0, 0.02])
+    world.duplication = rng.choice([0.0, 0.1])
+    nodes = list(world.nodes.values())
+    for node in nodes:
+        node.start()
+    losses = 0
+    lost: SimNode | None = None
+    for _ in range(40):
+        chaos(world, rng, rng.uniform(100, 1_500))
+        if lost is not None:
+            if rng.random() < 0.5:
+                world.heal()
+            for _ in range(rng.randrange(8)):
+                restore(world, lost)
+                world.run(rng.uniform(10, 1_000))
+            if votes(world, lost):
+                lost = None
+        elif rng.random() < 0.5 and world.committed_to:
+            lost = rng.choice(nodes)
+            if lost.up:
+                world.crash(lost.id)
+            losses += 1
+            lost.wipe(1_000 + losses, voteless=True)
+
+    world.heal()
+    world.loss = world.duplication = 0.0
+    for node in nodes:
+        if not node.up:
+            node.start()
+    for _ in range(200):
+        if lost is None or votes(world, lost):
+            break
+        restore(world, lost)
+        world.run(200)
+    assert lost is None or votes(world, lost), "the vote never came back"
+    assert world.run(15_000, until=lambda: world.established() is not None), "no leader 15 s after healing"
+    leader = world.established()
+    assert leader is not None
+    assert leader.append("last") is not None
+    assert world.run(40_000, until=lambda: all(node.applied and node.applied[-1][2] == "last" for node in nodes))
+    for node in nodes:
+        world.assert_all_applied(node)
+    assert losses, "nothing was lost"
+
+
+@pytest.mark.parametrize("seed", LOSSES)
+def test_invariants_hold_over_tails_that_are_cut(seed: int) -> None:
+    """A15: one voter at a time loses durable batches off the end of its log, others cut tails that nobody had counted
+    on, and all of them know only that they cut. Nothing committed is lost while one that held it has it still."""
+    rng = random.Random(seed)
+    world = CheckedWorld(range(1, rng.choice([3, 3, 5]) + 1), seed=seed)
+    world.latency_ms = (0.5, rng.choice([2.0, 20.0, 80.0]))
+    world.loss = rng.choice([0.0, 0.02])
+    world.duplication = rng.choice([0.0, 0.1])
+    nodes = list(world.nodes.values())
+    for node in nodes:
+        node.start()
+    cuts = 0
+    damaged: SimNode | None = None
+    for _ in range(60):
+        chaos(world, rng, rng.uniform(50, 800))
+        if damaged is not None and damaged.core is not None and damaged.core.doubt is None:
+            damaged = None
+        victim = rng.choice(nodes)
+        if rng.random() < 0.5:
+            if victim.up:
+                world.crash(victim.id)
+            if damaged in (None, victim):
+                damaged = victim
+                victim.cut_tail(rng.randrange(1, 6))
+                cuts += 1
+            else:
+                victim.cut_tail(0)
+        if rng.random() < 0.3:
+            world.heal()
+
+    world.heal()
+    world.loss = world.duplication = 0.0
+    for node in nodes:
+        if not node.up:
+            node.start()
+    assert world.run(30_000, until=lambda: world.established() is not None), "all are up, and elect nobody"
+    leader = world.established()
+    assert leader is not None
+    assert leader.append("last") is not None
+    assert world.run(40_000, until=lambda: all(node.applied and node.applied[-1][2] == "last" for node in nodes))
+    assert world.run(1_000, until=lambda: not any(node.in_doubt for node in nodes)), "the doubt never ends"
+    for node in nodes:
+        world.assert_all_applied(node)
+    assert cuts, "nothing was cut"

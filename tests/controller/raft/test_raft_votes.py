@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from raft_bench import Bench, key
+from raft_bench import Bench, batch, key
 
 from strandline.controller.raft.log_summary import LogSummary
-from strandline.controller.raft.messages import FetchRequest, Reply, VoteRequest, VoteResponse
+from strandline.controller.raft.messages import (
+    FetchRequest,
+    FetchResponse,
+    OffsetAndEpoch,
+    Reply,
+    SendRequest,
+    VoteRequest,
+    VoteResponse,
+)
 from strandline.controller.raft.ready import Append, ElectionState
 from strandline.controller.raft.state import RoleKind
 from strandline.proto.error_codes import ErrorCode
@@ -212,3 +220,101 @@ def test_a4_no_epoch_is_opened_without_a_majority_of_pre_votes() -> None:
         for sent in bench.sent(VoteRequest):
             bench.fail(sent, broken=False)
     assert bench.core.epoch == 0
+
+
+# --- A15: votes in doubt ---------------------------------------------------------------------------------------------
+
+
+DOUBT = OffsetAndEpoch(9, 1)
+"""The log may have reached so far before its tail was cut."""
+
+
+def votes(bench: Bench, *, pre_vote: bool) -> dict[int, SendRequest]:
+    """The last requests for votes of a round, by who is asked."""
+    asked = [sent for sent in bench.sent(VoteRequest) if sent.request.pre_vote is pre_vote]  # type: ignore[union-attr]
+    return {sent.to: sent for sent in asked}
+
+
+def grant(bench: Bench, sent: SendRequest, *, in_doubt: bool) -> None:
+    bench.respond(sent, VoteResponse(ErrorCode.NONE, bench.core.epoch, None, True, in_doubt))
+
+
+def test_a15_a_vote_in_doubt_counts_only_with_all_others() -> None:
+    """A15: the voter may have held what was committed, and not know it. Of three, two votes with one in doubt elect
+    nobody; all three do. So it is with pre-votes."""
+    bench = Bench()
+    bench.wait(2500)
+    for pre_vote, before, after in (
+        (True, RoleKind.PROSPECTIVE, RoleKind.CANDIDATE),
+        (False, RoleKind.CANDIDATE, RoleKind.LEADER),
+    ):
+        asked = votes(bench, pre_vote=pre_vote)
+        grant(bench, asked[2], in_doubt=True)
+        assert bench.role is before
+        grant(bench, asked[3], in_doubt=True)
+        assert bench.role is after
+
+
+def test_a15_a_candidate_in_doubt_needs_all_others() -> None:
+    """A15: its own vote is one in doubt: two of three are not enough. Two others beyond doubt are a majority."""
+    bench = Bench(saved=ElectionState(1, doubt=DOUBT))
+    bench.wait(2500)
+    asked = votes(bench, pre_vote=True)
+    grant(bench, asked[2], in_doubt=False)
+    assert bench.role is RoleKind.PROSPECTIVE
+    bench.fail(asked[3], broken=True)
+    assert bench.role is RoleKind.UNATTACHED, "it cannot be won now: not with a majority beyond doubt, nor with all"
+    bench.wait(2500)
+    asked = votes(bench, pre_vote=True)
+    grant(bench, asked[2], in_doubt=False)
+    grant(bench, asked[3], in_doubt=False)
+    assert bench.role is RoleKind.CANDIDATE
+
+
+def test_a15_a_candidate_that_has_more_than_was_lost_has_a_vote_in_full() -> None:
+    """A15: Raft's comparison with the log as it may have been: a later epoch, or as far in that one."""
+    bench = Bench(saved=ElectionState(1, doubt=DOUBT))
+    for last, in_doubt in (((8, 1), True), ((9, 1), False), ((2, 2), False), ((99, 0), True)):
+        answer = bench.ask(bench.vote_request(epoch=3, last=last, pre_vote=True))
+        assert isinstance(answer, VoteResponse)
+        assert (answer.granted, answer.in_doubt) == (True, in_doubt), last
+
+
+def test_a15_a_voter_says_that_it_is_in_doubt() -> None:
+    """A15: with each vote, and durably with each state that it writes."""
+    bench = Bench(saved=ElectionState(1, doubt=DOUBT))
+    answer = bench.ask(bench.vote_request(epoch=2))
+    assert answer == VoteResponse(ErrorCode.NONE, 2, None, True, in_doubt=True)
+    assert [ready.persist.doubt for ready in bench.outputs if ready.persist is not None] == [DOUBT]
+
+
+def test_a15_the_doubt_ends_with_the_flush_that_covers_what_is_committed() -> None:
+    """A15: a leader served it, it has all that is committed in that leader's epoch, and has it durably."""
+    bench = Bench(saved=ElectionState(1, doubt=DOUBT))
+    bench.follow(2, epoch=2)
+    bench.fetched(batch(0, 2, 3))
+    assert bench.core.doubt
+    bench.flush()
+    bench.fetched(batch(3, 2, 1), high_watermark=5)
+    bench.flush()
+    assert bench.core.doubt, "one more is committed, and may be what it lost"
+    bench.fetched(batch(4, 2, 1), high_watermark=5)
+    assert bench.core.doubt, "it is not durable here"
+    bench.flush()
+    assert bench.core.doubt is None
+    last = [ready.persist for ready in bench.outputs if ready.persist is not None][-1]
+    assert last == ElectionState(2, leader_id=NodeId(2))
+
+
+def test_a15_a_late_fetch_of_a_former_life_acknowledges_nothing() -> None:
+    """A15: a voter acknowledged offset 3, crashed, cut its tail, and fetches from 2; the old fetch arrives again."""
+    bench = Bench()
+    bench.lead()
+    bench.append(2)
+    bench.flush()
+    bench.fetch(2, 2, life=8, max_wait_ms=0)
+    late = bench.fetch(2, 3, life=7, max_wait_ms=0)
+    assert isinstance(late, FetchResponse)
+    assert late.error is ErrorCode.INVALID_REQUEST
+    assert bench.core.leading is not None
+    assert bench.core.leading.voters[NodeId(2)].end_offset == 2

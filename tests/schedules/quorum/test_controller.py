@@ -80,7 +80,7 @@ def test_12_the_leader_brings_a_fenced_broker_back() -> None:
     cluster.fence(3)
     assert proposal_with_three(cluster).error is ErrorCode.INELIGIBLE_REPLICA
     assert all(cluster.image.is_active(node) for node in cluster.partition().isr)
-    assert judge_answer(ErrorCode.INELIGIBLE_REPLICA) is Judgement.ROLLED_BACK, "the leader waits for it no more"
+    assert judge_answer(ErrorCode.INELIGIBLE_REPLICA) is Judgement.REFUSED, "the leader withdraws it"
 
 
 @schedule(12, rule="B: a stopping member is ineligible", mutant="stopping-member-joins")
@@ -186,6 +186,7 @@ class Ledger:
 
     def __init__(self, end_offset: int) -> None:
         self.log_end_offset = end_offset
+        self.max_append_bytes = 1_000_000
         self.leader_and_epoch = LeaderAndEpoch(NodeId(1), 1)
 
     def append(self, epoch: int, records: Sequence[bytes]) -> int:

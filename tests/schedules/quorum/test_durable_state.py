@@ -9,23 +9,23 @@ from quorum_trial import Trial
 from strandline.chaos.sim.process import Ports
 from strandline.chaos.sim.world import World
 from strandline.controller.quorum import wire
-from strandline.controller.quorum.state_file import StateFile
+from strandline.controller.quorum.state_file import Remembered, StateFile
 from strandline.controller.raft.messages import OffsetAndEpoch, ReplicaKey, VoteRequest, VoteResponse
 from strandline.controller.raft.ready import ElectionState
 from strandline.proto.ids import NodeId
 
-OLD = ElectionState(4, voted_for=ReplicaKey(NodeId(2), UUID(int=2)))
-NEW = ElectionState(5, leader_id=NodeId(3))
+OLD = Remembered(ElectionState(4, voted_for=ReplicaKey(NodeId(2), UUID(int=2))), sequence=1)
+NEW = Remembered(ElectionState(5, leader_id=NodeId(3)), sequence=2)
 OPERATIONS = 12
 """More than one write of the file takes."""
 
 
-def after_a_power_cut(seed: int, operations: int) -> tuple[bool, ElectionState | None]:
+def after_a_power_cut(seed: int, operations: int) -> tuple[bool, Remembered | None]:
     """Write OLD, then NEW with the power failing at so many disk operations; whether NEW was written, what is read."""
     world = World(seed)
     world.add_machine("n1")
-    written: list[ElectionState] = []
-    read: list[ElectionState | None] = []
+    written: list[Remembered] = []
+    read: list[Remembered | None] = []
 
     async def write(ports: Ports) -> None:
         ports.disk.mkdir("/data")

@@ -34,6 +34,7 @@ class Bench:
 
     `logs` and `high_watermarks` are what the brokers have on disk when they start; a record says its epoch and offset,
     so that logs match exactly where epochs do. What is not named is empty.
+    `lagging` brokers do not know of the partition until they are told to `reach` the controller.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Bench:
         leader_epoch: int = 0,
         isr: tuple[int, ...] = (1, 2, 3),
         min_insync_replicas: int = 2,
+        lagging: tuple[int, ...] = (),
         **config: Any,
     ) -> None:
         self.cluster = SimCluster(1, config=ReplicaConfig(**{"replica_lag_time_max_ms": 3_000, **config}))
@@ -53,6 +55,7 @@ class Bench:
         self.controller = self.cluster.controller
         self._logs = logs or {}
         self._high_watermarks = high_watermarks or {}
+        self._lagging = lagging
         self._state = replace(
             partition_state(topic_id=TOPIC_ID, leader=leader, isr=isr, min_insync_replicas=min_insync_replicas),
             leader_epoch=LeaderEpoch(leader_epoch),
@@ -68,8 +71,11 @@ class Bench:
             for broker in self.cluster.brokers.values():
                 broker.start()
             await self.world.sleep_ms(200)
+            for node in self._lagging:
+                self.broker(node).cut()
             self.controller.create(self._state)
-            await self.until(lambda: all(status is not None for status in map(self._status, (1, 2, 3))))
+            present = [node for node in (1, 2, 3) if node not in self._lagging]
+            await self.until(lambda: all(status is not None for status in map(self._status, present)))
             return await scenario()
 
         result = self.world.run(whole())

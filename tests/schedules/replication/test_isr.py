@@ -1,4 +1,4 @@
-"""Who is in sync, and what that makes committed: schedules 8, 9, 10, 14, 15."""
+"""Who is in sync, and what that makes committed: schedules 8, 9, 10, 14, 15, 50."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from strandline.proto.ids import BrokerEpoch, Endpoint, LeaderEpoch, NodeId
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.states import BrokerState
 from tests.replica.fake_controller import FakeController, partition_state
-from tests.replica.helpers import TP
+from tests.replica.helpers import TP, batch
 from tests.replica.leader_bench import LAG_MS, broker, brokers, committed, fetched, leader, pending, state, wrote
 from tests.schedules.helpers import schedule
 from tests.schedules.replication.bench import ONE, THREE, TWO, Bench
@@ -141,3 +141,32 @@ def test_15_a_stopping_replica_that_keeps_up() -> None:
     fetched(core, TWO, 10, now=2.0)
     assert core.high_watermark == 10
     assert core.judge_committed() is ErrorCode.NONE
+
+
+@schedule(50, rule="B: a refused proposal stands until the partition epoch moves", mutant="a-refusal-ends-every-copy")
+def test_50_refused_in_one_copy_and_committed_in_a_late_one() -> None:
+    """The sender gives the first copy up; the second is refused, since the newcomer was fenced in between; the newcomer
+    is unfenced and the first copy arrives. What was acked meanwhile must be on whoever is elected then."""
+    bench = Bench(isr=(1, 2))
+    controller = bench.controller
+
+    async def scenario() -> None:
+        leader = bench.broker(1)
+        leader.late = held = []
+        await bench.until(lambda: bool(held))
+        bench.world.partition("n1", "n3")
+        bench.world.partition("n2", "n3")
+        controller.fence(THREE)
+        leader.late = None
+        answered = bench.send(1, batch(b"acked"))
+        await bench.until(answered.done)
+        assert answered.result().error is ErrorCode.NONE
+        controller.unfence(THREE)
+        for items in held:
+            controller.alter_partition(ONE, items)
+        controller.elect(TP, THREE)
+        elected = int(controller.state(TP).leader)
+        await bench.until(lambda: bench.leads(elected))
+        assert bench.values(elected) == [b"acked"], f"node {elected} leads without what was acked"
+
+    bench.play(scenario)

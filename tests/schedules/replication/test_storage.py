@@ -1,4 +1,4 @@
-"""What a log holds when the disk fails, is read from in between, or is cut from the front: schedules 16, 17, 19."""
+"""What a log holds when the disk fails, is read from in between, or is cut from the front: schedules 16, 17, 19, 55."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from strandline.log.recovery import LastLife, open_log
 from strandline.log.segment import INDEX_FLUSH_ENTRIES
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StorageError
+from strandline.proto.ids import NodeId
 from strandline.replica import frames
 from strandline.replica.states import ReadOutcome
 from tests.log.helpers import all_records, client_batch
-from tests.replica.helpers import TP, running, until
+from tests.replica.helpers import TP, batch, running, until
 from tests.replica.test_follower_streams import RawLeader
 from tests.schedules.helpers import schedule
 from tests.schedules.replication.bench import Bench, decoded
@@ -153,5 +154,42 @@ def test_17_appends_and_commits_in_mid_read() -> None:
         outcome = await reads[0]
         assert (outcome.high_watermark, outcome.next_offset) == (3, 3)
         assert decoded(outcome.data) == [b"a", b"b", b"c"]
+
+    bench.play(scenario)
+
+
+@schedule(55, rule="B: a log may begin inside its first batch", mutant="a-log-begins-with-a-batch")
+def test_55_records_deleted_up_to_the_middle_of_a_batch() -> None:
+    """KAFKA-6975: the leader's log begins inside a batch; a replica that has nothing begins there, is sent the whole
+    batch, and takes it: it joins, leads, and shows nothing that was deleted."""
+    bench = Bench()
+
+    async def scenario() -> None:
+        assert (await bench.send(1, batch(b"ten", count=10))).base_offset == 0
+        assert (await bench.send(1, batch(b"ten", count=10))).base_offset == 10
+        told: list[tuple[ErrorCode, int]] = []
+        bench.broker(1).run(
+            lambda manager: ignore(manager.delete_records(TP, 15, lambda error, _, low: told.append((error, low))))
+        )
+        await bench.until(lambda: bool(told))
+        assert told == [(ErrorCode.NONE, 15)]
+        await bench.leave_out(3)
+        bench.world.machines["n3"].disk.wipe()
+        await bench.append(1, b"after")
+        bench.broker(3).start()
+        await bench.until(lambda: len(bench.isr) == 3)
+        assert (bench.status(3).log_start_offset, bench.status(3).log_end_offset) == (15, 21)
+        controller = bench.controller
+        controller.elect(TP, NodeId(3))
+        await bench.until(lambda: bench.leads(3))
+        await bench.append(3, b"after that")
+        await bench.whole()
+        assert bench.log(3).epochs.entries() == bench.log(1).epochs.entries()
+        assert bench.read(3, 14).error is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert decoded(bench.read(3, 15).data)[-2:] == [b"after", b"after that"]
+        await bench.leave_out(3)
+        bench.broker(3).start()
+        await bench.until(lambda: len(bench.isr) == 3)
+        assert bench.status(3).log_start_offset == 15, "it came back with what was deleted"
 
     bench.play(scenario)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from strandline.chaos.checkers.batches import NotABatch
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.stored import Place, names_in, stored_headers
 from strandline.chaos.sim.disk import SimDisk
-from strandline.controller.raft.messages import OffsetAndEpoch
+from strandline.controller.raft.messages import OffsetAndEpoch, ReplicaKey
 
 DIRECTORY = "/data/__cluster_metadata-0"
 """Where every simulated node has its metadata log."""
@@ -30,36 +30,42 @@ def stored_end(disk: SimDisk, directory: str = DIRECTORY) -> int:
 
 class MajorityReachedHighWatermark:
     """When a leader's high watermark rises, a majority of the voters has everything below it on its disk (A6, A8, A9):
-    synced, where the node lives; of the dead, what lies there."""
+    synced, where the node lives; of the dead, what lies there.
+
+    Where a disk was destroyed in part, what it had when that was last seen counts: it had been acknowledged. So it does
+    for a replica that cut a tail and has not caught up since (A15).
+    """
 
     def __init__(self, disk_of: Callable[[int], SimDisk]) -> None:
         self._disk_of = disk_of
         self.reached = 0
         """The highest that any leader had."""
-        self._wiped: dict[int, None] = {}
+        self._held: dict[ReplicaKey, int] = {}
 
-    def check(self, voters: Sequence[int], durable: Mapping[int, int], high_watermark: int) -> None:
-        """`durable`: of the voters that live, up to where their logs are synced."""
+    def note(self, replica: ReplicaKey, durable_end: int, *, doubt: bool) -> None:
+        """Up to where the log of a living replica is synced."""
+        self._held[replica] = max(durable_end, self._held.get(replica, 0)) if doubt else durable_end
+
+    def check(
+        self, voters: Sequence[ReplicaKey], majority: int, living: Sequence[ReplicaKey], high_watermark: int
+    ) -> None:
+        """A leader's high watermark rose to this, counted over its voters. Raises InvariantViolated."""
         if high_watermark <= self.reached:
             return
         self.reached = high_watermark
-        majority = len(voters) // 2 + 1
-        holding = [node for node in voters if durable.get(node, -1) >= high_watermark]
-        if len(holding) < majority:
-            holding += [node for node in voters if node not in durable and self._on_disk(node) >= high_watermark]
-        if len(holding) < majority:
-            facts = {"high_watermark": high_watermark, "synced": dict(durable), "holding": holding}
+        ends = {key: self._end(key, living) for key in voters}
+        if sum(end >= high_watermark for end in ends.values()) < majority:
+            facts = {"high_watermark": high_watermark, "synced": {str(key): end for key, end in ends.items()}}
             raise InvariantViolated("MajorityReachedHighWatermark", "a minority holds what is committed", **facts)
 
-    def _on_disk(self, node: int) -> float:
-        disk = self._disk_of(node)
-        if not disk.wipes:
-            return stored_end(disk)
-        if node in self._wiped:
-            return -1
-        # The first look since it got a new disk: perhaps it had acknowledged this on the old one.
-        self._wiped[node] = None
-        return float("inf")
+    def _end(self, key: ReplicaKey, living: Sequence[ReplicaKey]) -> int:
+        seen = [replica for replica in self._held if key.admits(replica)]
+        if any(replica in living for replica in seen):
+            return max(self._held[replica] for replica in seen)
+        disk = self._disk_of(key.node_id)
+        if disk.destroyed:
+            return max((self._held[replica] for replica in seen), default=0)
+        return stored_end(disk)
 
 
 class SnapshotAtLogStart:
@@ -100,7 +106,10 @@ class MetadataLogMatching:
         """(node, incarnation): a new process may have found another log."""
 
     def check(self, node: int, incarnation: int, disk: SimDisk, bounds: tuple[int, int, int]) -> None:
-        """Compare one log with all that was seen of others. `bounds`: its start, high watermark and end."""
+        """Compare one log with all that was seen of others; not while a bit of it is known to be rotten. `bounds`: its
+        start, high watermark and end."""
+        if DIRECTORY in disk.rotten:
+            return
         start, high_watermark, log_end = bounds
         scanned = self._scanned.setdefault((node, incarnation), _Scanned())
         begin = expected = max(scanned.end, start)

@@ -22,6 +22,8 @@ class QuorumView:
     """What one node's quorum looks like at an instant."""
 
     node: int
+    replica: ReplicaKey
+    """As which it presents itself: with another disk, or having lost its log, it is another one."""
     incarnation: int
     epoch: int
     leader: int | None
@@ -31,12 +33,12 @@ class QuorumView:
     log_end: int
     last_epoch: int
     """Epoch of the last record of its log."""
-    wipes: int = 0
-    """How often its disk was replaced: each makes it another replica under the same id."""
-    voter: bool = True
-    """It has a vote: in the voter set, on the disk that it was formatted with."""
+    doubt: bool = False
+    """It cut a tail that it may have acknowledged, and has not caught up since."""
     voters: tuple[ReplicaKey, ...] = ()
-    """Its voter set."""
+    """Its voter set; vacant places are left out."""
+    majority: int = 2
+    """How many of that set decide."""
     durable_end: int = 0
     """Up to where its log is synced."""
     log: LogSummary | None = None
@@ -51,13 +53,13 @@ class MonotonicEpoch:
     """A node's epoch never goes back, over restarts and power cuts too (A1: durable before anyone hears of it)."""
 
     def __init__(self) -> None:
-        self._epochs: dict[tuple[int, int], int] = {}
+        self._epochs: dict[ReplicaKey, int] = {}
 
     def check(self, view: QuorumView) -> None:
-        before = self._epochs.get((view.node, view.wipes), -1)
+        before = self._epochs.get(view.replica, -1)
         if view.epoch < before:
             raise InvariantViolated("MonotonicEpoch", "an epoch went back", node=view.node, was=before, now=view.epoch)
-        self._epochs[view.node, view.wipes] = view.epoch
+        self._epochs[view.replica] = view.epoch
 
 
 class SingleLeader:
@@ -80,12 +82,12 @@ class VotedOnce:
     """A node votes for one candidate in an epoch, over restarts and power cuts too (A1, A3)."""
 
     def __init__(self) -> None:
-        self._votes: dict[tuple[int, int, int], int] = {}
+        self._votes: dict[tuple[ReplicaKey, int], int] = {}
 
     def check(self, view: QuorumView) -> None:
         if view.voted_for is None:
             return
-        known = self._votes.setdefault((view.node, view.wipes, view.epoch), view.voted_for)
+        known = self._votes.setdefault((view.replica, view.epoch), view.voted_for)
         if known != view.voted_for:
             facts = {"node": view.node, "epoch": view.epoch, "votes": [known, view.voted_for]}
             raise InvariantViolated("VotedOnce", "a node voted twice in one epoch", **facts)
@@ -224,8 +226,9 @@ class QuorumChecks:
         for view in views:
             if view.log is not None:
                 self._snapshots.check(view.node, view.incarnation, view.log.start, view.log_start)
+        for view in views:
+            self._majority.note(view.replica, view.durable_end, doubt=view.doubt)
+        living = [view.replica for view in views]
         for leader in views:
             if leader.leading and leader.high_watermark > self._majority.reached:
-                durable = {view.node: view.durable_end for view in views if view.voter}
-                voters = [int(key.node_id) for key in leader.voters]
-                self._majority.check(voters, durable, leader.high_watermark)
+                self._majority.check(leader.voters, leader.majority, living, leader.high_watermark)

@@ -31,8 +31,8 @@ QUORUM: tuple[Mutant, ...] = (
             Patch(_UPDATE, "if majority_end <= self.epoch_start_offset:", "if majority_end < self.epoch_start_offset:"),
             Patch(
                 "controller.raft.leader:Leader.check",
-                "self.epoch_start_offset < self.epoch_high_watermark <= ",
-                "self.epoch_start_offset <= self.epoch_high_watermark <= ",
+                "self.epoch_start_offset < known <= ",
+                "self.epoch_start_offset <= known <= ",
             ),
         ),
         (f"{_RAFT}/test_raft_leader.py::test_a6_nothing_of_an_older_epoch_is_committed_by_count",),
@@ -90,19 +90,19 @@ PARTITIONS: tuple[Mutant, ...] = (
     ),
     one_change(
         "what-was-not-attempted-is-sent-again",
-        "B: AlterPartition: OPERATION_NOT_ATTEMPTED rolls back",
+        "B: AlterPartition: OPERATION_NOT_ATTEMPTED ends a proposal",
         "replica.core.isr:judge_answer",
         "return _JUDGEMENTS.get(error, Judgement.RETRY)",
         "if error is ErrorCode.OPERATION_NOT_ATTEMPTED:\n"
         "        return Judgement.RETRY\n"
         "    return _JUDGEMENTS.get(error, Judgement.RETRY)",
-        f"{_LEADER_ISR}::test_an_ineligible_replica_rolls_the_change_back",
+        f"{_LEADER_ISR}::test_a_refused_expansion_is_withdrawn",
     ),
     one_change(
         "answer-of-another-leader-epoch-counts",
         "B: AlterPartition: an answer of another leader epoch, or of an older partition epoch, says nothing",
         "replica.core.leader:LeaderCore.answered",
-        "if outcome.leader_epoch != self.leader_epoch or outcome.partition_epoch < self.partition_epoch:",
+        "if outcome.leader_epoch != self.leader_epoch or outcome.partition_epoch <= self.partition_epoch:",
         "if False:",
         f"{_LEADER_ISR}::test_an_answer_of_other_epochs_is_ignored",
     ),

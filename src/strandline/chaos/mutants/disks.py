@@ -92,8 +92,8 @@ RESTARTS: tuple[Mutant, ...] = (
     one_change(
         "topic-id-not-written-again",
         "A9: a partition's topic id counts once it is written again",
-        "log.log_dir:LogDir._load_log",
-        "self.rewriting.whole(metadata)",
+        "log.loading:Loading._open",
+        "self._rewriting.whole(metadata)",
         "pass",
         f"{_REWRITING}::test_a_topic_id_that_a_failed_sync_forgot",
     ),

@@ -11,7 +11,43 @@ _SNAPSHOTS = "tests/log/test_snapshots.py"
 _TRUNCATION = "tests/log/test_truncation.py"
 _POWER_CUT = "tests/log/test_power_cut.py"
 
+_REFUSALS = "tests/schedules/replication/test_refusals.py"
+
 TABLE: tuple[Mutant, ...] = (
+    one_change(
+        "out-of-order-behind-a-refusal",
+        "C: append: what is sent behind a refused batch is refused for the same reason (F-52)",
+        "log.producer_state:ProducerStates._check_refusal",
+        "if refusal is not None:",
+        "if False:",
+        f"{_REFUSALS}::test_52_a_refusal_in_the_middle_of_a_pipeline[holds-full disk]",
+        f"{_REFUSALS}::test_52_the_first_batches_of_a_producer[holds]",
+        "tests/log/test_refusals.py::test_what_is_behind_a_refusal_is_refused_alike",
+    ),
+    one_change(
+        "refused-before-the-log-is-forgotten",
+        "C: append: a refusal counts, too, where the broker knew nothing of the partition yet (F-52)",
+        "replica.appends:Appends._recall",
+        "if refusal is not None:",
+        "if False:",
+        f"{_REFUSALS}::test_52_refused_by_a_broker_whose_metadata_lag[holds]",
+    ),
+    one_change(
+        "refusals-last-for-ever",
+        "C: append: a refused batch that never comes again holds its producer up for 10 s (F-52)",
+        "log.refusals:Refusals.before",
+        "if now_ms - refusal.refused_ms >= REFUSAL_KEPT_MS:",
+        "if False:",
+        "tests/log/test_refusals.py::test_one_that_never_comes_again_is_waited_for_ten_seconds",
+    ),
+    one_change(
+        "a-retry-of-what-is-stored-counts-as-refused",
+        "C: append: a batch that is stored is missed by nobody when a retry of it is refused (F-52)",
+        "log.producer_state:ProducerStates.refused",
+        "if batches and not is_behind(refusal.sequence, batches[-1].last_sequence):",
+        "if False:",
+        "tests/log/test_refusals.py::test_a_refused_retry_of_what_is_stored_holds_nothing_up",
+    ),
     Mutant(
         "followers-forget-producers",
         "C: producer state follows replicated appends too (D-39)",
@@ -115,7 +151,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "duplicate-answered-uncommitted",
         "C: append: a duplicate under acks=all waits until its original is committed",
-        "replica.manager:ReplicaManager._answer",
+        "replica.appends:Appends._answer",
         "if acks == ACKS_ALL and core.high_watermark < next_offset:",
         "if acks == ACKS_ALL and core.high_watermark < next_offset and not result.duplicate:",
         "tests/replica/test_manager.py::test_a_duplicate_is_answered_when_its_original_is_committed",
@@ -123,7 +159,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "replicated-appends-are-checked",
         "C: append: replicated appends skip the checks of sequences",
-        "log.partition_log:PartitionLog.append_as_follower",
+        "log.partition_log:PartitionLog._write_replicated",
         "now_ms = self._clock.wall_ms()",
         "for header in headers:\n"
         "            if header.producer_id >= 0:\n"

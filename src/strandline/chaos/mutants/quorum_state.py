@@ -20,8 +20,8 @@ SNAPSHOTS: tuple[Mutant, ...] = (
             Patch("controller.quorum.driver:Driver._write_snapshot", "if offset > self.core.high_watermark or ", "if "),
             Patch(
                 "controller.raft.core:RaftCore.snapshot_taken",
-                "assert snapshot.offset <= self.high_watermark",
-                "assert True",
+                "ensure(snapshot.offset <= self.high_watermark,",
+                "ensure(True,",
             ),
         ),
         (f"{_FOLLOWER}::test_a10_only_committed_data_goes_into_a_snapshot",),
@@ -107,7 +107,7 @@ SNAPSHOTS: tuple[Mutant, ...] = (
         (
             Patch(
                 "controller.quorum.driver:Driver._install",
-                "self._dispatcher.reload(snapshot.offset, snapshot.epoch, records)",
+                "self._dispatcher.reload(snapshot.offset, snapshot.epoch, content.records)",
                 "pass",
             ),
             Patch(
@@ -162,8 +162,8 @@ SNAPSHOTS: tuple[Mutant, ...] = (
     one_change(
         "metadata-that-cannot-be-is-loaded",
         "A10: nothing is deleted on the word of damaged metadata",
-        "controller.metadata.snapshot:load_image",
-        "if not topic.partitions:",
+        "controller.metadata.delta:MetadataDelta.check_whole",
+        "if not self._own_topics[topic_id]:",
         "if False:",
         "tests/controller/metadata/test_image.py::test_damaged_snapshots_are_refused",
         f"{_SCHEDULES}/test_snapshots.py::test_31_nothing_is_deleted_on_damaged_metadata",

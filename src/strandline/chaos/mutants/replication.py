@@ -9,6 +9,8 @@ _DIVERGENCE = "tests/replica/test_divergence.py"
 _STREAMS = "tests/replica/test_streams.py"
 _FOLLOWER_STREAMS = "tests/replica/test_follower_streams.py"
 _FAULTS = "tests/replica/test_faults.py"
+_LARGE = f"{_SCHEDULES}/test_large_batches.py"
+_PIECES = "tests/replica/test_pieces.py"
 
 TABLE: tuple[Mutant, ...] = (
     Mutant(
@@ -167,8 +169,8 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "data-of-another-leader-epoch",
         "B: responses: data of the leader epoch that was asked in",
-        "replica.fetcher:Fetcher.on_data",
-        "if data.leader_epoch != following.core.leader_epoch:",
+        "replica.fetcher:Fetcher._receiver",
+        "if following is not None and leader_epoch != following.core.leader_epoch:",
         "if False:",
         f"{_FOLLOWER_STREAMS}::test_data_of_another_leader_epoch",
     ),
@@ -179,6 +181,73 @@ TABLE: tuple[Mutant, ...] = (
         "self._by_channel.pop(following.channel, None)",
         "pass",
         f"{_FOLLOWER_STREAMS}::test_data_that_do_not_fit_are_fetched_again",
+    ),
+    one_change(
+        "large-batches-in-one-frame",
+        "B: what was appended can be replicated: a large batch goes in pieces (F-54)",
+        "replica.leader_stream:FollowerLink.offer",
+        "or size > self._entry_bytes_max",
+        "",
+        f"{_LARGE}::test_54_one_batch_above_the_frame_limit[holds]",
+    ),
+    Mutant(
+        "large-batches-in-one-frame-to-who-lags",
+        "B: what was appended can be replicated: a large batch goes in pieces (F-54)",
+        (
+            Patch("replica.catch_up:CatchUp._read", "one_batch_bytes=chunk", "one_batch_bytes=1 << 40"),
+            Patch("replica.catch_up:CatchUp._read_waiting", "one_batch_bytes=chunk", "one_batch_bytes=1 << 40"),
+        ),
+        (f"{_LARGE}::test_54_a_follower_catches_up_over_a_batch_above_the_frame_limit[holds]",),
+    ),
+    one_change(
+        "two-batches-in-pieces-at-once",
+        "B: what was appended can be replicated: one batch in pieces at a time on a stream (F-54)",
+        "replica.catch_up:CatchUp._may_go_in_pieces",
+        "return free and subscription.next_offset",
+        "return subscription.next_offset",
+        f"{_PIECES}::test_one_batch_at_a_time_goes_in_pieces",
+    ),
+    one_change(
+        "a-piece-goes-on-anywhere",
+        "B: what was appended can be replicated: pieces that do not follow on each other are refused (F-54)",
+        "replica.pieces:Pieces.take",
+        "if piece.position != len(self._batch) or not",
+        "if not",
+        f"{_PIECES}::test_pieces_that_make_no_sense_end_the_stream",
+    ),
+    one_change(
+        "pieces-outlive-their-subscription",
+        "B: responses: pieces of a subscription that has ended are dropped (F-54)",
+        "replica.fetcher:Fetcher._unsubscribe",
+        "self._in_pieces.drop(following)",
+        "pass",
+        f"{_PIECES}::test_a_new_subscription_begins_the_batch_anew",
+    ),
+    one_change(
+        "a-log-begins-with-a-batch",
+        "B: a log may begin inside its first batch (F-55)",
+        "log.partition_log:PartitionLog.append_as_follower",
+        "if self.size_bytes == 0 and first.base_offset",
+        "if False and first.base_offset",
+        f"{_SCHEDULES}/test_storage.py::test_55_records_deleted_up_to_the_middle_of_a_batch[holds]",
+    ),
+    one_change(
+        "what-was-deleted-comes-back-with-its-batch",
+        "B: a log may begin inside its first batch, and shows nothing before its start (F-55)",
+        "log.partition_log:PartitionLog.append_as_follower",
+        "self.delete_records_before(start)",
+        "pass",
+        "tests/log/test_start_inside_a_batch.py::test_an_empty_log_takes_the_batch_that_holds_its_start",
+    ),
+    one_change(
+        "a-damaged-batch-empties-the-log",
+        "B: a log may begin inside its first batch, once that is found whole (F-55)",
+        "log.partition_log:PartitionLog.append_as_follower",
+        "headers = check_replicated_batches(batches, first.base_offset, self.epochs.latest)\n"
+        "            self.truncate_fully_and_start_at(first.base_offset)",
+        "self.truncate_fully_and_start_at(first.base_offset)\n"
+        "            headers = check_replicated_batches(batches, first.base_offset, self.epochs.latest)",
+        "tests/log/test_start_inside_a_batch.py::test_other_batches_change_nothing",
     ),
     one_change(
         "acknowledges-what-was-never-sent",

@@ -41,8 +41,8 @@ TABLE: tuple[Mutant, ...] = (
         (
             Patch(
                 "log.reader:LogReader.read_cold",
-                "await self._warm(cold)",
-                "await self._warm(cold)\n                limit_offset = self._log.log_end_offset",
+                "self._read(offset, max_bytes, limit_offset, one_batch_bytes, pread)",
+                "self._read(offset, max_bytes, self._log.log_end_offset, one_batch_bytes, pread)",
             ),
         ),
         (f"{_STORAGE}::test_17_appends_and_commits_in_mid_read[holds]",),
@@ -58,7 +58,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "written-though-refused",
         "B: acks=all: NOT_ENOUGH_REPLICAS: nothing is written",
-        "replica.manager:ReplicaManager.append",
+        "replica.appends:Appends.append",
         "error = core.admit(acks)",
         "error = core.admit(acks)\n"
         "        if error is not ErrorCode.NONE:\n"
@@ -68,7 +68,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "acks-all-answers-at-the-append",
         "B: acks=all: not before the high watermark has passed the batch",
-        "replica.manager:ReplicaManager._answer",
+        "replica.appends:Appends._answer",
         "if acks == ACKS_ALL and core.high_watermark < next_offset:",
         "if False:",
         f"{_MANAGER}::test_acks",
@@ -76,7 +76,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "acks-1-waits",
         "B: acks=1: after the local append",
-        "replica.manager:ReplicaManager._answer",
+        "replica.appends:Appends._answer",
         "if acks == ACKS_ALL and core.high_watermark < next_offset:",
         "if core.high_watermark < next_offset:",
         f"{_MANAGER}::test_acks",
@@ -172,7 +172,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "deletes-uncommitted-records",
         "B: log start: a leader deletes nothing above the high watermark (D-16)",
-        "replica.manager:ReplicaManager.delete_records",
+        "replica.deletions:Deletions.delete",
         "if not 0 <= wanted <= core.high_watermark:",
         "if not 0 <= wanted <= core.log_end_offset:",
         f"{_STORAGE}::test_16_a_leader_is_asked_to_delete_what_is_not_committed[holds]",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.chaos.nemesis import disks, links, processes
+from strandline.chaos.nemesis import disks, links, metadata, processes
 
 FAULTS = {
     "stop": processes.stop,
@@ -41,6 +41,8 @@ FAULTS = {
     "rot_beside_log": disks.rot_beside_log,
     "lose_directory": disks.lose_directory,
     "wipe": disks.wipe,
+    "lose_metadata": metadata.lose,
+    "rot_metadata": metadata.rot,
 }
 """name -> injects one."""
 
@@ -69,4 +71,4 @@ KINDS = tuple(name for name in NODE_KINDS if name not in _NODE_ALONE)
 """Those that the metadata quorum alone is asked to survive."""
 
 DESTRUCTIVE = ("bit_rot", "rot_beside_log", "lose_directory", "wipe")
-"""They take good copies away for good: harmless only where whatever is committed is on two disks."""
+"""They take good copies of partitions away for good: harmless only where what is committed is on two disks."""

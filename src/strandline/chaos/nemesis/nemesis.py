@@ -46,6 +46,10 @@ class Nemesis:
     """Machines on which nothing starts before everything is healed."""
     excused: dict[str, int] = field(default_factory=dict)
     """Machines whose disk was told to fail, and how many faults are under way there: a node may stop itself."""
+    without_vote: dict[str, None] = field(default_factory=dict)
+    """Machines whose directory is to be formatted without a vote before its node starts: who starts it does that."""
+    forced: dict[str, None] = field(default_factory=dict)
+    """Machines whose vote the operator forces before its node starts: who starts it does that."""
     victim: str = ""
     injected: int = 0
     struck: Counter[str] = field(default_factory=Counter)
@@ -143,6 +147,12 @@ class Nemesis:
         if self.world.process(name) is None and name not in self.damaged and name not in self.dead:
             self.note(f"start {name}")
             self.start(name)
+
+    def force_vote(self, name: str) -> None:
+        """The operator stops the node, forces its vote, and starts it again."""
+        self.world.kill(name)
+        self.forced[name] = None
+        self.restart(name)
 
     def down(self, name: str, how: str, strike: Callable[[str], Any]) -> None:
         """Take `name` down by `strike`, and up again later."""

@@ -36,6 +36,7 @@ EFFECTS: dict[str, str] = {
     "disk-slow": "a sync or a read took many times longer",
     "bit-flipped": "a bit on a disk turned over",
     "directory-lost": "a partition's directory was moved away, or vanished",
+    "metadata-lost": "a machine's metadata directory was gone",
     "disk-replaced": "a machine got a new, empty disk",
 }
 """name -> what it says that happened."""

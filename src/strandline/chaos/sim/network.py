@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from strandline.chaos.sim.handles import OWNER
 from strandline.chaos.sim.process import ProcessState
 from strandline.chaos.sim.sockets import END, Listener, Socket
+from strandline.cluster.internal.options import MESSAGE_BYTES_MAX
 
 if TYPE_CHECKING:
     from strandline.chaos.sim.loop import SimLoop
@@ -57,6 +58,8 @@ class NetworkConfig:
     repeat_probability: float = 0.0
     """Of a single call: it is carried out once more, up to `repeat_max_us` later; nobody hears that answer."""
     repeat_max_us: int = 3_000_000
+    frame_bytes_max: int = MESSAGE_BYTES_MAX
+    """The largest request, reply or stream frame between nodes: what is larger is not sent, and ends its call."""
 
 
 @dataclass

@@ -8,7 +8,8 @@ One connection per peer endpoint carries all calls and streams to it; when it br
 - an idle connection is probed after 5 s, and broken when no answer comes within 5 s more,
 - a cancelled or timed-out call cancels its handler on the server,
 - a stream's handler learns of a lost peer by its reads (an end, or RpcUnavailable) and is cancelled 5 s later,
-- a caller who closes a stream resets it: what it had written last may never be read.
+- a caller who closes a stream resets it: what it had written last may never be read,
+- a request, reply or frame above `MESSAGE_BYTES_MAX` is not sent, and ends its call or its whole stream.
 
 Where the network says so (`Network.lateness`, `repetition`), single calls overtake each other and arrive twice, as they
 do when a client repeats what it believes lost.
@@ -141,7 +142,10 @@ class _ServerLink(Link):
         except Exception as error:
             self.send(Frame("refuse", frame.call, f"{type(error).__name__}: {error}", b""))
         else:
-            self.send(Frame("reply", frame.call, "", bytes(reply)))
+            fault = self.too_large(reply)
+            self.send(
+                Frame("refuse", frame.call, fault, b"") if fault else Frame("reply", frame.call, "", bytes(reply))
+            )
 
     def _open(self, frame: Frame) -> None:
         handler = self._server.streams.get(frame.text)
@@ -241,6 +245,9 @@ class SimRpc:
     async def _exchange(self, link: _ClientLink, frame: Frame) -> bytes:
         if link.broken is not None:
             raise link.broken
+        fault = link.too_large(frame.body)
+        if fault:
+            raise RpcRejected(fault)
         future: asyncio.Future[bytes] = self._network.loop.create_future()
         link.pending[frame.call] = future
         link.send(frame)

@@ -8,7 +8,7 @@ from collections import deque
 from typing import Any, NamedTuple
 
 from strandline.chaos.sim.sockets import Socket
-from strandline.proto.ports import RpcUnavailable
+from strandline.proto.ports import RpcError, RpcRejected, RpcUnavailable
 
 FRAME_OVERHEAD_BYTES = 24
 _STREAM_WINDOW_BYTES = 1 << 20
@@ -17,10 +17,10 @@ _KEEPALIVE_S = 5.0
 
 class Frame(NamedTuple):
     kind: str
-    """call, reply, refuse, cancel | open, accept, data, credit, end, reset | ping, pong"""
+    """call, reply, refuse, cancel | open, accept, data, credit, end, reset, abort | ping, pong"""
     call: int
     text: str
-    """The method of a call or an open, the words of a refuse."""
+    """The method of a call or an open, the words of a refuse or an abort."""
     body: bytes
     credit: int = 0
 
@@ -81,6 +81,13 @@ class Link:
             stream.feed(None)
         elif frame.kind == "reset":
             self.reset(stream)
+        elif frame.kind == "abort":
+            stream.fail(RpcRejected(frame.text))
+
+    def too_large(self, body: bytes) -> str:
+        """What gRPC says of a message that it does not send; nothing if it does."""
+        size_max = self.socket.network.config.frame_bytes_max
+        return f"Sent message larger than max ({len(body)} vs. {size_max})" if len(body) > size_max else ""
 
     def reset(self, stream: SimStream) -> None:
         """The peer cancelled the stream: unread frames may be gone, and the end looks like one or like a break."""
@@ -124,7 +131,7 @@ class SimStream:
         self._credit = _STREAM_WINDOW_BYTES
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
-        self._error: RpcUnavailable | None = None
+        self._error: RpcError | None = None
         self._ended = False
         self._closed = False
 
@@ -162,6 +169,10 @@ class SimStream:
             raise self._error
         if self._closed or self._ended:
             raise RpcUnavailable("the stream is closed")
+        fault = self._link.too_large(frame)
+        if fault:
+            self._give_up(fault)
+            raise RpcUnavailable("the stream is closed")
         self._credit -= len(frame)
         self._link.send(Frame("data", self.call, "", bytes(frame)))
 
@@ -172,6 +183,15 @@ class SimStream:
             if self._error is None and self._link.socket.process.alive:
                 self._link.send(Frame(self._link.ending, self.call, "", b""))
             self._wake()
+
+    def _give_up(self, fault: str) -> None:
+        """A frame that is too large ends the call: the caller's reads say why, the server's end."""
+        if self._link.ending == "end":
+            self._link.send(Frame("abort", self.call, fault, b""))
+            self.feed(None)
+        else:
+            self._link.send(Frame("end", self.call, "", b""))
+            self.fail(RpcRejected(fault))
 
     def drop_unread(self) -> None:
         """A reset overtakes what was not read yet."""
@@ -189,8 +209,8 @@ class SimStream:
         if self._credit > 0 and self._writer is not None and not self._writer.done():
             self._writer.set_result(None)
 
-    def fail(self, error: RpcUnavailable) -> None:
-        """The connection broke: what arrived can still be read, then both directions raise."""
+    def fail(self, error: RpcError) -> None:
+        """The connection broke, or the call did: what arrived can still be read, then both directions raise."""
         self._error = error
         self._wake()
 

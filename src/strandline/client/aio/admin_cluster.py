@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 from strandline.client.aio.admin_base import AdminBase
 from strandline.client.descriptions import none_if_negative, quorum_replica
@@ -74,6 +75,46 @@ class ClusterAdmin(AdminBase):
             tuple(quorum_replica(item) for item in partition.current_voters),
             tuple(quorum_replica(item) for item in partition.observers),
         )
+
+    async def remove_voter(self, node_id: int, directory_id: UUID | None) -> None:
+        """Take the vote of a controller that lost its log, or its disk; its place stays vacant (KIP-853).
+
+        Args:
+            directory_id: under which it votes, as `describe_quorum` tells it.
+
+        Raises:
+            KafkaError: why the quorum's leader refuses: the voter fetches, too few would be left, there is none such.
+            ClientTimeout: the quorum does not commit it.
+        """
+        values = {"cluster_id": None, "voter_id": node_id, "voter_directory_id": directory_id}
+        await self._change_voters(Api.REMOVE_RAFT_VOTER, values)
+
+    async def add_voter(self, node_id: int, directory_id: UUID) -> None:
+        """Give a controller's vacant vote to a directory that has caught up (KIP-853).
+
+        Raises:
+            KafkaError: why the quorum's leader refuses: the place is not vacant, the directory lags or does not fetch.
+            ClientTimeout: the quorum does not commit it.
+        """
+        values: dict[str, Any] = {
+            "cluster_id": None,
+            "timeout": self._config.request_timeout_ms,
+            "voter_id": node_id,
+            "voter_directory_id": directory_id,
+            "listeners": [],
+        }
+        await self._change_voters(Api.ADD_RAFT_VOTER, values)
+
+    async def _change_voters(self, api: Api, values: Mapping[str, Any]) -> None:
+        """Asked again while a repetition may help: a change that is done already is done."""
+
+        async def ask() -> None:
+            connection = await self._network.to_any(self._controller_first())
+            answer = await connection.call(api, values, self._config.request_timeout_ms)
+            if answer.error_code is not ErrorCode.NONE:
+                raise KafkaError(answer.error_code, answer.error_message or "")
+
+        await self._retrying(ask)
 
     def watch(self, *, interval_ms: float = INTERVAL_MS) -> AsyncIterator[Change]:
         """What changes in the cluster from now on: brokers that come and go, topics, leaders, in-sync replicas.

@@ -17,6 +17,7 @@ from strandline.client.commands.common import (
     print_table,
     target_options,
 )
+from strandline.client.commands.voters import restore_vote
 from strandline.client.types import QuorumDescription
 from strandline.proto.system import SystemClock
 
@@ -91,6 +92,9 @@ def quorum() -> None:
     """The metadata quorum of a cluster."""
 
 
+quorum.add_command(restore_vote)
+
+
 @quorum.command("describe")
 @output_option
 @target_options
@@ -112,6 +116,10 @@ def describe_quorum(output: str, **where: Any) -> None:
     )
     columns = ("node", "role", "log end", "lag", "caught up", "directory id")
     print_table(columns, _quorum_rows(described, SystemClock().wall_ms()), title=title)
+    voters = {item.node_id for item in described.voters}
+    for node_id in sorted({item.node_id for item in described.observers} & voters):
+        lost = f"! node {node_id} has lost its log, or its disk, and has no vote"
+        click.echo(f"{lost}: strandline quorum restore-vote {node_id}")
 
 
 def _quorum_rows(described: QuorumDescription, now_ms: int) -> list[tuple[object, ...]]:

@@ -44,6 +44,8 @@ class Api(IntEnum):
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
     DESCRIBE_TOPIC_PARTITIONS = 75
+    ADD_RAFT_VOTER = 80
+    REMOVE_RAFT_VOTER = 81
 
 
 class VersionRange(NamedTuple):
@@ -86,6 +88,8 @@ SUPPORTED: dict[Api, VersionRange] = {
     Api.CONSUMER_GROUP_HEARTBEAT: VersionRange(0, 1),
     Api.CONSUMER_GROUP_DESCRIBE: VersionRange(0, 1),
     Api.DESCRIBE_TOPIC_PARTITIONS: VersionRange(0, 0),
+    Api.ADD_RAFT_VOTER: VersionRange(0, 0),
+    Api.REMOVE_RAFT_VOTER: VersionRange(0, 0),
 }
 
 FIRST_FLEXIBLE: dict[Api, int] = {
@@ -121,6 +125,8 @@ FIRST_FLEXIBLE: dict[Api, int] = {
     Api.CONSUMER_GROUP_HEARTBEAT: 0,
     Api.CONSUMER_GROUP_DESCRIBE: 0,
     Api.DESCRIBE_TOPIC_PARTITIONS: 0,
+    Api.ADD_RAFT_VOTER: 0,
+    Api.REMOVE_RAFT_VOTER: 0,
 }
 """The version from which an API uses compact lengths and tagged fields (KIP-482)."""
 

@@ -23,6 +23,11 @@ from strandline.cluster.cli.options import config_option, load_config, settings_
     help="The controllers, by their INTERNAL listeners; the same for all nodes. Left out: controller.quorum.voters.",
 )
 @click.option("--ignore-formatted", is_flag=True, help="Leave a directory that is this node's already as it is.")
+@click.option(
+    "--without-vote",
+    is_flag=True,
+    help="A controller of a running cluster whose disk was lost: it gets its vote by `quorum restore-vote`.",
+)
 @dry_run_option
 @output_option
 def format_(
@@ -32,6 +37,7 @@ def format_(
     cluster_id: str | None,
     initial_controllers: str,
     ignore_formatted: bool,
+    without_vote: bool,
     dry_run: bool,
     output: str,
 ) -> None:
@@ -45,6 +51,7 @@ def format_(
     strandline format --config node-2.properties --cluster-id ID     the same id for every other node
     strandline format --cluster-id ID -X node.id=1 -X log.dirs=/data \\
         --initial-controllers 1@10.0.0.1:19092,2@10.0.0.2:19092,3@10.0.0.3:19092
+    strandline format --config node-3.properties --cluster-id ID --without-vote        a new disk for controller 3
     """
     from strandline.cluster.config_setting import parse_voters
     from strandline.cluster.format import format_directory, random_cluster_id
@@ -61,6 +68,7 @@ def format_(
             initial_controllers=parse_voters("--initial-controllers", initial_controllers),
             rng=rng,
             ignore_formatted=ignore_formatted,
+            without_vote=without_vote,
             dry_run=dry_run,
         )
     if output == "json":
@@ -76,5 +84,8 @@ def format_(
         return
     verb = "is formatted already" if made.already else "would be formatted" if dry_run else "is formatted"
     click.echo(f"{config.log_dirs} {verb}: node {made.meta.node_id} of cluster {made.meta.cluster_id}.")
+    if without_vote:
+        node = made.meta.node_id
+        click.echo(f"It has no vote: start it, and run `strandline quorum restore-vote {node}` when it has caught up.")
     if cluster_id is None and not made.already:
         click.echo(f"Format the other nodes with --cluster-id {made.meta.cluster_id}")

@@ -17,6 +17,7 @@ COMMANDS = {
     "format": f"{_HERE}.format:format_",
     "log": f"{_HERE}.log:log",
     "node": f"{_HERE}.node:node",
+    "quorum": f"{_HERE}.quorum:quorum",
     "spark": f"{_HERE}.spark:spark",
 }
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 MESSAGE_BYTES_MAX = 64 * 1024 * 1024
-"""The largest frame either side accepts. Ours are at most 1 MiB of coalesced batches, or one batch of
-`message.max.bytes`; the rest is room for batches that operators allow to be larger."""
+"""The largest frame either side accepts: gRPC ends a call, or a whole stream, over one that is larger. Frames of the
+replication streams have at most about 2 MiB, whatever batches they carry; calls of the controller name each partition
+that they are about, and 10,000 take about a megabyte."""
 
 KEEPALIVE_TIME_MS = 5_000
 """A connection without traffic is probed after this: a machine that lost its power sends no FIN."""

@@ -6,6 +6,7 @@ import importlib.util
 
 from strandline.cluster.kafka.api import Api
 from strandline.cluster.kafka.apis import (
+    add_raft_voter,
     alter_configs,
     api_versions,
     consumer_group_describe,
@@ -38,6 +39,7 @@ from strandline.cluster.kafka.apis import (
     offset_fetch,
     offset_for_leader_epoch,
     produce,
+    remove_raft_voter,
     sync_group,
 )
 from strandline.proto.errors import ProtocolError
@@ -77,6 +79,8 @@ APIS: dict[int, Api] = {
         consumer_group_heartbeat.API,
         consumer_group_describe.API,
         describe_topic_partitions.API,
+        add_raft_voter.API,
+        remove_raft_voter.API,
     )
 }
 """By API key. Each version that stands here is served whole; nothing else is advertised."""

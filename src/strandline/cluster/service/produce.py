@@ -181,6 +181,8 @@ class Producing(Base):
                     or not self._once_and_in_time(tp, records, seen, deadline_ms, result)
                 ):
                     pending.failed = True
+                    if records is not None:
+                        self.replicas.note_refusal(wanted.name or wanted.topic_id or name, index, records, result.error)
                     continue
                 assert records is not None  # _acceptable says so
                 pending.left += 1

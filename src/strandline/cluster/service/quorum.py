@@ -12,6 +12,7 @@ from strandline.cluster.service.base import Base
 from strandline.cluster.service.context import RequestContext
 from strandline.cluster.service.ports import Quorum
 from strandline.controller.quorum.api import QuorumDescription, ReplicaDescription
+from strandline.controller.voter_api import AddVoterRequest, RemoveVoterRequest, VoterReply
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NodeId
@@ -49,6 +50,36 @@ class QuorumQueries(Base):
         if reply.error:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, reply.message)
         return _from_wire(reply)
+
+    async def remove_voter(
+        self, context: RequestContext, cluster_id: str | None, request: RemoveVoterRequest, timeout_ms: float
+    ) -> VoterReply:
+        """Take the vote of a controller that lost its log.
+
+        Raises:
+            KafkaError: CLUSTER_AUTHORIZATION_FAILED, INCONSISTENT_CLUSTER_ID, or what kept the leader from it.
+        """
+        self._check_change(context, cluster_id)
+        return await self.controller.remove_voter(request, timeout_ms)
+
+    async def add_voter(
+        self, context: RequestContext, cluster_id: str | None, request: AddVoterRequest, timeout_ms: float
+    ) -> VoterReply:
+        """Give a vacant vote to a controller's directory that has caught up.
+
+        Raises:
+            KafkaError: as `remove_voter`.
+        """
+        self._check_change(context, cluster_id)
+        return await self.controller.add_voter(request, timeout_ms)
+
+    def _check_change(self, context: RequestContext, cluster_id: str | None) -> None:
+        if not allowed(self.authorizer, context, Operation.ALTER, CLUSTER):
+            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        ours = self.image().cluster_id
+        if cluster_id not in (None, ours):
+            message = f"this is cluster {ours}, not {cluster_id}"
+            raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, message)
 
     def rpc_handlers(self) -> dict[str, UnaryHandler]:
         """Methods to mount on the node's internal listener."""

@@ -60,10 +60,13 @@ def register_broker(
     its logs decides where it stands from now on (`machine.standing`).
 
     Raises:
-        KafkaError: INCONSISTENT_CLUSTER_ID, UNSUPPORTED_VERSION, DUPLICATE_BROKER_REGISTRATION (another process of this
-            node id has a live session), INVALID_REQUEST (findings that do not fit together).
+        KafkaError: INCONSISTENT_CLUSTER_ID, INVALID_REGISTRATION (a negative node id), UNSUPPORTED_VERSION,
+            DUPLICATE_BROKER_REGISTRATION (another process of this node id has a live session), INVALID_REQUEST
+            (findings that do not fit together).
     """
     image = state.image
+    if request.node_id < 0:
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, f"A node id is 0 or more, not {request.node_id}.")
     if request.cluster_id != image.cluster_id:
         raise KafkaError(
             ErrorCode.INCONSISTENT_CLUSTER_ID,

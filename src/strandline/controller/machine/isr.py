@@ -9,14 +9,15 @@ from strandline.controller.api import (
     AlterPartitionRequest,
     IsrMember,
 )
+from strandline.controller.machine.election import PartitionChange
 from strandline.controller.machine.result import Result
 from strandline.controller.machine.state import MachineState
 from strandline.controller.metadata.delta import merge
 from strandline.controller.metadata.image import MetadataImage, PartitionInfo, TopicInfo
-from strandline.controller.metadata.records import MetadataRecord
+from strandline.controller.metadata.records import MetadataRecord, PartitionChangeRecord
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
-from strandline.proto.ids import NodeId, TopicIdPartition
+from strandline.proto.ids import NodeId, TopicId, TopicIdPartition
 from strandline.proto.marks import mark
 
 
@@ -40,15 +41,14 @@ def alter_partition(state: MachineState, request: AlterPartitionRequest) -> Resu
         except KafkaError as error:
             outcome = AlterPartitionOutcome(item.topic_id, item.partition, error.code, str(error.message))
         else:
-            if record is not None:
-                records.append(record)
+            records.append(record)
         outcomes.append(outcome)
     return Result(AlterPartitionReply(tuple(outcomes)), records)
 
 
 def _alter_one(
     state: MachineState, sender: NodeId, item: AlterPartitionItem
-) -> tuple[AlterPartitionOutcome, MetadataRecord | None]:
+) -> tuple[AlterPartitionOutcome, MetadataRecord]:
     topic = state.image.topic_by_id.get(item.topic_id)
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with id {item.topic_id}.")
@@ -61,17 +61,25 @@ def _alter_one(
     for member in item.new_isr:
         if not state.can_serve(member.node_id, topic, partition):
             raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"Broker {member.node_id} says it cannot serve its replica.")
-    record = state.change(
+    change = state.change(
         topic,
         partition,
         f"leader {sender} altered the ISR",
         target_isr=tuple(member.node_id for member in item.new_isr),
         recovering=item.recovering,
-    ).build()
-    after = partition if record is None else merge(partition, record)
+    )
+    record = accepted(change, topic.topic_id, partition.partition)
+    after = merge(partition, record)
     if after.leader != sender:
         raise KafkaError(ErrorCode.NEW_LEADER_ELECTED, f"Broker {after.leader} leads now.")
     return _outcome(state, topic, after), record
+
+
+def accepted(change: PartitionChange, topic_id: TopicId, partition: int) -> PartitionChangeRecord:
+    """The record of a proposal that stands. One is written even where nothing changes: a leader that proposes the
+    committed ISR withdraws an earlier proposal, and what ends the late copies of that one is the partition epoch, which
+    every record moves (F-50)."""
+    return change.build() or PartitionChangeRecord(topic_id, partition, reason="its leader kept the ISR")
 
 
 def _outcome(state: MachineState, topic: TopicInfo, partition: PartitionInfo) -> AlterPartitionOutcome:

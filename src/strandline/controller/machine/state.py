@@ -40,8 +40,8 @@ class MachineSettings:
 class MachineState:
     """The working image (committed, and what this controller has appended since) with sessions and tracked offsets.
 
-    The image moves by `apply` alone, with the very records that go into the log. On a loss of leadership the whole
-    state is dropped; the next leadership begins on the committed image (rule A-13).
+    The image moves by `adopt` alone, over the very records that go into the log, which `replay` has tried before. On a
+    loss of leadership the whole state is dropped; the next leadership begins on the committed image (rule A-13).
     """
 
     def __init__(
@@ -57,14 +57,18 @@ class MachineState:
         for node_id, broker in image.brokers.items():
             self.sessions.grant(node_id, fenced=broker.fenced, now_ms=now_ms, probe=True)
 
-    def apply(self, records: Sequence[MetadataRecord], last_offset: int) -> MetadataDelta:
-        """Move the working image over records that have just been appended, the last of them at `last_offset`."""
+    def replay(self, records: Sequence[MetadataRecord]) -> MetadataDelta:
+        """What these records would change; the image stays as it is. Raises FatalError if they cannot be replayed."""
         delta = MetadataDelta(self.image)
         delta.apply_all(records)
+        delta.check_whole()
+        return delta
+
+    def adopt(self, delta: MetadataDelta, last_offset: int) -> None:
+        """Move the working image over records that were replayed on it; the last of them stands at `last_offset`."""
         self.image = delta.image(last_offset, self.image.epoch, self.image.timestamp_ms)
         for topic_id in delta.deleted_topics:
             self.offsets.forget_topic(topic_id)
-        return delta
 
     def broker_of_epoch(self, node_id: NodeId, broker_epoch: int) -> BrokerInfo:
         """The registered broker. Raises KafkaError STALE_BROKER_EPOCH when it is not the one of that epoch."""

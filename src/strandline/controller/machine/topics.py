@@ -75,11 +75,14 @@ def create_topics(state: MachineState, request: CreateTopicsRequest) -> Result[C
     records: list[MetadataRecord] = []
     outcomes = []
     names = Counter(topic.name for topic in request.topics)
+    ids = Counter(topic.topic_id for topic in request.topics if topic.topic_id != ZERO_UUID)
     taken = TakenNames(state.image.topics)
     for topic in request.topics:
         try:
             if names[topic.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"The request names topic {topic.name!r} twice.")
+            if ids[topic.topic_id] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"The request proposes id {topic.topic_id} twice.")
             outcome, more = _create_topic(state, placement, topic, taken)
         except KafkaError as error:
             outcome = CreatedTopic(topic.name, error.code, str(error.message))
@@ -102,6 +105,13 @@ def _create_topic(
             return _retried(existing), []
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic {topic.name!r} already exists.")
     taken.check(topic.name)
+    owner = state.image.topic_by_id.get(topic.topic_id)
+    if owner is not None:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Topic {owner.name!r} has the id {topic.topic_id} that is proposed for {topic.name!r}. Propose none: the "
+            "controller draws one.",
+        )
     configs = _checked_configs(topic)
     remark = ""
     if topic.assignments:

@@ -70,12 +70,12 @@ class ConfigKey:
         return self.doc + (no_effect(self.idle, self.met) if self.idle else "")
 
 
-def integer(low: int, high: int) -> Validator:
+def integer(low: int, high: int, because: str = "") -> Validator:
     """A whole number from `low` to `high`."""
 
     def validate(name: str, value: str) -> None:
         if not _WHOLE_NUMBER.fullmatch(value) or not low <= int(value) <= high:
-            raise ConfigError(name, value, f"a whole number from {low} to {high}")
+            raise ConfigError(name, value, f"a whole number from {low} to {high}{because}")
 
     return validate
 

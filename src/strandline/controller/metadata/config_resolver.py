@@ -14,7 +14,7 @@ from strandline.controller.metadata.image import (
     topic_resource,
 )
 from strandline.controller.metadata.topic_configs import BROKER_CONFIGS, TOPIC_CONFIGS
-from strandline.log.config import LogConfig
+from strandline.log.config import BATCH_BYTES_MAX, LogConfig
 from strandline.proto.ids import NodeId
 
 
@@ -135,7 +135,7 @@ class ConfigResolver:
             segment_ms=int(text("segment.ms")),
             index_interval_bytes=int(text("index.interval.bytes")),
             segment_index_bytes=int(text("segment.index.bytes")),
-            max_message_bytes=int(text("max.message.bytes")),
+            max_message_bytes=min(int(text("max.message.bytes")), BATCH_BYTES_MAX),
             retention_ms=int(text("retention.ms")) if deletes else -1,
             retention_bytes=int(text("retention.bytes")) if deletes else -1,
             message_timestamp_type=text("message.timestamp.type"),

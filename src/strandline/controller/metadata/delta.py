@@ -93,8 +93,15 @@ class MetadataDelta:
         """Apply one record. Raises FatalError when it does not fit the image."""
         _APPLY[type(record)](self, record)
 
+    def check_whole(self) -> None:
+        """A batch was applied whole. Raises FatalError for a topic without partitions, which no snapshot holds."""
+        for topic_id in self.created_topics:
+            if not self._own_topics[topic_id]:
+                raise FatalError(f"Topic {topic_id} is created without partitions: the metadata is damaged.")
+
     def image(self, offset: int, epoch: int, timestamp_ms: int) -> MetadataImage:
-        """The image after all records applied so far, the last of which stands at `offset`."""
+        """The image after all records applied so far, the last of which stands at `offset`. Raises as `check_whole`."""
+        self.check_whole()
         base = self.base
         return MetadataImage(
             cluster_id=base.cluster_id,
@@ -122,6 +129,11 @@ class MetadataDelta:
 
     def _register_broker(self, record: RegisterBrokerRecord) -> None:
         self._require_version()
+        if record.node_id < 0 or record.broker_epoch < 0:
+            raise FatalError(
+                f"A record registers broker {record.node_id} of epoch {record.broker_epoch}; neither can be negative: "
+                "the metadata is damaged."
+            )
         self._set_broker(
             BrokerInfo(
                 node_id=record.node_id,
@@ -155,11 +167,17 @@ class MetadataDelta:
         topics = self._writable_topics()
         if record.name in topics:
             raise FatalError(f"A record creates topic {record.name!r}, which exists already: the metadata is damaged.")
+        by_id = self._writable_topic_by_id()
+        if record.topic_id in by_id:
+            raise FatalError(
+                f"A record creates topic {record.name!r} with id {record.topic_id}, which topic "
+                f"{by_id[record.topic_id].name!r} has already: the metadata is damaged."
+            )
         partitions: dict[int, PartitionInfo] = {}
         self._own_topics[record.topic_id] = partitions
         topic = TopicInfo(record.name, record.topic_id, partitions)
         topics[record.name] = topic
-        self._writable_topic_by_id()[record.topic_id] = topic
+        by_id[record.topic_id] = topic
         self.created_topics[record.topic_id] = None
 
     def _remove_topic(self, record: RemoveTopicRecord) -> None:
@@ -209,6 +227,11 @@ class MetadataDelta:
 
     def _config(self, record: ConfigRecord) -> None:
         self._require_version()
+        if record.resource_type not in ResourceType.__members__.values():
+            raise FatalError(
+                f"A record sets {record.name} of a resource of type {record.resource_type}, which this version of "
+                "Strandline does not know."
+            )
         resource = (ResourceType(record.resource_type), record.resource_name)
         configs = self._writable_configs()
         values = dict(configs.get(resource, {}))
@@ -315,9 +338,10 @@ def merge(old: PartitionInfo, change: PartitionChangeRecord) -> PartitionInfo:
 def check_partition(topic_id: TopicId, info: PartitionInfo) -> None:
     """The invariants of a partition at rest; a breach means damaged metadata or a bug, and the node must stop.
 
-    * the replicas are distinct and not empty; ISR and ELR lie within them;
+    * the replicas are distinct, no negative node ids, and not empty; ISR and ELR lie within them;
     * ISR and ELR are disjoint;
-    * the leader, if any, is in the ISR.
+    * the leader, if any, is in the ISR;
+    * leader epoch and partition epoch are not negative.
 
     Raises:
         FatalError: one of them is broken.
@@ -332,6 +356,8 @@ def check_partition(topic_id: TopicId, info: PartitionInfo) -> None:
         broken = "its eligible leader replicas are not replicas outside the ISR"
     elif info.has_leader and info.leader not in info.isr:
         broken = "its leader is not in its ISR"
+    elif min(replicas) < 0 or info.leader_epoch < 0 or info.partition_epoch < 0:
+        broken = "a node id or an epoch of it is negative"
     if broken:
         raise FatalError(f"Partition {info.partition} of topic {topic_id} cannot stand, {broken}: {info}")
 

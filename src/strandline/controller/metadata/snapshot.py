@@ -53,11 +53,7 @@ def load_image(cluster_id: str, records: Iterable[MetadataRecord], end_offset: i
     delta.apply_all(records)
     if delta.metadata_version == 0:
         raise FatalError("A metadata snapshot holds no metadata.version record: it is damaged.")
-    image = delta.image(end_offset - 1, epoch, 0)
-    for topic in image.topics.values():
-        if not topic.partitions:
-            raise FatalError(f"A metadata snapshot holds topic {topic.name!r} without partitions: it is damaged.")
-    return image
+    return delta.image(end_offset - 1, epoch, 0)
 
 
 def partition_record(topic_id: TopicId, info: PartitionInfo) -> PartitionRecord:

@@ -24,6 +24,7 @@ from strandline.controller.metadata.config_key import (
     ratio,
 )
 from strandline.controller.metadata.idle_configs import IDLE_TOPIC_KEYS, with_reason
+from strandline.log.config import BATCH_BYTES_MAX
 from strandline.proto.errors import ConfigError
 
 
@@ -73,12 +74,13 @@ _TOPIC_KEYS = (
         1,
         "An entry is added to the offset index about every so many bytes of log.",
     ),
-    _int(
+    ConfigKey(
         "max.message.bytes",
+        ConfigType.INT,
+        "1048588",
+        "The largest record batch that is accepted, in bytes, after compression; 100663296 (96 MiB) at most.",
+        integer(0, BATCH_BYTES_MAX, " (96 MiB, which is what the default of socket.request.max.bytes lets in)"),
         "message.max.bytes",
-        1_048_588,
-        0,
-        "The largest record batch that is accepted, in bytes, after compression.",
     ),
     _long(
         "max.compaction.lag.ms",

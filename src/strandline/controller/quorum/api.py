@@ -15,6 +15,15 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import Endpoint, NodeId
 
+DAMAGE_ADVICE = (
+    "This node will not serve metadata it cannot trust. If a majority of the other controllers is well, stop the node, "
+    "move its __cluster_metadata-0 directory away and start it again: it fetches everything from them. A controller "
+    "then has no vote, until `strandline quorum restore-vote` gives it back. On the only controller restore the "
+    "directory from a copy"
+)
+"""What to do about damage in the metadata log or its snapshots. Its quorum-promise file must stay: it is the proof that
+a controller has voted (rule A14)."""
+
 
 class LeaderAndEpoch(NamedTuple):
     """Who leads the metadata quorum. `leader_id` is None while an election runs; the epoch never goes back."""
@@ -152,3 +161,16 @@ class QuorumListener(Protocol):
 
         The end offset must be a batch boundary at or below what was handed over.
         """
+
+
+class Rehearsal(Protocol):
+    """A copy of a listener's state, on which records are replayed before they are appended. Nobody else sees it."""
+
+    def restart(self) -> None:
+        """Begin anew on what the listener was handed."""
+
+    def replay(self, batch: CommittedBatch) -> None:
+        """Replay the next batch. Raises FatalError if the listener could not; then nothing has changed."""
+
+    def load(self, end_offset: int, epoch: int, records: Iterable[bytes]) -> None:
+        """Try a snapshot. Raises FatalError if the listener could not load it."""

@@ -70,8 +70,8 @@ class Callers:
                 self._spawn(self._reply_cold(reply, read))
             else:
                 self._answer(reply.token, wire.encode_response(reply.response, data))
-        elif isinstance(read, ReadSnapshot):
-            self._spawn(self._reply_snapshot(reply, read))
+        elif isinstance(read, ReadSnapshot) and isinstance(reply.response, FetchSnapshotResponse):
+            self._spawn(self._reply_snapshot(reply.token, reply.response, read))
         else:
             self._answer(reply.token, wire.encode_response(reply.response))
 
@@ -85,16 +85,15 @@ class Callers:
         else:
             self._answer(reply.token, wire.encode_response(reply.response, data))
 
-    async def _reply_snapshot(self, reply: Reply, read: ReadSnapshot) -> None:
-        assert isinstance(reply.response, FetchSnapshotResponse)
+    async def _reply_snapshot(self, token: int, response: FetchSnapshotResponse, read: ReadSnapshot) -> None:
         found = await self._snapshots.read(read.snapshot, read.position, read.max_bytes)
         if found is None:
-            response = replace(reply.response, error=ErrorCode.SNAPSHOT_NOT_FOUND)
+            response = replace(response, error=ErrorCode.SNAPSHOT_NOT_FOUND)
         elif read.position >= found[0]:
-            response = replace(reply.response, error=ErrorCode.POSITION_OUT_OF_RANGE, size=found[0])
+            response = replace(response, error=ErrorCode.POSITION_OUT_OF_RANGE, size=found[0])
         else:
-            response = replace(reply.response, size=found[0], position=read.position, data=found[1])
-        self._answer(reply.token, wire.encode_response(response))
+            response = replace(response, size=found[0], position=read.position, data=found[1])
+        self._answer(token, wire.encode_response(response))
 
     def _answer(self, token: int, payload: bytes) -> None:
         future = self._waiting.pop(token, None)

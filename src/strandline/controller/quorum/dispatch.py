@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch, QuorumListener
 from strandline.controller.quorum.metadata_log import MetadataLog
-from strandline.controller.quorum.snapshots import SnapshotStore
+from strandline.controller.quorum.snapshots import Snapshot, SnapshotStore
+from strandline.controller.raft.invariants import ensure
 from strandline.proto.ids import NodeId
 from strandline.proto.tasks import spawn
 
@@ -65,11 +66,15 @@ class Dispatcher:
         """Start a listener from the beginning."""
         self._replays.append(_Replay(listener))
 
-    def load_latest_snapshot(self) -> None:
-        """Load it into every listener that has nothing yet. Raises CorruptLogError."""
+    def load_latest_snapshot(self, content: Snapshot | None) -> None:
+        """Load it into every listener."""
         for replay in self._replays:
-            if not replay.loaded:
-                self._load(replay)
+            self._load(replay, content)
+
+    @property
+    def handed_over(self) -> int:
+        """Up to where the first listener has the log."""
+        return self._replays[0].next_offset if self._replays else 0
 
     def advance(self, high_watermark: int) -> None:
         """Everything below is committed."""
@@ -130,7 +135,8 @@ class Dispatcher:
 
     def _catch_up(self, replay: _Replay) -> None:
         if not replay.loaded or replay.next_offset < self._log.start_offset:
-            self._load(replay)
+            latest = self._snapshots.latest
+            self._load(replay, None if latest is None else self._snapshots.load(latest))
         budget = _TURN_BYTES_MAX
         while replay.next_offset < self._high_watermark and not self._closed and self._cold is None:
             if budget <= 0:
@@ -152,18 +158,17 @@ class Dispatcher:
                 self.new_record_bytes += size
             next_offset = replay.next_offset
             for batch in batches:
-                assert next_offset <= batch.base_offset
-                assert batch.last_offset < limit
+                in_order = next_offset <= batch.base_offset and batch.last_offset < limit
+                ensure(in_order, "OnceAndInOrder", next=next_offset, base=batch.base_offset, limit=limit)
                 next_offset = replay.next_offset = batch.last_offset + 1
                 if batch.records:
                     replay.listener.handle_commit(batch)
 
-    def _load(self, replay: _Replay) -> None:
+    def _load(self, replay: _Replay, content: Snapshot | None) -> None:
         replay.loaded = True
         latest = self._snapshots.latest
-        if latest is not None:
-            records = self._snapshots.load(latest)
-            replay.listener.handle_load_snapshot(latest.offset, latest.epoch, records)
+        if latest is not None and content is not None:
+            replay.listener.handle_load_snapshot(latest.offset, latest.epoch, content.records)
             replay.next_offset = latest.offset
 
     async def _warm(self, offset: int, limit: int, max_bytes: int) -> None:

@@ -6,23 +6,30 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+
+import structlog
 
 from strandline.controller.quorum import wire
 from strandline.controller.quorum.api import LeaderAndEpoch, QuorumConfig
 from strandline.controller.quorum.callers import Callers
+from strandline.controller.quorum.commits import Commits
 from strandline.controller.quorum.dispatch import Dispatcher
+from strandline.controller.quorum.fetched import Fetched
+from strandline.controller.quorum.memory import Memory
 from strandline.controller.quorum.metadata_log import MetadataLog
-from strandline.controller.quorum.snapshots import SnapshotStore
-from strandline.controller.quorum.state_file import StateFile
+from strandline.controller.quorum.snapshots import Snapshot, SnapshotStore
 from strandline.controller.raft.core import RaftCore
 from strandline.controller.raft.messages import (
     FetchRequest,
+    FetchResponse,
     Inbound,
     OffsetAndEpoch,
     Request,
     RequestFailed,
     RequestReceived,
+    Response,
     ResponseReceived,
     SendRequest,
 )
@@ -36,11 +43,18 @@ from strandline.proto.marks import mark
 from strandline.proto.ports import Clock, Rpc, RpcError, RpcUnavailable
 from strandline.proto.tasks import spawn
 
+log = structlog.get_logger("strandline.quorum")
+
 _TIMER_MS_MIN = 1.0
 """Never wake sooner: an overdue deadline must not turn into a busy loop."""
 
 _HELD_BACK_S = 0.5
 """How often a vote that found no room on the disk, or a disk that takes long, is tried again."""
+
+_NOTICE_INTERVAL_MS = 1_000.0
+"""At most this often a peer's mistake is logged; the line says how many were not."""
+
+_NOT_KEPT = "it could not be loaded. Nothing is deleted: the metadata log stays, and grows until a snapshot is whole"
 
 _RECOVERY_POINT_INTERVAL_MS = 30_000.0
 """At most this often two small syncs are spent on telling recovery how far the log is durable."""
@@ -51,7 +65,7 @@ class Durable:
     """What the driver writes to."""
 
     disk: Disk
-    state_file: StateFile
+    memory: Memory
     log: MetadataLog
     snapshots: SnapshotStore
 
@@ -75,7 +89,9 @@ class Driver:
         clock: Clock,
         rpc: Rpc,
         on_fatal: Callable[[BaseException], None],
+        fetched: Fetched | None = None,
     ) -> None:
+        """`fetched` tries what a leader sends before it is appended."""
         self.core = core
         self._durable = durable
         self._log = durable.log
@@ -85,6 +101,7 @@ class Driver:
         self._clock = clock
         self._rpc = rpc
         self._on_fatal = on_fatal
+        self._fetched = fetched
         self._loop = asyncio.get_running_loop()
         self._syncer = Syncer(durable.disk, self._synced, self._sync_failed, self.fail)
         self._stopped = False
@@ -93,10 +110,13 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._callers = Callers(core, durable.log, durable.snapshots, self._spawn)
+        self.commits = Commits(core)
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._snapshotting = False
         self._held_back: Ready | None = None
         self._recovery_point_armed = False
+        self._quiet_until_ms = -math.inf
+        self._untold = 0
         self.reloads = 0
         """Fetched snapshots that replaced the log so far."""
         self._recovery_point_due_ms = self.now_ms() + _RECOVERY_POINT_INTERVAL_MS
@@ -180,6 +200,16 @@ class Driver:
         self._recovery_point_due_ms = self.now_ms() + _RECOVERY_POINT_INTERVAL_MS
         if not self._durable.disk.busy:
             self._log.note_recovery_point()
+            self._durable.memory.hold(self._held())
+
+    def _held(self) -> OffsetAndEpoch:
+        """Up to where what this node has durably is committed: it is never truncated."""
+        offset = min(self.core.high_watermark, self._log.durable_offset)
+        return OffsetAndEpoch(offset, self.core.log.epoch_before(offset))
+
+    def note_held(self) -> None:
+        """After a clean stop: all that is committed and was synced is held. Raises DiskError."""
+        self._durable.memory.hold(self._held())
 
     def _sync_failed(self, _: list[PartitionLog], error: OSError) -> None:
         """Never retried: a second fsync may succeed over bytes that are gone (D-32)."""
@@ -198,6 +228,7 @@ class Driver:
             self._pumping = False
         if not self._stopped:
             self._dispatch()
+            self.commits.settle()
             self._arm_timer()
 
     def _drain(self) -> None:
@@ -212,12 +243,23 @@ class Driver:
                     self._hold_back(ready)
                     return
                 try:
-                    self._durable.state_file.write(ready.persist)
+                    self._durable.memory.remember(ready.persist, self._held())
                 except DiskFull:
                     mark("quorum-disk-full")
                     self._hold_back(ready)
                     return
             self._carry_out(ready)
+            if self.core.is_voter:
+                self._durable.memory.gain_vote()
+
+    def _tell(self, notices: tuple[str, ...]) -> None:
+        """Log what the core noticed, seldom: a peer that repeats itself must not fill the disk with lines."""
+        for notice in notices:
+            if self.now_ms() < self._quiet_until_ms:
+                self._untold += 1
+                continue
+            log.warning("metadata quorum: " + notice, node=self.core.key.node_id, untold_since=self._untold)
+            self._untold, self._quiet_until_ms = 0, self.now_ms() + _NOTICE_INTERVAL_MS
 
     def _hold_back(self, ready: Ready) -> None:
         """No room to remember an epoch or a vote, or a sync under way that takes long, behind which the whole node
@@ -228,6 +270,7 @@ class Driver:
 
     def _carry_out(self, ready: Ready) -> None:
         """All but `persist`, which is durable by now."""
+        self._tell(ready.notices)
         for action in ready.log:
             if not self._change_log(action):
                 break
@@ -265,16 +308,23 @@ class Driver:
         """Freeze, truncate fully, reload (rule A10)."""
         snapshot = action.snapshot
         try:
-            records = self._durable.snapshots.install(snapshot)
+            content = self._durable.snapshots.fetched(snapshot)
         except CorruptLogError:
             self.core.snapshot_refused(self.now_ms())
             return
+        self._try(snapshot, content)  # before anything is replaced: it would stop this node for good
+        self._durable.snapshots.install(snapshot)
         mark("quorum-snapshot-installed")
         self._log.reset_to(snapshot)
         self._durable.snapshots.drop_before(snapshot)
-        self.core.snapshot_installed(snapshot, self.now_ms())
+        self.core.snapshot_installed(snapshot, self.now_ms(), content.voters)
         self.reloads += 1
-        self._dispatcher.reload(snapshot.offset, snapshot.epoch, records)
+        self._dispatcher.reload(snapshot.offset, snapshot.epoch, content.records)
+
+    def _try(self, snapshot: OffsetAndEpoch, content: Snapshot) -> None:
+        """Raises FatalError if this node could not load it."""
+        if self._fetched is not None:
+            self._fetched.snapshot(snapshot.offset, snapshot.epoch, content.records)
 
     def _dispatch(self) -> None:
         leading = self.core.leading
@@ -307,9 +357,17 @@ class Driver:
         if offset > self.core.high_watermark or self.core.log.epoch_before(offset) != epoch:
             raise FatalError(f"a listener's snapshot {snapshot} does not end at a committed record of its epoch")
         try:
-            await snapshots.write(snapshot, records, timestamp_ms=self._clock.wall_ms())
+            voters = self.core.log.voters_at(offset)
+            wall_ms = self._clock.wall_ms()
+            await snapshots.write(
+                snapshot, records, timestamp_ms=wall_ms, voters=voters, check=partial(self._try, snapshot)
+            )
         except DiskFull:
             return  # the log simply stays longer until there is room
+        except (CorruptLogError, FatalError) as error:
+            mark("snapshot-not-kept")
+            log.error("a metadata snapshot was not kept: " + _NOT_KEPT, node=self.core.key.node_id, error=str(error))
+            return
         if self._stopped:
             return
         if self.core.log.start.offset > offset:
@@ -333,12 +391,25 @@ class Driver:
                 wire.encode_request(sent.request),
                 timeout_ms=self._timeout_ms(sent.request),
             )
-            outcome = ResponseReceived(sent.request_id, wire.decode_response(method, payload))
+            outcome = ResponseReceived(
+                sent.request_id, self._judged(sent.request, wire.decode_response(method, payload))
+            )
         except RpcUnavailable:
             outcome = RequestFailed(sent.request_id, broken=True)
         except (RpcError, ProtocolError):
             outcome = RequestFailed(sent.request_id, broken=False)
         self.step(outcome)
+
+    def _judged(self, request: Request, response: Response) -> Response:
+        """The answer without records that this node could not replay: once appended they count as acknowledged."""
+        if self._fetched is None or not isinstance(request, FetchRequest) or not isinstance(response, FetchResponse):
+            return response
+        if not self.core.is_voter:
+            return response
+        judged, why = self._fetched.judged(request, response, self._dispatcher.handed_over)
+        if why:
+            self._tell((why,))
+        return judged
 
     def _timeout_ms(self, request: Request) -> float:
         """A fetch may be parked: its answer is not late before twice that time."""
@@ -394,6 +465,7 @@ class Driver:
             self._timer.cancel()
             self._timer = None
         self._callers.turn_away()
+        self.commits.turn_away()
         for task in list(self._tasks):
             task.cancel()
 

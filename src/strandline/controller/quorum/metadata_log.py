@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from strandline.controller.quorum.api import CommittedBatch, QuorumConfig
-from strandline.controller.quorum.control_records import leader_change
+from strandline.controller.quorum.api import DAMAGE_ADVICE, CommittedBatch, QuorumConfig
+from strandline.controller.quorum.control_records import leader_change, read_voters, voters_record
 from strandline.controller.quorum.recovery_point import RecoveryPoint
+from strandline.controller.raft.invariants import ensure
 from strandline.controller.raft.log_summary import EMPTY, LogSummary
-from strandline.controller.raft.messages import Batch, LeaderChange, OffsetAndEpoch
-from strandline.log.batch import build_batch, iter_batches
+from strandline.controller.raft.messages import Batch, LeaderChange, OffsetAndEpoch, ReplicaKey, VotersChange
+from strandline.log.batch import build_batch, iter_batches, verify_crc
 from strandline.log.config import LogConfig
 from strandline.log.disk import Disk, DiskError
 from strandline.log.partition_log import PartitionLog
@@ -17,10 +18,14 @@ from strandline.log.reader import LogRead
 from strandline.log.records import Record, decode_records
 from strandline.log.recovery import open_log
 from strandline.log.rewriting import Rewriting, refusal
+from strandline.log.segment import pread_blocking
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import CorruptLogError, KafkaError, StorageError
 from strandline.proto.ids import LeaderEpoch, Offset, TopicPartition
+from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
+
+Voters = tuple[ReplicaKey, ...]
 
 TOPIC_PARTITION = TopicPartition("__cluster_metadata", 0)
 
@@ -35,13 +40,21 @@ class MetadataLog:
 
     @classmethod
     def open(
-        cls, disk: Disk, directory: str, clock: Clock, config: QuorumConfig, rewriting: Rewriting | None
+        cls,
+        disk: Disk,
+        directory: str,
+        clock: Clock,
+        config: QuorumConfig,
+        *,
+        rewriting: Rewriting | None,
+        before_cut: Callable[[int], None] = lambda _: None,
     ) -> MetadataLog:
         """Recover the log. What it then holds is made durable before anyone counts it: after a mere restart of the
         process some of it may never have been synced (rule A9), or a sync of it may have failed (schedule 47).
 
         `rewriting` is None where all that is read is on the disk. With it every name in the directory is made durable
-        too: those of snapshots, of the quorum state and of the recovery point.
+        too: those of snapshots, of the quorum state and of the recovery point. `before_cut` hears of a tail that is cut
+        (rule A15).
 
         Raises:
             CorruptLogError: damage in what was once durable.
@@ -63,10 +76,13 @@ class MetadataLog:
                 config=log_config,
                 last_life=last_life,
                 rewriting=rewriting,
+                before_cut=before_cut,
             )
             disk.sync_dir(directory)  # names that the last life made and had not synced yet
+        except CorruptLogError as error:
+            raise _with_advice(error) from error
         except (StorageError, DiskError) as error:
-            if rewriting is None or isinstance(error, CorruptLogError):
+            if rewriting is None:
                 raise
             raise refusal(error, directory) from error
         recovery_point.note(log.log_end_offset)
@@ -92,9 +108,14 @@ class MetadataLog:
         """Everything below has been synced."""
         return self.partition_log.durable_offset
 
-    def summary(self, snapshots: Sequence[OffsetAndEpoch]) -> LogSummary:
-        """What the core must know of the log. A snapshot that is ahead of the log replaces it first: the node stopped
-        between making a fetched snapshot durable and truncating (rule A10)."""
+    def summary(self, snapshots: Sequence[OffsetAndEpoch], said: Voters | None = None) -> LogSummary:
+        """What the core must know of the log; `said` are the voters that the latest snapshot names. A snapshot that is
+        ahead of the log replaces it first: the node stopped between making a fetched snapshot durable and truncating
+        (rule A10).
+
+        Raises:
+            CorruptLogError: no snapshot tells what was before the log, or a batch of it is damaged.
+        """
         log = self.partition_log
         latest = snapshots[-1] if snapshots else None
         if latest is not None and (latest.offset > log.log_end_offset or latest.epoch > log.latest_epoch):
@@ -108,12 +129,27 @@ class MetadataLog:
                 0,
                 oldest.offset,
                 f"the log starts at {log.log_start_offset}, and no snapshot tells what was before",
-                "Restore the .checkpoint file that ends there, or let this node fetch everything anew",
+                DAMAGE_ADVICE,
             )
         self.delete_before(oldest.offset)
+        before = [] if latest is None or said is None else [(latest.offset - 1, said)]
         return LogSummary(
-            start=oldest, end_offset=log.log_end_offset, epochs=self._epochs(oldest.offset), snapshot=latest
+            start=oldest,
+            end_offset=log.log_end_offset,
+            epochs=self._epochs(oldest.offset),
+            snapshot=latest,
+            voters=(*before, *self._voters(0 if latest is None else latest.offset)),
         )
+
+    def _voters(self, start_offset: int) -> Iterator[tuple[int, Voters]]:
+        """(offset, voters) of every voter set in the log from `start_offset` on."""
+        for segment in self.partition_log.segments:
+            for position, header in segment.headers(0, pread_blocking):
+                if header.is_control and header.base_offset >= start_offset:
+                    data = pread_blocking(segment.file, header.size, position)
+                    said = read_voters(decode_records(data))
+                    if said is not None:
+                        yield header.base_offset, said
 
     def _epochs(self, start_offset: int) -> tuple[tuple[int, int], ...]:
         """(epoch, start offset) of every epoch that has records, oldest first."""
@@ -144,16 +180,21 @@ class MetadataLog:
 
     def _write(self, batch: Batch, timestamp_ms: int) -> None:
         log = self.partition_log
-        assert log.log_end_offset == batch.base_offset
+        ensure(log.log_end_offset == batch.base_offset, "NoGap", end=log.log_end_offset, base=batch.base_offset)
         if isinstance(batch.data, LeaderChange):
             record = leader_change(batch.data, timestamp_ms)
-            data = build_batch([record], base_offset=batch.base_offset, leader_epoch=batch.epoch, control=True)
-            log.append_batch(data, LeaderEpoch(batch.epoch))
+            self._write_control(record, batch)
+        elif isinstance(batch.data, VotersChange):
+            self._write_control(voters_record(batch.data.voters, timestamp_ms), batch)
         elif isinstance(batch.data, bytearray):
             log.append_batch(batch.data, LeaderEpoch(batch.epoch))
         else:
             log.append_as_follower(memoryview(batch.data))
-        assert log.log_end_offset == batch.next_offset
+        ensure(log.log_end_offset == batch.next_offset, "NoGap", end=log.log_end_offset, next=batch.next_offset)
+
+    def _write_control(self, record: Record, batch: Batch) -> None:
+        data = build_batch([record], base_offset=batch.base_offset, leader_epoch=batch.epoch, control=True)
+        self.partition_log.append_batch(data, LeaderEpoch(batch.epoch))
 
     def truncate_to(self, offset: int) -> None:
         """Drop every record at or after `offset`."""
@@ -188,24 +229,47 @@ class MetadataLog:
         self.note_recovery_point()
 
     def read(self, offset: int, max_bytes: int) -> bytes | None:
-        """Whole batches from `offset`, one at least; None if they are not in memory."""
+        """Whole batches from `offset`, one at least; None if they are not in memory. Raises CorruptLogError."""
         found = self.partition_log.read(offset, max_bytes, self.end_offset)
-        return None if found is None else found.data
+        if found is None:
+            return None
+        self._verify(found.data)
+        return found.data
 
     async def read_cold(self, offset: int, max_bytes: int) -> bytes:
         """As `read`, off the loop; nothing if a snapshot took the place of these records meanwhile."""
-        return (await self._read_cold(offset, max_bytes, self.end_offset)).data
+        found = await self._read_cold(offset, max_bytes, self.end_offset)
+        self._verify(found.data)
+        return found.data
 
     def committed(self, offset: int, limit: int, max_bytes: int) -> tuple[list[CommittedBatch], int] | None:
         """Batches in [offset, limit) and their size in bytes; None if they are not in memory. Control batches come
-        without records, so that no offset is missing."""
+        without records, so that no offset is missing. Raises CorruptLogError."""
         found = self.partition_log.read(offset, max_bytes, limit)
-        return None if found is None else (_decode(found.data), len(found.data))
+        return None if found is None else self._decoded(found.data)
 
     async def committed_cold(self, offset: int, limit: int, max_bytes: int) -> tuple[list[CommittedBatch], int]:
         """As `committed`, off the loop; nothing if a snapshot took the place of these records meanwhile."""
         found = await self._read_cold(offset, max_bytes, limit)
-        return _decode(found.data), len(found.data)
+        return self._decoded(found.data)
+
+    def _decoded(self, data: bytes) -> tuple[list[CommittedBatch], int]:
+        self._verify(data)
+        return decode_batches(data), len(data)
+
+    def _verify(self, data: bytes) -> None:
+        """What was read is what was written: a bit that turned over since must reach no image, and no other node.
+
+        Raises:
+            CorruptLogError: the CRC of a batch does not hold.
+        """
+        for header, view in iter_batches(data):
+            try:
+                verify_crc(view)
+            except KafkaError as error:
+                mark("metadata-rot-found")
+                where = self.partition_log.directory
+                raise CorruptLogError(where, 0, header.base_offset, error.message, DAMAGE_ADVICE) from error
 
     async def _read_cold(self, offset: int, max_bytes: int, limit: int) -> LogRead:
         try:
@@ -216,6 +280,10 @@ class MetadataLog:
             raise
 
 
+def _with_advice(error: CorruptLogError) -> CorruptLogError:
+    return CorruptLogError(error.path, error.position, error.offset, error.reason, DAMAGE_ADVICE)
+
+
 def build_data_batch(records: Sequence[bytes], *, base_offset: int, epoch: int, timestamp_ms: int) -> bytearray:
     """One atomic batch of opaque records."""
     return build_batch(
@@ -223,7 +291,8 @@ def build_data_batch(records: Sequence[bytes], *, base_offset: int, epoch: int, 
     )
 
 
-def _decode(data: bytes) -> list[CommittedBatch]:
+def decode_batches(data: bytes) -> list[CommittedBatch]:
+    """The batches with their records; those of the quorum's own have none. Raises KafkaError for what is no batch."""
     batches = []
     for header, view in iter_batches(data):
         values = [] if header.is_control else [record.value or b"" for record in decode_records(view)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,18 +15,21 @@ from strandline.controller.quorum.api import (
     QuorumConfig,
     QuorumDescription,
     QuorumListener,
+    Rehearsal,
     ReplicaDescription,
     Voter,
 )
 from strandline.controller.quorum.dispatch import Dispatcher
 from strandline.controller.quorum.driver import Driver, Durable
+from strandline.controller.quorum.fetched import Fetched
+from strandline.controller.quorum.memory import Memory
 from strandline.controller.quorum.metadata_log import MetadataLog, build_data_batch
 from strandline.controller.quorum.snapshots import SnapshotStore
-from strandline.controller.quorum.state_file import StateFile
 from strandline.controller.raft.config import RaftConfig
 from strandline.controller.raft.core import RaftCore
 from strandline.controller.raft.leader import Leader, ReplicaProgress
 from strandline.controller.raft.messages import Batch, ReplicaKey
+from strandline.controller.raft.voter_changes import add_voter, remove_voter
 from strandline.controller.raft.voters import VoterSet
 from strandline.log.disk import Disk
 from strandline.log.rewriting import Rewriting, restore_names
@@ -35,6 +39,9 @@ from strandline.proto.ids import Endpoint, NodeId
 from strandline.proto.ports import Clock, Rng, Rpc, RpcUnavailable, StreamHandler, UnaryHandler
 
 DIRECTORY = "__cluster_metadata-0"
+
+_CHANGE_TIMEOUT_S = 10.0
+"""How long a change of the voter set waits for its commit."""
 
 _CLOSE_TIMEOUT_S = 0.5
 """How long a stopping leader waits for the voters to hear that it resigned."""
@@ -72,6 +79,7 @@ class Quorum:
         A node whose id is a voter's but whose directory id is not that voter's has lost its disk: it observes only,
         and `describe` shows it so (D-26).
         """
+        self._formatted_id = directory_id
         self._key = ReplicaKey(node_id, directory_id)
         self._cluster_id = cluster_id
         self._voters = VoterSet(ReplicaKey(voter.node_id, voter.directory_id) for voter in voters)
@@ -83,11 +91,13 @@ class Quorum:
         self._clock = clock
         self._rng = rng
         self._rpc = rpc
+        self._data_dir = data_dir
         self._directory = f"{data_dir}/{DIRECTORY}"
         self._config = config
         self._on_fatal = on_fatal
         self._fresh_boot = fresh_boot
         self._listeners: list[QuorumListener] = []
+        self._rehearsal: Rehearsal | None = None
         self._dispatcher: Dispatcher | None = None
         self._driver: Driver | None = None
         self._log: MetadataLog | None = None
@@ -107,35 +117,45 @@ class Quorum:
             disk.sync_dir(self._directory.rpartition("/")[0])
         restore_names(disk, self._directory)
         snapshots = SnapshotStore(disk, self._directory)
-        state_file = StateFile(disk, self._directory)
-        saved = state_file.read()
         rewriting = None if self._fresh_boot else Rewriting(disk)
-        log = MetadataLog.open(disk, self._directory, self._clock, self._config, rewriting)
+        promises = self._voters.contains_id(self._key.node_id)
+        memory = memory_of(disk, self._data_dir, self._formatted_id, promises=promises)
+        memory.recall()
+        log = MetadataLog.open(
+            disk, self._directory, self._clock, self._config, rewriting=rewriting, before_cut=memory.doubt
+        )
         self._log = log
+        latest = snapshots.open_latest()
+        summary = log.summary(snapshots.ids, None if latest is None else latest.voters)
+        memory.settle(summary.end, alone=len(self._voters) == 1, rng=self._rng)
+        self._key = ReplicaKey(self._key.node_id, memory.directory_id)
         core = RaftCore(
             key=self._key,
             cluster_id=self._cluster_id,
             voters=self._voters,
             config=_raft_config(self._config),
             rng=self._rng,
-            log=log.summary(snapshots.ids),
-            saved=saved,
+            log=summary,
+            saved=memory.saved,
             now_ms=self._clock.monotonic_ms(),
+            voteless=not memory.now.has_vote,
+            life=memory.now.sequence,
         )
         dispatcher = Dispatcher(self._key.node_id, log, snapshots, self._failed)
         for listener in self._listeners:
             dispatcher.register(listener)
-        dispatcher.load_latest_snapshot()
+        dispatcher.load_latest_snapshot(latest)
         self._dispatcher = dispatcher
         self._driver = Driver(
             core=core,
-            durable=Durable(disk, state_file, log, snapshots),
+            durable=Durable(disk, memory, log, snapshots),
             dispatcher=dispatcher,
             endpoints=self._endpoints,
             config=self._config,
             clock=self._clock,
             rpc=self._rpc,
             on_fatal=self._on_fatal,
+            fetched=None if self._rehearsal is None else Fetched(log, self._rehearsal),
         )
         self._driver.pump()
 
@@ -157,6 +177,7 @@ class Quorum:
         if self._log is not None:
             self._log.close()
             self._log = None
+        driver.note_held()
 
     def abandon(self) -> None:
         """Stop as a killed process does: no resignation, no flush; only the file descriptors go."""
@@ -172,6 +193,10 @@ class Quorum:
         if self._dispatcher is not None and self._driver is not None:
             self._dispatcher.register(listener)
             self._driver.schedule_pump()
+
+    def rehearse_on(self, rehearsal: Rehearsal) -> None:
+        """Before `start`: append as a voter only what the first listener could replay, tried on this copy of it."""
+        self._rehearsal = rehearsal
 
     def rpc_handlers(self) -> tuple[dict[str, UnaryHandler], dict[str, StreamHandler]]:
         """The quorum's methods for the node's internal listener."""
@@ -205,9 +230,24 @@ class Quorum:
         """One past the last record of this node's log."""
         return 0 if self._driver is None else self._driver.core.log.end_offset
 
+    @property
+    def max_append_bytes(self) -> int:
+        """The largest batch that `append` takes."""
+        return self._config.max_batch_bytes
+
     def endpoint_of(self, node_id: NodeId) -> Endpoint | None:
         """A voter's internal listener; None for nodes that are no voters."""
         return self._endpoints.get(node_id)
+
+    @property
+    def key(self) -> ReplicaKey:
+        """As which replica this node presents itself; known once it has started."""
+        return self._key
+
+    @property
+    def voters(self) -> VoterSet:
+        """Who votes, by the log as far as this node has it."""
+        return self._voters if self._driver is None else self._driver.core.voters
 
     def describe(self) -> QuorumDescription:
         """The quorum as this node knows it."""
@@ -215,14 +255,15 @@ class Quorum:
         leading = self._driver.core.leading if self._driver is not None else None
         if leading is not None:
             return self._describe_as_leader(leading)
-        voters = [self._describe_unknown(key) for key in self._voters]
-        observers = [] if self._voters.is_voter(self._key) else [self._describe_self()]
+        voters = [self._describe_unknown(key) for key in self.voters]
+        votes = self._driver is not None and self._driver.core.is_voter
+        observers = [] if votes else [self._describe_self()]
         return QuorumDescription(leader.leader_id, leader.epoch, self.high_watermark, voters, observers)
 
     def _describe_as_leader(self, leading: Leader) -> QuorumDescription:
         voters = [
             self._describe_self() if key.node_id == self._key.node_id else self._describe(leading.voters[key.node_id])
-            for key in self._voters
+            for key in self.voters
         ]
         observers = [self._describe(seen) for seen in leading.described_observers(self._clock.monotonic_ms())]
         known = -1 if leading.epoch_high_watermark is None else leading.epoch_high_watermark
@@ -277,11 +318,51 @@ class Quorum:
         driver.schedule_pump()
         return base + len(records) - 1
 
+    async def remove_voter(self, node_id: NodeId, directory_id: UUID) -> tuple[NodeId, ...]:
+        """Take the vote of a replica that is gone, wait until that is committed, and tell who votes then.
+
+        Raises:
+            KafkaError: see `raft.voter_changes.remove_voter`; REQUEST_TIMED_OUT, it was not committed in time, and may
+                be yet.
+        """
+        return await self._change(lambda core, now_ms: remove_voter(core, node_id, directory_id, now_ms))
+
+    async def add_voter(self, node_id: NodeId, directory_id: UUID) -> tuple[NodeId, ...]:
+        """Give a vacant place to a replica that has caught up, wait until that is committed, and tell who votes then.
+
+        Raises:
+            KafkaError: see `raft.voter_changes.add_voter`; REQUEST_TIMED_OUT, it was not committed in time, and may be
+                yet.
+        """
+        return await self._change(lambda core, now_ms: add_voter(core, node_id, directory_id, now_ms))
+
+    async def _change(self, change: Callable[[RaftCore, float], int | None]) -> tuple[NodeId, ...]:
+        driver = self._driver
+        if driver is None or driver.stopped:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "This node's quorum does not run.")
+        offset = change(driver.core, driver.now_ms())
+        driver.pump()
+        committed = driver.commits.committed(driver.core.epoch, driver.core.voters_offset if offset is None else offset)
+        try:
+            async with asyncio.timeout(_CHANGE_TIMEOUT_S):
+                await committed
+        except TimeoutError:
+            message = (
+                "The change of the voter set is not committed yet: is a majority of the voters up? Look again later."
+            )
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message) from None
+        return tuple(key.node_id for key in driver.core.voters)
+
     def resign(self) -> None:
         """Give up leading and ask the best of the other voters to stand. Nothing happens if this node does not lead."""
         if self._driver is not None and not self._driver.stopped:
             self._driver.core.resign(self._clock.monotonic_ms())
             self._driver.pump()
+
+
+def memory_of(disk: Disk, data_dir: str, directory_id: UUID, *, promises: bool) -> Memory:
+    """What the node of a data directory remembers of the quorum; `promises` if it is one of its voters."""
+    return Memory(disk, data_dir, f"{data_dir}/{DIRECTORY}", directory_id=directory_id, promises=promises)
 
 
 def _raft_config(config: QuorumConfig) -> RaftConfig:

@@ -7,13 +7,20 @@ written now and then: it may lag behind the truth, and must never be ahead of it
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from crc32c import crc32c
+
 from strandline.log.checkpoints import decode_properties, encode_properties
 from strandline.log.disk import Disk, DiskFull, read_file, write_file_durably
 from strandline.log.recovery import LastLife
 from strandline.proto.errors import CorruptLogError
 
 FILE_NAME = "recovery-point.properties"
-_ADVICE = "Remove the file: the next start then takes all of the log's tail for never synced"
+_ADVICE = (
+    "Remove the file: the next start then takes what does not parse at the log's end for never synced. A controller "
+    "that cuts an end so is in doubt about it until it has caught up with the others"
+)
 
 
 class RecoveryPoint:
@@ -38,6 +45,8 @@ class RecoveryPoint:
         try:
             if not data.endswith(b"\n"):  # half a boot's id would be taken for another boot
                 raise ValueError("the last line is not whole")
+            if "crc" in values and values.pop("crc") != _crc(values):
+                raise ValueError("its checksum does not hold")
             offset, boot_id = int(values["recovery.point"]), values["boot.id"]
         except (KeyError, ValueError) as error:
             raise CorruptLogError(self._path, 0, None, f"not a recovery point ({error!r})", _ADVICE) from error
@@ -53,7 +62,7 @@ class RecoveryPoint:
 
     def _write(self, offset: int) -> None:
         values = {"recovery.point": str(offset), "boot.id": self._disk.boot_id()}
-        write_file_durably(self._disk, self._path, encode_properties(values))
+        write_file_durably(self._disk, self._path, encode_properties({"crc": _crc(values)} | values))
         self.offset = offset
 
     def lower_to(self, offset: int) -> None:
@@ -67,3 +76,7 @@ class RecoveryPoint:
                 self._disk.unlink(self._path)
                 self._disk.sync_dir(self._directory)
                 self.offset = 0
+
+
+def _crc(values: Mapping[str, str]) -> str:
+    return str(crc32c(encode_properties(values)))

@@ -8,15 +8,29 @@ directory (rule A10, "freeze"). A damaged one is refused, never used in part (D-
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
-from strandline.controller.quorum.control_records import ControlType, control_type, snapshot_footer, snapshot_header
-from strandline.controller.raft.messages import OffsetAndEpoch
+import structlog
+
+from strandline.controller.quorum.api import DAMAGE_ADVICE
+from strandline.controller.quorum.control_records import (
+    ControlType,
+    control_type,
+    read_voters,
+    snapshot_footer,
+    snapshot_header,
+    voters_record,
+)
+from strandline.controller.raft.messages import OffsetAndEpoch, ReplicaKey
 from strandline.log.batch import build_batch, iter_batches, verify_crc
 from strandline.log.disk import Disk, File
 from strandline.log.records import Record, decode_records
-from strandline.proto.errors import CorruptLogError, KafkaError, ProtocolError
+from strandline.proto.errors import CorruptLogError, FatalError, KafkaError, ProtocolError
+from strandline.proto.marks import mark
+
+log = structlog.get_logger("strandline.quorum")
 
 _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 _PART = ".checkpoint.part"
@@ -24,10 +38,17 @@ _BATCH_BYTES_MAX = 1024 * 1024
 _KEPT = 2
 """The latest, and the one before it: the log reaches back to that, so that a follower a little behind needs none."""
 
-_ADVICE = (
-    "This node will not serve metadata it cannot trust. If the other voters are healthy, move this node's "
-    "__cluster_metadata-0 directory away, keep its quorum-state file, and let it fetch the snapshot anew"
-)
+
+class Snapshot(NamedTuple):
+    """What a snapshot holds."""
+
+    records: list[bytes]
+    voters: tuple[ReplicaKey, ...] | None
+    """Who voted at its end; None where the log had not said so by then."""
+
+
+def _nothing_more(_: Snapshot) -> None:
+    pass
 
 
 class SnapshotStore:
@@ -60,11 +81,55 @@ class SnapshotStore:
         """Where it lies."""
         return f"{self._directory}/{snapshot.offset:020d}-{snapshot.epoch:010d}.checkpoint"
 
+    def open_latest(self) -> Snapshot | None:
+        """The content of the latest snapshot. A damaged one is dropped where an older one is whole, to which the log
+        reaches back.
+
+        Raises:
+            CorruptLogError: no snapshot is whole; nothing was changed.
+        """
+        whole: Snapshot | None = None
+        damage: CorruptLogError | None = None
+        for snapshot in reversed(self.ids):
+            try:
+                whole = self.load(snapshot)
+            except CorruptLogError as error:
+                damage = damage or error
+                continue
+            break
+        if whole is None and damage is not None:
+            raise damage
+        if damage is not None:
+            log.warning("a damaged snapshot is dropped, an older one is whole", error=str(damage))
+            mark("snapshot-damaged-dropped")
+            while self.ids[-1] != snapshot:
+                self._disk.unlink(self.path(self.ids.pop()))
+            self._disk.sync_dir(self._directory)
+        return whole
+
     # --- own snapshots -----------------------------------------------------------------------------------------------
 
-    async def write(self, snapshot: OffsetAndEpoch, records: Sequence[bytes], *, timestamp_ms: int) -> int:
-        """Make a new snapshot durable; returns its size in bytes. Raises DiskError."""
-        data = encode_snapshot(records, epoch=snapshot.epoch, timestamp_ms=timestamp_ms)
+    async def write(
+        self,
+        snapshot: OffsetAndEpoch,
+        records: Sequence[bytes],
+        *,
+        timestamp_ms: int,
+        voters: tuple[ReplicaKey, ...] | None = None,
+        check: Callable[[Snapshot], None] = _nothing_more,
+    ) -> int:
+        """Make a new snapshot durable; returns its size in bytes.
+
+        It is read back before it gets its name: the log below it goes on its word.
+
+        Args:
+            check: called with what was read back; what it raises, this raises.
+
+        Raises:
+            CorruptLogError: what was read back is no whole snapshot. As after an error of `check`, nothing has changed.
+            DiskError
+        """
+        data = encode_snapshot(records, epoch=snapshot.epoch, timestamp_ms=timestamp_ms, voters=voters)
         part = f"{self._directory}/own{_PART}"
         file = self._disk.open(part, create=True)
         try:
@@ -73,11 +138,16 @@ class SnapshotStore:
             await self._disk.sync([file])
         finally:
             file.close()
+        try:
+            check(_load(self._disk, part))
+        except Exception:
+            self._disk.unlink(part)
+            raise
         self._freeze(part, snapshot)
         return len(data)
 
-    def load(self, snapshot: OffsetAndEpoch) -> list[bytes]:
-        """The records of a snapshot.
+    def load(self, snapshot: OffsetAndEpoch) -> Snapshot:
+        """The content of a snapshot.
 
         Raises:
             CorruptLogError: a batch does not parse, its CRC does not hold, or header or footer is missing.
@@ -124,33 +194,37 @@ class SnapshotStore:
         """Write bytes of a snapshot that is being fetched; position 0 starts anew. Raises DiskError."""
         if self._part is None or self._part[0] != snapshot:
             self.forget_part()
-            self._part = snapshot, self._disk.open(self.path(snapshot) + ".part", create=True)
+            self._part = snapshot, self._disk.open(self.path(snapshot) + _PART, create=True)
         file = self._part[1]
         if position == 0:
             file.truncate(0)
         file.pwrite(data, position)
 
-    def install(self, snapshot: OffsetAndEpoch) -> list[bytes]:
-        """Check the fetched snapshot, make it durable, and return its records.
+    def fetched(self, snapshot: OffsetAndEpoch) -> Snapshot:
+        """The content of a snapshot that was fetched whole.
 
         Raises:
             CorruptLogError: it is damaged; the part is dropped and nothing else has changed.
             DiskError
         """
-        part = self.path(snapshot) + ".part"
+        part = self.path(snapshot) + _PART
         if self._part is None or self._part[0] != snapshot:
             raise CorruptLogError(part, 0, None, "no bytes of it were stored", "It will be fetched anew")
         try:
-            records = _load(self._disk, part)
+            return _load(self._disk, part)
         except CorruptLogError:
             self.forget_part()
             raise
+
+    def install(self, snapshot: OffsetAndEpoch) -> None:
+        """Make a fetched snapshot durable, once `fetched` has found it whole. Raises DiskError."""
+        if self._part is None or self._part[0] != snapshot:
+            raise FatalError(f"internal error: snapshot {snapshot} is installed, but was not fetched")
         _, file = self._part
         self._disk.sync_now([file])
         file.close()
         self._part = None
-        self._freeze(part, snapshot)
-        return records
+        self._freeze(self.path(snapshot) + _PART, snapshot)
 
     def forget_part(self) -> None:
         """Drop a half-fetched snapshot."""
@@ -158,7 +232,7 @@ class SnapshotStore:
             snapshot, file = self._part
             self._part = None
             file.close()
-            self._disk.unlink(self.path(snapshot) + ".part")
+            self._disk.unlink(self.path(snapshot) + _PART)
 
     def _freeze(self, part: str, snapshot: OffsetAndEpoch) -> None:
         self._disk.rename(part, self.path(snapshot))
@@ -168,11 +242,16 @@ class SnapshotStore:
             self.ids.sort()
 
 
-def encode_snapshot(records: Sequence[bytes], *, epoch: int, timestamp_ms: int) -> bytes:
+def encode_snapshot(
+    records: Sequence[bytes], *, epoch: int, timestamp_ms: int, voters: tuple[ReplicaKey, ...] | None = None
+) -> bytes:
     """The bytes of a snapshot file. `timestamp_ms` is wall-clock time; 0 stands for the last contained record's."""
     build = partial(build_batch, leader_epoch=epoch)
-    out = build([snapshot_header(timestamp_ms, timestamp_ms)], base_offset=0, control=True)
-    offset = 1
+    head = [snapshot_header(timestamp_ms, timestamp_ms)]
+    if voters is not None:
+        head.append(voters_record(voters, timestamp_ms))
+    out = build(head, base_offset=0, control=True)
+    offset = len(head)
     run: list[Record] = []
     run_bytes = 0
     for value in records:
@@ -189,13 +268,14 @@ def encode_snapshot(records: Sequence[bytes], *, epoch: int, timestamp_ms: int) 
     return bytes(out)
 
 
-def _load(disk: Disk, path: str) -> list[bytes]:
+def _load(disk: Disk, path: str) -> Snapshot:
     file = disk.open(path)
     try:
         data = file.pread(file.size(), 0)
     finally:
         file.close()
     values: list[bytes] = []
+    voters: tuple[ReplicaKey, ...] | None = None
     controls: list[ControlType | None] = []
     position = 0
     try:
@@ -204,13 +284,14 @@ def _load(disk: Disk, path: str) -> list[bytes]:
             records = decode_records(view)
             if header.is_control:
                 controls += [control_type(record) for record in records]
+                voters = read_voters(records) or voters
             else:
                 values += [record.value or b"" for record in records]
             if controls[:1] != [ControlType.SNAPSHOT_HEADER]:
                 raise ProtocolError("it does not begin with a snapshot header")
             position += header.size
     except (KafkaError, ProtocolError) as error:
-        raise CorruptLogError(path, position, None, f"the snapshot is damaged: {error}", _ADVICE) from error
+        raise CorruptLogError(path, position, None, f"the snapshot is damaged: {error}", DAMAGE_ADVICE) from error
     if controls[-1:] != [ControlType.SNAPSHOT_FOOTER]:
-        raise CorruptLogError(path, position, None, "the snapshot has no footer: it is incomplete", _ADVICE)
-    return values
+        raise CorruptLogError(path, position, None, "the snapshot has no footer: it is incomplete", DAMAGE_ADVICE)
+    return Snapshot(values, voters)

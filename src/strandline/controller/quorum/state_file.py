@@ -1,79 +1,166 @@
-"""The quorum-state file: Kafka's JSON (QuorumStateData version 1), durable before any vote or epoch is acted on.
+"""The quorum-state file: durable before any vote or epoch is acted on (rules A1, A2).
 
-A missing file means a node that never voted. A damaged one stops the node: going on could vote twice (rules A1, A2).
+Kafka's JSON (QuorumStateData version 1) and fields of ours beside it, under a checksum. The same content is written in
+two places: `quorum-state` beside the metadata log, `quorum-promise` in the root of the data directory (rule A14, see
+`memory`).
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, replace
+from typing import Any
 from uuid import UUID
 
-from strandline.controller.raft.messages import ReplicaKey
+from crc32c import crc32c
+
+from strandline.controller.raft.log_summary import EMPTY
+from strandline.controller.raft.messages import OffsetAndEpoch, ReplicaKey
 from strandline.controller.raft.ready import ElectionState
 from strandline.log.checkpoints import decode_id, encode_id
 from strandline.log.disk import Disk, read_file, write_file_durably
-from strandline.proto.errors import CorruptLogError
+from strandline.proto.errors import CorruptLogError, FatalError
 from strandline.proto.ids import ZERO_UUID, NodeId
 
-FILE_NAME = "quorum-state"
-_ADVICE = (
-    "This node may have voted; starting without that memory could elect two leaders. Restore the file, or remove the "
-    "node from the quorum and format it anew under a new directory id"
-)
+STATE = "quorum-state"
+PROMISE = "quorum-promise"
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What a quorum node must never forget.
+
+    Attributes:
+        election: its epoch, and its vote or leader.
+        directory_id: under which it presents itself; None in a file of a version that did not write it.
+        has_vote: False after it lost its log: it has a vote only where a voter set names `directory_id` itself.
+        former_id: as which it was a voter before it lost its log.
+        former_epoch: the last epoch in which it may have voted as such.
+        held: everything before was committed, and durable in its log.
+        sequence: counts the writes; of two copies the one with more is the newer one.
+    """
+
+    election: ElectionState
+    directory_id: UUID | None = None
+    has_vote: bool = True
+    former_id: UUID | None = None
+    former_epoch: int = 0
+    held: OffsetAndEpoch = EMPTY
+    sequence: int = 0
 
 
 class StateFile:
-    """Reads and replaces `<directory>/quorum-state`."""
+    """Reads and replaces one of the two files."""
 
-    def __init__(self, disk: Disk, directory: str) -> None:
+    def __init__(self, disk: Disk, directory: str, name: str = STATE) -> None:
         self._disk = disk
-        self._path = f"{directory}/{FILE_NAME}"
+        self.path = f"{directory}/{name}"
 
-    def read(self) -> ElectionState | None:
+    def read(self) -> Remembered | None:
         """What was written last; None if nothing ever was.
 
         Raises:
             CorruptLogError: the file is there but is not what was written.
         """
-        if not self._disk.exists(self._path):
+        if not self._disk.exists(self.path):
             return None
-        data = read_file(self._disk, self._path)
+        data = read_file(self._disk, self.path)
         try:
             return _decode(data)
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptLogError(self._path, 0, None, f"not a quorum-state file ({error})", _ADVICE) from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            reason = f"not a {self.path.rpartition('/')[2]} file ({error})"
+            raise CorruptLogError(self.path, 0, None, reason, _advice(self.path)) from error
 
-    def write(self, state: ElectionState) -> None:
-        """Make `state` durable. Raises DiskError."""
-        write_file_durably(self._disk, self._path, _encode(state))
+    def write(self, state: Remembered) -> None:
+        """Make `state` durable.
+
+        Raises:
+            DiskError
+            FatalError: it would not be read back as it is; nothing was written (schedule 62).
+        """
+        data = _encode(state)
+        if not _reads_back(data, state):
+            raise FatalError(f"internal error: the quorum state {state} cannot be written down")
+        write_file_durably(self._disk, self.path, data)
 
 
-def _encode(state: ElectionState) -> bytes:
-    voted = state.voted_for
+def _advice(path: str) -> str:
+    return (
+        f"This node may have voted; starting without that memory could elect two leaders. Restore {path}. If that "
+        "cannot be, move the node's __cluster_metadata-0 directory and its quorum-promise file away and run "
+        "`strandline format --ignore-formatted --without-vote` with its configuration: it starts without a vote, "
+        "fetches everything from the other controllers, and `strandline quorum restore-vote` gives it its vote back"
+    )
+
+
+def _encode(state: Remembered) -> bytes:
+    election = state.election
+    voted = election.voted_for
     fields = {
-        "leaderId": -1 if state.leader_id is None else state.leader_id,
-        "leaderEpoch": state.epoch,
+        "leaderId": -1 if election.leader_id is None else election.leader_id,
+        "leaderEpoch": election.epoch,
         "votedId": -1 if voted is None else voted.node_id,
         "votedDirectoryId": _uuid_to_text(voted.directory_id if voted is not None else None),
         "data_version": 1,
+        "doubtOffset": -1 if election.doubt is None else election.doubt.offset,
+        "doubtEpoch": -1 if election.doubt is None else election.doubt.epoch,
+        "directoryId": _uuid_to_text(state.directory_id),
+        "hasVote": state.has_vote,
+        "formerDirectoryId": _uuid_to_text(state.former_id),
+        "formerEpoch": state.former_epoch,
+        "heldOffset": state.held.offset,
+        "heldEpoch": state.held.epoch,
+        "sequence": state.sequence,
     }
+    return _dump(fields | {"crc": crc32c(_dump(fields))})
+
+
+def _dump(fields: dict[str, Any]) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def _decode(data: bytes) -> ElectionState:
+def _reads_back(data: bytes, state: Remembered) -> bool:
+    try:
+        return _decode(data) == state
+    except ValueError:
+        return False
+
+
+def _decode(data: bytes) -> Remembered:
     fields = json.loads(data)
+    if "crc" in fields and fields.pop("crc") != crc32c(_dump(fields)):
+        raise ValueError("its checksum does not hold")
     if fields["data_version"] not in (0, 1):
         raise ValueError(f"data_version {fields['data_version']} is newer than this program")
-    numbers = [fields["leaderId"], fields["leaderEpoch"], fields["votedId"]]
-    if not all(type(number) is int for number in numbers):
-        raise ValueError("ids and epochs must be whole numbers")
-    leader, epoch, voted = numbers
+    leader, epoch, voted = (_number(fields, name, -1, 2**31 - 1) for name in ("leaderId", "leaderEpoch", "votedId"))
     if epoch < 0:
         raise ValueError(f"leaderEpoch {epoch}")
     voted_for = None
     if voted >= 0:
         voted_for = ReplicaKey(NodeId(voted), _uuid_from_text(fields.get("votedDirectoryId", "")))
-    return ElectionState(epoch, leader_id=NodeId(leader) if leader >= 0 else None, voted_for=voted_for)
+    election = ElectionState(epoch, leader_id=NodeId(leader) if leader >= 0 else None, voted_for=voted_for)
+    if "sequence" not in fields:
+        return Remembered(election)
+    doubt = OffsetAndEpoch(_number(fields, "doubtOffset", -1), _number(fields, "doubtEpoch", -1, 2**31 - 1))
+    election = replace(election, doubt=doubt if min(doubt) >= 0 else None)
+    if type(fields["hasVote"]) is not bool:
+        raise ValueError(f"hasVote {fields['hasVote']!r} is neither true nor false")
+    return Remembered(
+        election,
+        directory_id=_uuid_from_text(fields["directoryId"]),
+        has_vote=fields["hasVote"],
+        former_id=_uuid_from_text(fields["formerDirectoryId"]),
+        former_epoch=_number(fields, "formerEpoch", 0, 2**31 - 1),
+        held=OffsetAndEpoch(_number(fields, "heldOffset", 0), _number(fields, "heldEpoch", 0, 2**31 - 1)),
+        sequence=_number(fields, "sequence", 0),
+    )
+
+
+def _number(fields: dict[str, Any], name: str, low: int, high: int = 2**63 - 1) -> int:
+    number = fields[name]
+    if type(number) is not int or not low <= number <= high:
+        raise ValueError(f"{name} {number!r} is no whole number from {low} to {high}")
+    return number
 
 
 def _uuid_to_text(value: UUID | None) -> str:

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from google.protobuf.message import DecodeError
 
+from strandline.controller.quorum.control_records import read_voters
 from strandline.controller.raft.messages import (
     Batch,
     BeginQuorumEpochRequest,
@@ -27,9 +28,10 @@ from strandline.controller.raft.messages import (
     VoteResponse,
 )
 from strandline.log.batch import iter_batches, verify_crc
+from strandline.log.records import decode_records
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
-from strandline.proto.ids import NodeId
+from strandline.proto.ids import ZERO_UUID, NodeId
 from strandline.proto.v1 import quorum_pb2 as pb
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ def encode_request(request: Request) -> bytes:
             voter=_key(request.voter),
             last=_point(request.last),
             pre_vote=request.pre_vote,
+            voters_offset=request.voters_offset,
         ).SerializeToString()
     if isinstance(request, BeginQuorumEpochRequest):
         return pb.BeginQuorumEpochRequest(
@@ -82,6 +85,8 @@ def encode_request(request: Request) -> bytes:
             high_watermark=request.high_watermark,
             max_wait_ms=request.max_wait_ms,
             max_bytes=request.max_bytes,
+            voteless=request.voteless,
+            life=request.life,
         ).SerializeToString()
     return pb.QuorumFetchSnapshotRequest(
         cluster_id=request.cluster_id,
@@ -90,6 +95,7 @@ def encode_request(request: Request) -> bytes:
         snapshot=_point(request.snapshot),
         position=request.position,
         max_bytes=request.max_bytes,
+        voteless=request.voteless,
     ).SerializeToString()
 
 
@@ -97,7 +103,11 @@ def encode_response(response: Response, records: Buffer = b"") -> bytes:
     """The bytes of a response; `records` are the batches of a fetch response, read by the caller."""
     if isinstance(response, VoteResponse):
         return pb.VoteResponse(
-            error=response.error, epoch=response.epoch, leader_id=response.leader_id, granted=response.granted
+            error=response.error,
+            epoch=response.epoch,
+            leader_id=response.leader_id,
+            granted=response.granted,
+            in_doubt=response.in_doubt,
         ).SerializeToString()
     if isinstance(response, BeginQuorumEpochResponse):
         return pb.BeginQuorumEpochResponse(
@@ -148,9 +158,14 @@ def _key(key: ReplicaKey) -> pb.ReplicaKey:
 
 def _read_key(message: pb.ReplicaKey) -> ReplicaKey:
     raw = message.directory_id
-    if len(raw) not in (0, 16):
-        raise ProtocolError(f"a directory id has 16 bytes, not {len(raw)}")
-    return ReplicaKey(NodeId(message.node_id), UUID(bytes=raw) if raw else None)
+    if len(raw) not in (0, 16) or raw == ZERO_UUID.bytes:
+        raise ProtocolError(f"a directory id has 16 bytes, not all of them zero, and is not {raw.hex()!r}")
+    return ReplicaKey(_node(message.node_id), UUID(bytes=raw) if raw else None)
+
+
+def _node(node_id: int) -> NodeId:
+    _not_negative(node_id=node_id)
+    return NodeId(node_id)
 
 
 def _point(point: OffsetAndEpoch) -> pb.OffsetAndEpoch:
@@ -173,7 +188,7 @@ _Answer = (
 
 
 def _leader(message: _Answer) -> NodeId | None:
-    return NodeId(message.leader_id) if message.HasField("leader_id") else None
+    return _node(message.leader_id) if message.HasField("leader_id") else None
 
 
 def _not_negative(**numbers: int) -> None:
@@ -188,7 +203,8 @@ def read_batches(records: bytes) -> tuple[Batch, ...]:
         batches = []
         for header, view in iter_batches(records):
             verify_crc(view)
-            batches.append(Batch(header.base_offset, header.next_offset, header.leader_epoch, view))
+            voters = read_voters(decode_records(view)) if header.is_control else None
+            batches.append(Batch(header.base_offset, header.next_offset, header.leader_epoch, view, voters))
         return tuple(batches)
     except KafkaError as error:
         raise ProtocolError(f"fetched records of the metadata log are damaged: {error}") from error
@@ -207,6 +223,7 @@ def _vote(data: bytes) -> VoteRequest:
         _read_key(message.voter),
         _read_point(message.last),
         message.pre_vote,
+        message.voters_offset,
     )
 
 
@@ -214,7 +231,7 @@ def _begin(data: bytes) -> BeginQuorumEpochRequest:
     message = pb.BeginQuorumEpochRequest.FromString(data)
     _not_negative(epoch=message.epoch)
     return BeginQuorumEpochRequest(
-        message.cluster_id, NodeId(message.leader_id), message.epoch, _read_key(message.voter)
+        message.cluster_id, _node(message.leader_id), message.epoch, _read_key(message.voter)
     )
 
 
@@ -222,7 +239,7 @@ def _end(data: bytes) -> EndQuorumEpochRequest:
     message = pb.EndQuorumEpochRequest.FromString(data)
     _not_negative(epoch=message.epoch)
     candidates = tuple(_read_key(key) for key in message.preferred_candidates)
-    return EndQuorumEpochRequest(message.cluster_id, NodeId(message.leader_id), message.epoch, candidates)
+    return EndQuorumEpochRequest(message.cluster_id, _node(message.leader_id), message.epoch, candidates)
 
 
 def _fetch(data: bytes) -> FetchRequest:
@@ -232,6 +249,7 @@ def _fetch(data: bytes) -> FetchRequest:
         fetch_offset=message.fetch_offset,
         last_fetched_epoch=message.last_fetched_epoch,
         max_bytes=message.max_bytes,
+        life=message.life,
     )
     return FetchRequest(
         message.cluster_id,
@@ -242,6 +260,8 @@ def _fetch(data: bytes) -> FetchRequest:
         message.high_watermark,
         message.max_wait_ms,
         message.max_bytes,
+        message.voteless,
+        message.life,
     )
 
 
@@ -255,6 +275,7 @@ def _fetch_snapshot(data: bytes) -> FetchSnapshotRequest:
         _read_point(message.snapshot),
         message.position,
         message.max_bytes,
+        message.voteless,
     )
 
 
@@ -263,21 +284,26 @@ def _fetch_snapshot(data: bytes) -> FetchSnapshotRequest:
 
 def _vote_answer(data: bytes) -> VoteResponse:
     message = pb.VoteResponse.FromString(data)
-    return VoteResponse(ErrorCode.of(message.error), message.epoch, _leader(message), message.granted)
+    _not_negative(epoch=message.epoch)
+    error = ErrorCode.of(message.error)
+    return VoteResponse(error, message.epoch, _leader(message), message.granted, message.in_doubt)
 
 
 def _begin_answer(data: bytes) -> BeginQuorumEpochResponse:
     message = pb.BeginQuorumEpochResponse.FromString(data)
+    _not_negative(epoch=message.epoch)
     return BeginQuorumEpochResponse(ErrorCode.of(message.error), message.epoch, _leader(message))
 
 
 def _end_answer(data: bytes) -> EndQuorumEpochResponse:
     message = pb.EndQuorumEpochResponse.FromString(data)
+    _not_negative(epoch=message.epoch)
     return EndQuorumEpochResponse(ErrorCode.of(message.error), message.epoch, _leader(message))
 
 
 def _fetch_answer(data: bytes) -> FetchResponse:
     message = pb.QuorumFetchResponse.FromString(data)
+    _not_negative(epoch=message.epoch)
     return FetchResponse(
         ErrorCode.of(message.error),
         message.epoch,
@@ -292,7 +318,7 @@ def _fetch_answer(data: bytes) -> FetchResponse:
 
 def _fetch_snapshot_answer(data: bytes) -> FetchSnapshotResponse:
     message = pb.QuorumFetchSnapshotResponse.FromString(data)
-    _not_negative(size=message.size, position=message.position)
+    _not_negative(epoch=message.epoch, size=message.size, position=message.position)
     return FetchSnapshotResponse(
         ErrorCode.of(message.error),
         message.epoch,

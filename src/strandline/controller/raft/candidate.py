@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from strandline.controller.raft.election import VoteRound, election_backoff_ms, election_timeout_ms
-from strandline.controller.raft.messages import ReplicaKey, Response, SendRequest, VoteRequest, VoteResponse
+from strandline.controller.raft.invariants import ensure
+from strandline.controller.raft.messages import ReplicaKey, Response, SendRequest, VoteRequest
 from strandline.controller.raft.ready import ElectionState
 from strandline.controller.raft.state import Role, RoleKind
 
@@ -60,7 +61,6 @@ class Candidate(Role):
         return request.pre_vote and up_to_date
 
     def on_response(self, sent: SendRequest, response: Response, now_ms: float) -> None:
-        assert isinstance(response, VoteResponse)
         self._round.record(sent, response)
         self._judge(now_ms)
 
@@ -77,5 +77,5 @@ class Candidate(Role):
             self._election_deadline_ms = min(self._election_deadline_ms, now_ms + election_backoff_ms(self.core))
 
     def check(self) -> None:
-        assert self.epoch > self.core.log.last_epoch, "a log may not hold records of an epoch still being contested"
+        ensure(self.epoch > self.core.log.last_epoch, "NoRecordsOfAContestedEpoch", epoch=self.epoch)
         self._round.check()

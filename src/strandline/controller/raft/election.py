@@ -6,9 +6,11 @@ import math
 from typing import TYPE_CHECKING
 
 from strandline.controller.raft.config import RETRY_BACKOFF_MAX_MS
-from strandline.controller.raft.messages import SendRequest, VoteRequest, VoteResponse
+from strandline.controller.raft.invariants import ensure
+from strandline.controller.raft.messages import Response, SendRequest, VoteRequest, VoteResponse
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId
+from strandline.proto.marks import mark
 
 if TYPE_CHECKING:
     from strandline.controller.raft.core import RaftCore
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
 
 class VoteRound:
     """The votes of one round; the node's own is granted from the start.
+
+    A vote in doubt, of a voter that cut a tail of its log which it may have acknowledged, says less than others: that
+    voter may have held what was committed, and not know it. So a majority of other votes wins, or the votes of all: one
+    of those who held it still does (rule A15).
 
     Invariants:
     - a voter is in at most one of granted, rejected and failed;
@@ -26,7 +32,8 @@ class VoteRound:
         self._core = core
         self._epoch = epoch
         self._pre_vote = pre_vote
-        self.granted: dict[NodeId, None] = {core.key.node_id: None}
+        self.granted: dict[NodeId, bool] = {core.key.node_id: core.doubt is None or core.log.end.at_least(core.doubt)}
+        """Who granted, and whether beyond doubt."""
         self._rejected: dict[NodeId, None] = {}
         self._failed: dict[NodeId, int] = {}
         self._in_flight: dict[NodeId, None] = {}
@@ -34,13 +41,21 @@ class VoteRound:
 
     @property
     def won(self) -> bool:
-        """A majority granted."""
-        return len(self.granted) >= self._core.voters.majority
+        """A majority granted beyond doubt; or everybody did."""
+        voters = self._core.voters
+        if sum(self.granted.values()) >= voters.majority:
+            return True
+        return len(self.granted) == len(voters.keys) >= voters.majority
 
     @property
     def lost(self) -> bool:
-        """No majority can be reached among those that have not refused and could be called."""
-        return len(self._core.voters) - len(self._rejected) - len(self._failed) < self._core.voters.majority
+        """It cannot be won any more by those that have not refused and could be called."""
+        voters = self._core.voters
+        doubtful = len(self.granted) - sum(self.granted.values())
+        absent = len(self._rejected) + len(self._failed)
+        return len(voters.keys) - absent - doubtful < voters.majority and (
+            absent > 0 or len(voters.keys) < voters.majority
+        )
 
     def pump(self, now_ms: float) -> None:
         """Ask everyone who has not answered and is not being asked."""
@@ -53,20 +68,25 @@ class VoteRound:
                 continue
             self._in_flight[node] = None
             self._retry_at.pop(node, None)
-            request = VoteRequest(core.cluster_id, core.key, self._epoch, voter, core.log.end, self._pre_vote)
+            request = VoteRequest(
+                core.cluster_id, core.key, self._epoch, voter, core.log.end, self._pre_vote, core.voters_offset
+            )
             core.send(node, request)
 
     def deadline_ms(self) -> float:
         """When a failed call is to be repeated."""
         return min(self._retry_at.values(), default=math.inf)
 
-    def record(self, sent: SendRequest, response: VoteResponse) -> None:
+    def record(self, sent: SendRequest, response: Response) -> None:
         """Count an answer. An error is a refusal: it would be the same if asked again in this epoch."""
         self._in_flight.pop(sent.to, None)
         self._failed.pop(sent.to, None)
         self._retry_at.pop(sent.to, None)
-        if response.error is ErrorCode.NONE and response.granted and response.epoch == self._epoch:
-            self.granted[sent.to] = None
+        vote = response if isinstance(response, VoteResponse) and response.error is ErrorCode.NONE else None
+        if vote is not None and vote.granted and vote.epoch == self._epoch:
+            if vote.in_doubt:
+                mark("vote-in-doubt")
+            self.granted[sent.to] = not vote.in_doubt
         else:
             self._rejected[sent.to] = None
         self.check()
@@ -79,10 +99,9 @@ class VoteRound:
         self._retry_at[sent.to] = now_ms + wait_ms
 
     def check(self) -> None:
-        """Assert the invariants."""
-        assert not self.granted.keys() & self._rejected.keys()
-        assert not self.granted.keys() & self._failed.keys()
-        assert not self.won or not self.lost
+        """Hold the invariants. Raises FatalError."""
+        apart = not self.granted.keys() & (self._rejected.keys() | self._failed.keys())
+        ensure(apart and not (self.won and self.lost), "OneAnswerAVoter", granted=list(self.granted))
 
 
 def election_timeout_ms(core: RaftCore) -> float:

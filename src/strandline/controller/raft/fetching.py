@@ -19,7 +19,6 @@ from strandline.controller.raft.messages import (
 )
 from strandline.controller.raft.ready import InstallSnapshot, StoreSnapshotChunk
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import FatalError
 from strandline.proto.ids import NodeId
 from strandline.proto.marks import mark
 
@@ -79,11 +78,10 @@ class FetchLoop:
     def on_response(self, sent: SendRequest, response: Response, now_ms: float) -> Outcome:
         """Apply an answer."""
         self._in_flight = None
+        outcome = Outcome.STALE
         if isinstance(response, FetchSnapshotResponse):
             outcome = self._on_snapshot_bytes(response)
-        else:
-            assert isinstance(response, FetchResponse)
-            assert isinstance(sent.request, FetchRequest)
+        elif isinstance(response, FetchResponse) and isinstance(sent.request, FetchRequest):
             outcome = self._on_records(sent.request, response)
         if outcome is Outcome.PROGRESS:
             self._failures = 0
@@ -118,6 +116,7 @@ class FetchLoop:
                 self._snapshot,
                 self._position,
                 core.config.snapshot_chunk_bytes,
+                core.voteless,
             )
         return FetchRequest(
             core.cluster_id,
@@ -128,6 +127,8 @@ class FetchLoop:
             core.high_watermark,
             min(core.config.fetch_max_wait_ms, core.config.fetch_timeout_ms // 3),
             core.config.fetch_max_bytes,
+            core.voteless,
+            core.life,
         )
 
     def _on_records(self, request: FetchRequest, response: FetchResponse) -> Outcome:
@@ -139,17 +140,19 @@ class FetchLoop:
         if response.diverging is not None:
             point = core.log.truncation_point(response.diverging)
             if point < core.high_watermark:
-                raise FatalError(
-                    f"the leader of epoch {self._epoch} would truncate the metadata log to {point}, below the high "
-                    f"watermark {core.high_watermark}: committed records would be lost (KAFKA-12460)"
+                mark("committed-stays")
+                core.notice(
+                    f"not truncated: the leader of epoch {self._epoch} would cut this node's log to {point}, below the "
+                    f"high watermark {core.high_watermark}. That leader lacks committed records (KAFKA-12460)"
                 )
+                return Outcome.REFUSED
             if point == core.log.end_offset:
                 return Outcome.REFUSED
             mark("quorum-truncated")
             core.truncate_to(point)
             return Outcome.PROGRESS
         if response.snapshot is not None:
-            if response.snapshot.offset < core.high_watermark:
+            if response.snapshot.offset < core.high_watermark or response.snapshot.epoch > self._epoch:
                 return Outcome.REFUSED
             self._snapshot, self._position = response.snapshot, 0
             return Outcome.PROGRESS
@@ -160,6 +163,8 @@ class FetchLoop:
             core.append_fetched(batch)
         if response.high_watermark >= 0:
             core.advance_high_watermark(min(core.log.end_offset, response.high_watermark))
+            if core.log.end_offset >= response.high_watermark:
+                core.caught_up_to(response.high_watermark)
         return Outcome.PROGRESS
 
     def _on_snapshot_bytes(self, response: FetchSnapshotResponse) -> Outcome:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from strandline.controller.raft.election import succession_delay_ms, suspicion_delay_ms
 from strandline.controller.raft.fetching import FetchLoop, Outcome
+from strandline.controller.raft.invariants import ensure
 from strandline.controller.raft.messages import EndQuorumEpochRequest, Response, SendRequest, VoteRequest
 from strandline.controller.raft.state import Role, RoleKind
 from strandline.proto.ids import NodeId
@@ -93,5 +94,4 @@ class Follower(Role):
                 self.suspect(now_ms)
 
     def check(self) -> None:
-        assert self._leader_id != self.core.key.node_id
-        assert self.core.voters.contains_id(self._leader_id)
+        ensure(self._leader_id != self.core.key.node_id, "FollowsAnother", leader=self._leader_id)

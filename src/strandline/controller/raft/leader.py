@@ -6,7 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from strandline.controller.raft.config import CHECK_QUORUM_FACTOR, OBSERVER_SESSION_MS, RETRY_BACKOFF_MAX_MS
+from strandline.controller.raft.config import (
+    CHECK_QUORUM_FACTOR,
+    OBSERVER_SESSION_MS,
+    OBSERVERS_MAX,
+    RETRY_BACKOFF_MAX_MS,
+)
+from strandline.controller.raft.invariants import ensure
 from strandline.controller.raft.messages import (
     Batch,
     BeginQuorumEpochRequest,
@@ -37,6 +43,12 @@ class ReplicaProgress:
     """What the leader knows of one other replica. Times are this node's monotonic milliseconds; -inf for never."""
 
     key: ReplicaKey
+    presented: ReplicaKey | None = None
+    """As it presented itself in its last valid fetch: `key` may leave the directory open."""
+    life: int = 0
+    """Which of its starts that was."""
+    earlier_life_since_ms: float = math.inf
+    """Since when fetches of an earlier start have come, and none of that one."""
     end_offset: int = -1
     """The offset of its last valid fetch: it holds all before, durably if it is a voter."""
     last_fetch_ms: float = -math.inf
@@ -89,11 +101,13 @@ class Leader(Role):
     def __init__(self, core: RaftCore, epoch: int, granting: tuple[NodeId, ...], *, now_ms: float) -> None:
         super().__init__(core, epoch)
         self._granting = granting
+        self.since_ms = now_ms
         self.epoch_start_offset = core.log.end_offset
         self.epoch_high_watermark: int | None = None
         self.voters: dict[NodeId, ReplicaProgress] = {
             key.node_id: ReplicaProgress(key) for key in core.voters.others(core.key.node_id)
         }
+        self._voter_keys = core.voters.keys
         self.observers: dict[ReplicaKey, ReplicaProgress] = {}
         self._parked: dict[ReplicaKey, ParkedFetch] = {}
         self._news = False
@@ -158,20 +172,40 @@ class Leader(Role):
     # --- the log and what is committed -------------------------------------------------------------------------------
 
     def appended(self) -> None:
-        """The own log grew: parked fetches have something to read."""
+        """The own log grew: parked fetches have something to read, and it may say who votes from here on."""
         self._news = True
+        if self.core.voters.keys != self._voter_keys:
+            self._count_anew()
+
+    def _count_anew(self) -> None:
+        """Another voter set, in force at once (rule A11): progress goes on where the replica is the same one."""
+        known = {seen.key: seen for seen in self.observers.values()}
+        known |= {seen.presented: seen for seen in self.voters.values() if seen.presented is not None}
+        known |= {seen.key: seen for seen in self.voters.values()}
+        voters: dict[NodeId, ReplicaProgress] = {}
+        for key in self.core.voters.others(self.core.key.node_id):
+            progress = voters[key.node_id] = known.get(key) or ReplicaProgress(key)
+            progress.key = key
+            self.observers.pop(key, None)
+        for node, former in self.voters.items():
+            if voters.get(node) is not former and former.presented is not None:
+                self.observers[former.presented] = ReplicaProgress(former.presented)
+        self.voters = voters
+        self._voter_keys = self.core.voters.keys
+        self._fetched_voters = {node: None for node in self._fetched_voters if node in voters}
 
     def update_high_watermark(self) -> None:
         """Recompute after a flush of the own log or a valid fetch of a voter (rules A6, A9)."""
         ends = [voter.end_offset for voter in self.voters.values()]
         ends.append(self.core.log.durable_offset)
         ends.sort(reverse=True)
-        majority_end = ends[self.core.voters.majority - 1]
+        majority_end = ends[self.core.voters.majority - 1] if len(ends) >= self.core.voters.majority else -1
         if majority_end <= self.epoch_start_offset:
             return
         if self.epoch_high_watermark is None or majority_end > self.epoch_high_watermark:
             self.epoch_high_watermark = majority_end
             self.core.advance_high_watermark(majority_end)
+            self.core.caught_up_to(majority_end)
             self.core.rounds_lost = 0
             self._news = True
 
@@ -198,24 +232,44 @@ class Leader(Role):
             mark("quorum-diverging")
             self.core.reply(token, self._answer(diverging=diverging))
             return
-        progress = self._progress(request.replica)
+        progress = self._progress(request.replica, voteless=request.voteless)
+        if request.life < progress.life and self.voters.get(progress.key.node_id) is progress:
+            self.core.reply(token, self._answer(ErrorCode.INVALID_REQUEST))
+            self._on_earlier_life(progress, now_ms)
+            return
+        progress.life = request.life
+        progress.earlier_life_since_ms = math.inf
+        progress.presented = request.replica
         progress.fetched(request.fetch_offset, log.end_offset, now_ms)
         self._heard_from(progress, now_ms)
         if progress.key.node_id in self.voters and self.voters[progress.key.node_id] is progress:
             self.update_high_watermark()
-        if request.max_wait_ms <= 0 or self._has_news(request):
+        if request.max_wait_ms <= 0 or self._has_news(request) or len(self._parked) >= OBSERVERS_MAX:
             self._serve(token, request)
         else:
             deadline_ms = now_ms + min(request.max_wait_ms, self.core.config.fetch_max_wait_ms)
             self._parked[request.replica] = ParkedFetch(token, request, deadline_ms, self._answer())
 
+    def _on_earlier_life(self, progress: ReplicaProgress, now_ms: float) -> None:
+        """A fetch that came late, or a voter that lives, and of which somebody else has claimed a later start. That one
+        would be shut out as long as this node leads. In the next epoch no fetch of this one counts, and no claim."""
+        progress.earlier_life_since_ms = min(progress.earlier_life_since_ms, now_ms)
+        if now_ms - progress.earlier_life_since_ms >= CHECK_QUORUM_FACTOR * self.core.config.fetch_timeout_ms:
+            mark("false-life-resign")
+            self.core.notice(
+                f"node {progress.key.node_id} fetches, and somebody has fetched in its name as of a later start: "
+                "this node gives up leading, for it cannot tell which is true"
+            )
+            self.core.resign(now_ms)
+
     def on_fetch_snapshot(self, token: int, request: FetchSnapshotRequest, now_ms: float) -> None:
         """Serve bytes of a snapshot. It shows that the replica follows (rule A10), but acknowledges nothing."""
-        progress = self._progress(request.replica)
+        progress = self._progress(request.replica, voteless=request.voteless)
         progress.last_fetch_ms = now_ms
         self._heard_from(progress, now_ms)
         response = FetchSnapshotResponse(ErrorCode.NONE, self.epoch, self.leader_id, request.snapshot)
-        self.core.reply(token, response, ReadSnapshot(request.snapshot, request.position, request.max_bytes))
+        limit = min(request.max_bytes, self.core.config.snapshot_chunk_bytes)
+        self.core.reply(token, response, ReadSnapshot(request.snapshot, request.position, limit))
 
     def _has_news(self, request: FetchRequest) -> bool:
         if self.core.log.end_offset > request.fetch_offset:
@@ -239,11 +293,16 @@ class Leader(Role):
         start = self.core.log.start.offset
         return FetchResponse(error, self.epoch, self.leader_id, known, start, diverging=diverging, snapshot=snapshot)
 
-    def _progress(self, replica: ReplicaKey) -> ReplicaProgress:
+    def _progress(self, replica: ReplicaKey, *, voteless: bool) -> ReplicaProgress:
         voter = self.voters.get(replica.node_id)
-        if voter is not None and voter.key.admits(replica):
+        if voter is not None and voter.key.counts(replica, voteless=voteless):
             return voter
-        return self.observers.setdefault(replica, ReplicaProgress(replica))
+        seen = self.observers.pop(replica, None)
+        if seen is None and len(self.observers) >= OBSERVERS_MAX:
+            del self.observers[next(iter(self.observers))]
+        # Again at the end: the first one is who has been silent for longest.
+        self.observers[replica] = seen or ReplicaProgress(replica)
+        return self.observers[replica]
 
     def _heard_from(self, progress: ReplicaProgress, now_ms: float) -> None:
         """A voter that fetches counts for check-quorum, and needs no BeginQuorumEpoch for a while."""
@@ -260,13 +319,17 @@ class Leader(Role):
     # --- BeginQuorumEpoch --------------------------------------------------------------------------------------------
 
     def on_response(self, sent: SendRequest, response: Response, now_ms: float) -> None:
-        voter = self.voters[sent.to]
+        voter = self.voters.get(sent.to)
+        if voter is None:
+            return
         voter.begin_in_flight = False
         voter.begin_failures = 0
         voter.begin_at_ms = now_ms + self.core.config.fetch_timeout_ms / 2
 
     def on_failure(self, sent: SendRequest, broken: bool, now_ms: float) -> None:
-        voter = self.voters[sent.to]
+        voter = self.voters.get(sent.to)
+        if voter is None:
+            return
         voter.begin_in_flight = False
         wait_ms = min(self.core.config.retry_backoff_ms * 2**voter.begin_failures, RETRY_BACKOFF_MAX_MS)
         voter.begin_failures = min(voter.begin_failures + 1, 10)
@@ -279,8 +342,11 @@ class Leader(Role):
         return sorted(self.observers.values(), key=lambda progress: (progress.key.node_id, str(progress.key)))
 
     def check(self) -> None:
-        assert self.core.log.last_epoch == self.epoch
-        assert self.core.log.durable_offset <= self.core.log.end_offset
-        assert self.epoch_high_watermark is None or (
-            self.epoch_start_offset < self.epoch_high_watermark <= self.core.log.end_offset
+        ensure(self.core.log.last_epoch == self.epoch, "EpochOpened", log=self.core.log.last_epoch, epoch=self.epoch)
+        known = self.epoch_high_watermark
+        ensure(
+            known is None or self.epoch_start_offset < known <= self.core.log.end_offset,
+            "HighWatermarkWithinTheEpoch",
+            high_watermark=known,
+            epoch_start=self.epoch_start_offset,
         )

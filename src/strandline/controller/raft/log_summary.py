@@ -5,7 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from itertools import pairwise
 
-from strandline.controller.raft.messages import Batch, OffsetAndEpoch
+from strandline.controller.raft.invariants import ensure
+from strandline.controller.raft.messages import Batch, OffsetAndEpoch, ReplicaKey
 
 EMPTY = OffsetAndEpoch(0, 0)
 """End of an empty log. Epochs of records start at 1."""
@@ -17,10 +18,11 @@ class LogSummary:
     Invariants:
     - start_offset <= end_offset, durable_offset <= end_offset;
     - epochs and their start offsets both strictly increase, and lie in [start.offset, end_offset);
-    - `start` is EMPTY or the end of a snapshot (Kafka's SnapshotAtLogStart), and the latest snapshot is not below it.
+    - `start` is EMPTY or the end of a snapshot (Kafka's SnapshotAtLogStart), and the latest snapshot is not below it;
+    - the offsets of the voter sets ascend, and lie before the log's end.
     """
 
-    __slots__ = ("_epochs", "_starts", "durable_offset", "end_offset", "snapshot", "start")
+    __slots__ = ("_epochs", "_starts", "_voters", "durable_offset", "end_offset", "snapshot", "start")
 
     def __init__(
         self,
@@ -29,14 +31,17 @@ class LogSummary:
         end_offset: int = 0,
         epochs: tuple[tuple[int, int], ...] = (),
         snapshot: OffsetAndEpoch | None = None,
+        voters: tuple[tuple[int, tuple[ReplicaKey, ...]], ...] = (),
     ) -> None:
-        """`epochs` are (epoch, start offset) pairs. All that a node finds at its start counts as durable."""
+        """`epochs` are (epoch, start offset) pairs, `voters` (offset, voters from there on); what a snapshot says of
+        them stands at the offset before its end. All that a node finds at its start counts as durable."""
         self.start = start
         self.end_offset = end_offset
         self.durable_offset = end_offset
         self.snapshot = snapshot
         self._epochs = [epoch for epoch, _ in epochs]
         self._starts = [offset for _, offset in epochs]
+        self._voters = list(voters)
         self.check()
 
     @property
@@ -54,30 +59,45 @@ class LogSummary:
         """(epoch, first offset) of every epoch that has records here, oldest first."""
         return tuple(zip(self._epochs, self._starts, strict=True))
 
+    @property
+    def voters(self) -> tuple[int, tuple[ReplicaKey, ...] | None]:
+        """(offset, voters) of the latest voter set in the log, committed or not; (-1, None) while there is none."""
+        return self._voters[-1] if self._voters else (-1, None)
+
+    def voters_at(self, end_offset: int) -> tuple[ReplicaKey, ...] | None:
+        """The voters that a log which ends at `end_offset` says; None if it says nothing of them."""
+        return next((keys for offset, keys in reversed(self._voters) if offset < end_offset), None)
+
     def append(self, batch: Batch) -> None:
         """Extend the log by one batch, which must fit."""
-        assert batch.base_offset == self.end_offset < batch.next_offset, f"a gap: {batch} at {self.end_offset}"
-        assert batch.epoch >= self.last_epoch, f"an epoch that goes back: {batch} after {self.last_epoch}"
+        contiguous = batch.base_offset == self.end_offset < batch.next_offset
+        ensure(contiguous, "NoGap", end=self.end_offset, base=batch.base_offset, next=batch.next_offset)
+        ensure(batch.epoch >= self.last_epoch, "EpochsAscend", last=self.last_epoch, batch=batch.epoch)
         if batch.epoch > self.last_epoch or not self._epochs:
             self._epochs.append(batch.epoch)
             self._starts.append(batch.base_offset)
+        if batch.voters is not None:
+            self._voters.append((batch.base_offset, batch.voters))
         self.end_offset = batch.next_offset
 
     def truncate_to(self, offset: int) -> None:
         """Drop all records at or after `offset`."""
-        assert self.start.offset <= offset <= self.end_offset
+        ensure(self.start.offset <= offset <= self.end_offset, "CutWithinTheLog", offset=offset, end=self.end_offset)
         while self._starts and self._starts[-1] >= offset:
             self._starts.pop()
             self._epochs.pop()
+        while self._voters and self._voters[-1][0] >= offset:
+            self._voters.pop()
         self.end_offset = offset
         self.durable_offset = min(self.durable_offset, offset)
 
-    def reset_to(self, snapshot: OffsetAndEpoch) -> None:
-        """Replace everything by a snapshot (rule A10)."""
+    def reset_to(self, snapshot: OffsetAndEpoch, voters: tuple[ReplicaKey, ...] | None = None) -> None:
+        """Replace everything by a snapshot, and by the voters that it says (rule A10)."""
         self.start = self.snapshot = snapshot
         self.end_offset = self.durable_offset = snapshot.offset
         self._epochs.clear()
         self._starts.clear()
+        self._voters = [] if voters is None else [(snapshot.offset - 1, voters)]
 
     def flushed(self, offset: int) -> None:
         """A sync ended that had begun when the log ended at `offset`."""
@@ -85,13 +105,14 @@ class LogSummary:
 
     def snapshot_taken(self, snapshot: OffsetAndEpoch) -> None:
         """A local snapshot of committed records is durable."""
-        assert self.snapshot is None or self.snapshot.offset <= snapshot.offset <= self.end_offset
+        oldest = 0 if self.snapshot is None else self.snapshot.offset
+        ensure(oldest <= snapshot.offset <= self.end_offset, "SnapshotsAscend", latest=self.snapshot, new=snapshot)
         self.snapshot = snapshot
 
     def advance_start(self, start: OffsetAndEpoch) -> None:
         """The log below a snapshot's end was deleted; never past the latest snapshot (KAFKA-14238)."""
-        assert self.snapshot is not None
-        assert self.start.offset <= start.offset <= self.snapshot.offset
+        latest = self.start.offset if self.snapshot is None else self.snapshot.offset
+        ensure(self.start.offset <= start.offset <= latest, "SnapshotAtLogStart", start=start, snapshot=self.snapshot)
         self.start = start
         if self.end_offset == start.offset:
             self._epochs.clear()
@@ -144,10 +165,14 @@ class LogSummary:
         return ours.offset
 
     def check(self) -> None:
-        """Assert the invariants."""
-        assert self.start.offset <= self.end_offset
-        assert self.durable_offset <= self.end_offset
+        """Hold the invariants. Raises FatalError."""
+        start, end = self.start.offset, self.end_offset
+        ensure(start <= end and self.durable_offset <= end, "LogBounds", start=start, end=end, log=self.durable_offset)
         pairs = list(zip(self._epochs, self._starts, strict=True))
-        assert all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(pairs)), pairs
-        assert not pairs or (pairs[0][1] >= self.start.offset and pairs[-1][1] < self.end_offset), pairs
-        assert self.start == EMPTY or (self.snapshot is not None and self.snapshot.offset >= self.start.offset)
+        ensure(all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(pairs)), "EpochsAscend", epochs=pairs)
+        within = not pairs or (pairs[0][1] >= start and pairs[-1][1] < end)
+        ensure(within, "EpochsWithinTheLog", epochs=pairs, start=start, end=end)
+        changes = [offset for offset, _ in self._voters]
+        ensure(all(a < b for a, b in pairwise([*changes, end])), "VotersWithinTheLog", voters=changes, end=end)
+        covered = self.start == EMPTY or (self.snapshot is not None and self.snapshot.offset >= start)
+        ensure(covered, "SnapshotAtLogStart", start=self.start, snapshot=self.snapshot)

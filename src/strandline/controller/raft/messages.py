@@ -32,6 +32,10 @@ class ReplicaKey(NamedTuple):
             return False
         return self.directory_id is None or self.directory_id == presented.directory_id
 
+    def counts(self, presented: ReplicaKey, *, voteless: bool) -> bool:
+        """As `admits`; one that has lost its log counts only where its directory is recorded (rule A14)."""
+        return self.admits(presented) and not (voteless and self.directory_id is None)
+
 
 class OffsetAndEpoch(NamedTuple):
     """End of a log, an epoch or a snapshot: `offset` is exclusive, `epoch` is that of the record before it."""
@@ -57,14 +61,23 @@ class LeaderChange:
 
 
 @dataclass(frozen=True, slots=True)
+class VotersChange:
+    """The control record that says who votes from its offset on (Kafka's VotersRecord). Rule A11."""
+
+    voters: tuple[ReplicaKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
-    """Records appended together. `data` is opaque to the core, save that it makes LeaderChange itself."""
+    """Records appended together. `data` is opaque to the core, save that it makes LeaderChange and VotersChange."""
 
     base_offset: int
     next_offset: int
     """One past the last record's offset."""
     epoch: int
-    data: Buffer | LeaderChange
+    data: Buffer | LeaderChange | VotersChange
+    voters: tuple[ReplicaKey, ...] | None = None
+    """Who votes from `base_offset` on; None in a batch that does not say so."""
 
 
 # --- requests and responses ------------------------------------------------------------------------------------------
@@ -83,6 +96,9 @@ class VoteRequest:
     last: OffsetAndEpoch
     """End of the candidate's log."""
     pre_vote: bool
+    voters_offset: int = 0
+    """Where in the candidate's log its voter set stands; 0 for the configured one. A voter whose own set is older does
+    not know yet which directory of the candidate votes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +109,9 @@ class VoteResponse:
     epoch: int
     leader_id: NodeId | None
     granted: bool
+    in_doubt: bool = False
+    """The voter cut a tail that it may have acknowledged, and the candidate may lack it: the vote counts only together
+    with all others (rule A15)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +168,10 @@ class FetchRequest:
     max_wait_ms: int
     """How long the leader may park the fetch while it has nothing new."""
     max_bytes: int
+    voteless: bool = False
+    """The fetcher has lost its log: it counts as a voter only where a voter set names its very directory (rule A14)."""
+    life: int = 0
+    """Rises with each start of the fetcher: a fetch of an earlier life, which may have held more, counts no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +201,7 @@ class FetchSnapshotRequest:
     snapshot: OffsetAndEpoch
     position: int
     max_bytes: int
+    voteless: bool = False
 
 
 @dataclass(frozen=True, slots=True)

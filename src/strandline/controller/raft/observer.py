@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from strandline.controller.raft.fetching import FetchLoop, Outcome
+from strandline.controller.raft.invariants import ensure
 from strandline.controller.raft.messages import ReplicaKey, Response, SendRequest, VoteRequest
 from strandline.controller.raft.ready import ElectionState
 from strandline.controller.raft.state import Role, RoleKind
@@ -35,7 +36,10 @@ class Observer(Role):
         self._leader_id = leader_id
         self._voted_for = voted_for
         self._target = leader_id if leader_id is not None else self._any_voter(None)
-        self.fetching = FetchLoop(core, epoch, after_flush=False)
+        self._served = False
+        """The leader answered the last fetch."""
+        # A controller that may be given its vote: from then on what it fetched before counts (rule A8).
+        self.fetching = FetchLoop(core, epoch, after_flush=core.key.node_id in core.voters.places)
 
     @property
     def leader_id(self) -> NodeId | None:
@@ -55,18 +59,23 @@ class Observer(Role):
         self.fetching.pump(self._target, now_ms)
 
     def may_grant(self, request: VoteRequest, up_to_date: bool) -> bool:
-        if not up_to_date or self._leader_id is not None:
+        if not up_to_date:
             return False
-        return request.pre_vote or self._voted_for is None or self._voted_for == request.candidate
+        if request.pre_vote:  # as a follower, which it is to who asks: not while its leader serves it (rule A4)
+            return self._leader_id is None or not self._served
+        return self._leader_id is None and self._voted_for in (None, request.candidate)
 
     def on_response(self, sent: SendRequest, response: Response, now_ms: float) -> None:
         if not self.fetching.is_current(sent):
             return
-        if self.fetching.on_response(sent, response, now_ms) is Outcome.REFUSED:
+        outcome = self.fetching.on_response(sent, response, now_ms)
+        self._served = outcome is Outcome.PROGRESS
+        if outcome is Outcome.REFUSED:
             self._retarget(sent.to)
 
     def on_failure(self, sent: SendRequest, broken: bool, now_ms: float) -> None:
         if self.fetching.is_current(sent):
+            self._served = False
             self.fetching.failed(now_ms)
             self._retarget(sent.to)
 
@@ -78,13 +87,14 @@ class Observer(Role):
             self._target = self._any_voter(failed)
 
     def _any_voter(self, besides: NodeId | None) -> NodeId:
-        """A voter at random, another than `besides` if there is one, never this node's own id (a wiped disk)."""
+        """A controller at random, another than `besides` if there is one, never this very node (a wiped disk)."""
         own = self.core.key.node_id
-        choice = [key.node_id for key in self.core.voters if key.node_id not in (besides, own)]
+        nodes = sorted(self.core.voters.places)
+        choice = [node for node in nodes if node not in (besides, own)]
         if not choice:
-            choice = [key.node_id for key in self.core.voters if key.node_id != own] or [own]
+            choice = [node for node in nodes if node != own] or [own]
         return self.core.rng.choice(choice)
 
     def check(self) -> None:
-        assert not self.core.voters.is_voter(self.core.key)
-        assert self._leader_id is None or self._voted_for is None
+        ensure(not self.core.is_voter, "ObserverIsNoVoter", replica=self.core.key)
+        ensure(self._leader_id is None or self._voted_for is None, "LeaderOrVote", epoch=self.epoch)

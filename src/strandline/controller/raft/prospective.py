@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from strandline.controller.raft.election import VoteRound, election_timeout_ms
-from strandline.controller.raft.messages import ReplicaKey, Response, SendRequest, VoteRequest, VoteResponse
+from strandline.controller.raft.invariants import ensure
+from strandline.controller.raft.messages import ReplicaKey, Response, SendRequest, VoteRequest
 from strandline.controller.raft.ready import ElectionState
 from strandline.controller.raft.state import Role, RoleKind
 from strandline.proto.ids import NodeId
@@ -73,7 +74,6 @@ class Prospective(Role):
         return self._voted_for is None or self._voted_for == request.candidate
 
     def on_response(self, sent: SendRequest, response: Response, now_ms: float) -> None:
-        assert isinstance(response, VoteResponse)
         self._round.record(sent, response)
         if response.leader_id is not None and response.leader_id == sent.to and response.leader_id == self._leader_id:
             self.core.follow(self.epoch, response.leader_id, now_ms)
@@ -91,5 +91,5 @@ class Prospective(Role):
             self.core.lost_pre_vote(self._leader_id, self._voted_for, now_ms)
 
     def check(self) -> None:
-        assert self._leader_id is None or self._voted_for is None
+        ensure(self._leader_id is None or self._voted_for is None, "LeaderOrVote", epoch=self.epoch)
         self._round.check()

@@ -15,6 +15,8 @@ class ElectionState:
     epoch: int
     leader_id: NodeId | None = None
     voted_for: ReplicaKey | None = None
+    doubt: OffsetAndEpoch | None = None
+    """Up to where the log may have reached before recovery cut its tail; None once it has caught up (rule A15)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +73,11 @@ class Ready:
     """Then send these, in order."""
     high_watermark: int | None
     """Last, hand everything below this to the state machine; None if it did not move."""
+    notices: tuple[str, ...] = ()
+    """Sentences for the log, whenever it suits."""
 
     @property
     def empty(self) -> bool:
         """Nothing to do."""
-        return not (self.persist or self.log or self.flush or self.send) and self.high_watermark is None
+        orders = self.persist or self.log or self.flush or self.send or self.notices
+        return not orders and self.high_watermark is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from strandline.controller.raft.config import EPOCH_LEAD_MAX, EPOCH_MAX
 from strandline.controller.raft.leader import Leader
 from strandline.controller.raft.messages import (
     BeginQuorumEpochRequest,
@@ -20,6 +21,7 @@ from strandline.controller.raft.messages import (
 )
 from strandline.controller.raft.resigned import Resigned
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import NodeId
 from strandline.proto.marks import mark
 
 if TYPE_CHECKING:
@@ -30,7 +32,8 @@ def handle_request(core: RaftCore, token: int, request: Request, now_ms: float) 
     """Answer a request, or hand it to the role that will."""
     if isinstance(request, VoteRequest):
         error, granted = _on_vote(core, request, now_ms)
-        core.reply(token, VoteResponse(error, core.epoch, core.leader_id, granted))
+        in_doubt = core.doubt is not None and not request.last.at_least(core.doubt)
+        core.reply(token, VoteResponse(error, core.epoch, core.leader_id, granted, in_doubt))
     elif isinstance(request, BeginQuorumEpochRequest):
         error = _on_begin(core, request, now_ms)
         core.reply(token, BeginQuorumEpochResponse(error, core.epoch, core.leader_id))
@@ -49,6 +52,18 @@ def handle_request(core: RaftCore, token: int, request: Request, now_ms: float) 
             core.role.on_fetch_snapshot(token, request, now_ms)
         else:
             core.reply(token, FetchSnapshotResponse(error, core.epoch, core.leader_id, request.snapshot))
+
+
+def _unreachable(core: RaftCore, epoch: int, sender: NodeId) -> bool:
+    """Whether a request names an epoch that no elections can have reached since this node last had proof (rule A17)."""
+    if epoch <= min(core.proven_epoch + EPOCH_LEAD_MAX, EPOCH_MAX):
+        return False
+    mark("epoch-refused")
+    core.notice(
+        f"refused: a request in the name of node {sender} claims epoch {epoch}, more than {EPOCH_LEAD_MAX} above "
+        f"{core.proven_epoch}, the last that a voter has proven to this node"
+    )
+    return True
 
 
 def _judge_fetch(core: RaftCore, request: FetchRequest | FetchSnapshotRequest) -> ErrorCode:
@@ -70,8 +85,13 @@ def _on_vote(core: RaftCore, request: VoteRequest, now_ms: float) -> tuple[Error
     last_epoch_max = request.candidate_epoch if request.pre_vote else request.candidate_epoch - 1
     if request.candidate.node_id == core.key.node_id or request.last.epoch > last_epoch_max:
         return ErrorCode.INVALID_REQUEST, False
+    if _unreachable(core, request.candidate_epoch, request.candidate.node_id):
+        return ErrorCode.INVALID_REQUEST, False
     recorded = core.voters.recorded(request.candidate.node_id)
-    if not request.voter.admits(core.key) or (recorded is not None and not recorded.admits(request.candidate)):
+    asked = request.voter.counts(core.key, voteless=core.voteless)
+    # A candidate whose voter set is newer than ours may have been given its vote in it.
+    known = recorded is None or recorded.admits(request.candidate) or request.voters_offset > core.voters_offset
+    if not asked or not known or request.candidate.node_id not in core.voters.places:
         mark("vote-refused-directory")
         return ErrorCode.INVALID_VOTER_KEY, False
     if request.candidate_epoch > core.epoch:
@@ -92,13 +112,18 @@ def _on_begin(core: RaftCore, request: BeginQuorumEpochRequest, now_ms: float) -
         return ErrorCode.INCONSISTENT_CLUSTER_ID
     if request.epoch < core.epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
-    if not request.voter.admits(core.key):
+    if not request.voter.counts(core.key, voteless=core.voteless):
         return ErrorCode.INVALID_VOTER_KEY
-    if request.leader_id == core.key.node_id or not core.voters.contains_id(request.leader_id):
+    if request.leader_id == core.key.node_id or request.leader_id not in core.voters.places:
         return ErrorCode.INVALID_REQUEST
     if request.epoch == core.epoch and isinstance(core.role, Leader | Resigned):
         return ErrorCode.INVALID_REQUEST
-    core.learn(request.epoch, request.leader_id, now_ms)
+    return _learned(core, request.epoch, request.leader_id, now_ms)
+
+
+def _learned(core: RaftCore, epoch: int, leader_id: NodeId, now_ms: float) -> ErrorCode:
+    if _unreachable(core, epoch, leader_id) or not core.learn(epoch, leader_id, now_ms):
+        return ErrorCode.INVALID_REQUEST
     return ErrorCode.NONE
 
 
@@ -107,11 +132,11 @@ def _on_end(core: RaftCore, request: EndQuorumEpochRequest, now_ms: float) -> Er
         return ErrorCode.INCONSISTENT_CLUSTER_ID
     if request.epoch < core.epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
-    if request.leader_id == core.key.node_id:
+    if request.leader_id == core.key.node_id or request.leader_id not in core.voters.places:
         return ErrorCode.INVALID_REQUEST
     if request.epoch == core.epoch and isinstance(core.role, Leader | Resigned):
         return ErrorCode.INVALID_REQUEST
-    core.learn(request.epoch, request.leader_id, now_ms)
+    error = _learned(core, request.epoch, request.leader_id, now_ms)
     if core.role.leader_id == request.leader_id:
         core.role.on_leader_resigned(request, now_ms)
-    return ErrorCode.NONE
+    return error

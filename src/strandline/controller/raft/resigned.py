@@ -48,7 +48,11 @@ class Resigned(Role):
 
     def tick(self, now_ms: float) -> None:
         if now_ms >= self._election_deadline_ms:
-            self.core.become_unattached(self.epoch + 1, now_ms, election_deadline_ms=now_ms)
+            epoch = self.core.next_epoch()
+            if epoch is None:
+                self._election_deadline_ms = math.inf
+            else:
+                self.core.become_unattached(epoch, now_ms, election_deadline_ms=now_ms)
 
     def pump(self, now_ms: float) -> None:
         core = self.core

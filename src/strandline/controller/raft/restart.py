@@ -35,11 +35,11 @@ def initial_role(core: RaftCore, saved: ElectionState, now_ms: float) -> Role:
         mark("restarted-as-leader")
         successors = core.voters.others(core.key.node_id)
         return Resigned(core, saved.epoch, successors=successors, election_deadline_ms=soon_ms)
-    if saved.voted_for == core.key:
+    if saved.voted_for == core.key and saved.epoch > core.log.last_epoch:
         return Candidate(core, saved.epoch, now_ms=now_ms)
     voted_for = saved.voted_for
     if saved.leader_id is not None:
-        if core.voters.contains_id(saved.leader_id):
+        if saved.leader_id in core.voters.places:
             return Follower(core, saved.epoch, saved.leader_id, now_ms=now_ms)
         voted_for = _a_leader_of_old(saved.leader_id)
     return Unattached(core, saved.epoch, election_deadline_ms=soon_ms, voted_for=voted_for)
@@ -50,7 +50,7 @@ def _initial_observer(core: RaftCore, saved: ElectionState) -> Observer:
         return Observer(core, core.log.last_epoch)
     if saved.leader_id == core.key.node_id:
         return Observer(core, saved.epoch, voted_for=core.key)
-    if saved.leader_id is not None and not core.voters.contains_id(saved.leader_id):
+    if saved.leader_id is not None and saved.leader_id not in core.voters.places:
         return Observer(core, saved.epoch, voted_for=_a_leader_of_old(saved.leader_id))
     return Observer(core, saved.epoch, leader_id=saved.leader_id, voted_for=saved.voted_for)
 

@@ -80,7 +80,10 @@ TRANSITIONS: tuple[Transition, ...] = (
     ),
     Transition(_R, _U, "a higher epoch without a known leader; or the election timeout passed: epoch + 1"),
     Transition(_R, _F, "a leader of a higher epoch became known"),
+    Transition(_F, _O, "the voter set names another directory of this node, or none"),
     Transition(_O, _O, "a higher epoch, a leader became known, or a vote granted"),
+    Transition(_O, _F, "the voter set names this directory, and a leader is known"),
+    Transition(_O, _U, "the voter set names this directory, and no leader is known"),
 )
 
 LEGAL: dict[tuple[RoleKind, RoleKind], Transition] = {(move.source, move.target): move for move in TRANSITIONS}
@@ -157,4 +160,4 @@ class Role:
         """What this very role sent got no usable answer."""
 
     def check(self) -> None:
-        """Assert the role's invariants."""
+        """Hold the role's invariants. Raises FatalError."""

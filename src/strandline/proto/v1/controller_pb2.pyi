@@ -492,3 +492,25 @@ class PingReply(_message.Message):
     node_id: int
     incarnation_id: bytes
     def __init__(self, node_id: _Optional[int] = ..., incarnation_id: _Optional[bytes] = ...) -> None: ...
+
+class RemoveVoterRequest(_message.Message):
+    __slots__ = ("node_id", "directory_id")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    directory_id: bytes
+    def __init__(self, node_id: _Optional[int] = ..., directory_id: _Optional[bytes] = ...) -> None: ...
+
+class AddVoterRequest(_message.Message):
+    __slots__ = ("node_id", "directory_id")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    directory_id: bytes
+    def __init__(self, node_id: _Optional[int] = ..., directory_id: _Optional[bytes] = ...) -> None: ...
+
+class VoterReply(_message.Message):
+    __slots__ = ("voters",)
+    VOTERS_FIELD_NUMBER: _ClassVar[int]
+    voters: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, voters: _Optional[_Iterable[int]] = ...) -> None: ...

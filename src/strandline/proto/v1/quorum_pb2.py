@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n strandline/proto/v1/quorum.proto\x12\rstrandline.v1\"3\n\nReplicaKey\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x64irectory_id\x18\x02 \x01(\x0c\"/\n\x0eOffsetAndEpoch\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\"\xd1\x01\n\x0bVoteRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12,\n\tcandidate\x18\x02 \x01(\x0b\x32\x19.strandline.v1.ReplicaKey\x12\x17\n\x0f\x63\x61ndidate_epoch\x18\x03 \x01(\x05\x12(\n\x05voter\x18\x04 \x01(\x0b\x32\x19.strandline.v1.ReplicaKey\x12+\n\x04last\x18\x05 \x01(\x0b\x32\x1d.strandline.v1.OffsetAndEpoch\x12\x10\n\x08pre_vote\x18\x06 \x01(\x08\"c\n\x0cVoteResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\x12\x16\n\tleader_id\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x0f\n\x07granted\x18\x04 \x01(\x08\x42\x0c\n\n_leader_id\"y\n\x17\x42\x65ginQuorumEpochRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x11\n\tleader_id\x18\x02 \x01(\x05\x12\r\n\x05\x65poch\x18\x03 \x01(\x05\x12(\n\x05voter\x18\x04 \x01(\x0b\x32\x19.strandline.v1.ReplicaKey\"^\n\x18\x42\x65ginQuorumEpochResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\x12\x16\n\tleader_id\x18\x03 \x01(\x05H\x00\x88\x01\x01\x42\x0c\n\n_leader_id\"\x86\x01\n\x15\x45ndQuorumEpochRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x11\n\tleader_id\x18\x02 \x01(\x05\x12\r\n\x05\x65poch\x18\x03 \x01(\x05\x12\x37\n\x14preferred_candidates\x18\x04 \x03(\x0b\x32\x19.strandline.v1.ReplicaKey\"\\\n\x16\x45ndQuorumEpochResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\x12\x16\n\tleader_id\x18\x03 \x01(\x05H\x00\x88\x01\x01\x42\x0c\n\n_leader_id\"\xd5\x01\n\x12QuorumFetchRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12*\n\x07replica\x18\x02 \x01(\x0b\x32\x19.strandline.v1.ReplicaKey\x12\r\n\x05\x65poch\x18\x03 \x01(\x05\x12\x14\n\x0c\x66\x65tch_offset\x18\x04 \x01(\x03\x12\x1a\n\x12last_fetched_epoch\x18\x05 \x01(\x05\x12\x16\n\x0ehigh_watermark\x18\x06 \x01(\x03\x12\x13\n\x0bmax_wait_ms\x18\x07 \x01(\x05\x12\x11\n\tmax_bytes\x18\x08 \x01(\x05\"\xff\x01\n\x13QuorumFetchResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\x12\x16\n\tleader_id\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x05 \x01(\x03\x12\x30\n\tdiverging\x18\x06 \x01(\x0b\x32\x1d.strandline.v1.OffsetAndEpoch\x12/\n\x08snapshot\x18\x07 \x01(\x0b\x32\x1d.strandline.v1.OffsetAndEpoch\x12\x0f\n\x07records\x18\x08 \x01(\x0c\x42\x0c\n\n_leader_id\"\xc1\x01\n\x1aQuorumFetchSnapshotRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12*\n\x07replica\x18\x02 \x01(\x0b\x32\x19.strandline.v1.ReplicaKey\x12\r\n\x05\x65poch\x18\x03 \x01(\x05\x12/\n\x08snapshot\x18\x04 \x01(\x0b\x32\x1d.strandline.v1.OffsetAndEpoch\x12\x10\n\x08position\x18\x05 \x01(\x03\x12\x11\n\tmax_bytes\x18\x06 \x01(\x05\"\xc0\x01\n\x1bQuorumFetchSnapshotResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\x12\x16\n\tleader_id\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12/\n\x08snapshot\x18\x04 \x01(\x0b\x32\x1d.strandline.v1.OffsetAndEpoch\x12\x0c\n\x04size\x18\x05 \x01(\x03\x12\x10\n\x08position\x18\x06 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x07 \x01(\x0c\x42\x0c\n\n_leader_idb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n strandline/proto/v1/quorum.proto\x12\rstrandline.v1\"3\n\nReplicaKey\x12\x0f\n\x07node_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x64irectory_id\x18\x02 \x01(\x0c\"/\n\x0eOffsetAndEpoch\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\"\xe8\x01\n\x0bVoteRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12,\n\tcandidate\x18\x02 \x01(\x0b\x32\x19.strandline.v1.ReplicaKey\x12\x17\n\x0f\x63\x61ndidate_epoch\x18\x03 \x01(\x05\x12(\n\x05voter\x18\x04 \x01(\x0b\x32\x19.strandline.v1.ReplicaKey\x12+\n\x04last\x18\x05 \x01(\x0b\x32\x1d.strandline.v1.OffsetAndEpoch\x12\x10\n\x08pre_vote\x18\x06 \x01(\x08\x12\x15\n\rvoters_offset\x18\x07 \x01(\x03\"u\n\x0cVoteResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\x12\x16\n\tleader_id\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x0f\n\x07granted\x18\x04 \x01(\x08\x12\x10\n\x08in_doubt\x18\x05 \x01(\x08\x42\x0c\n\n_leader_id\"y\n\x17\x42\x65ginQuorumEpochRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x11\n\tleader_id\x18\x02 \x01(\x05\x12\r\n\x05\x65poch\x18\x03 \x01(\x05\x12(\n\x05voter\x18\x04 \x01(\x0b\x32\x19.strandline.v1.ReplicaKey\"^\n\x18\x42\x65ginQuorumEpochResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\x12\x16\n\tleader_id\x18\x03 \x01(\x05H\x00\x88\x01\x01\x42\x0c\n\n_leader_id\"\x86\x01\n\x15\x45ndQuorumEpochRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x11\n\tleader_id\x18\x02 \x01(\x05\x12\r\n\x05\x65poch\x18\x03 \x01(\x05\x12\x37\n\x14preferred_candidates\x18\x04 \x03(\x0b\x32\x19.strandline.v1.ReplicaKey\"\\\n\x16\x45ndQuorumEpochResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\x12\x16\n\tleader_id\x18\x03 \x01(\x05H\x00\x88\x01\x01\x42\x0c\n\n_leader_id\"\xf5\x01\n\x12QuorumFetchRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12*\n\x07replica\x18\x02 \x01(\x0b\x32\x19.strandline.v1.ReplicaKey\x12\r\n\x05\x65poch\x18\x03 \x01(\x05\x12\x14\n\x0c\x66\x65tch_offset\x18\x04 \x01(\x03\x12\x1a\n\x12last_fetched_epoch\x18\x05 \x01(\x05\x12\x16\n\x0ehigh_watermark\x18\x06 \x01(\x03\x12\x13\n\x0bmax_wait_ms\x18\x07 \x01(\x05\x12\x11\n\tmax_bytes\x18\x08 \x01(\x05\x12\x10\n\x08voteless\x18\t \x01(\x08\x12\x0c\n\x04life\x18\n \x01(\x03\"\xff\x01\n\x13QuorumFetchResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\x12\x16\n\tleader_id\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x03\x12\x18\n\x10log_start_offset\x18\x05 \x01(\x03\x12\x30\n\tdiverging\x18\x06 \x01(\x0b\x32\x1d.strandline.v1.OffsetAndEpoch\x12/\n\x08snapshot\x18\x07 \x01(\x0b\x32\x1d.strandline.v1.OffsetAndEpoch\x12\x0f\n\x07records\x18\x08 \x01(\x0c\x42\x0c\n\n_leader_id\"\xd3\x01\n\x1aQuorumFetchSnapshotRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12*\n\x07replica\x18\x02 \x01(\x0b\x32\x19.strandline.v1.ReplicaKey\x12\r\n\x05\x65poch\x18\x03 \x01(\x05\x12/\n\x08snapshot\x18\x04 \x01(\x0b\x32\x1d.strandline.v1.OffsetAndEpoch\x12\x10\n\x08position\x18\x05 \x01(\x03\x12\x11\n\tmax_bytes\x18\x06 \x01(\x05\x12\x10\n\x08voteless\x18\x07 \x01(\x08\"\xc0\x01\n\x1bQuorumFetchSnapshotResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\x05\x12\r\n\x05\x65poch\x18\x02 \x01(\x05\x12\x16\n\tleader_id\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12/\n\x08snapshot\x18\x04 \x01(\x0b\x32\x1d.strandline.v1.OffsetAndEpoch\x12\x0c\n\x04size\x18\x05 \x01(\x03\x12\x10\n\x08position\x18\x06 \x01(\x03\x12\x0c\n\x04\x64\x61ta\x18\x07 \x01(\x0c\x42\x0c\n\n_leader_idb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,23 +36,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OFFSETANDEPOCH']._serialized_start=104
   _globals['_OFFSETANDEPOCH']._serialized_end=151
   _globals['_VOTEREQUEST']._serialized_start=154
-  _globals['_VOTEREQUEST']._serialized_end=363
-  _globals['_VOTERESPONSE']._serialized_start=365
-  _globals['_VOTERESPONSE']._serialized_end=464
-  _globals['_BEGINQUORUMEPOCHREQUEST']._serialized_start=466
-  _globals['_BEGINQUORUMEPOCHREQUEST']._serialized_end=587
-  _globals['_BEGINQUORUMEPOCHRESPONSE']._serialized_start=589
-  _globals['_BEGINQUORUMEPOCHRESPONSE']._serialized_end=683
-  _globals['_ENDQUORUMEPOCHREQUEST']._serialized_start=686
-  _globals['_ENDQUORUMEPOCHREQUEST']._serialized_end=820
-  _globals['_ENDQUORUMEPOCHRESPONSE']._serialized_start=822
-  _globals['_ENDQUORUMEPOCHRESPONSE']._serialized_end=914
-  _globals['_QUORUMFETCHREQUEST']._serialized_start=917
-  _globals['_QUORUMFETCHREQUEST']._serialized_end=1130
-  _globals['_QUORUMFETCHRESPONSE']._serialized_start=1133
-  _globals['_QUORUMFETCHRESPONSE']._serialized_end=1388
-  _globals['_QUORUMFETCHSNAPSHOTREQUEST']._serialized_start=1391
-  _globals['_QUORUMFETCHSNAPSHOTREQUEST']._serialized_end=1584
-  _globals['_QUORUMFETCHSNAPSHOTRESPONSE']._serialized_start=1587
-  _globals['_QUORUMFETCHSNAPSHOTRESPONSE']._serialized_end=1779
+  _globals['_VOTEREQUEST']._serialized_end=386
+  _globals['_VOTERESPONSE']._serialized_start=388
+  _globals['_VOTERESPONSE']._serialized_end=505
+  _globals['_BEGINQUORUMEPOCHREQUEST']._serialized_start=507
+  _globals['_BEGINQUORUMEPOCHREQUEST']._serialized_end=628
+  _globals['_BEGINQUORUMEPOCHRESPONSE']._serialized_start=630
+  _globals['_BEGINQUORUMEPOCHRESPONSE']._serialized_end=724
+  _globals['_ENDQUORUMEPOCHREQUEST']._serialized_start=727
+  _globals['_ENDQUORUMEPOCHREQUEST']._serialized_end=861
+  _globals['_ENDQUORUMEPOCHRESPONSE']._serialized_start=863
+  _globals['_ENDQUORUMEPOCHRESPONSE']._serialized_end=955
+  _globals['_QUORUMFETCHREQUEST']._serialized_start=958
+  _globals['_QUORUMFETCHREQUEST']._serialized_end=1203
+  _globals['_QUORUMFETCHRESPONSE']._serialized_start=1206
+  _globals['_QUORUMFETCHRESPONSE']._serialized_end=1461
+  _globals['_QUORUMFETCHSNAPSHOTREQUEST']._serialized_start=1464
+  _globals['_QUORUMFETCHSNAPSHOTREQUEST']._serialized_end=1675
+  _globals['_QUORUMFETCHSNAPSHOTRESPONSE']._serialized_start=1678
+  _globals['_QUORUMFETCHSNAPSHOTRESPONSE']._serialized_end=1870
 # @@protoc_insertion_point(module_scope)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, NodeId
 from strandline.proto.marks import mark
-from strandline.replica.core.isr import Judgement, PendingIsr, judge_answer
+from strandline.replica.core.isr import IsrChange, Judgement, PendingIsr, judge_answer
 from strandline.replica.core.progress import FollowerProgress
 from strandline.replica.states import (
     ACKS_ALL,
@@ -39,7 +39,8 @@ class LeaderCore:
     - it does not move while |ISR| < min(min.insync.replicas, replication factor): this holds back acks=1 data too,
       and makes ELR safe (KIP-966);
     - it does not pass any member of the maximal ISR, nor a replica that has caught up and may join;
-    - at most one ISR change is pending.
+    - at most one ISR change is pending;
+    - the maximal ISR loses a proposed member only when the partition epoch moves (F-50).
     """
 
     __slots__ = (
@@ -51,6 +52,7 @@ class LeaderCore:
         "_propose_after_ms",
         "_state",
         "_sync_before_ack",
+        "deleted_before",
         "durable_offset",
         "epoch_start_offset",
         "followers",
@@ -76,6 +78,7 @@ class LeaderCore:
         sync_before_ack: bool,
         lag_time_max_ms: float,
         now_ms: float,
+        log_start_offset: int = 0,
     ) -> None:
         """Become leader. The caller persists (leader epoch, `epoch_start_offset`) in the log (D-3), and looks at
         `high_watermark`, which is judged at once (a lone replica needs nobody's fetch)."""
@@ -91,6 +94,8 @@ class LeaderCore:
         self.log_end_offset = log_end_offset
         self.durable_offset = durable_offset
         self.high_watermark = min(high_watermark, log_end_offset)
+        self.deleted_before = log_start_offset
+        """Who joins the ISR has durably deleted what is before it: a client was told so, perhaps long ago."""
         self.isr = state.isr
         self.maximal_isr = state.isr
         self.recovering = state.recovering
@@ -145,6 +150,12 @@ class LeaderCore:
             self._propose_expand(follower, now_ms)
         return self._advance(now_ms)
 
+    def trimmed(self, follower: FollowerProgress, log_start_offset: int, now_ms: float) -> None:
+        """A follower durably deleted what is before its new log start: that may have kept it out of the ISR."""
+        follower.log_start_offset = log_start_offset
+        if not follower.in_isr and self.pending is None and self._may_join(follower, now_ms):
+            self._propose_expand(follower, now_ms)
+
     def disconnected(self, node_id: NodeId, now_ms: float) -> bool:
         """A follower's stream ended. What it acknowledged still counts; but who is not in the ISR is not waited for."""
         follower = self.followers.get(node_id)
@@ -185,16 +196,13 @@ class LeaderCore:
             return False
         judgement = judge_answer(outcome.error)
         if judgement is Judgement.COMMITTED:
-            if outcome.leader_epoch != self.leader_epoch or outcome.partition_epoch < self.partition_epoch:
+            if outcome.leader_epoch != self.leader_epoch or outcome.partition_epoch <= self.partition_epoch:
                 return False
             self.pending = None
             self._commit(outcome.isr, outcome.partition_epoch, outcome.recovering)
             return self._advance_and_propose(now_ms)
-        if judgement is Judgement.ROLLED_BACK:
-            self.pending = None
-            mark("isr-change-rolled-back")
-            self._set_maximal(self.isr)
-            self._propose_after_ms = now_ms + PROPOSAL_BACKOFF_MS
+        if judgement is Judgement.REFUSED:
+            self._refused(pending, now_ms)
         elif judgement is Judgement.RETRY:
             pending.sent = False
         return self._advance(now_ms)
@@ -283,13 +291,15 @@ class LeaderCore:
         """All conditions of rule B, on one snapshot of the replica: a fetch in this leader epoch, what counts of it
         reaches the high watermark and the start of the epoch, unfenced, staying, and the very process that fetched.
 
-        And one of ours: it has caught up lately. Who has not would be dropped again by the next sweep.
+        And two of ours: it has deleted what clients were told is deleted; and it has caught up lately, for who has not
+        would be dropped again by the next sweep.
         """
         counted = follower.counted_offset
         return (
             counted >= 0
             and counted >= self.high_watermark
             and counted >= self.epoch_start_offset
+            and follower.log_start_offset >= self.deleted_before
             and self._eligible(follower)
             and follower.caught_up(self.log_end_offset, self._lag_time_max_ms, now_ms)
         )
@@ -308,7 +318,7 @@ class LeaderCore:
             if f.in_isr and not f.caught_up(self.log_end_offset, self._lag_time_max_ms, now_ms)
         ]
         if lagging:
-            self.pending = self._proposal(tuple(node for node in self.isr if node not in lagging), expanding=False)
+            self.pending = self._proposal(tuple(node for node in self.isr if node not in lagging), IsrChange.SHRINK)
             return
         for follower in self._followers:
             if not follower.in_isr and self._may_join(follower, now_ms):
@@ -318,10 +328,28 @@ class LeaderCore:
     def _propose_expand(self, follower: FollowerProgress, now_ms: float) -> None:
         if now_ms < self._propose_after_ms:
             return
-        self.pending = self._proposal((*self.isr, follower.node_id), expanding=True)
+        self.pending = self._proposal((*self.isr, follower.node_id), IsrChange.EXPANSION)
         self._set_maximal(self.pending.isr)
 
-    def _proposal(self, isr: tuple[NodeId, ...], *, expanding: bool) -> PendingIsr:
+    def _refused(self, pending: PendingIsr, now_ms: float) -> None:
+        """The controller found a member ineligible. That settles this copy of the proposal and no other: one whose
+        sender gave up, or that the network holds, may be committed as long as the partition epoch stands (F-50). So a
+        refused expansion is withdrawn by proposing the committed ISR anew under the same partition epoch. Of the two
+        one is committed, the epoch moves, and until then the maximal ISR stands.
+
+        A shrink needs no withdrawal: the maximal ISR is the old one, and stays. A withdrawal that is refused is sent
+        again: a member of the committed ISR is ineligible, and its removal is on the way.
+        """
+        self._propose_after_ms = now_ms + PROPOSAL_BACKOFF_MS
+        if pending.change is IsrChange.EXPANSION:
+            mark("isr-change-withdrawn")
+            self.pending = self._proposal(self.isr, IsrChange.WITHDRAWAL)
+        elif pending.change is IsrChange.SHRINK:
+            self.pending = None
+        else:
+            pending.sent = False
+
+    def _proposal(self, isr: tuple[NodeId, ...], change: IsrChange) -> PendingIsr:
         item = AlterPartitionItem(
             topic_id=self._state.topic_id,
             partition=self._state.partition,
@@ -329,7 +357,7 @@ class LeaderCore:
             partition_epoch=self.partition_epoch,
             new_isr=tuple(IsrMember(node, self._broker_epoch(node)) for node in isr),
         )
-        return PendingIsr(item, expanding=expanding)
+        return PendingIsr(item, change)
 
     def _broker_epoch(self, node_id: NodeId) -> BrokerEpoch:
         """The process that is meant: for a follower the one that fetched, never what the metadata say (KAFKA-15221)."""

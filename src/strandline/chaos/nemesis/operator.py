@@ -1,0 +1,136 @@
+"""The operator of a simulated cluster: who reads that a controller has no vote, and restores it as the message says.
+
+Where nobody is elected any more the operator takes the last resort (`strandline quorum force-vote`), as the message
+about a cut log says: one controller has lost its log, so that another one, which cut a torn write, would wait for its
+vote for ever. What is destroyed is that of one machine, the `victim`; the others' torn writes are honest ones, and
+their votes are forced without a loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from strandline.chaos.sim.process import Process
+from strandline.chaos.sim.world import World
+from strandline.controller.quorum.quorum import Quorum, memory_of
+from strandline.controller.raft.messages import ReplicaKey
+from strandline.log.disk import Disk
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import NodeId
+from strandline.proto.marks import mark
+
+if TYPE_CHECKING:
+    import asyncio
+
+_LOOKS_EVERY_MS = 500.0
+_LAST_RESORT_MS = 10_000.0
+"""So long nobody leads, with every controller running, before votes are forced."""
+
+
+@dataclass
+class Operator:
+    """Does what `strandline quorum restore-vote` does, for whoever follows the quorum's leader without the vote that
+    its node has a place for; and `force-vote` where nobody leads."""
+
+    world: World
+    quorums: Callable[[], Mapping[str, Quorum]]
+    """By machine, those whose processes live."""
+    controllers: Sequence[str]
+    note: Callable[[str], None]
+    victim: str
+    force: Callable[[str], None]
+    """Stop that node, let it vote beyond doubt, and start it again."""
+    restored: int = 0
+    _nobody_led_since_ms: float | None = None
+    _task: asyncio.Task[None] | None = None
+    _asked: tuple[str, Process] | None = None
+    """The leader that is asked, and its process: if that dies, the task in it never ends."""
+
+    async def work(self) -> None:
+        """For as long as the run lasts."""
+        while True:
+            await self.world.sleep_ms(_LOOKS_EVERY_MS)
+            self._look()
+
+    def _look(self) -> None:
+        quorums = self.quorums()
+        self._watch(quorums)
+        leaders = [(quorum.leader_and_epoch.epoch, name) for name, quorum in quorums.items() if _leads(quorum)]
+        if not leaders or self._busy():
+            return
+        _, leader = max(leaders)
+        process = self.world.process(leader)
+        for observer in quorums[leader].describe().observers:
+            name = f"n{observer.node_id}"
+            key = ReplicaKey(observer.node_id, observer.directory_id)
+            if process is not None and name in self.controllers and name in quorums and quorums[name].key == key:
+                restoring = self._restore(quorums[leader], key)
+                self._task = process.context.copy().run(self.world.loop.create_task, restoring)
+                self._asked = leader, process
+                return
+
+    def _busy(self) -> bool:
+        if self._task is None or self._asked is None or self._task.done():
+            return False
+        leader, process = self._asked
+        return self.world.process(leader) is process
+
+    def _watch(self, quorums: Mapping[str, Quorum]) -> None:
+        now_ms = self.world.now_ms
+        if any(_leads(quorum) for quorum in quorums.values()) or not quorums.keys() >= set(self.controllers):
+            self._nobody_led_since_ms = None
+            return
+        self._nobody_led_since_ms = self._nobody_led_since_ms or now_ms
+        if now_ms - self._nobody_led_since_ms < _LAST_RESORT_MS:
+            return
+        self._nobody_led_since_ms = None
+        for name in self.controllers:
+            if name != self.victim and _in_doubt(quorums[name]):
+                mark("vote-forced")
+                self.note(f"nobody leads: the vote of {name} is forced")
+                self.force(name)
+
+    async def _restore(self, leader: Quorum, key: ReplicaKey) -> None:
+        former = leader.voters.recorded(key.node_id)
+        if key.directory_id is None or former == key:
+            return
+        try:
+            if former is not None:
+                await leader.remove_voter(key.node_id, former.directory_id or key.directory_id)
+            await leader.add_voter(key.node_id, key.directory_id)
+        except KafkaError:
+            return  # it is told why, and tries again later
+        self.restored += 1
+        self.note(f"n{key.node_id} has its vote again")
+
+
+def _leads(quorum: Quorum) -> bool:
+    return quorum.leader_and_epoch.leader_id == NodeId(quorum.key.node_id)
+
+
+def _in_doubt(quorum: Quorum) -> bool:
+    driver = quorum._driver
+    return driver is not None and driver.core.doubt is not None
+
+
+def force_vote(disk: Disk, data_dir: str, directory_id: UUID) -> None:
+    """What `strandline quorum force-vote` does on a node that does not run."""
+    memory = memory_of(disk, data_dir, directory_id, promises=True)
+    memory.recall()
+    memory.force_vote()
+
+
+def all_vote(quorums: Mapping[str, Quorum], controllers: Sequence[str]) -> bool:
+    """Every controller is there and has its vote, beyond doubt, in its own opinion and in that of all others."""
+    there = [quorums[name] for name in controllers if name in quorums]
+    return len(there) == len(controllers) and all(_votes(one, there) for one in there)
+
+
+def _votes(quorum: Quorum, others: Sequence[Quorum]) -> bool:
+    driver = quorum._driver
+    if driver is None or driver.stopped or driver.core.doubt is not None:
+        return False
+    return all(other.voters.is_voter(quorum.key, voteless=driver.core.voteless) for other in others)

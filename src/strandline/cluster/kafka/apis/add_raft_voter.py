@@ -1,0 +1,36 @@
+"""AddRaftVoter (80): a controller's directory is given its vote (KIP-853).
+
+The endpoints are those that every node has in its configuration: what the request says of them is passed over.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strandline.cluster.kafka.api import Call, message_api
+from strandline.controller.voter_api import AddVoterRequest
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import ZERO_UUID
+
+
+async def _answer(call: Call) -> Any:
+    request = call.request
+    change = AddVoterRequest(request.voter_id, request.voter_directory_id or ZERO_UUID)
+    await call.service.add_voter(call.context, request.cluster_id, change, call.request.timeout.total_seconds() * 1000)
+    return _respond(call, ErrorCode.NONE, "")
+
+
+def _respond(call: Call, error: ErrorCode, message: str) -> Any:
+    return call.make("AddRaftVoterResponse", throttle_time=0, error_code=error, error_message=message or None)
+
+
+API = message_api(
+    key=80,
+    name="AddRaftVoter",
+    schema="add_raft_voter",
+    first=0,
+    last=0,
+    flexible_since=0,
+    refuse=_respond,
+    answer_later=_answer,
+)

@@ -1,0 +1,154 @@
+"""Stray partitions: directories of topics that were deleted, or of replicas that moved, while this node was down.
+
+As Kafka does it, a stray is renamed aside (`<topic>-<partition>.<unique>-stray`) once the metadata are known that tell
+of it. Kafka leaves it there for ever; here it is removed after a delay, so that the room comes back, and not before: if
+the metadata were wrong, the data are still there (D-31: never delete at once what only metadata call an orphan).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+import structlog
+
+from strandline.log.checkpoints import PARTITION_METADATA, decode_partition_metadata
+from strandline.log.disk import Disk, DiskError, read_file
+from strandline.log.loading import STRAY, aside_name
+from strandline.log.log_dir import LogDir
+from strandline.proto.errors import CorruptLogError
+from strandline.proto.ids import TopicId, TopicIdPartition, TopicPartition
+from strandline.proto.marks import mark
+from strandline.proto.ports import Clock
+
+log = structlog.get_logger("strandline.log")
+
+KEEP = -1
+"""A delay: strays are never removed, as Kafka has it."""
+
+
+class Stray(NamedTuple):
+    """A directory that was renamed aside."""
+
+    name: str
+    set_aside_ms: int
+    """Wall time of that, from its name."""
+
+
+class Strays:
+    """The strays of one log directory."""
+
+    def __init__(self, log_dir: LogDir, disk: Disk, clock: Clock, delay_ms: int) -> None:
+        """`delay_ms`: how long a stray stays before it is removed; KEEP: for ever."""
+        self._log_dir = log_dir
+        self._disk = disk
+        self._clock = clock
+        self._delay_ms = delay_ms
+        self._waiting = self._found()
+        for stray in self._waiting:
+            log.warning("a stray partition is still on the disk", **self._figures(stray.name))
+
+    def _found(self) -> list[Stray]:
+        names = [name for name in self._disk.listdir(self._log_dir.path) if name.endswith(STRAY)]
+        return [stray for name in names if (stray := _parse(name)) is not None]
+
+    def set_aside(self, assigned: Mapping[TopicPartition, TopicId]) -> None:
+        """Rename the directories of all partitions that are not `assigned` to this node, sound ones and damaged ones.
+
+        Call it with committed metadata that reach this process's own registration: older ones need not tell of a topic
+        that was created since. A damaged directory whose topic id cannot be read stays as long as a partition of its
+        name is assigned.
+        """
+        try:
+            moved = [tp for tp in self._strays(assigned) if self._move(tp)]
+            if moved:
+                self._disk.sync_dir(self._log_dir.path)
+                self._log_dir.write_forgotten()
+        except DiskError as error:
+            log.error("stray partitions could not be renamed aside", error=str(error))
+
+    def _strays(self, assigned: Mapping[TopicPartition, TopicId]) -> Iterable[TopicPartition]:
+        log_dir = self._log_dir
+        for tp in [*log_dir.logs, *(tp for tp in log_dir.offline if tp not in log_dir.logs)]:
+            known = assigned.get(tp)
+            plog = log_dir.logs.get(tp)
+            topic_id = plog.topic_id if plog is not None else self._topic_id(str(tp))
+            if known is None or topic_id not in (None, known):
+                yield tp
+
+    def _move(self, tp: TopicPartition) -> bool:
+        if not self._disk.exists(f"{self._log_dir.path}/{tp}"):
+            return False
+        now_ms = self._clock.wall_ms()
+        name = aside_name(tp, f"{now_ms:032x}", STRAY)
+        self._log_dir.take_out(tp, name)
+        self._waiting.append(Stray(name, now_ms))
+        mark("stray-set-aside")
+        log.warning(
+            "a stray partition is renamed aside: its topic was deleted, or its replica moved, while this node was down",
+            partition=str(tp),
+            removed_in_ms=self._delay_ms if self._delay_ms != KEEP else "never",
+            **self._figures(name),
+        )
+        return True
+
+    def _figures(self, name: str) -> dict[str, object]:
+        directory = f"{self._log_dir.path}/{name}"
+        size = 0
+        for entry in self._disk.listdir(directory):
+            file = self._disk.open(f"{directory}/{entry}")
+            size += file.size()
+            file.close()
+        return {"directory": directory, "size_bytes": size}
+
+    def _topic_id(self, name: str) -> TopicId | None:
+        path = f"{self._log_dir.path}/{name}/{PARTITION_METADATA}"
+        try:
+            return decode_partition_metadata(path, read_file(self._disk, path)) if self._disk.exists(path) else None
+        except CorruptLogError:
+            return None
+
+    async def remove_due(self, is_assigned: Callable[[TopicIdPartition], bool]) -> None:
+        """Remove the strays whose delay is over, unless the metadata of today assign them to this node after all."""
+        if self._delay_ms == KEEP:
+            return
+        now_ms = self._clock.wall_ms()
+        due = [stray for stray in self._waiting if now_ms - stray.set_aside_ms >= self._delay_ms]
+        for stray in due:
+            self._waiting.remove(stray)
+            try:
+                await self._remove(stray, is_assigned)
+            except DiskError as error:
+                log.error("a stray partition could not be removed", directory=stray.name, error=str(error))
+
+    async def _remove(self, stray: Stray, is_assigned: Callable[[TopicIdPartition], bool]) -> None:
+        topic_id, number = self._topic_id(stray.name), _partition_of(stray.name)
+        figures = self._figures(stray.name)
+        if topic_id is not None and is_assigned(TopicIdPartition(topic_id, number)):
+            log.error("a stray partition is assigned here after all, and is kept; look at both directories", **figures)
+            return
+        directory = f"{self._log_dir.path}/{stray.name}"
+        entries = self._disk.listdir(directory)
+        # What says whose it was goes last: a stop in between leaves a stray that still tells.
+        for entry in sorted(entries, key=lambda entry: entry == PARTITION_METADATA):
+            await self._disk.unlink_slowly(f"{directory}/{entry}")
+        self._disk.rmdir(directory)
+        log.info("a stray partition was removed", **figures)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether any will become due."""
+        return bool(self._waiting) and self._delay_ms != KEEP
+
+
+def _parse(name: str) -> Stray | None:
+    """None for a directory that somebody else renamed so: nobody knows since when, and it is left alone."""
+    unique = name[: -len(STRAY)].rpartition(".")[2]
+    try:
+        return Stray(name, int(unique, 16)) if len(unique) == 32 else None
+    except ValueError:
+        return None
+
+
+def _partition_of(name: str) -> int:
+    return int(name[: -len(STRAY)].rpartition(".")[0].rpartition("-")[2])
