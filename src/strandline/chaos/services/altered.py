@@ -31,6 +31,7 @@ class Altered:
     Attributes:
         fed: everything was sent, and answered.
         asked: records of `trimmed` below may be gone: their deletion was asked for.
+        deleted: records of `trimmed` below are gone: it was answered.
         changes: so many of settings were answered.
     """
 
@@ -39,6 +40,7 @@ class Altered:
         self.altered_id: UUID | None = None
         self.fed = False
         self.asked = 0
+        self.deleted = 0
         self.changes = 0
         self._shared = shared
         self._topics = topics
@@ -79,8 +81,9 @@ class Altered:
     async def _delete(self, admin: Admin, rng: random.Random) -> None:
         end = 0 if self.trimmed_id is None else self._shared.ledger.ends(self.trimmed_id).get(0, 0)
         if end > self.asked:
-            self.asked = rng.randint(self.asked, end)
-            await admin.delete_records({(TRIMMED, 0): self.asked})
+            self.asked = before = rng.randint(self.asked, end)
+            await admin.delete_records({(TRIMMED, 0): before})
+            self.deleted = max(self.deleted, before)
 
     async def _change(self, admin: Admin, rng: random.Random) -> None:
         if self.altered_id is None:

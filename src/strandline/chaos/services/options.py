@@ -60,8 +60,6 @@ class ServiceOptions:
     """The whole process dies once."""
     alters: bool = False
     """Records of `trimmed` are deleted from its front, and settings of `altered` changed."""
-    deletes: bool = False
-    """The former. Not where a replica may have to begin anew: it cannot, inside of a batch (KAFKA-6975)."""
     lowers_min_isr: bool = False
     """`altered` has min.insync.replicas 1 now and then. What is acknowledged there may be on one disk alone: nothing
     may destroy it, so no bits rot and no directory is lost in such a run."""

@@ -68,9 +68,7 @@ class Services:
         if options.copy:
             work.append(self._copy(ports))
         if options.alters:
-            work += [self._altered.feed(ports), self._altered.alter(ports)]
-        if options.alters and options.deletes:
-            work.append(self._altered.trim(ports))
+            work += [self._altered.feed(ports), self._altered.trim(ports), self._altered.alter(ports)]
         try:
             async with asyncio.TaskGroup() as group:
                 for one in work:
@@ -114,7 +112,7 @@ class Services:
             "handled": len(ledger.handled),
             "cancelled": self.shared.cancelled,
             "errors": dict(self.shared.errors),
-            "records_deleted": self._altered.asked,
+            "records_deleted": self._altered.deleted,
             "settings_changed": self._altered.changes,
         }
 
@@ -187,7 +185,8 @@ class Services:
         assert altered.trimmed_id is not None
         assert altered.altered_id is not None
         ledger.check_stored(altered.altered_id, await self._whole(ports, ALTERED))
-        ledger.check_trimmed(altered.trimmed_id, await self._whole(ports, TRIMMED), altered.asked)
+        trimmed = await self._whole(ports, TRIMMED)
+        ledger.check_trimmed(altered.trimmed_id, trimmed, asked=altered.asked, deleted=altered.deleted)
 
     async def _whole(self, ports: Ports, topic: str) -> dict[tuple[int, int], str]:
         """(partition, offset) -> value."""
