@@ -210,6 +210,26 @@ def test_one_machine_stays_dead_until_all_is_healed() -> None:
     assert all(f"start {name}" in lines[began:] for name in NAMES)
 
 
+def test_a_node_that_ends_when_all_is_healed_is_started_again() -> None:
+    """It was about to stop over its disk (seed 40: nobody started it). Whoever is to stay dead stays dead."""
+    site = Site(4, ())
+    found: list[bool] = []
+
+    async def story() -> None:
+        for name in NAMES:
+            site.start(name)
+        await site.world.sleep_ms(50)
+        site.nemesis.heal()
+        site.world.kill("n1")
+        site.nemesis.dead["n2"] = None
+        site.world.kill("n2")
+        await site.world.sleep_ms(1_000)
+        found.extend(site.world.process(name) is not None for name in NAMES)
+
+    site.world.run(story())
+    assert found == [True, False, True]
+
+
 def test_fewer_faults_leave_the_others_as_they_were() -> None:
     """Shrinking: of the same seed only the first are injected, at the same instants, on the same machines."""
     site = Site(11, NODE_KINDS)

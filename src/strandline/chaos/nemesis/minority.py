@@ -25,6 +25,8 @@ def cripple(
     world = nemesis.world
     name, how = rng.choice(list(names)), rng.choice(LASTING if acks_synced else _ALONE)
     nemesis.note(f"{name} is {how} from now on; the others must go on")
+    if how in ("dead", _ALL_DIED):
+        nemesis.dead[name] = None
     if how == _ALL_DIED:
         for each in nemesis.names:
             world.power_cut(each)
@@ -39,6 +41,7 @@ def cripple(
     def mend() -> None:
         nemesis.note(f"{name} is mended")
         undo()
+        nemesis.dead.pop(name, None)
         if slow:
             nemesis.blame(name)
         nemesis.restart(name)

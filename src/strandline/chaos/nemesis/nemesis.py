@@ -15,6 +15,11 @@ from strandline.chaos.nemesis.options import FaultOptions
 from strandline.chaos.sim.disk import SimDisk
 from strandline.chaos.sim.world import World
 
+_SUPERVISOR_MS = 200.0
+"""A supervisor starts what has ended so soon."""
+_SUPERVISED_MS = 15_000.0
+"""Longer than a failed node takes to stop."""
+
 
 @dataclass
 class Nemesis:
@@ -43,7 +48,7 @@ class Nemesis:
     damaged: dict[str, None] = field(default_factory=dict)
     """Machines whose disk lies since a failed sync: nothing starts there before a reboot."""
     dead: dict[str, None] = field(default_factory=dict)
-    """Machines on which nothing starts before everything is healed."""
+    """Machines on which nothing starts, until everything is healed, or whoever broke them mends them."""
     excused: dict[str, int] = field(default_factory=dict)
     """Machines whose disk was told to fail, and how many faults are under way there: a node may stop itself."""
     without_vote: dict[str, None] = field(default_factory=dict)
@@ -97,6 +102,14 @@ class Nemesis:
             self.restart(name)
         self.world.heal()
         self.note("healed")
+        self._supervise(_SUPERVISED_MS)
+
+    def _supervise(self, left_ms: float) -> None:
+        """Start what ends of itself: a node that was about to stop over its disk when that was healed."""
+        for name in self.names:
+            self.restart(name)
+        if left_ms > 0:
+            self.call_after(_SUPERVISOR_MS, lambda: self._supervise(left_ms - _SUPERVISOR_MS))
 
     # --- what faults are made of ---
 
