@@ -320,6 +320,7 @@ REPLAY: tuple[Mutant, ...] = (
         "if proposed == ZERO_UUID:",
         "if proposed != ZERO_UUID:\n        return proposed\n    if True:",
         "tests/controller/machine/test_topics.py::test_a_late_copy_of_a_creation_makes_another_topic",
+        "tests/schedules/replication/test_topic_ids.py::test_69_a_creation_comes_again_after_the_deletion[holds]",
     ),
     one_change(
         "batch-of-any-size",

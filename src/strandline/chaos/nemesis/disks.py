@@ -31,15 +31,14 @@ def slow(nemesis: Nemesis) -> None:
     """Many times slower. A node whose syncs take longer than it bears stops itself."""
     name = nemesis.pick()
     config = nemesis.disk(name).config
-    config.slow_factor = nemesis.rng.choice((5.0, 30.0, 100.0))
+    factor = config.slow_factor = nemesis.rng.choice((5.0, 30.0, 100.0))
     nemesis.excuse(name)
 
     def undo() -> None:
         config.slow_factor = 1.0
-        nemesis.blame(name)
-        nemesis.restart(name)
+        nemesis.blame_after_slow_syncs(name, factor)
 
-    nemesis.note(f"disk of {name} {config.slow_factor:.0f} times slower for {nemesis.later(undo)} ms")
+    nemesis.note(f"disk of {name} {factor:.0f} times slower for {nemesis.later(undo)} ms")
 
 
 def full(nemesis: Nemesis) -> None:

@@ -43,7 +43,7 @@ def cripple(
         undo()
         nemesis.dead.pop(name, None)
         if slow:
-            nemesis.blame(name)
+            nemesis.blame_after_slow_syncs(name, _SLOW)
         nemesis.restart(name)
 
     return mend

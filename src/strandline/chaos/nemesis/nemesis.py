@@ -17,7 +17,9 @@ from strandline.chaos.sim.world import World
 
 _SUPERVISOR_MS = 200.0
 """A supervisor starts what has ended so soon."""
-_SUPERVISED_MS = 15_000.0
+_SLOW_MARGIN = 1.5
+"""For what a sync takes beside its drawn duration: 20 us a file, and a look at its age now and then."""
+_SUPERVISED_MS = 6_000.0
 """Longer than a failed node takes to stop."""
 
 
@@ -102,14 +104,14 @@ class Nemesis:
             self.restart(name)
         self.world.heal()
         self.note("healed")
-        self._supervise(_SUPERVISED_MS)
-
-    def _supervise(self, left_ms: float) -> None:
-        """Start what ends of itself: a node that was about to stop over its disk when that was healed."""
         for name in self.names:
-            self.restart(name)
+            self._supervise(name, _SUPERVISED_MS)
+
+    def _supervise(self, name: str, left_ms: float) -> None:
+        """Start what ends of itself: a node that was about to stop over its disk when that was healed."""
+        self.restart(name)
         if left_ms > 0:
-            self.call_after(_SUPERVISOR_MS, lambda: self._supervise(left_ms - _SUPERVISOR_MS))
+            self.call_after(_SUPERVISOR_MS, lambda: self._supervise(name, left_ms - _SUPERVISOR_MS))
 
     # --- what faults are made of ---
 
@@ -177,6 +179,17 @@ class Nemesis:
     def excuse(self, name: str) -> None:
         """A node there has a reason to stop itself, until `blame`."""
         self.excused[name] = self.excused.get(name, 0) + 1
+
+    def blame_after_slow_syncs(self, name: str, factor: float) -> None:
+        """Undo one `excuse` over a disk that was slower by `factor`, and start its node, when the syncs have ended that
+        had begun on it: each takes its time."""
+        longest_ms = factor * self.disk(name).config.sync_max_us / 1000
+
+        def due() -> None:
+            self.blame(name)
+            self._supervise(name, _SUPERVISED_MS)
+
+        self.call_after(_SLOW_MARGIN * longest_ms, due)
 
     def blame(self, name: str) -> None:
         """Undo one `excuse`."""
