@@ -25,9 +25,9 @@ def _repeat_calls(site: Site, probability: float) -> None:
 
 @schedule(69, rule="A16: no topic has the id of a deleted one", mutant="topic-id-is-used-again")
 def test_69_a_creation_comes_again_after_the_deletion() -> None:
-    """The network delivers the creation of t a second time, seconds late. Meanwhile t was written to and deleted. A topic
-    of that name comes into being, as it does with Kafka, but not the one that was deleted: its brokers would lead an
-    empty log in the epoch in which they had committed records."""
+    """The network delivers the creation of t a second time, seconds late. Meanwhile t was written to and deleted. A
+    topic of that name comes into being, as it does with Kafka, but not the one that was deleted: its brokers would lead
+    an empty log in the epoch in which they had committed records."""
 
     async def story(site: Site) -> None:
         _repeat_calls(site, 1.0)

@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from strandline.chaos.nemesis.options import SUPERVISOR_MS
+
 if TYPE_CHECKING:
     from strandline.chaos.nemesis.nemesis import Nemesis
 
@@ -21,10 +23,6 @@ _PARTITION = re.compile(r"-\d+/[^/]*$")
 """A file in the directory of a partition."""
 _END_BYTES = 300
 """A batch or two: what recovery cuts like a torn tail."""
-
-
-_SUPERVISOR_MS = 200.0
-"""A supervisor starts what has ended so soon."""
 
 
 def slow(nemesis: Nemesis) -> None:
@@ -97,7 +95,7 @@ def _fail_and_restart(nemesis: Nemesis, name: str, what: str) -> None:
     def supervise() -> None:
         if not ended:
             nemesis.restart(name)
-            nemesis.call_after(_SUPERVISOR_MS, supervise)
+            nemesis.call_after(SUPERVISOR_MS, supervise)
 
     def undo() -> None:
         ended.append(True)
@@ -109,7 +107,7 @@ def _fail_and_restart(nemesis: Nemesis, name: str, what: str) -> None:
         nemesis.restart(name)
 
     duration_ms = nemesis.later(undo)
-    nemesis.call_after(_SUPERVISOR_MS, supervise)
+    nemesis.call_after(SUPERVISOR_MS, supervise)
     nemesis.note(f"{what} of {name} fail {getattr(faults, what)} times, and it is restarted, within {duration_ms} ms")
 
 

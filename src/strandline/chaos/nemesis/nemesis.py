@@ -11,12 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strandline.chaos.nemesis.kinds import FAULTS
-from strandline.chaos.nemesis.options import FaultOptions
+from strandline.chaos.nemesis.options import SUPERVISOR_MS, FaultOptions
 from strandline.chaos.sim.disk import SimDisk
 from strandline.chaos.sim.world import World
 
-_SUPERVISOR_MS = 200.0
-"""A supervisor starts what has ended so soon."""
 _SLOW_MARGIN = 1.5
 """For what a sync takes beside its drawn duration: 20 us a file, and a look at its age now and then."""
 _SUPERVISED_MS = 6_000.0
@@ -111,7 +109,7 @@ class Nemesis:
         """Start what ends of itself: a node that was about to stop over its disk when that was healed."""
         self.restart(name)
         if left_ms > 0:
-            self.call_after(_SUPERVISOR_MS, lambda: self._supervise(name, left_ms - _SUPERVISOR_MS))
+            self.call_after(SUPERVISOR_MS, lambda: self._supervise(name, left_ms - SUPERVISOR_MS))
 
     # --- what faults are made of ---
 

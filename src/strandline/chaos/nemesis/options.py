@@ -11,6 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 
+SUPERVISOR_MS = 200.0
+"""A supervisor starts what has ended so soon."""
+
+
 @dataclass
 class FaultOptions:
     """Which faults, how often, how long. Times in virtual milliseconds."""
