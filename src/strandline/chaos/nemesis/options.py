@@ -10,7 +10,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-
 SUPERVISOR_MS = 200.0
 """A supervisor starts what has ended so soon."""
 
