@@ -37,6 +37,21 @@ def test_a_broken_rule_is_caught(name: str) -> None:
     pytest.fail(f"no seed catches {name}")
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "acknowledges-what-is-not-synced",
+        "counts-what-a-follower-has-not-synced",
+        "counts-what-the-leader-has-not-synced",
+    ],
+)
+def test_an_ack_before_the_sync_is_seen_before_any_power_is_cut(name: str) -> None:
+    """B: the durable images of the ISR's members are looked at as high watermarks rise; chance need not take anything
+    from a disk first."""
+    [outcome] = run_seeds([0], ScenarioRun, break_name=name)
+    assert outcome.error == "CommittedIsDurable", (outcome.message, outcome.details)
+
+
 REACHES_OVER_EPOCHS = (576, 843)
 """Seeds that draw the seesaw and reached the mark when this was written: three of the first twelve of them."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from strandline.chaos.checkers.copies import CopyChecks
+from strandline.chaos.checkers.durable import CommittedIsDurable
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.metadata_logs import MetadataLogMatching
 from strandline.chaos.checkers.partitions import PartitionChecks
@@ -85,6 +86,8 @@ class SimCluster:
         self.matching = MetadataLogMatching()
         self.partition_checks = PartitionChecks()
         self.copies = CopyChecks()
+        self.durable = CommittedIsDurable(lambda node: world.machines[f"n{node}"].disk, DATA)
+        self._acks_synced = settings.get("flush.policy") != "replicate"
         self._newest: MetadataImage | None = None
         """The newest image of the nodes that were replaced by others."""
         self._settings = dict(settings)
@@ -239,6 +242,8 @@ class SimCluster:
             disk = live.process.machine.disk
             for partition in self.replicas(live):
                 self.partition_checks.observe(live.number, live.process.incarnation, disk, partition)
+                if self._acks_synced:
+                    self.durable.check(live.number, partition)
                 if partition.leader is not None and image is not None:
                     self.partition_checks.check_isr(live.number, partition, image)
         if self.fallen:
@@ -310,6 +315,7 @@ class SimCluster:
             "truncations": self.partition_checks.truncations,
             "offline_logs": sum(one.offline_logs for one in counters),
             "self_stops": self.self_stops,
+            "durable_images": self.durable.looked,
         }
 
     # --- waiting ---

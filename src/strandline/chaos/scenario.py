@@ -133,7 +133,7 @@ class ScenarioOptions:
             "broker.session.timeout.ms": rng.choice(("3000", "9000")),
             "replica.lag.time.max.ms": rng.choice(("1000", "10000")),
         }
-        needs_disks = ("fail_sync", *DESTRUCTIVE)
+        needs_disks = ("fail_sync", "one_stays_dead", *DESTRUCTIVE)
         if rng.random() < 0.2 and not any("power" in kind or kind in needs_disks for kind in faults.kinds):
             # The memory of min.insync.replicas machines counts: no promise over power cuts. Nor over lost disks: each
             # restart may have lost something there (KIP-966), so that the last one in the ISR may be the only one left.
@@ -158,6 +158,8 @@ class ScenarioOptions:
         if rng.random() < SERVICES_SHARE:
             drawn = override(drawn, BESIDE_SERVICES)
             drawn.services = ServiceOptions.draw(rng)
+            destroys = any(kind in DESTRUCTIVE for kind in drawn.faults.kinds)
+            drawn.services.lowers_min_isr = not destroys
         return drawn
 
 
@@ -297,7 +299,8 @@ class ScenarioRun:
 
     async def _do_without_one(self, rng: random.Random) -> None:
         """A minority stays broken."""
-        mend = cripple(self.nemesis, self.cluster.names, rng)
+        acks_synced = self.options.node.get("flush.policy") != "replicate"
+        mend = cripple(self.nemesis, self.cluster.names, rng, acks_synced=acks_synced)
         await self.world.sleep_ms(1_000)
         await self._acks_again()
         mend()
@@ -341,7 +344,7 @@ class ScenarioRun:
             first = anomalies[0]
             raise InvariantViolated(first.name, str(first), count=len(anomalies))
         disks = {name: self.world.machines[name].disk for name in self.cluster.brokers}
-        compare_replicas(disks, DATA, self.cluster.high_watermarks())
+        compare_replicas(disks, DATA, self.cluster.high_watermarks(), self.history.sends)
         if self.world.loop.unhandled:
             raise InvariantViolated("NoUnhandledErrors", _told(self.world.loop.unhandled[0]))
 

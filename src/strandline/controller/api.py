@@ -215,7 +215,8 @@ class CreatableTopic:
     Attributes:
         num_partitions: -1: `num.partitions`; must be -1 with `assignments`.
         replication_factor: -1: `default.replication.factor`; must be -1 with `assignments`.
-        topic_id: proposed by the channel so that a retry after a lost reply finds its own topic and is a success.
+        topic_id: the channel proposes the first half, so that a retry after a lost reply finds its own topic and is a
+            success; the controller draws the other one, so that no two topics ever have one id.
     """
 
     name: str

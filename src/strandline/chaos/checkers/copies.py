@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from strandline.chaos.checkers.batches import NotABatch
 from strandline.chaos.checkers.history import Partition, Poll, Value
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.partitions import Known
 from strandline.chaos.checkers.stored import stored_headers
 from strandline.chaos.sim.disk import SimDisk
-from strandline.proto.errors import StrandlineError
 
 
 class CopyChecks:
@@ -66,7 +66,7 @@ class CopyChecks:
 def _has(disk: SimDisk, directory: str, end: int) -> bool:
     try:
         return any(header.next_offset >= end for header, _ in stored_headers(disk, directory, start=end - 1))
-    except StrandlineError:
+    except NotABatch:
         return False  # a torn end, before which it is not
 
 

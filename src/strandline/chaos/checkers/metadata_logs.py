@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from strandline.chaos.checkers.batches import NotABatch
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.stored import Place, names_in, stored_headers
 from strandline.chaos.sim.disk import SimDisk
 from strandline.controller.raft.messages import OffsetAndEpoch, ReplicaKey
-from strandline.proto.errors import StrandlineError
 
 DIRECTORY = "/data/__cluster_metadata-0"
 """Where every simulated node has its metadata log."""
@@ -23,7 +23,7 @@ def stored_end(disk: SimDisk, directory: str = DIRECTORY) -> int:
     try:
         for header, _ in stored_headers(disk, directory, start=end):
             end = max(end, header.next_offset)
-    except StrandlineError:
+    except NotABatch:
         pass  # a torn end: what lies before it counts
     return end
 
@@ -112,11 +112,12 @@ class MetadataLogMatching:
             return
         start, high_watermark, log_end = bounds
         scanned = self._scanned.setdefault((node, incarnation), _Scanned())
-        begin = max(scanned.end, start)
+        begin = expected = max(scanned.end, start)
         try:
             for header, place in stored_headers(disk, DIRECTORY, start=begin, place=scanned.place):
                 if header.next_offset > log_end:
                     break
+                expected = header.next_offset
                 offset, epoch = header.base_offset, header.leader_epoch
                 facts = {"node": node, "offset": offset, "epoch": epoch}
                 if self._written.setdefault((offset, epoch), header.crc) != header.crc:
@@ -126,6 +127,7 @@ class MetadataLogMatching:
                     if known != (epoch, header.crc):
                         raise InvariantViolated("MetadataLogMatching", "committed batches differ", **facts)
                     scanned.end, scanned.place = header.next_offset, place
-        except StrandlineError as error:
-            message = f"the log does not parse: {error}"
-            raise InvariantViolated("MetadataLogMatching", message, node=node) from error
+        except NotABatch as error:
+            if expected < log_end:
+                message = f"the log does not parse: {error}"
+                raise InvariantViolated("MetadataLogMatching", message, node=node) from error

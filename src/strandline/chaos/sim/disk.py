@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from strandline.chaos.sim.disk_image import PAGE_BYTES, FileNode
 from strandline.chaos.sim.disk_names import Names
-from strandline.log.disk import DiskFull
+from strandline.log.disk import DiskError, DiskFull
+from strandline.log.real_sync import disk_error
 
 if TYPE_CHECKING:
     from strandline.chaos.sim.loop import SimLoop
@@ -41,9 +44,23 @@ class DiskFaults:
     """Syncs of directories, alone or in a group."""
     names: int = 0
     """Calls that open, list or change names."""
+    error: int = errno.EIO
+    """What syncs of files and calls of names fail with: EIO; ENOSPC, which befalls names only where one is added;
+    EMFILE, which befalls only calls that need a descriptor."""
     writes: int = 0
     reads: int = 0
     where: str = ""
+
+
+class NameCall(Enum):
+    """What a call of names needs of the machine."""
+
+    OPENS = "a descriptor"
+    ADDS = "room for a name"
+    OTHER = "neither"
+
+
+_BEFALLS = {errno.EMFILE: NameCall.OPENS, errno.ENOSPC: NameCall.ADDS}
 
 
 class SimDisk:
@@ -139,8 +156,8 @@ class SimDisk:
             return
         parent, name = self.names.parent(path)
         del parent.entries[name]
-        self.loop.effects["directory-lost"] += 1
         self.destroyed += 1
+        self.loop.effects["directory-lost"] += 1
         self._count()
 
     def wipe(self) -> None:
@@ -181,6 +198,15 @@ class SimDisk:
         setattr(self.faults, kind, left - 1)
         self.loop.effects[f"{kind[:-1].replace('_', '-')}-failed"] += 1
         return True
+
+    def name_error(self, path: str, doing: NameCall) -> DiskError | None:
+        """The injected failure of a call that opens, lists or changes names."""
+        wanted = _BEFALLS.get(self.faults.error)
+        if (wanted is not None and doing is not wanted) or not self.struck("names", path):
+            return None
+        number = self.faults.error
+        self.loop.effects["no-descriptor"] += number == errno.EMFILE
+        return disk_error(OSError(number, os.strerror(number)), "injected", path)
 
     def end_sync(self, end: Callable[[], None]) -> None:
         """A sync has taken its time: it ends, unless the disk hangs."""
