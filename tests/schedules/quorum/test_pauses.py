@@ -38,11 +38,16 @@ PAUSES = {
         "send_gap_ms": 20.0,
         "burst_max": 1,
         "topics": {"alpha": 3},
-        "producer": {"linger_ms": 0, "delivery_timeout_ms": 60_000, "request_timeout_ms": 400},
+        "producer": {
+            "linger_ms": 0,
+            "delivery_timeout_ms": 60_000,
+            "request_timeout_ms": 400,
+            "retry_backoff_max_ms": 200,
+        },
     },
 }
 """Nothing but a pause every eight seconds, of any node, under the default timeouts. The client looks for a new leader
-whenever it had no answer for 400 ms."""
+whenever it had no answer for 400 ms, and at least five times a second."""
 
 
 def gaps_ms(seed: int, *, split_layout: bool) -> list[float]:
