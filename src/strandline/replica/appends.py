@@ -10,7 +10,7 @@ from strandline.log.partition_log import AppendResult, PartitionLog
 from strandline.log.refusals import Refusal, Refusals
 from strandline.log.syncer import Syncer
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError, StorageError
+from strandline.proto.errors import KafkaError, NoSpaceLeft, StorageError
 from strandline.proto.ids import NodeId, TopicId, TopicPartition
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
@@ -51,6 +51,9 @@ class AppendHost(Protocol):
 
     def released(self, partition: Partition) -> None:
         """The high watermark rose."""
+
+    def no_room(self) -> None:
+        """A write found the disk full."""
 
 
 class Appends:
@@ -94,6 +97,8 @@ class Appends:
         except KafkaError as failure:
             self.note_refusal(tp.topic, tp.partition, batches, failure.code)
             done(AppendOutcome(failure.code, failure.message or str(failure)))
+            if isinstance(failure, NoSpaceLeft):
+                self._host.no_room()
             return None
         except StorageError as failure:
             self._host.log_failed(partition, str(failure))

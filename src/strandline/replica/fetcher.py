@@ -9,7 +9,7 @@ from collections.abc import Callable
 import structlog
 
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError, ProtocolError, StorageError
+from strandline.proto.errors import KafkaError, NoSpaceLeft, ProtocolError, StorageError
 from strandline.proto.ids import BrokerEpoch, Endpoint, NodeId
 from strandline.proto.marks import mark
 from strandline.proto.ports import RpcError, RpcRejected, Stream
@@ -345,7 +345,7 @@ class Fetcher:
                 leader=self.leader_id,
                 error=str(error),
             )
-            self._fetch_later(following)
+            self._refused(following, error)
             return
         except StorageError as error:
             self._host.log_failed(partition, str(error))
@@ -355,6 +355,12 @@ class Fetcher:
         self._host.replicated(partition, size)
         if not self._host.config.sync_before_ack:
             self._acknowledge(following)
+
+    def _refused(self, following: Following, error: KafkaError) -> None:
+        """What the leader said could not be carried out, and nothing was changed."""
+        if isinstance(error, NoSpaceLeft):
+            self._host.no_room()
+        self._fetch_later(following)
 
     def on_watermark(self, channel: int, high_watermark: int, log_start_offset: int) -> None:
         """The leader's high watermark or log start rose, and no data go along."""
@@ -443,7 +449,7 @@ class Fetcher:
             cut()
         except KafkaError as error:
             log.warning("a log cannot be cut", partition=str(partition.topic_partition), error=str(error))
-            self._fetch_later(following)
+            self._refused(following, error)
             return
         except StorageError as error:
             self._host.log_failed(partition, str(error))

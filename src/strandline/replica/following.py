@@ -45,6 +45,9 @@ class FollowerHost(Protocol):
     def log_failed(self, partition: Partition, reason: str) -> None:
         """The partition's log can no longer be used."""
 
+    def no_room(self) -> None:
+        """A write found the disk full."""
+
 
 class Following:
     """One partition's subscription to its leader, in one leader epoch.

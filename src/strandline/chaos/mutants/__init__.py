@@ -28,6 +28,7 @@ from strandline.chaos.mutants import (
     replication,
     replication_isr,
     replication_reads,
+    rooms,
     spark,
     storage,
 )
@@ -52,6 +53,7 @@ MUTANTS: dict[str, Mutant] = {
         log.TABLE,
         log_recovery.TABLE,
         recovery.TABLE,
+        rooms.TABLE,
         idempotence.TABLE,
         groups.TABLE,
         clients.TABLE,
