@@ -17,6 +17,7 @@ from strandline.proto.ports import Clock
 from strandline.replica import reads
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.counters import ReplicaCounters
+from strandline.replica.disk_room import DiskRoom
 from strandline.replica.partition import AppendDone, Partition, PendingAppend
 from strandline.replica.publisher import Publisher
 from strandline.replica.states import ACKS_ALL, AppendOutcome, ReplicaConfig
@@ -45,15 +46,14 @@ class AppendHost(Protocol):
     def config(self) -> ReplicaConfig: ...
     @property
     def counters(self) -> ReplicaCounters: ...
+    @property
+    def disk_room(self) -> DiskRoom: ...
 
     def log_failed(self, partition: Partition, reason: str) -> None:
         """The partition's log can no longer be used."""
 
     def released(self, partition: Partition) -> None:
         """The high watermark rose."""
-
-    def no_room(self) -> None:
-        """A write found the disk full."""
 
 
 class Appends:
@@ -98,7 +98,7 @@ class Appends:
             self.note_refusal(tp.topic, tp.partition, batches, failure.code)
             done(AppendOutcome(failure.code, failure.message or str(failure)))
             if isinstance(failure, NoSpaceLeft):
-                self._host.no_room()
+                self._host.disk_room.ran_out()
             return None
         except StorageError as failure:
             self._host.log_failed(partition, str(failure))

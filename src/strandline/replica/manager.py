@@ -395,10 +395,6 @@ class ReplicaManager:
         partition.fail(reason)
         self.stopped(partition)
 
-    def no_room(self) -> None:
-        """A write found the disk full: the controller hears of it, and moves leaderships and ISRs (F-57)."""
-        self.disk_room.ran_out()
-
     def connected(self, leader: NodeId) -> None:
         """A leader has accepted this broker's stream."""
         self.counters.connections += 1

@@ -18,6 +18,7 @@ from strandline.proto.ports import Clock
 from strandline.proto.tasks import spawn
 from strandline.replica.core.follower import FollowerCore
 from strandline.replica.core.leader import LeaderCore
+from strandline.replica.disk_room import DiskRoom
 from strandline.replica.partition import Partition
 from strandline.replica.states import BrokerState, PartitionState, ReplicaConfig, Role
 
@@ -26,6 +27,9 @@ log = structlog.get_logger("strandline.replica")
 
 class RoleHost(Protocol):
     """Who is told when a partition's role changes."""
+
+    @property
+    def disk_room(self) -> DiskRoom: ...
 
     def led(self, partition: Partition) -> None:
         """It leads, in a new leader epoch."""
@@ -41,9 +45,6 @@ class RoleHost(Protocol):
 
     def log_failed(self, partition: Partition, reason: str) -> None:
         """Its log can no longer be used."""
-
-    def no_room(self) -> None:
-        """A write found the disk full."""
 
     def fatal(self, error: BaseException) -> None:
         """Something broke that must not."""
@@ -219,7 +220,7 @@ class PartitionSet:
                 self._host.log_failed(partition, str(error))
                 if isinstance(error, NoSpaceLeft):
                     self._without_log[partition] = None
-                    self._host.no_room()
+                    self._host.disk_room.ran_out()
                 return partition
         known = self._log_dir.high_watermarks.get(name, 0)
         partition.start_at(min(max(known, plog.log_start_offset), plog.log_end_offset))

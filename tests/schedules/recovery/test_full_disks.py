@@ -74,6 +74,23 @@ def isr_names(ruin: Ruin) -> list[str]:
     return sorted(f"n{node}" for node in ruin.partition().isr)
 
 
+async def make_topics(ruin: Ruin, *names: str) -> None:
+    """Nobody waits for their replicas."""
+
+    async def work(ports: Ports) -> None:
+        async with Admin(ruin.cluster.bootstrap, clock=ports.clock, rng=ports.rng) as admin:
+            await admin.create_topics([NewTopic(name, 1, 3) for name in names])
+
+    await ruin.client(work)
+
+
+def replicated(ruin: Ruin, name: str) -> int:
+    """Bytes that a leader's broker has sent to followers."""
+    broker = ruin.cluster.live[name].node.broker
+    assert broker is not None
+    return broker.replicas.replicated_out_bytes
+
+
 async def led_elsewhere(ruin: Ruin, topic: str, leader: str) -> str:
     """A topic with a leader that is not `leader`, and the leader's name."""
     for number in range(8):
@@ -121,11 +138,13 @@ def test_57_a_leaders_disk_fills(split: bool) -> None:
 
 
 async def fills_again_and_again(ruin: Ruin, place: int) -> None:
-    """Now one, now another broker's disk fills, of the leader and the two others the one at `place`; acks go on."""
+    """Now one, now another disk fills: of the leader and the two others the one at `place`. Acks go on. Segments are
+    short, so that little is preallocated."""
     gaps = []
     here = Stream(ruin, "t")
     await here.runs()
-    for _ in range(5):
+    for number in range(7):
+        await ruin.world.sleep_ms(150 * number)  # at any instant between two looks
         leader = ruin.leader_name
         assert leader is not None
         full = [leader, *ruin.others(leader)][place]
@@ -148,7 +167,7 @@ async def fills_again_and_again(ruin: Ruin, place: int) -> None:
 )
 def test_57_a_leader_says_so_at_once() -> None:
     """By the append that fails, and not by the next look or the next heartbeat."""
-    Ruin(8, split=True).play(lambda ruin: fills_again_and_again(ruin, 0))
+    Ruin(8, split=True).play(lambda ruin: fills_again_and_again(ruin, 0), segment_bytes="250000")
 
 
 @schedule(
@@ -158,7 +177,7 @@ def test_57_a_leader_says_so_at_once() -> None:
 )
 def test_57_a_follower_says_so_at_once() -> None:
     """Likewise."""
-    Ruin(9, split=True).play(lambda ruin: fills_again_and_again(ruin, 1))
+    Ruin(9, split=True).play(lambda ruin: fills_again_and_again(ruin, 1), segment_bytes="250000")
 
 
 @both_layouts
@@ -289,6 +308,38 @@ def test_57_a_broker_starts_on_a_full_disk() -> None:
     Ruin(5, split=True).play(story)
 
 
+@schedule(
+    57,
+    rule="F57: what is left is for the metadata log and the checkpoints",
+    mutant=("full-follower-takes-the-last-byte", "full-follower-fetches-on"),
+)
+def test_57_what_is_left_is_for_the_metadata() -> None:
+    """A disk is full by its bound although some bytes are left: its broker follows nobody with them, hears of every
+    change of the metadata, and is sent nothing that it would throw away."""
+
+    async def story(ruin: Ruin) -> None:
+        leader = ruin.leader_name
+        assert leader is not None
+        full = ruin.others(leader)[0]
+        fill(ruin, full, but=900_000)
+        await ruin.until("it says so", lambda: full_brokers(ruin) == [full])
+        here = Stream(ruin, "t")
+        await here.runs()
+        sent = replicated(ruin, leader)
+        await make_topics(ruin, *(f"more{number}" for number in range(10)))
+        acked = len(here.acked_ms)
+        await ruin.until("acks go on", lambda: len(here.acked_ms) > acked + 100)
+        here.stop()
+        assert ruin.disk(full).free_bytes > 400_000
+        assert replicated(ruin, leader) - sent < 1.2 * len(VALUE) * (len(here.acked_ms) - 3)
+        image = ruin.cluster.newest_image()
+        await ruin.until("it knows everything", lambda: ruin.cluster.live[full].node.publisher.image == image)
+        make_room(ruin, full)
+        await ruin.nothing_is_lost()
+
+    Ruin(10, split=True).play(story)
+
+
 @schedule(57, rule="F57: a topic that is made meanwhile", mutant="no-log-is-made-once-there-is-room")
 def test_57_a_topic_is_made_while_a_disk_is_full() -> None:
     """Its replica there has no log yet, others lead; with room it gets one without a restart."""
@@ -298,11 +349,7 @@ def test_57_a_topic_is_made_while_a_disk_is_full() -> None:
         fill(ruin, full)
         await ruin.until("it says so", lambda: full_brokers(ruin) == [full])
 
-        async def work(ports: Ports) -> None:
-            async with Admin(ruin.cluster.bootstrap, clock=ports.clock, rng=ports.rng) as admin:
-                await admin.create_topics([NewTopic(f"new{number}", 1, 3) for number in range(3)])
-
-        await ruin.client(work)
+        await make_topics(ruin, "new0", "new1", "new2")
         for number in range(3):
             before = len(ruin.acked)
             await ruin.send(ruin.cluster.bootstrap, f"new{number}", 10 * number, 10 * number + 10)
