@@ -107,6 +107,7 @@ class Heartbeat:
         offsets: partitions whose offsets changed since the last heartbeat of this session; the first one has them all.
         unserved: all replicas that this broker cannot serve; in the first heartbeat of a session, and after a change.
             None: as told before.
+        disk_full: its disk has no room: its replicas are read, and take no writes.
     """
 
     node_id: NodeId
@@ -116,6 +117,7 @@ class Heartbeat:
     want_shutdown: bool
     offsets: tuple[ReplicaOffsets, ...] = ()
     unserved: Unserved | None = None
+    disk_full: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from strandline.log.reader import IndexCache, LogReader
 from strandline.log.segment import Segment
 from strandline.log.snapshots import Snapshots
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError, StorageError
+from strandline.proto.errors import KafkaError, NoSpaceLeft, StorageError
 from strandline.proto.ids import LeaderEpoch, Offset, TopicId, TopicPartition
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
@@ -207,7 +207,7 @@ class LogState:
         """A full disk is the moment's trouble and has changed nothing; anything else ends this log's life."""
         if isinstance(error, DiskFull):
             mark("disk-full")
-            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no space left in {self.directory}")
+            return NoSpaceLeft(f"in {self.directory}")
         mark("write-failed")
         return self._fence(error)
 

@@ -10,13 +10,14 @@ from strandline.log.partition_log import AppendResult, PartitionLog
 from strandline.log.refusals import Refusal, Refusals
 from strandline.log.syncer import Syncer
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError, StorageError
+from strandline.proto.errors import KafkaError, NoSpaceLeft, StorageError
 from strandline.proto.ids import NodeId, TopicId, TopicPartition
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
 from strandline.replica import reads
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.counters import ReplicaCounters
+from strandline.replica.disk_room import DiskRoom
 from strandline.replica.partition import AppendDone, Partition, PendingAppend
 from strandline.replica.publisher import Publisher
 from strandline.replica.states import ACKS_ALL, AppendOutcome, ReplicaConfig
@@ -45,6 +46,8 @@ class AppendHost(Protocol):
     def config(self) -> ReplicaConfig: ...
     @property
     def counters(self) -> ReplicaCounters: ...
+    @property
+    def disk_room(self) -> DiskRoom: ...
 
     def log_failed(self, partition: Partition, reason: str) -> None:
         """The partition's log can no longer be used."""
@@ -94,6 +97,8 @@ class Appends:
         except KafkaError as failure:
             self.note_refusal(tp.topic, tp.partition, batches, failure.code)
             done(AppendOutcome(failure.code, failure.message or str(failure)))
+            if isinstance(failure, NoSpaceLeft):
+                self._host.disk_room.ran_out()
             return None
         except StorageError as failure:
             self._host.log_failed(partition, str(failure))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import structlog
 
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError, ProtocolError, StorageError
+from strandline.proto.errors import KafkaError, NoSpaceLeft, ProtocolError, StorageError
 from strandline.proto.ids import BrokerEpoch, Endpoint, NodeId
 from strandline.proto.marks import mark
 from strandline.proto.ports import RpcError, RpcRejected, Stream
@@ -22,6 +22,9 @@ from strandline.replica.pieces import Pieces
 from strandline.replica.signal import Signal, end
 
 log = structlog.get_logger("strandline.replica")
+
+NO_ROOM_RETRY_MS = 1_000.0
+"""On a full disk nothing is fetched that cannot be kept; so often it is seen whether there is room again."""
 
 STREAM_METHOD = "/strandline.v1.Replication/Stream"
 
@@ -275,7 +278,10 @@ class Fetcher:
         self._retry_timer = None
         now_ms = self._host.clock.monotonic_ms()
         for following in [f for f in self._waiting if f.retry_ms <= now_ms + 1]:
-            self._fetch(following)
+            if following.without_room and self._host.disk_room.full:
+                following.retry_ms = now_ms + NO_ROOM_RETRY_MS
+            else:
+                self._fetch(following)
         if self._waiting:
             pause_ms = min(following.retry_ms for following in self._waiting) - now_ms
             self._retry_timer = asyncio.get_running_loop().call_later(max(pause_ms, 1) / 1000, self._retry)
@@ -336,6 +342,10 @@ class Fetcher:
 
     def _append(self, following: Following, data: frames.Data) -> None:
         plog, partition, size = following.log, following.partition, len(data.batches)
+        if self._host.disk_room.full:  # what is left is for the metadata log and the checkpoints
+            following.without_room = True
+            self._fetch_later(following)
+            return
         try:
             plog.append_as_follower(data.batches)
         except KafkaError as error:
@@ -345,16 +355,24 @@ class Fetcher:
                 leader=self.leader_id,
                 error=str(error),
             )
-            self._fetch_later(following)
+            self._refused(following, error)
             return
         except StorageError as error:
             self._host.log_failed(partition, str(error))
             return
-        following.attempts = 0  # not before: the pauses of a full disk grow, though the leader accepts each fetch
+        following.attempts = 0  # not before: pauses grow though the leader accepts each fetch
+        following.without_room = False
         self._learn(following, data.high_watermark, data.log_start_offset)
         self._host.replicated(partition, size)
         if not self._host.config.sync_before_ack:
             self._acknowledge(following)
+
+    def _refused(self, following: Following, error: KafkaError) -> None:
+        """What the leader said could not be carried out, and nothing was changed."""
+        if isinstance(error, NoSpaceLeft):
+            following.without_room = True
+            self._host.disk_room.ran_out()
+        self._fetch_later(following)
 
     def on_watermark(self, channel: int, high_watermark: int, log_start_offset: int) -> None:
         """The leader's high watermark or log start rose, and no data go along."""
@@ -443,7 +461,7 @@ class Fetcher:
             cut()
         except KafkaError as error:
             log.warning("a log cannot be cut", partition=str(partition.topic_partition), error=str(error))
-            self._fetch_later(following)
+            self._refused(following, error)
             return
         except StorageError as error:
             self._host.log_failed(partition, str(error))

@@ -47,7 +47,7 @@ class BrokerState:
     Attributes:
         endpoint: its internal listener, where replication streams are opened.
         broker_epoch: names its process lifetime (its latest registration).
-        fenced, in_controlled_shutdown: either makes it ineligible to join an ISR.
+        fenced, in_controlled_shutdown, disk_full: each makes it ineligible to join an ISR.
     """
 
     node_id: NodeId
@@ -55,11 +55,12 @@ class BrokerState:
     broker_epoch: BrokerEpoch
     fenced: bool = False
     in_controlled_shutdown: bool = False
+    disk_full: bool = False
 
     @property
     def eligible(self) -> bool:
         """May join an ISR as far as its registration goes."""
-        return not self.fenced and not self.in_controlled_shutdown
+        return not self.fenced and not self.in_controlled_shutdown and not self.disk_full
 
 
 @dataclass(frozen=True, slots=True)

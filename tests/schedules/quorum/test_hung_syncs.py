@@ -105,6 +105,22 @@ def test_58_a_sync_hangs_under_a_broker(role: str) -> None:
     site.run(story)
 
 
+@schedule(58, rule="F58: leaderships move first", mutant="hung-disk-is-told-to-nobody")
+def test_58_leaderships_move_before_the_node_ends() -> None:
+    """Its event loop still runs: it tells the controller that it can serve nothing any more, and then it ends."""
+    site = Site(63, split=True)
+
+    async def story(site: Site) -> None:
+        leader = site.leader()
+        node = site.cluster.live[leader].node
+        site.hang(leader)
+        await site.cluster.wait_for("another leads", TIMEOUT_MS + MOVES_MS, lambda: site.leader() != leader)
+        assert not node.failed.done()
+        await site.cluster.wait_for("it gives up", MOVES_MS, node.failed.done)
+
+    site.run(story)
+
+
 @schedule(58, rule="A5: a leader whose disk hangs resigns", mutant="quorum-leads-on-a-hung-disk")
 def test_58_a_sync_hangs_under_the_active_controller() -> None:
     """The other controllers commit without it, but it can remember no vote and no epoch: it resigns within the bound,

@@ -72,6 +72,8 @@ class SimDisk:
         self.faults = DiskFaults()
         self.names = Names()
         self.used_bytes = 0
+        self.foreign_bytes = 0
+        """What another program on the machine has taken."""
         self.power_cuts = 0
         self.wipes = 0
         self.destroyed = 0
@@ -223,6 +225,11 @@ class SimDisk:
             self.on_blocked(process)
             process.require_alive()
 
+    @property
+    def free_bytes(self) -> int:
+        """What is left; less than nothing where the capacity was lowered below what is used."""
+        return self.config.capacity_bytes - self.foreign_bytes - self.used_bytes
+
     def reserve(self, before: int, after: int) -> None:
         """Account for a file's change of size.
 
@@ -230,7 +237,7 @@ class SimDisk:
             DiskFull: it does not fit.
         """
         growth = occupied(after) - occupied(before)
-        if growth > 0 and self.used_bytes + growth > self.config.capacity_bytes:
+        if growth > 0 and growth > self.free_bytes:
             self.loop.effects["no-space"] += 1
             raise DiskFull(errno.ENOSPC, "No space left on device")
         self.used_bytes += growth

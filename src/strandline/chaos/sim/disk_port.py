@@ -55,7 +55,7 @@ class SimFile:
         try:
             self._write(view, position)
         except DiskFull:
-            room = occupied(self.node.size) + self._disk.config.capacity_bytes - self._disk.used_bytes - position
+            room = occupied(self.node.size) + self._disk.free_bytes - position
             self._write(view[: max(0, min(len(view), room) // PAGE_BYTES * PAGE_BYTES)], position)
             raise
 
@@ -259,7 +259,7 @@ class DiskPort:
 
     def free_bytes(self, path: str) -> int:
         self._look_up(self._names(path), path)
-        return max(0, self._disk.config.capacity_bytes - self._disk.used_bytes)
+        return max(0, self._disk.free_bytes)
 
     def total_bytes(self, path: str) -> int:
         self._look_up(self._names(path), path)

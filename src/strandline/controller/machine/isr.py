@@ -70,8 +70,9 @@ def _alter_one(
     )
     record = accepted(change, topic.topic_id, partition.partition)
     after = merge(partition, record)
-    if after.leader != sender:
-        raise KafkaError(ErrorCode.NEW_LEADER_ELECTED, f"Broker {after.leader} leads now.")
+    if after.leader != sender:  # its disk is full, and who joins has room (F-57)
+        message = f"Broker {after.leader} leads now."
+        return AlterPartitionOutcome(item.topic_id, item.partition, ErrorCode.NEW_LEADER_ELECTED, message), record
     return _outcome(state, topic, after), record
 
 
@@ -126,6 +127,8 @@ def validate(image: MetadataImage, sender: NodeId, partition: PartitionInfo, ite
     _validate_isr(partition, item)
     for member in item.new_isr:
         why = _ineligible(image, member)
+        if not why and member.node_id not in partition.isr and not image.has_room(member.node_id):
+            why = "has no room on its disk"
         if why:
             mark("alter-partition-ineligible")
             raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"Broker {member.node_id} {why}.")

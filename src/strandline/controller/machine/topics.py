@@ -258,7 +258,8 @@ def _check_assignment(image: MetadataImage, replicas: tuple[NodeId, ...], factor
 def new_partition(
     image: MetadataImage, topic_id: TopicId, number: int, replicas: tuple[NodeId, ...], *, manual: bool
 ) -> PartitionRecord:
-    """A new partition: its ISR are the active replicas, the first of them leads.
+    """A new partition: its ISR are the active replicas that have room, or all active ones where none has; the first of
+    them leads.
 
     Raises:
         KafkaError: none is active: INVALID_REPLICA_ASSIGNMENT for a manual assignment, else INVALID_REPLICATION_FACTOR.
@@ -269,6 +270,7 @@ def new_partition(
         raise KafkaError(
             code, f"All brokers of the assignment of partition {number} are fenced or in controlled shutdown."
         )
+    isr = tuple(node for node in isr if image.has_room(node)) or isr
     return PartitionRecord(
         topic_id=topic_id,
         partition=number,

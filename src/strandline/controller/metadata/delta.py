@@ -146,6 +146,7 @@ class MetadataDelta:
                 in_controlled_shutdown=record.in_controlled_shutdown,
                 directory_id=record.directory_id,
                 acks_unsynced=record.acks_unsynced,
+                disk_full=record.disk_full,
             )
         )
 
@@ -160,6 +161,8 @@ class MetadataDelta:
             broker = replace(broker, fenced=record.fenced)
         if record.in_controlled_shutdown is not None:
             broker = replace(broker, in_controlled_shutdown=record.in_controlled_shutdown)
+        if record.disk_full is not None:
+            broker = replace(broker, disk_full=record.disk_full)
         self._set_broker(broker)
 
     def _topic(self, record: TopicRecord) -> None:

@@ -84,4 +84,5 @@ def _broker_record(broker: BrokerInfo) -> RegisterBrokerRecord:
         in_controlled_shutdown=broker.in_controlled_shutdown,
         directory_id=broker.directory_id,
         acks_unsynced=broker.acks_unsynced,
+        disk_full=broker.disk_full,
     )
