@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from strandline.chaos.live.cli import DISK_BYTES_MIN, QUICK
 from strandline.chaos.live.cluster import LiveCluster
 from strandline.chaos.live.runner import LiveRun, Outcome, RunOptions, check_schedule
-
-SETTINGS = {
-    "broker.session.timeout.ms": "3000",
-    "broker.heartbeat.interval.ms": "500",
-    "replica.lag.time.max.ms": "3000",
-}
 
 
 def run_each(names: list[str], directory: Path, *, seed: int, minutes: float, controllers: int = 0) -> Outcome:
     """Each of these faults at least once, as `strandline chaos run` does them; the nodes' logs are in `directory`."""
-    with LiveCluster(controllers=controllers, settings=SETTINGS, disk_bytes=192 << 20) as cluster:
+    with LiveCluster(controllers=controllers, settings=QUICK, disk_bytes=DISK_BYTES_MIN) as cluster:
         possible, _ = check_schedule(names, cluster)
         options = RunOptions(possible, minutes, seed, ["own", "confluent"], every_fault=True)
         outcome = LiveRun(cluster, options, directory, print).execute()

@@ -6,7 +6,6 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from tests.log.helpers import TOPIC_ID, TP, FailingDisk, ManualClock, client_batch, fill
 
 from strandline.chaos.live.ruin import NothingToRot, rot_newest_batch
 from strandline.log.config import LogConfig
@@ -14,6 +13,7 @@ from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.partition_log import PartitionLog
 from strandline.log.real_disk import RealDisk
 from strandline.proto.ids import NodeId
+from tests.log.helpers import TOPIC_ID, TP, FailingDisk, ManualClock, client_batch, fill
 
 BATCHES = 10
 

@@ -138,17 +138,18 @@ def test_a_run_that_comes_to_no_end_keeps_its_evidence(tmp_path: Path, monkeypat
         assert {what.partition(":")[0] for _, what in told["struck"]} == {"slow-disk", "pause"}  # though 0.6 s are over
 
 
-def test_the_end_by_a_signal_leaves_nothing(tmp_path: Path) -> None:
-    """Ctrl-C, or SIGTERM: clients, nodes, mounts and directories are gone."""
-    words = ["--minutes", "5", "--schedule", "disk-full", "--evidence", str(tmp_path), "--clients", "own"]
+@pytest.mark.parametrize("fault", ["disk-full", "one-stays-dead"])
+def test_the_end_by_a_signal_leaves_nothing(tmp_path: Path, fault: str) -> None:
+    """Ctrl-C, or SIGTERM, also while every node is down: clients, nodes, mounts and directories are gone."""
+    words = ["--minutes", "5", "--schedule", fault, "--evidence", str(tmp_path), "--clients", "own"]
     process = subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     try:
         assert process.stderr is not None
         for line in process.stderr:
-            if "disk-full:" in line:
+            if f"{fault}:" in line:
                 break
         children = psutil.Process(process.pid).children(recursive=True)
-        assert len(children) >= 4
+        assert len(children) >= (4 if fault == "disk-full" else 1)
         process.send_signal(signal.SIGTERM)
         process.stderr.read()
         assert process.wait(60) != 0

@@ -20,7 +20,6 @@ CLOSED_S = 2.0
 """So long after a change of their size segments are closed, on a machine that is not very busy."""
 
 
-
 class NotNow(Exception):
     """The fault has no victim at the moment, or would break a promise that nobody made; the message says which."""
 
