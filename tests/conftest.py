@@ -19,6 +19,7 @@ LONG = {
     # Minutes each on two cores: a JVM, a build, a cluster for every test, many seeds. `make test-long` runs them.
     "chaos/explore/test_mutants_found_deeper.py",
     "chaos/live/test_live_cluster.py",
+    "chaos/live/test_run_crashes.py",
     "chaos/live/test_run_netns.py",
     "chaos/plugin/test_cluster.py",
     "chaos/plugin/test_mistakes.py",

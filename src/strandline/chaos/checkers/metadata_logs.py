@@ -64,7 +64,7 @@ class MajorityReachedHighWatermark:
             return max(self._held[replica] for replica in seen)
         disk = self._disk_of(key.node_id)
         if disk.destroyed:
-            return max((self._held[replica] for replica in seen), default=0)
+            return max([self._held[replica] for replica in seen] + [stored_end(disk)])
         return stored_end(disk)
 
 
