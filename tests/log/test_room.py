@@ -81,7 +81,7 @@ def back_after(room: Room, now_ms: float) -> float:
 
 
 def test_a_disk_that_fills_again_and_again_does_not_flap() -> None:
-    """Each time it has to have room for twice as long, up to a minute; after a calm minute it begins anew."""
+    """Each time it has to have room for twice as long, up to a bound; after a calm minute it begins anew."""
     room = Room()
     now_ms, held = 0.0, []
     for _ in range(8):

@@ -69,9 +69,8 @@ class BrokerSession:
 
     Callbacks: `collect_offsets()` gives the offsets of all hosted replicas, of which only the changed are sent;
     `collect_unserved()` the replicas that cannot be served, which are sent where they changed; `disk_full()` whether
-    this broker's disk has no room, which every heartbeat says; `on_registered(epoch)`
-    is called at each registration; `on_fatal` when the broker must stop: a final refusal, or another process registered
-    under its node id.
+    this broker's disk has no room, which every heartbeat says; `on_registered(epoch)` is called at each registration;
+    `on_fatal` when the broker must stop: a final refusal, or another process registered under its node id.
 
     There is one registration in a life, but for one case: an operator unregisters a broker that is still fenced. As it
     has led and followed nothing yet, it registers once more.

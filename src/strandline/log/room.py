@@ -15,8 +15,8 @@ ROOM_BYTES, ROOM_SHARE = 64 << 20, 1 / 32
 
 HOLD_MS = 1_000.0
 """Room has to last for so long before it counts."""
-HOLD_MS_MAX = 60_000.0
-"""After the disk was full again and again."""
+HOLD_MS_MAX = 16_000.0
+"""After the disk was full again and again: an election in so long is little, and the room may be needed."""
 CALM_MS = 60_000.0
 """A disk that has had room for so long begins anew at `HOLD_MS`."""
 

@@ -109,7 +109,7 @@ TABLE: tuple[Mutant, ...] = (
         "checkpoint-promises-what-is-cut",
         "B: truncation: a checkpoint is lowered before the cut",
         "log.truncation:cut_end",
-        "log.on_cut_below(log, new_end)",
+        "_promise_less(log, new_end)",
         "pass",
         f"{_TRUNCATION}::test_a_checkpoint_is_lowered_before_the_cut",
     ),

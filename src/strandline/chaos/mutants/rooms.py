@@ -208,7 +208,7 @@ CONTROLLER: tuple[Mutant, ...] = (
         f"{_MACHINE}::test_a_new_topic_is_led_where_there_is_room",
     ),
     one_change(
-        "failed-over-partitions-change-twice",
+        "partition-changes-twice-in-a-heartbeat",
         "F57: a partition changes once in a heartbeat",
         "controller.machine.brokers:change_room",
         "if (topic.topic_id, partition.partition) not in changed",

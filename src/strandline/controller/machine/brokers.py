@@ -225,7 +225,7 @@ def change_room(
     state: MachineState, broker: BrokerInfo, *, full: bool, but: list[MetadataRecord]
 ) -> list[MetadataRecord]:
     """F-57: a broker without room leaves every ISR and leads nothing, where a member with room is left; with room again
-    it leads where the others have none. Partitions that change in the same batch are left to the next heartbeat."""
+    it leads where the others have none. Each partition changes once: what `but` has of one settles it."""
     mark("broker-without-room" if full else "broker-has-room-again")
     node_id = broker.node_id
 
