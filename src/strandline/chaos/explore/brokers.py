@@ -122,6 +122,12 @@ class _Room:
         raise AssertionError("the model's disk ran out of room")
 
 
+class _Syncs:
+    """Nor does a sync of theirs hang."""
+
+    hung = False
+
+
 class Broker:
     """A machine with its disk, and the process that runs on it (none: `partitions` is None).
 
@@ -138,6 +144,7 @@ class Broker:
     """
 
     disk_room: Any = _Room()
+    disk_stalls: Any = _Syncs()
 
     __slots__ = (
         "asked",
