@@ -22,6 +22,7 @@ from strandline.cluster.config import NodeConfig
 from strandline.cluster.format import format_directory
 from strandline.cluster.node import Node
 from strandline.cluster.run_node import FAILED_STOP_S
+from strandline.controller import api
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.quorum.api import Voter
 from strandline.controller.quorum.quorum import Quorum
@@ -337,6 +338,25 @@ class SimCluster:
             for topic in image.topics.values()
             for partition in topic.partitions.values()
         )
+
+    def leaderless(self) -> frozenset[tuple[str, int]]:
+        """Partitions that nobody leads although every node does its work."""
+        image = self.newest_image()
+        if image is None or not self._all(lambda live: live.node.ready):
+            return frozenset()
+        return frozenset(
+            (topic.name, partition.partition) for topic, partition in image.partitions() if not partition.has_leader
+        )
+
+    def elect_uncleanly(self, partitions: frozenset[tuple[str, int]]) -> None:
+        """As `strandline topic elect --unclean` does."""
+        refs = tuple(api.PartitionRef(topic, number) for topic, number in sorted(partitions))
+        request = api.ElectLeadersRequest(api.ElectionKind.UNCLEAN, refs)
+        for live in self.nodes():
+            controller = live.node.controller
+            if controller is not None and controller.active:
+                work = controller.elect_leaders(request)
+                live.process.context.copy().run(self.world.loop.create_task, work)
 
     def all_vote(self) -> bool:
         """Every controller has its vote, beyond doubt."""

@@ -203,6 +203,8 @@ class ScenarioRun:
             self.nemesis.note,
             self.nemesis.victim,
             self.nemesis.force_vote,
+            self.cluster.leaderless,
+            self.cluster.elect_uncleanly,
         )
         self._reads = ConsistentRead()
         self._logs = LogCapture(lambda: self.world.now_ms)
@@ -279,6 +281,7 @@ class ScenarioRun:
         await self.cluster.wait_in_sync(PROGRESS_MS)
         self.nemesis.note("every replica is in sync")
         await self.cluster.wait_for("every controller has its vote", PROGRESS_MS, self.cluster.all_vote)
+        self.operator.victim = ""
         rng = split(self.seed, "minority")
         # At min.insync.replicas 1 a leader that hears nobody is soon alone in its ISR, and nobody may take its place.
         several = self.options.workload.topic_configs["min.insync.replicas"] != "1"

@@ -86,6 +86,7 @@ MARKS: dict[str, str] = {
     "restarted-at-log-start": "a follower dropped its whole log, since the leader's begins after it",
     "stray-set-aside": "the directory of a partition that is assigned here no longer was renamed aside at a start",
     "log-offline": "a partition went offline because its log cannot be used",
+    "unclean-election-asked-for": "an operator asked for an unclean election of a partition that nobody led",
     "vote-forced": "an operator let a controller vote whose log had been cut: nobody was elected otherwise",
     # the log
     "log-begins-inside-a-batch": "an empty log took a batch that begins before its start and reaches beyond it",
