@@ -1,4 +1,4 @@
-"""A full disk and a failing one: what is refused, what stays, what goes on (D-18)."""
+"""A full disk and a failing one: what is refused, what stays, what goes on (schedule 18)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_full_at_any_write(tmp_path_factory: pytest.TempPathFactory, rooms: list
 
 
 def test_a_failed_write_fences(disk: FailingDisk, tmp_path: Path) -> None:
-    """D-18: after an I/O error nothing is appended any more; a restart recovers what was written."""
+    """Schedule 18: after an I/O error nothing is appended any more; a restart recovers what was written."""
     log = open_test_log(disk, tmp_path)
     fill(log, 2)
     disk.write_error = DiskError(5, "Input/output error", "x")

@@ -32,7 +32,7 @@ def probe_until_fenced(
 
 
 def test_silence_fences_after_the_session_timeout() -> None:
-    """S84: a stopped process keeps its connection; only silence tells."""
+    """Row S84: a stopped process keeps its connection; only silence tells."""
     all_sessions = sessions()
     all_sessions.stream_opened(1)
     assert all_sessions.next_event_ms() == 9000

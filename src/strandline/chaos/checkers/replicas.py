@@ -1,4 +1,4 @@
-"""After a run: the committed prefixes of all replicas, compared byte by byte (correctness E)."""
+"""After a run: the committed prefixes of all replicas, compared byte by byte (rule E2)."""
 
 from __future__ import annotations
 

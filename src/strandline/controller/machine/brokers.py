@@ -1,4 +1,4 @@
-"""Registration, heartbeats, fencing, unfencing, controlled shutdown, unregistration (rule B: Brokers).
+"""Registration, heartbeats, fencing, unfencing, controlled shutdown, unregistration (rule B12).
 
 | state               | the heartbeat says                        | next                |
 |---------------------|-------------------------------------------|---------------------|

@@ -1,7 +1,7 @@
 """One partition's change: who is in the ISR, who is eligible, who leads (Kafka's PartitionChangeBuilder, KIP-966).
 
-Election order (rule B): the current leader if it still may lead; the ISR in replica order; the eligible leader replicas
-in replica order, if the ISR is empty. Then, if the ELR is empty too:
+Election order (rule B10): the current leader if it still may lead; the ISR in replica order; the eligible leader
+replicas in replica order, if the ISR is empty. Then, if the ELR is empty too:
 
 - the greatest log of the members in doubt, once all of them are back (docs/correctness.md, "After a crash: who may
   lead"). It has everything that was acknowledged, so this is no unclean election;

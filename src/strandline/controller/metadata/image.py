@@ -2,7 +2,7 @@
 
 An image never changes: a `MetadataDelta` (`strandline.controller.metadata.delta`) makes the next one and shares with
 the old all that did not change. So an image may be kept, compared and read at leisure, and the active controller can
-run ahead of what is committed on an image of its own and drop it when it loses its leadership (rule A-13).
+run ahead of what is committed on an image of its own and drop it when it loses its leadership (rule A13).
 """
 
 from __future__ import annotations
