@@ -30,7 +30,8 @@ def schedule(number: int, *, rule: str, mutant: str | tuple[str, ...]) -> Callab
 
     Args:
         number: as in docs/rules.md.
-        rule: the rule that forbids it, as `B: truncate on a missed epoch`.
+        rule: the rule that forbids it, as `B8: truncate on a missed epoch`; without a number where the schedule is the
+            only name of its rule.
         mutant: the mutant that takes that rule out; several where it has several clauses, each of which is needed.
     """
     names = (mutant,) if isinstance(mutant, str) else mutant
