@@ -139,7 +139,7 @@ def _anchors_in(text: str, label: bool) -> Iterator[str]:
 
 
 def _each(kind: str, items: str) -> Iterator[str]:
-    """`A7 to A9` is three."""
+    """Each of `rules A7 to A9`: three."""
     prefix = "schedule-" if kind == "schedules" else ""
     for part in re.split(r", and |, or |, | and | or ", items):
         first, _, last = part.partition(" to ")

@@ -122,7 +122,7 @@ def test_13_a_proposal_reaches_a_zombie_controller() -> None:
     assert cluster.partition().isr == (2,)
 
 
-# --- rules B, elections and brokers -----------------------------------------------------------------------------------
+# --- Rules B10 to B12, elections and brokers -------------------------------------------------------------------------
 
 
 def elected(before: PartitionInfo, alive: set[int], **how: object) -> PartitionInfo:

@@ -1,4 +1,4 @@
-"""Mutants of the log: what is durable, what a stop leaves behind, what is read (rules B, E; schedules 16 to 20)."""
+"""Mutants of the log: what is durable, what a stop leaves behind, what is read (rules B, C, E; schedules 16 to 20)."""
 
 from __future__ import annotations
 

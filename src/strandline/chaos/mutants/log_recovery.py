@@ -1,4 +1,4 @@
-"""Mutants of what a log is taken for after a stop (rules B, E; schedule 20)."""
+"""Mutants of what a log is taken for after a stop (rule E5, schedule 20)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A change of the in-sync replicas on its way to the controller (rule B3, maximal ISR, AlterPartition)."""
+"""A change of the in-sync replicas on its way to the controller (rules B2, B3: AlterPartition, maximal ISR)."""
 
 from __future__ import annotations
 

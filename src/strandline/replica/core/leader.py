@@ -1,4 +1,4 @@
-"""The leader of one partition in one leader epoch (rules B, in full).
+"""The leader of one partition in one leader epoch (rules B1 to B9).
 
 Nothing here writes, sends or reads a clock. The caller tells what happened (an append, a finished sync, a follower's
 fetch or acknowledgement, metadata, a controller's answer, the passing of time); every such call returns whether the
@@ -289,7 +289,7 @@ class LeaderCore:
         return follower.caught_up(self.log_end_offset, self._lag_time_max_ms, now_ms) and self._eligible(follower)
 
     def _may_join(self, follower: FollowerProgress, now_ms: float) -> bool:
-        """All conditions of rules B, on one snapshot of the replica: a fetch in this leader epoch, what counts of it
+        """All conditions of rule B5, on one snapshot of the replica: a fetch in this leader epoch, what counts of it
         reaches the high watermark and the start of the epoch, unfenced, staying, and the very process that fetched.
 
         And two of ours: it has deleted what clients were told is deleted; and it has caught up lately, for who has not
