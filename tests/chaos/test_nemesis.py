@@ -145,7 +145,7 @@ def test_kinds_are_known_by_one_name_each() -> None:
 
 
 def test_only_the_victim_loses_its_data() -> None:
-    """Bounded (correctness E): rotten bits and new disks befall one machine, a majority keeps what it has."""
+    """Bounded (rule E3): rotten bits and new disks befall one machine, a majority keeps what it has."""
     for seed in range(5):
         site = Site(seed, ("wipe", "bit_rot", "lose_directory", "kill"))
         site.run()

@@ -16,7 +16,7 @@ from strandline.proto.ids import Endpoint
 
 
 def test_defaults_need_only_a_node_id() -> None:
-    """Issue part 7: safe defaults; loopback unless told otherwise."""
+    """Safe defaults; loopback unless told otherwise."""
     config = NodeConfig({"node.id": "1"})
     assert config.is_broker
     assert config.is_controller

@@ -1,4 +1,4 @@
-"""The controller's shell on a real quorum, in the simulator: liveness, failovers, commits (rule A-13, S82, S84)."""
+"""The controller's shell on a real quorum, in the simulator: liveness, failovers, commits (rule A13, rows S82, S84)."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_fast_restart_is_registered_without_waiting_for_the_session() -> None:
 
 
 def test_stopped_process_is_fenced_by_its_silence_and_back_with_its_epoch() -> None:
-    """S84: SIGSTOP for longer than silence is borne; SIGCONT: unfenced again, the broker epoch as before."""
+    """Row S84: SIGSTOP for longer than silence is borne; SIGCONT: unfenced again, the broker epoch as before."""
 
     async def scenario(cluster: SimCluster) -> None:
         active, other = cluster.active_and_other()
@@ -131,7 +131,8 @@ def test_all_killed_and_started_again_are_all_back() -> None:
 
 
 def test_rolling_restart_by_controlled_shutdown() -> None:
-    """S18: each node is let go soon, though heartbeats are two seconds apart, its leaderships moved before it stops."""
+    """Row S18: each node is let go soon, though heartbeats are two seconds apart, its leaderships moved before it
+    stops."""
 
     async def scenario(cluster: SimCluster) -> None:
         await cluster.create("t", [[1, 2, 3], [2, 3, 1], [3, 1, 2]])
@@ -159,7 +160,7 @@ def test_rolling_restart_by_controlled_shutdown() -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_creation_survives_the_death_of_the_controller(seed: int) -> None:
-    """S82: kill -9 of the active controller while topics are created: each request succeeds, none is made twice."""
+    """Row S82: kill -9 of the active controller while topics are created: each request succeeds, none is made twice."""
 
     async def scenario(cluster: SimCluster) -> None:
         active, other = cluster.active_and_other()
@@ -188,7 +189,7 @@ def test_creation_survives_the_death_of_the_controller(seed: int) -> None:
 
 
 def test_cut_off_controller_answers_nothing_and_nothing_half_made_remains() -> None:
-    """Rule A-13, S45: no majority, no answer; when it hears of the other leader its working image is gone."""
+    """Rule A13, row S45: no majority, no answer; when it hears of the other leader its working image is gone."""
 
     async def scenario(cluster: SimCluster) -> None:
         old, _ = cluster.active_and_other()
@@ -372,7 +373,7 @@ def test_a_fenced_broker_that_is_unregistered_registers_once_more() -> None:
 
 
 def test_channel_gives_up_at_its_deadline() -> None:
-    """S45: without a majority there is no controller: REQUEST_TIMED_OUT, in time, with the reason."""
+    """Row S45: without a majority there is no controller: REQUEST_TIMED_OUT, in time, with the reason."""
 
     async def scenario(cluster: SimCluster) -> None:
         _, other = cluster.active_and_other()
@@ -391,7 +392,8 @@ def test_channel_gives_up_at_its_deadline() -> None:
 
 
 def test_isr_proposal_goes_to_the_new_controller_when_the_old_one_is_cut_off() -> None:
-    """D-13 (KAFKA-14154): a proposal that reached a zombie controller is made again and judged by the real one."""
+    """Schedule 13 (KAFKA-14154): a proposal that reached a zombie controller is made again and judged by the real
+    one."""
 
     async def scenario(cluster: SimCluster) -> None:
         await cluster.create("t", [[1, 2, 3]])

@@ -12,8 +12,8 @@ from tests.log.disk_bench import Bench, put, refused
 
 
 def test_after_a_failed_sync_the_file_refuses(bench: Bench) -> None:
-    """D-32: no retry may make good what failed. Reading goes on, and so do other files; who opens it anew (the next
-    life of the node) is not refused."""
+    """Schedule 32: no retry may make good what failed. Reading goes on, and so do other files; who opens it anew (the
+    next life of the node) is not refused."""
     disk = bench.disk
     path = put(bench, "f", b"a")
     file, other = disk.open(path), disk.open(f"{bench.root}/other", create=True)

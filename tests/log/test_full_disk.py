@@ -1,4 +1,4 @@
-"""A full disk and a failing one: what is refused, what stays, what goes on (D-18)."""
+"""A full disk and a failing one: what is refused, what stays, what goes on (schedule 18)."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_full_at_any_write(tmp_path_factory: pytest.TempPathFactory, rooms: list
 
 
 def test_a_failed_write_fences(disk: FailingDisk, tmp_path: Path) -> None:
-    """D-18: after an I/O error nothing is appended any more; a restart recovers what was written."""
+    """Schedule 18: after an I/O error nothing is appended any more; a restart recovers what was written."""
     log = open_test_log(disk, tmp_path)
     fill(log, 2)
     disk.write_error = DiskError(5, "Input/output error", "x")
@@ -132,8 +132,8 @@ def test_preallocation_wants_no_last_byte(disk: FailingDisk, tmp_path: Path, mon
 
 
 def test_a_cut_without_room_is_tried_again(disk: FailingDisk, tmp_path: Path) -> None:
-    """F-57: what the checkpoints promise above the cut is lowered first, and that takes room. Without any the log stays
-    as it is, fenced by nothing, and the next attempt lowers what the files still say."""
+    """Schedule 57: what the checkpoints promise above the cut is lowered first, and that takes room. Without any the
+    log stays as it is, fenced by nothing, and the next attempt lowers what the files still say."""
     path = str(tmp_path / "data")
     format_log_dir(disk, path, "cluster", NodeId(1), TOPIC_ID)
     log_dir = LogDir.open(disk, path, ManualClock())

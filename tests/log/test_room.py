@@ -1,4 +1,4 @@
-"""F-57: when a disk counts as full, and when it has room again. Pure: time and sizes are given."""
+"""Schedule 57: when a disk counts as full, and when it has room again. Pure: time and sizes are given."""
 
 from __future__ import annotations
 

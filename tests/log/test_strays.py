@@ -100,7 +100,7 @@ def test_strays_are_kept_where_that_is_asked_for(node: Node) -> None:
 
 
 def test_a_stray_that_is_assigned_after_all_is_kept(node: Node) -> None:
-    """D-31: the metadata that called it an orphan were wrong: nothing is removed, and somebody is told."""
+    """Schedule 31: the metadata that called it an orphan were wrong: nothing is removed, and somebody is told."""
     _, strays = node.start()
     strays.set_aside({})
     node.clock.now_ms += DELAY_MS

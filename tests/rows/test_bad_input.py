@@ -154,9 +154,9 @@ def test_a_full_disk_moves_what_it_led_and_loses_nothing(tmp_path: Path) -> None
 
 
 def test_damage_in_the_middle_costs_one_copy(tmp_path: Path) -> None:
-    """S78: one byte of a segment is another when a node comes back: that copy is offline, with file, byte and advice in
-    the log; the node serves the others; clients read every acked record from the other replicas. The damaged directory
-    moved away, as advised, the copy is fetched anew."""
+    """Row S78: one byte of a segment is another when a node comes back: that copy is offline, with file, byte and
+    advice in the log; the node serves the others; clients read every acked record from the other replicas. The damaged
+    directory moved away, as advised, the copy is fetched anew."""
     with DevCluster(tmp_path, nodes=3, settings=QUICK) as cluster:
         for topic in ("hurt", "whole"):
             make_topic(cluster, topic, replication=3)
@@ -251,7 +251,7 @@ def test_a_half_written_layout_of_a_cluster_is_refused(tmp_path: Path) -> None:
 
 
 def test_damage_in_the_metadata_log_stops_the_start_with_a_sentence(single: DevCluster) -> None:
-    """Rule E: nothing of a voter's log is cut silently."""
+    """Rule E5: nothing of a voter's log is cut silently."""
     single.kill(1)
     [log] = Path(single.data_dir(1), "__cluster_metadata-0").glob("*.log")
     flip(log, 200)

@@ -1,7 +1,7 @@
 """How a data directory is born: its cluster, its node, its own id, and the first controllers.
 
 A node never does this by itself: a voter whose disk was wiped and that formatted itself would vote a second time in an
-epoch it has voted in already (D-26). Only `strandline dev` formats, and says so.
+epoch it has voted in already (schedule 26). Only `strandline dev` formats, and says so.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class LogDir:
 
     @property
     def directory_id(self) -> UUID:
-        """Names this directory for ever; a wiped and formatted one is another (D-26)."""
+        """Names this directory for ever; a wiped and formatted one is another (schedule 26)."""
         return self.meta.directory_id
 
     @property

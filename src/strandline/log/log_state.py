@@ -30,7 +30,7 @@ class LogState:
     - durable_log_start_offset <= log_start_offset <= log_end_offset and durable_offset <= log_end_offset;
     - the log start may lie inside the first batch (records were deleted up to there): readers get the batch whole and
       skip what lies before, as of any batch that begins before the offset they asked for;
-    - once `failure` is set nothing is written any more until the node restarts and recovers the log (D-18, D-32).
+    - once `failure` is set nothing is written any more until the node restarts and recovers the log (schedules 18, 32).
     """
 
     __slots__ = (
@@ -182,7 +182,8 @@ class LogState:
         self.durable_offset = max(self.durable_offset, Offset(self._syncing_to))
 
     def sync_failed(self, error: Exception) -> None:
-        """That sync failed: nothing written since the last one can be trusted, and no retry would tell (D-32)."""
+        """That sync failed: nothing written since the last one can be trusted, and no retry would tell
+        (schedule 32)."""
         mark("sync-failed")
         self._fence(error)
 

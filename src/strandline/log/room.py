@@ -1,4 +1,4 @@
-"""Whether a disk has room: full at once, and with room again only once that has lasted (F-57).
+"""Whether a disk has room: full at once, and with room again only once that has lasted (schedule 57).
 
 A broker whose disk is full gives away its leaderships and leaves the ISRs, and takes part again with room. Each way
 costs an election. So the two bounds lie apart, and a disk that fills up again soon has to have room for longer.

@@ -80,7 +80,7 @@ def cut_start(log: PartitionLog, offset: int) -> None:
 
 def _promise_less(log: PartitionLog, offset: int) -> None:
     """The checkpoints that say more take room, before anything is cut; the rest of a cut gives room back. Without any
-    the cut can be tried again (F-57)."""
+    the cut can be tried again (schedule 57)."""
     if log.on_cut_below is None:
         return
     try:

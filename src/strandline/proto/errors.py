@@ -94,7 +94,7 @@ class StorageError(StrandlineError):
 
 
 class CorruptLogError(StorageError):
-    """Damage in data that was once durable. Never cut silently (correctness rule E: no torn tail)."""
+    """Damage in data that was once durable. Never cut silently (rule E5: no torn tail)."""
 
     def __init__(self, path: str, position: int, offset: int | None, reason: str, advice: str) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""Appends of clients' batches to the partitions that this broker leads, and their answers (rule B: acks; rule C)."""
+"""Appends of clients' batches to the partitions that this broker leads, and their answers (rules B9, C1)."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Appends:
 
     def note_refusal(self, topic: str | TopicId, index: int, batches: memoryview, code: ErrorCode) -> None:
         """A client's batches are refused before they are written. If the reason may pass, what the same producer has
-        sent behind them is refused for the same reason (F-52). `topic` is as the client named it."""
+        sent behind them is refused for the same reason (schedule 52). `topic` is as the client named it."""
         if code not in MAY_PASS:
             return
         header = _producers_header(batches)

@@ -315,13 +315,13 @@ class Fetcher:
             self._learn(following, high_watermark, log_start_offset)
 
     def on_data(self, data: frames.Data) -> None:
-        """Append what the leader sent; its high watermark counts only after that (KAFKA-14704, D-7)."""
+        """Append what the leader sent; its high watermark counts only after that (KAFKA-14704, schedule 7)."""
         following = self._receiver(data.channel, data.leader_epoch, len(data.batches))
         if following is not None:
             self._append(following, data)
 
     def on_piece(self, piece: frames.Piece) -> None:
-        """Keep a part of a batch, and append the batch once it is whole (F-54)."""
+        """Keep a part of a batch, and append the batch once it is whole (schedule 54)."""
         following = self._receiver(piece.channel, piece.leader_epoch, len(piece.part))
         batch = None if following is None else self._in_pieces.take(following, piece)
         if following is not None and batch is not None:
@@ -400,7 +400,7 @@ class Fetcher:
 
     def on_diverging(self, subscription: int, epoch: int, end_offset: int) -> None:
         """Our log is no prefix of the leader's: cut it and fetch again, until it is. The answer's subscription must be
-        the latest and the log where it was: high watermark and data of such an answer do not exist (D-7)."""
+        the latest and the log where it was: high watermark and data of such an answer do not exist (schedule 7)."""
         following = self._by_id.get(subscription)
         if following is None or following.fetch_offset != following.log.log_end_offset:
             return
@@ -414,7 +414,8 @@ class Fetcher:
         def cut() -> None:
             new_end = plog.truncate_to(truncation.offset)
             if new_end == truncation.offset:
-                # Epochs without records begin at the very end: they go although no record does (KAFKA-10706, D-5).
+                # Epochs without records begin at the very end: they go although no record does (KAFKA-10706,
+                # schedule 5).
                 plog.epochs.truncate_from_end(new_end)
             core.truncated(new_end)
 

@@ -266,7 +266,7 @@ class ReplicaManager:
         """The first committed offset whose record is not older than `timestamp` (ms), or Kafka's special ones: -1 the
         high watermark, -2 the log start, -3 the record with the largest timestamp.
 
-        OFFSET_NOT_AVAILABLE while a new leader does not know the end of what is committed (rule B: stale HW).
+        OFFSET_NOT_AVAILABLE while a new leader does not know the end of what is committed (rule B7, stale HW).
         """
         return reads.list_offset(self._partitions.get(tp), timestamp, current_leader_epoch)
 

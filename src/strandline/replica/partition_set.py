@@ -173,7 +173,8 @@ class PartitionSet:
 
     def _lead(self, partition: Partition, plog: PartitionLog) -> None:
         """The epoch and its start are in the log before anybody can ask for them, and on disk with the next sync, which
-        comes before any record of this epoch counts (KAFKA-7415, D-3). One sync serves all elections of a turn."""
+        comes before any record of this epoch counts (KAFKA-7415, schedule 3). One sync serves all elections of a
+        turn."""
         state = partition.state
         try:
             plog.assign_epoch_start(state.leader_epoch, plog.log_end_offset)

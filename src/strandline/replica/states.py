@@ -69,7 +69,7 @@ class PartitionState:
 
     Attributes:
         leader: NO_NODE while there is none.
-        leader_epoch: bumped at each election; partition_epoch: bumped at each change of the partition (rule B: the
+        leader_epoch: bumped at each election; partition_epoch: bumped at each change of the partition (rule B1: the
             four epochs are never conflated).
         recovering: the leader was elected uncleanly, so followers may have to give up records they thought committed.
         min_insync_replicas: as configured; the effective value is min(this, number of replicas).
@@ -169,7 +169,7 @@ class AppendOutcome(NamedTuple):
 
 
 class ReadOutcome(NamedTuple):
-    """What a read found, under bounds that were taken once (rule D-17).
+    """What a read found, under bounds that were taken once (schedule 17).
 
     Attributes:
         high_watermark: at the time of the read; with committed_only no record at or beyond it is in `data`.

@@ -1,4 +1,4 @@
-"""Brokers that say that their disks are full (schedule 57, F-57): what the controller makes of it."""
+"""Brokers that say that their disks are full (schedule 57, schedule 57): what the controller makes of it."""
 
 from __future__ import annotations
 

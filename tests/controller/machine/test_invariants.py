@@ -1,4 +1,4 @@
-"""Random histories of the machine, its invariants checked after every step (rule B; correctness E: seeds replay)."""
+"""Random histories of the machine, its invariants checked after every step (rules B; rule E7: seeds replay)."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_heartbeats_extend_the_session() -> None:
 
 
 def test_60_open_and_silent_is_fenced_after_the_silence_timeout() -> None:
-    """S84: a stopped process keeps its connections; only the probe that it does not answer tells, and soon."""
+    """Row S84: a stopped process keeps its connections; only the probe that it does not answer tells, and soon."""
     all_sessions = connected()
     assert all_sessions.next_event_ms() == 2001
     assert all_sessions.due_probes(2001) == [1]

@@ -1,4 +1,4 @@
-"""Topics created, deleted, extended: S11-S16, S82, with Kafka's errors."""
+"""Topics created, deleted, extended: rows S11 to S16, S82, with Kafka's errors."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_manual_assignments_are_numbered_without_gap(
 
 
 def test_defaults(machine_cluster: Any) -> None:
-    """S12, S13: one partition; three replicas, or as many as there are brokers, and the reply says so."""
+    """Rows S12, S13: one partition; three replicas, or as many as there are brokers, and the reply says so."""
     for brokers, factor in ((1, 1), (2, 2), (3, 3), (5, 3)):
         outcome = machine_cluster(brokers).create_topic(creatable())
         assert (outcome.num_partitions, outcome.replication_factor) == (1, factor)
@@ -112,7 +112,7 @@ def test_dry_run_tells_what_would_be(machine_cluster: Any) -> None:
 
 
 def test_retry_of_a_creation_finds_its_own_topic(machine_cluster: Any) -> None:
-    """S82: the controller dies after the commit and before the reply; the retry carries the same proposal and
+    """Row S82: the controller dies after the commit and before the reply; the retry carries the same proposal and
     succeeds."""
     cluster = machine_cluster(3)
     topic = creatable(topic_id=UUID(int=77 << 64))
@@ -155,7 +155,8 @@ def test_one_request_with_good_and_bad(machine_cluster: Any) -> None:
 
 
 def test_an_id_belongs_to_one_topic(machine_cluster: Any) -> None:
-    """A16 (schedule 61): an id that another topic has is refused with its name; so is one that is proposed twice."""
+    """Rule A16 (schedule 61): an id that another topic has is refused with its name; so is one that is proposed
+    twice."""
     cluster = machine_cluster(3)
     taken = cluster.create_topic(creatable("a")).topic_id
     refused = cluster.create_topic(creatable("b", topic_id=taken))
@@ -249,7 +250,7 @@ def add(cluster: Any, count: int, assignments: list[list[int]] | None = None, na
 
 
 def test_create_partitions(machine_cluster: Any) -> None:
-    """S16: more partitions of the same factor; the old ones do not move."""
+    """Row S16: more partitions of the same factor; the old ones do not move."""
     cluster = machine_cluster(3)
     cluster.create("t", [[1, 2], [2, 3]])
     before = dict(cluster.image.topics["t"].partitions)

@@ -69,7 +69,7 @@ def gaps_ms(seed: int, *, split_layout: bool) -> list[float]:
 @pytest.mark.parametrize("split_layout", [False, True], ids=["combined", "split"])
 @schedule(
     60,
-    rule="F60: open and silent is suspected",
+    rule="open and silent is suspected",
     mutant="silence-is-no-suspicion",
 )
 def test_60_any_node_is_paused(split_layout: bool) -> None:
@@ -79,7 +79,7 @@ def test_60_any_node_is_paused(split_layout: bool) -> None:
     assert max(gaps) < GAP_MS_MAX, sorted(gaps)
 
 
-@schedule(60, rule="F60: who led the quorum and was given up is suspected", mutant="deposed-controller-is-trusted")
+@schedule(60, rule="who led the quorum and was given up is suspected", mutant="deposed-controller-is-trusted")
 def test_60_the_active_controller_is_paused_with_its_broker() -> None:
     """The new controller granted nine seconds to whom it had just given up for being silent."""
 
@@ -95,7 +95,7 @@ def test_60_the_active_controller_is_paused_with_its_broker() -> None:
     assert SimCluster(60).play(scenario) < 2500
 
 
-@schedule(60, rule="F60: a late answer is an answer", mutant="leader-given-up-for-being-late")
+@schedule(60, rule="a late answer is an answer", mutant="leader-given-up-for-being-late")
 def test_60_a_controller_that_is_late_stays_what_it_is() -> None:
     """Its loop stands still for 0.9 s, again and again: no election, and nobody is fenced. A fetch that had waited for
     half a second came to nothing then, and so did the next, which was made to wait as long again."""
@@ -114,7 +114,7 @@ def test_60_a_controller_that_is_late_stays_what_it_is() -> None:
     SimCluster(61).play(scenario)
 
 
-@schedule(60, rule="F60: a late answer is an answer", mutant="answer-to-a-probe-ends-no-silence")
+@schedule(60, rule="a late answer is an answer", mutant="answer-to-a-probe-ends-no-silence")
 def test_60_a_broker_that_is_late_is_not_fenced() -> None:
     """It stands still for 1.4 s of every 1.7, as under a load that nobody should have. Its heartbeats come 3.4 s apart;
     it answers, late, and stays."""

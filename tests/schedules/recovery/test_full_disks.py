@@ -104,7 +104,7 @@ async def led_elsewhere(ruin: Ruin, topic: str, leader: str) -> str:
 @both_layouts
 @schedule(
     57,
-    rule="F57: a broker whose disk is full says so, leads no more, and leaves every ISR",
+    rule="a broker whose disk is full says so, leads no more, and leaves every ISR",
     mutant=("full-disk-is-not-told", "full-leader-keeps-the-leadership", "full-replica-stays-in-the-isr"),
 )
 def test_57_a_leaders_disk_fills(split: bool) -> None:
@@ -162,7 +162,7 @@ async def fills_again_and_again(ruin: Ruin, place: int) -> None:
 
 @schedule(
     57,
-    rule="F57: it is said at once",
+    rule="it is said at once",
     mutant=("full-disk-waits-for-the-next-heartbeat", "full-leader-says-nothing"),
 )
 def test_57_a_leader_says_so_at_once() -> None:
@@ -172,7 +172,7 @@ def test_57_a_leader_says_so_at_once() -> None:
 
 @schedule(
     57,
-    rule="F57: it is said at once",
+    rule="it is said at once",
     mutant=("full-disk-waits-for-the-next-heartbeat", "full-follower-says-nothing"),
 )
 def test_57_a_follower_says_so_at_once() -> None:
@@ -183,7 +183,7 @@ def test_57_a_follower_says_so_at_once() -> None:
 @both_layouts
 @schedule(
     57,
-    rule="F57: a broker whose disk is full leaves every ISR at once",
+    rule="a broker whose disk is full leaves every ISR at once",
     mutant=("full-disk-is-not-told", "full-replica-stays-in-the-isr", "full-replica-joins-the-isr"),
 )
 def test_57_a_followers_disk_fills(split: bool) -> None:
@@ -223,7 +223,7 @@ def partition_epochs(ruin: Ruin) -> dict[str, int]:
     }
 
 
-@schedule(57, rule="F57: who is full leads where nobody has room", mutant="full-replicas-leave-every-isr")
+@schedule(57, rule="who is full leads where nobody has room", mutant="full-replicas-leave-every-isr")
 def test_57_all_disks_are_full() -> None:
     """Nothing moves in circles: one of them leads, what it has is read, writes are refused; with room for two it goes
     on by itself."""
@@ -257,7 +257,7 @@ def full_brokers(ruin: Ruin) -> list[str]:
     return [f"n{node}" for node, broker in image.brokers.items() if broker.disk_full]
 
 
-@schedule(57, rule="F57: who left an ISR for lack of room may be eligible", mutant="full-replica-is-not-eligible")
+@schedule(57, rule="who left an ISR for lack of room may be eligible", mutant="full-replica-is-not-eligible")
 def test_57_who_is_full_is_eligible() -> None:
     """One is away, one is full, the leader dies: the full one has all that was acknowledged, and leads, to be read.
     Once the leader is back and in sync, it leads again, for it has room."""
@@ -286,7 +286,7 @@ def test_57_who_is_full_is_eligible() -> None:
     Ruin(4, split=True).play(story)
 
 
-@schedule(57, rule="F57: a restart forgets nothing of it", mutant="full-disk-is-found-by-writes-alone")
+@schedule(57, rule="a restart forgets nothing of it", mutant="full-disk-is-found-by-writes-alone")
 def test_57_a_broker_starts_on_a_full_disk() -> None:
     """It says so before it writes anything: it joins no ISR meanwhile, and a topic that is made is served elsewhere and
     copied to it once there is room."""
@@ -310,7 +310,7 @@ def test_57_a_broker_starts_on_a_full_disk() -> None:
 
 @schedule(
     57,
-    rule="F57: what is left is for the metadata log and the checkpoints",
+    rule="what is left is for the metadata log and the checkpoints",
     mutant=("full-follower-takes-the-last-byte", "full-follower-fetches-on"),
 )
 def test_57_what_is_left_is_for_the_metadata() -> None:
@@ -340,7 +340,7 @@ def test_57_what_is_left_is_for_the_metadata() -> None:
     Ruin(10, split=True).play(story)
 
 
-@schedule(57, rule="F57: a topic that is made meanwhile", mutant="no-log-is-made-once-there-is-room")
+@schedule(57, rule="a topic that is made meanwhile", mutant="no-log-is-made-once-there-is-room")
 def test_57_a_topic_is_made_while_a_disk_is_full() -> None:
     """Its replica there has no log yet, others lead; with room it gets one without a restart."""
 
@@ -362,7 +362,7 @@ def test_57_a_topic_is_made_while_a_disk_is_full() -> None:
     Ruin(6, split=True).play(story)
 
 
-@schedule(57, rule="F57: a truncation waits for room", mutant="full-disk-fences-a-truncation")
+@schedule(57, rule="a truncation waits for room", mutant="full-disk-fences-a-truncation")
 def test_57_a_truncation_on_a_full_disk() -> None:
     """A former leader has to cut its tail, and there is no room to write down that it promises less: it tries again,
     and follows once there is room."""

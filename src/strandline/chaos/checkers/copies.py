@@ -1,4 +1,4 @@
-"""Invariants of where the committed records are (VAN kip_966_properties), and of what readers are shown."""
+"""Invariants of where the committed records are (kafka-tlaplus kip_966_properties), and of what readers are shown."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _has(disk: SimDisk, directory: str, end: int) -> bool:
 
 
 class ConsistentRead:
-    """What was shown once at an offset is shown there ever after, to everybody (VAN kip_966_properties)."""
+    """What was shown once at an offset is shown there ever after, to everybody (kafka-tlaplus kip_966_properties)."""
 
     def __init__(self) -> None:
         self._shown: dict[tuple[Partition, int], Value] = {}

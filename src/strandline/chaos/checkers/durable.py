@@ -87,7 +87,7 @@ def _go_on(held: _Held) -> None:
 
 class CommittedIsDurable:
     """When a leader's high watermark rises, a power cut of all machines at this instant would leave every record below
-    it on the disk of every member of the maximal ISR (B6, B7; not under flush.policy=replicate).
+    it on the disk of every member of the maximal ISR (rules B6, B7; not under flush.policy=replicate).
 
     A disk on which something was destroyed is not judged before it has been found whole again: what it had
     acknowledged before counts, and is gone.

@@ -29,11 +29,11 @@ def stored_end(disk: SimDisk, directory: str = DIRECTORY) -> int:
 
 
 class MajorityReachedHighWatermark:
-    """When a leader's high watermark rises, a majority of the voters has everything below it on its disk (A6, A8, A9):
-    synced, where the node lives; of the dead, what lies there.
+    """When a leader's high watermark rises, a majority of the voters has everything below it on its disk (rules A6, A8,
+    A9): synced, where the node lives; of the dead, what lies there.
 
     Where a disk was destroyed in part, what it had when that was last seen counts: it had been acknowledged. So it does
-    for a replica that cut a tail and has not caught up since (A15).
+    for a replica that cut a tail and has not caught up since (rule A15).
     """
 
     def __init__(self, disk_of: Callable[[int], SimDisk]) -> None:
@@ -69,7 +69,8 @@ class MajorityReachedHighWatermark:
 
 
 class SnapshotAtLogStart:
-    """A log that does not begin at 0 reaches back to where a snapshot ends that is on the disk (A10, KAFKA-14238)."""
+    """A log that does not begin at 0 reaches back to where a snapshot ends that is on the disk (rule A10,
+    KAFKA-14238)."""
 
     def __init__(self, disk_of: Callable[[int], SimDisk]) -> None:
         self._disk_of = disk_of
@@ -97,7 +98,8 @@ class _Scanned:
 
 class MetadataLogMatching:
     """Metadata logs are one log: an (offset, epoch) names one batch wherever it is, and below their high watermarks all
-    nodes have the same batches (VAN `kip_966_properties`; raft's Log Matching), byte for byte by their CRCs."""
+    nodes have the same batches (kafka-tlaplus `kip_966_properties`; raft's Log Matching), byte for byte by their
+    CRCs."""
 
     def __init__(self) -> None:
         self._written: dict[tuple[int, int], int] = {}

@@ -1,4 +1,4 @@
-"""Invariants of partition replication (correctness B; VAN kip_966_properties), checked as events run.
+"""Invariants of partition replication (rules B; kafka-tlaplus kip_966_properties), checked as events run.
 
 `PartitionChecks` looks at the live replicas from outside: their roles and watermarks after turns of the loop, their
 batches on the simulated disks at a sparser cadence.

@@ -1,4 +1,4 @@
-"""After a run: the committed prefixes of all replicas, compared byte by byte, and what is in them (correctness E)."""
+"""After a run: the committed prefixes of all replicas, compared byte by byte, and what is in them (rule E2)."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ _DISK_ROOM = "replica.disk_room:DiskRoom"
 BROKER: tuple[Mutant, ...] = (
     one_change(
         "full-disk-is-not-told",
-        "F57: a broker whose disk is full says so",
+        "schedule 57: a broker whose disk is full says so",
         "controller.broker_session:BrokerSession._heartbeat",
         "disk_full=self._disk_full(),",
         "disk_full=False,",
@@ -22,7 +22,7 @@ BROKER: tuple[Mutant, ...] = (
     ),
     one_change(
         "full-disk-waits-for-the-next-heartbeat",
-        "F57: it says so at once",
+        "schedule 57: it says so at once",
         f"{_DISK_ROOM}._changed",
         "self._on_change()",
         "pass",
@@ -30,7 +30,7 @@ BROKER: tuple[Mutant, ...] = (
     ),
     one_change(
         "full-leader-says-nothing",
-        "F57: an append that finds no room is such a sign",
+        "schedule 57: an append that finds no room is such a sign",
         "replica.appends:Appends.append",
         "self._host.disk_room.ran_out()",
         "pass",
@@ -38,7 +38,7 @@ BROKER: tuple[Mutant, ...] = (
     ),
     one_change(
         "full-follower-says-nothing",
-        "F57: so is a follower's append",
+        "schedule 57: so is a follower's append",
         "replica.fetcher:Fetcher._refused",
         "self._host.disk_room.ran_out()",
         "pass",
@@ -46,7 +46,7 @@ BROKER: tuple[Mutant, ...] = (
     ),
     one_change(
         "full-disk-is-found-by-writes-alone",
-        "F57: who starts on a full disk says so before it writes",
+        "schedule 57: who starts on a full disk says so before it writes",
         "log.room:Room.looked",
         "return nothing and self.ran_out(now_ms)",
         "return False",
@@ -55,7 +55,7 @@ BROKER: tuple[Mutant, ...] = (
     ),
     one_change(
         "full-follower-takes-the-last-byte",
-        "F57: on a full disk a follower leaves what room there is to the metadata log",
+        "schedule 57: on a full disk a follower leaves what room there is to the metadata log",
         "replica.fetcher:Fetcher._append",
         "if self._host.disk_room.full:",
         "if False:",
@@ -63,7 +63,7 @@ BROKER: tuple[Mutant, ...] = (
     ),
     one_change(
         "full-follower-fetches-on",
-        "F57: nothing is fetched that cannot be kept",
+        "schedule 57: nothing is fetched that cannot be kept",
         "replica.fetcher:Fetcher._retry",
         "if following.without_room and self._host.disk_room.full:",
         "if False:",
@@ -71,7 +71,7 @@ BROKER: tuple[Mutant, ...] = (
     ),
     one_change(
         "room-for-a-moment-counts",
-        "F57: room has to last before it counts",
+        "schedule 57: room has to last before it counts",
         "log.room:Room.looked",
         "if now_ms - self._room_since_ms < self._hold_ms:",
         "if False:",
@@ -79,7 +79,7 @@ BROKER: tuple[Mutant, ...] = (
     ),
     one_change(
         "any-room-counts",
-        "F57: the bound for room lies above the one for a full disk",
+        "schedule 57: the bound for room lies above the one for a full disk",
         "log.room:Room.looked",
         "if free_bytes < min(ROOM_BYTES, total_bytes * ROOM_SHARE) or not free_bytes:",
         "if not free_bytes:",
@@ -87,7 +87,7 @@ BROKER: tuple[Mutant, ...] = (
     ),
     one_change(
         "full-again-and-again-flaps",
-        "F57: a disk that fills up again soon has to have room for longer",
+        "schedule 57: a disk that fills up again soon has to have room for longer",
         "log.room:Room.ran_out",
         "if soon else HOLD_MS",
         "if False else HOLD_MS",
@@ -95,7 +95,7 @@ BROKER: tuple[Mutant, ...] = (
     ),
     one_change(
         "room-is-believed-unwritten",
-        "F57: room is believed once a write has found it",
+        "schedule 57: room is believed once a write has found it",
         f"{_DISK_ROOM}.look",
         "self._probe()",
         "pass",
@@ -103,7 +103,7 @@ BROKER: tuple[Mutant, ...] = (
     ),
     one_change(
         "no-log-is-made-once-there-is-room",
-        "F57: a replica that got no log for lack of room gets one without a restart",
+        "schedule 57: a replica that got no log for lack of room gets one without a restart",
         f"{_DISK_ROOM}._changed",
         "self._on_room()",
         "pass",
@@ -111,7 +111,7 @@ BROKER: tuple[Mutant, ...] = (
     ),
     one_change(
         "full-disk-fences-a-truncation",
-        "F57: a truncation that finds no room is tried again",
+        "schedule 57: a truncation that finds no room is tried again",
         "log.truncation:_promise_less",
         'raise NoSpaceLeft(f"to write down that {log.topic_partition} is cut") from error',
         "raise error",
@@ -119,7 +119,7 @@ BROKER: tuple[Mutant, ...] = (
     ),
     one_change(
         "cut-forgets-what-is-promised",
-        "F57: an attempt without room leaves the promises as the files have them",
+        "schedule 57: an attempt without room leaves the promises as the files have them",
         "log.promises:Promises.lower",
         "offsets[tp] = before[name]",
         "_ = before[name]",
@@ -130,7 +130,7 @@ BROKER: tuple[Mutant, ...] = (
 CONTROLLER: tuple[Mutant, ...] = (
     one_change(
         "full-leader-keeps-the-leadership",
-        "F57: who is full leads no more while a member with room is left",
+        "schedule 57: who is full leads no more while a member with room is left",
         f"{_CHANGE}._without_the_full",
         "return tuple(node for node in isr if self._has_room(node))",
         "return tuple(node for node in isr if self._has_room(node) or node == self._partition.leader)",
@@ -139,7 +139,7 @@ CONTROLLER: tuple[Mutant, ...] = (
     ),
     one_change(
         "full-replica-stays-in-the-isr",
-        "F57: acks do not wait for who is full",
+        "schedule 57: acks do not wait for who is full",
         f"{_CHANGE}._without_the_full",
         "return tuple(node for node in isr if self._has_room(node))",
         "return isr",
@@ -149,7 +149,7 @@ CONTROLLER: tuple[Mutant, ...] = (
     ),
     one_change(
         "full-replicas-leave-every-isr",
-        "F57: where nobody has room nothing moves",
+        "schedule 57: where nobody has room nothing moves",
         f"{_CHANGE}._without_the_full",
         "if not any(self._has_room(node) and self._acceptable(node) for node in isr):",
         "if False:",
@@ -158,7 +158,7 @@ CONTROLLER: tuple[Mutant, ...] = (
     ),
     one_change(
         "full-replica-is-not-eligible",
-        "F57: what is on a full disk counts",
+        "schedule 57: what is on a full disk counts",
         f"{_CHANGE}._next_elr",
         "if node in candidates and",
         "if node in candidates and self._has_room(node) and",
@@ -167,7 +167,7 @@ CONTROLLER: tuple[Mutant, ...] = (
     ),
     one_change(
         "eligible-without-room-first",
-        "F57: of the eligible one with room leads",
+        "schedule 57: of the eligible one with room leads",
         f"{_CHANGE}._elect",
         "order.sort(key=lambda node: not self._has_room(node))",
         "pass",
@@ -175,7 +175,7 @@ CONTROLLER: tuple[Mutant, ...] = (
     ),
     one_change(
         "who-joins-with-room-does-not-lead",
-        "F57: who has room and joins the ISR of a full leader leads",
+        "schedule 57: who has room and joins the ISR of a full leader leads",
         "controller.machine.isr:_alter_one",
         "return AlterPartitionOutcome(item.topic_id, item.partition, ErrorCode.NEW_LEADER_ELECTED, message), record",
         "raise KafkaError(ErrorCode.NEW_LEADER_ELECTED, message)",
@@ -185,7 +185,7 @@ CONTROLLER: tuple[Mutant, ...] = (
     ),
     one_change(
         "full-replica-joins-the-isr",
-        "F57: a leader proposes nobody whose disk is full",
+        "schedule 57: a leader proposes nobody whose disk is full",
         "replica.states:BrokerState.eligible",
         " and not self.disk_full",
         "",
@@ -193,7 +193,7 @@ CONTROLLER: tuple[Mutant, ...] = (
     ),
     one_change(
         "full-replica-is-let-in",
-        "F57: the controller lets nobody in whose disk is full",
+        "schedule 57: the controller lets nobody in whose disk is full",
         "controller.machine.isr:validate",
         "if not why and member.node_id not in partition.isr and not image.has_room(member.node_id):",
         "if False:",
@@ -201,7 +201,7 @@ CONTROLLER: tuple[Mutant, ...] = (
     ),
     one_change(
         "new-topic-on-a-full-disk",
-        "F57: a new partition is led where there is room",
+        "schedule 57: a new partition is led where there is room",
         "controller.machine.topics:new_partition",
         "isr = tuple(node for node in isr if image.has_room(node)) or isr",
         "pass",
@@ -209,7 +209,7 @@ CONTROLLER: tuple[Mutant, ...] = (
     ),
     one_change(
         "partition-changes-twice-in-a-heartbeat",
-        "F57: a partition changes once in a heartbeat",
+        "schedule 57: a partition changes once in a heartbeat",
         "controller.machine.brokers:change_room",
         "if (topic.topic_id, partition.partition) not in changed",
         "if True",
@@ -220,7 +220,7 @@ CONTROLLER: tuple[Mutant, ...] = (
 HUNG: tuple[Mutant, ...] = (
     one_change(
         "hung-disk-is-told-to-nobody",
-        "F58: leaderships move before a node ends whose disk hangs",
+        "schedule 58: leaderships move before a node ends whose disk hangs",
         "replica.disk_stalls:DiskStalls.stalled",
         "self.hung = True",
         "pass",

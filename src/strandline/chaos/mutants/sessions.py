@@ -12,7 +12,7 @@ _PROBED = "controller.machine.sessions:BrokerSessions.probed"
 TABLE: tuple[Mutant, ...] = (
     one_change(
         "silence-is-no-suspicion",
-        "F60: open and silent is suspected",
+        "schedule 60: open and silent is suspected",
         _SILENT_AT,
         "return session.asked_ms + self.times.answer_ms if reachable else NEVER",
         "return NEVER",
@@ -22,7 +22,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "deposed-controller-is-trusted",
-        "F60: who led the quorum and was given up is suspected",
+        "schedule 60: who led the quorum and was given up is suspected",
         "controller.machine.state:MachineState.__init__",
         "suspected = node_id == led_before",
         "suspected = False",
@@ -30,7 +30,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "leader-given-up-for-being-late",
-        "F60: a late answer is an answer",
+        "schedule 60: a late answer is an answer",
         "controller.raft.fetching:FetchLoop._next_request",
         "max_wait_ms = 0 if self._failures else min(",
         "max_wait_ms = min(",
@@ -38,7 +38,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "answer-to-a-probe-ends-no-silence",
-        "F60: a late answer is an answer",
+        "schedule 60: a late answer is an answer",
         _PROBED,
         "            self._clear(session)\n",
         "",
@@ -47,7 +47,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "answer-of-the-dead-counts",
-        "F60: a late answer is an answer, but not of before the stream broke",
+        "schedule 60: a late answer is an answer, but not of before the stream broke",
         _PROBED,
         "if NEVER > session.suspected_since_ms > session.probed_ms:",
         "if False:",
@@ -55,7 +55,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "unreachable-broker-counts-as-silent",
-        "F60: where heartbeats come and no probe was ever answered, silence is not counted",
+        "schedule 60: where heartbeats come and no probe was ever answered, silence is not counted",
         _SILENT_AT,
         "reachable = session.answers or session.streams == 0",
         "reachable = True",
@@ -63,7 +63,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "slept-and-blames-the-others",
-        "F60: a controller that stood still counts silence anew",
+        "schedule 60: a controller that stood still counts silence anew",
         "controller.machine.sessions:BrokerSessions.forgive",
         "                session.asked_ms = now_ms\n",
         "                pass\n",

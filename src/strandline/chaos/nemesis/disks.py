@@ -55,7 +55,8 @@ def full(nemesis: Nemesis) -> None:
 
 
 def fail_sync(nemesis: Nemesis) -> None:
-    """A sync fails, of files or of names. What the kernel then shows of that disk is not what is on it (D-32)."""
+    """A sync fails, of files or of names. What the kernel then shows of that disk is not what is on it
+    (schedule 32)."""
     name = nemesis.pick()
     if nemesis.world.process(name) is None or name in nemesis.damaged:
         return

@@ -1,4 +1,4 @@
-"""Liveness with a minority that stays broken (correctness E): a majority is healed, and must go on without the rest."""
+"""Liveness with a minority that stays broken (rule E4): a majority is healed, and must go on without the rest."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The operator of a simulated cluster: who reads that a controller has no vote, and restores it as the message says.
 
 Where nobody leads the quorum any more the operator takes the last resort (`strandline quorum force-vote`), as the
-message about a cut log says: one controller has lost its log, so that another one, which cut a torn write, would wait for its
-vote for ever. What is destroyed is that of one machine, the `victim`; the others' torn writes are honest ones, and
-their votes are forced without a loss.
+message about a cut log says: one controller has lost its log, so that another one, which cut a torn write, would wait
+for its vote for ever. What is destroyed is that of one machine, the `victim`; the others' torn writes are honest ones,
+and their votes are forced without a loss.
 """
 
 from __future__ import annotations

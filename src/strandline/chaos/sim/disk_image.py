@@ -7,7 +7,7 @@ for every sector written since, any of the versions it had.
 
 A sync that fails does what Linux does: the pages it covered count as clean from then on. Readers still see them, and
 another sync of the file succeeds without bringing them to the disk; only writing them again does, and a sync after that
-(D-32).
+(schedule 32).
 """
 
 from __future__ import annotations

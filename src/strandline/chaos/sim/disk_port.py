@@ -103,7 +103,7 @@ class SimFile:
         self._closed = True
 
     def begin_sync(self) -> int:
-        """Raises DiskError once a sync of this open file has failed (rule D-32)."""
+        """Raises DiskError once a sync of this open file has failed (schedule 32)."""
         self._writing()
         return self.node.begin_sync()
 

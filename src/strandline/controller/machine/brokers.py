@@ -1,4 +1,4 @@
-"""Registration, heartbeats, fencing, unfencing, controlled shutdown, unregistration (rule B: Brokers).
+"""Registration, heartbeats, fencing, unfencing, controlled shutdown, unregistration (rule B12).
 
 | state               | the heartbeat says                        | next                |
 |---------------------|-------------------------------------------|---------------------|
@@ -224,8 +224,8 @@ def _follow_reports(
 def change_room(
     state: MachineState, broker: BrokerInfo, *, full: bool, but: list[MetadataRecord]
 ) -> list[MetadataRecord]:
-    """F-57: a broker without room leaves every ISR and leads nothing, where a member with room is left; with room again
-    it leads where the others have none. Each partition changes once: what `but` has of one settles it."""
+    """Schedule 57: a broker without room leaves every ISR and leads nothing, where a member with room is left; with
+    room again it leads where the others have none. Each partition changes once: what `but` has of one settles it."""
     mark("broker-without-room" if full else "broker-has-room-again")
     node_id = broker.node_id
 

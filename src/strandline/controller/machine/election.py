@@ -1,14 +1,14 @@
 """One partition's change: who is in the ISR, who is eligible, who leads (Kafka's PartitionChangeBuilder, KIP-966).
 
-Election order (rule B): the current leader if it still may lead; the ISR in replica order; the eligible leader replicas
-in replica order, if the ISR is empty. Then, if the ELR is empty too:
+Election order (rule B10): the current leader if it still may lead; the ISR in replica order; the eligible leader
+replicas in replica order, if the ISR is empty. Then, if the ELR is empty too:
 
 - the greatest log of the members in doubt, once all of them are back (docs/correctness.md, "After a crash: who may
   lead"). It has everything that was acknowledged, so this is no unclean election;
 - where a broker acks what it has not synced (flush.policy=replicate) the last known leader.
 
 A replica whose disk is full takes no writes: it leads, and is in the ISR, only where no member with room is left
-(F-57). What it has counts as anybody's does, so it is as eligible as it was.
+(schedule 57). What it has counts as anybody's does, so it is as eligible as it was.
 
 At last, where the topic or an operator allows an unclean election, the live replica with the greatest (last epoch, log
 end). The last known leader and an unclean one may lack committed records: the ISR becomes the new leader alone, and the
@@ -181,7 +181,7 @@ class PartitionChange:
             mark("elr-grew")
 
     def _without_the_full(self, isr: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
-        """F-57: acks do not wait for who has no room, as long as a member has some that may lead."""
+        """Schedule 57: acks do not wait for who has no room, as long as a member has some that may lead."""
         if not any(self._has_room(node) and self._acceptable(node) for node in isr):
             return isr
         return tuple(node for node in isr if self._has_room(node))

@@ -41,7 +41,7 @@ class MachineState:
     """The working image (committed, and what this controller has appended since) with sessions and tracked offsets.
 
     The image moves by `adopt` alone, over the very records that go into the log, which `replay` has tried before. On a
-    loss of leadership the whole state is dropped; the next leadership begins on the committed image (rule A-13).
+    loss of leadership the whole state is dropped; the next leadership begins on the committed image (rule A13).
     """
 
     def __init__(

@@ -45,7 +45,7 @@ class MetadataDelta:
     * `configs`: resource -> the keys set or removed.
 
     A record that does not fit the image (an unknown topic, an ISR outside the replicas) raises FatalError: metadata
-    that cannot be replayed is damaged, and nothing may be decided, least of all deleted, on its word (D-31).
+    that cannot be replayed is damaged, and nothing may be decided, least of all deleted, on its word (schedule 31).
     """
 
     __slots__ = (

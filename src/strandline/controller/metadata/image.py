@@ -2,7 +2,7 @@
 
 An image never changes: a `MetadataDelta` (`strandline.controller.metadata.delta`) makes the next one and shares with
 the old all that did not change. So an image may be kept, compared and read at leisure, and the active controller can
-run ahead of what is committed on an image of its own and drop it when it loses its leadership (rule A-13).
+run ahead of what is committed on an image of its own and drop it when it loses its leadership (rule A13).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class BrokerInfo:
         acks_unsynced: flush.policy=replicate, as the controller found it to be at the registration: what this process
             counts in acks need not be on any disk.
         disk_full: its disk has no room, as it said itself: its replicas are read and take no writes. It leads nothing
-            and is in no ISR where a replica with room is in sync (F-57).
+            and is in no ISR where a replica with room is in sync (schedule 57).
     """
 
     node_id: NodeId

@@ -52,7 +52,7 @@ class Voter:
     """A member of the quorum, as written when the cluster was formatted.
 
     A `directory_id` of None matches any (Kafka's static quorums); with an id, a wiped and newly formatted disk is not
-    this voter (correctness rule A11, D-26). `endpoint` is the node's internal listener.
+    this voter (rule A11, schedule 26). `endpoint` is the node's internal listener.
     """
 
     node_id: NodeId
