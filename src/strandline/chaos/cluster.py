@@ -29,6 +29,7 @@ from strandline.controller.quorum.quorum import Quorum
 from strandline.log.checkpoints import META_PROPERTIES
 from strandline.log.disk import Disk, DiskFull
 from strandline.log.log_dir import read_meta_properties
+from strandline.log.rewriting import AWAY
 from strandline.proto.ids import Endpoint, NodeId
 from strandline.proto.ports import Rng
 from strandline.replica.manager import ReplicaManager
@@ -147,7 +148,7 @@ class SimCluster:
 
     async def _run(self, name: str, process: Process, ports: Ports) -> None:
         config = self.config(name)
-        if not ports.disk.exists(f"{DATA}/{META_PROPERTIES}") or name in self.without_vote:
+        if not self._is_formatted(ports.disk) or name in self.without_vote:
             self._format(name, config, ports.disk, ports.rng)
         if name in self.forced:
             del self.forced[name]
@@ -157,6 +158,12 @@ class SimCluster:
         await node.start()
         self.ever.append(live)
         await node.failed
+
+    @staticmethod
+    def _is_formatted(disk: Disk) -> bool:
+        """A start that was cut short may have left the name away; the next one brings it back."""
+        path = f"{DATA}/{META_PROPERTIES}"
+        return disk.exists(path) or disk.exists(path + AWAY)
 
     def _format(self, name: str, config: NodeConfig, disk: Disk, rng: Rng) -> None:
         """As `strandline format` does, the directory ids being written down for every voter; a new disk gets an id of

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from strandline.chaos.nemesis.options import SUPERVISOR_MS
+from strandline.replica.disk_stalls import NOTICE_MS
 
 if TYPE_CHECKING:
     from strandline.chaos.nemesis.nemesis import Nemesis
@@ -124,7 +125,7 @@ def hang_sync(nemesis: Nemesis) -> None:
 
     def undo() -> None:
         disk.let_go()
-        nemesis.blame(name)
+        nemesis.blame_after(name, 2 * NOTICE_MS)  # a node that has told that it ends over this, ends
         process = nemesis.world.process(name)
         if process is not None and process.blocked:
             nemesis.world.kill(name)

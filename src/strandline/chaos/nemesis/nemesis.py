@@ -182,12 +182,16 @@ class Nemesis:
         """Undo one `excuse` over a disk that was slower by `factor`, and start its node, when the syncs have ended that
         had begun on it: each takes its time."""
         longest_ms = factor * self.disk(name).config.sync_max_us / 1000
+        self.blame_after(name, _SLOW_MARGIN * longest_ms)
+
+    def blame_after(self, name: str, delay_ms: float) -> None:
+        """Undo one `excuse` later, and start the node of whoever has stopped by then."""
 
         def due() -> None:
             self.blame(name)
             self._supervise(name, _SUPERVISED_MS)
 
-        self.call_after(_SLOW_MARGIN * longest_ms, due)
+        self.call_after(delay_ms, due)
 
     def blame(self, name: str) -> None:
         """Undo one `excuse`."""
