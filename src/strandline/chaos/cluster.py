@@ -346,10 +346,11 @@ class SimCluster:
             for partition in topic.partitions.values()
         )
 
-    def leaderless(self) -> frozenset[tuple[str, int]]:
-        """Partitions that nobody leads although every node does its work."""
+    def leaderless(self, every: bool) -> frozenset[tuple[str, int]]:
+        """Partitions that nobody leads although `every` node, or each that lives, does its work."""
         image = self.newest_image()
-        if image is None or not self._all(lambda live: live.node.ready):
+        living = list(self.nodes())
+        if image is None or not all(live.node.ready for live in living) or (every and len(living) < len(self.names)):
             return frozenset()
         return frozenset(
             (topic.name, partition.partition) for topic, partition in image.partitions() if not partition.has_leader

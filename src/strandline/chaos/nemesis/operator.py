@@ -44,8 +44,8 @@ class Operator:
     """Whose data may be destroyed; empty once that is over, from when on every torn write is an honest one."""
     force: Callable[[str], None]
     """Stop that node, let it vote beyond doubt, and start it again."""
-    leaderless: Callable[[], frozenset[tuple[str, int]]] = frozenset
-    """Partitions that nobody leads although every node does its work."""
+    leaderless: Callable[[bool], frozenset[tuple[str, int]]] = lambda _: frozenset()
+    """Partitions that nobody leads although every node does its work, or (False) every one that lives."""
     elect: Callable[[frozenset[tuple[str, int]]], None] = lambda _: None
     """An unclean election of these, as their preview advises."""
     restored: int = 0
@@ -102,9 +102,10 @@ class Operator:
 
     def _watch_partitions(self) -> None:
         """Where the last ISR has nothing but new disks and empty logs, and another replica holds more, nobody is
-        elected before the operator says so."""
+        elected before the operator says so; nor where of the last ISR one log was cut, and the other machine stays
+        dead."""
         since_ms, before = self._leaderless
-        now = self.leaderless()
+        now = self.leaderless(self.victim != "")
         if not now or now != before:
             self._leaderless = self.world.now_ms, now
         elif self.world.now_ms - since_ms >= _LAST_RESORT_MS:
