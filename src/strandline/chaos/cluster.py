@@ -26,6 +26,7 @@ from strandline.controller import api
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.quorum.api import Voter
 from strandline.controller.quorum.quorum import Quorum
+from strandline.controller.quorum.state_file import PROMISE
 from strandline.log.checkpoints import META_PROPERTIES
 from strandline.log.disk import Disk, DiskFull
 from strandline.log.log_dir import read_meta_properties
@@ -148,6 +149,8 @@ class SimCluster:
 
     async def _run(self, name: str, process: Process, ports: Ports) -> None:
         config = self.config(name)
+        if ports.disk.exists(f"{DATA}/{PROMISE}"):  # a format that was struck down had come so far
+            self.without_vote.pop(name, None)
         if not self._is_formatted(ports.disk) or name in self.without_vote:
             self._format(name, config, ports.disk, ports.rng)
         if name in self.forced:
