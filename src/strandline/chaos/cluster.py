@@ -35,6 +35,7 @@ from strandline.proto.ids import Endpoint, NodeId
 from strandline.proto.ports import Rng
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.partition import Partition
+from strandline.replica.states import Role
 
 CLIENT_PORT = 9092
 INTERNAL_PORT = 19092
@@ -357,6 +358,15 @@ class SimCluster:
             return frozenset()
         return frozenset(
             (topic.name, partition.partition) for topic, partition in image.partitions() if not partition.has_leader
+        )
+
+    def offline(self) -> frozenset[str]:
+        """Machines whose nodes have a replica that is offline."""
+        return frozenset(
+            f"n{live.number}"
+            for live in self.nodes()
+            if live.node.broker is not None
+            and any(status.role is Role.OFFLINE for status in live.node.broker.replicas.hosted())
         )
 
     def elect_uncleanly(self, partitions: frozenset[tuple[str, int]]) -> None:

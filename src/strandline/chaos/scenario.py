@@ -205,6 +205,8 @@ class ScenarioRun:
             self.nemesis.force_vote,
             self.cluster.leaderless,
             self.cluster.elect_uncleanly,
+            self.cluster.offline,
+            self.nemesis.start_again,
         )
         self._reads = ConsistentRead()
         self._logs = LogCapture(lambda: self.world.now_ms)

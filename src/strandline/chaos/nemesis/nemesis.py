@@ -161,6 +161,11 @@ class Nemesis:
             self.note(f"start {name}")
             self.start(name)
 
+    def start_again(self, name: str) -> None:
+        """The operator restarts the node."""
+        self.world.kill(name)
+        self.restart(name)
+
     def force_vote(self, name: str) -> None:
         """The operator stops the node, forces its vote, and starts it again."""
         self.world.kill(name)

@@ -48,8 +48,12 @@ class Operator:
     """Partitions that nobody leads although every node does its work, or (False) every one that lives."""
     elect: Callable[[frozenset[tuple[str, int]]], None] = lambda _: None
     """An unclean election of these, as their preview advises."""
+    offline: Callable[[], frozenset[str]] = frozenset
+    """Machines whose nodes say of a replica that it stays offline until they are restarted."""
+    restart: Callable[[str], None] = lambda _: None
     restored: int = 0
     _nobody_led_since_ms: float | None = None
+    _offline: tuple[float, frozenset[str]] = (0.0, frozenset())
     _leaderless: tuple[float, frozenset[tuple[str, int]]] = (0.0, frozenset())
     _task: asyncio.Task[None] | None = None
     _asked: tuple[str, Process] | None = None
@@ -65,6 +69,7 @@ class Operator:
         quorums = self.quorums()
         self._watch(quorums)
         self._watch_partitions()
+        self._watch_replicas()
         leaders = [(quorum.leader_and_epoch.epoch, name) for name, quorum in quorums.items() if _leads(quorum)]
         if not leaders or self._busy():
             return
@@ -113,6 +118,17 @@ class Operator:
             mark("unclean-election-asked-for")
             self.note(f"unclean election of {sorted(now)}")
             self.elect(now)
+
+    def _watch_replicas(self) -> None:
+        since_ms, before = self._offline
+        now = self.offline()
+        if not now or now != before:
+            self._offline = self.world.now_ms, now
+        elif self.world.now_ms - since_ms >= _LAST_RESORT_MS:
+            self._offline = self.world.now_ms, frozenset()
+            for name in sorted(now):
+                self.note(f"replicas of {name} are offline: it is restarted")
+                self.restart(name)
 
     async def _restore(self, leader: Quorum, key: ReplicaKey) -> None:
         former = leader.voters.recorded(key.node_id)
