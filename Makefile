@@ -56,7 +56,7 @@ lint: setup
 	$(BIN)/ruff check src tests bench interop
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q tests/test_tidy.py tests/test_docs.py
+	$(BIN)/python -m pytest -q tests/test_tidy.py tests/test_docs.py tests/test_citations.py
 
 docs: setup
 	$(BIN)/python docs/generate.py

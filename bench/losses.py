@@ -1,4 +1,4 @@
-"""What each acks level costs when a leader dies, and what it gains before (S22): rate and losses side by side."""
+"""What each acks level costs when a leader dies, and what it gains before (row S22): rate and losses side by side."""
 
 from __future__ import annotations
 

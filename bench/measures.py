@@ -177,7 +177,7 @@ def ack_latency(bootstrap: str, topic: str, per_second: int, seconds: float, siz
 
 
 def latency(cluster: Cluster, results: Results, seconds: float) -> None:
-    """Ack latency of 1 KB records: at two steady rates, and of one record at a time (S124)."""
+    """Ack latency of 1 KB records: at two steady rates, and of one record at a time (row S124)."""
     create_topic(cluster.bootstrap, "latency", PARTITIONS)
     for rate in (200, 1000):
         times = ack_latency(cluster.bootstrap, "latency", rate, seconds)

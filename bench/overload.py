@@ -1,4 +1,4 @@
-"""Open-loop load above capacity (S99): `python -m bench.overload`.
+"""Open-loop load above capacity (row S99): `python -m bench.overload`.
 
 Capacity is measured first, with the same client; then records fall due at 120 % of it whether or not earlier ones were
 acknowledged, and at 20 % of it afterwards. A record that the client has no room for is dropped and counted, as a caller

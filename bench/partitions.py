@@ -1,4 +1,4 @@
-"""What many partitions cost when a broker dies (S19): `python -m bench.partitions`.
+"""What many partitions cost when a broker dies (row S19): `python -m bench.partitions`.
 
 Three nodes of `strandline dev` hold the partitions, three replicas each, all with data; one node is killed with SIGKILL
 and started again. Every load is bounded; the cluster is deleted at the end.

@@ -1,5 +1,5 @@
-"""A buffer for peaks (S114): ten times the load for half a minute, before a group that handles three times the load;
-and the rate of a producer at full throttle beside consumers that read along, are slow, or are stopped.
+"""A buffer for peaks (row S114): ten times the load for half a minute, before a group that handles three times the
+load; and the rate of a producer at full throttle beside consumers that read along, are slow, or are stopped.
 
     python -m bench --only peaks                            # --peers kafka, none; --scale, --repeat
 

@@ -1,4 +1,4 @@
-"""Finding any record in a long log (S73): `python -m bench.seek`.
+"""Finding any record in a long log (row S73): `python -m bench.seek`.
 
 One node, one partition of the size asked for, 1 KB records a millisecond apart. Then records at random offsets, and
 records of random times, each until it is in the consumer's hands; and what the size costs a start after a clean stop.

@@ -1,6 +1,7 @@
 """Write the generated parts of the documentation anew (tests/test_docs.py fails where they are stale).
 
-A generated part stands between `<!-- NAME: ... -->` and `<!-- /NAME -->`; a generated page is whole.
+A generated part stands between `<!-- NAME: ... -->` and `<!-- /NAME -->`; a generated page is whole; of rules.md some
+lines and cells are generated.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import rules_page
 
 DOCS = Path(__file__).parent
 
@@ -48,7 +51,9 @@ def rendered(page: str, name: str, text: str) -> str:
 def stale() -> list[str]:
     """Pages whose generated parts are not what the code says."""
     found = [page for page, name, text in parts() if rendered(page, name, text()) != (DOCS / page).read_text()]
-    return found + [page for page, text in whole_pages() if text() != (DOCS / page).read_text()]
+    found += [page for page, text in whole_pages() if text() != (DOCS / page).read_text()]
+    rules = (DOCS / "rules.md").read_text()
+    return [*found, "rules.md"] if rules_page.filled(rules) != rules else found
 
 
 def main() -> None:
@@ -57,6 +62,8 @@ def main() -> None:
         (DOCS / page).write_text(rendered(page, name, text()))
     for page, whole in whole_pages():
         (DOCS / page).write_text(whole())
+    rules = DOCS / "rules.md"
+    rules.write_text(rules_page.filled(rules.read_text()))
 
 
 if __name__ == "__main__":

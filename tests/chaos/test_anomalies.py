@@ -1,4 +1,4 @@
-"""Each anomaly of correctness E, proven by a synthetic history that must be flagged, and a sibling that must not."""
+"""Each anomaly of rule E1, proven by a synthetic history that must be flagged, and a sibling that must not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The self-test of correctness E: one seed in 20 processes with other hash seeds and environments, one trace hash."""
+"""The self-test of rule E7: one seed in 20 processes with other hash seeds and environments, one trace hash."""
 
 from __future__ import annotations
 

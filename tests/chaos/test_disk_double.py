@@ -1,4 +1,4 @@
-"""The disk double: what a power cut may take and what it may not (correctness A-1, A-9, D-32, E)."""
+"""The disk double: what a power cut may take and what it may not (rules A1, A9, E9; schedule 32)."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_kill_keeps_the_page_cache() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_sync_covers_what_was_written_before_it_began(seed: int) -> None:
-    """Two instants (correctness E): a write during the sync is not covered by it."""
+    """Two instants (rule E9): a write during the sync is not covered by it."""
 
     async def before(disk: Disk) -> None:
         file = disk.open("/f", create=True)
@@ -135,7 +135,7 @@ def test_a_sync_that_has_not_ended_promises_nothing() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_after_a_failed_sync_a_retry_saves_nothing(seed: int) -> None:
-    """D-32: the kernel has forgotten that the pages are dirty; another open of the file syncs "successfully"."""
+    """Schedule 32: the kernel has forgotten that the pages are dirty; another open of the file syncs "successfully"."""
     world = World(seed)
     machine = world.add_machine("n1")
 
@@ -191,7 +191,7 @@ def test_names_are_durable_only_after_a_sync_of_their_directory() -> None:
 
 @pytest.mark.parametrize("strike", range(1, 16))
 def test_a_small_file_is_replaced_whole_or_not_at_all(strike: int) -> None:
-    """A-1: whatever call the power fails in, the quorum-state file holds the old content or the new."""
+    """Rule A1: whatever call the power fails in, the quorum-state file holds the old content or the new."""
 
     async def before(disk: Disk) -> None:
         write_file_durably(disk, "/quorum-state", b"old" * 500)

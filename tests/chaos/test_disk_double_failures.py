@@ -1,4 +1,4 @@
-"""The disk double where syncs fail or hang: it forgets what Linux forgets (D-32), and no more than that."""
+"""The disk double where syncs fail or hang: it forgets what Linux forgets (schedule 32), and no more than that."""
 
 from __future__ import annotations
 

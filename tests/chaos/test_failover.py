@@ -6,7 +6,7 @@ from strandline.chaos.options import override
 from strandline.chaos.scenario import ScenarioOptions, ScenarioRun
 
 GAP_MS_MAX = 1000
-"""A broken connection is a suspicion: probe at once, fence when nobody comes back (design.md section 5)."""
+"""A broken connection is a suspicion: probe at once, fence when nobody comes back."""
 
 QUIET = {
     "duration_ms": 12_000,

@@ -1,4 +1,4 @@
-"""The deterministic loop: virtual time, order, interleaving, and the hashes that sets depend on (correctness E)."""
+"""The deterministic loop: virtual time, order, interleaving, and the hashes that sets depend on (rule E7)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_time_is_virtual_and_sleep_costs_nothing() -> None:
 
 
 def test_timers_of_one_instant_run_in_the_order_they_were_made() -> None:
-    """asyncio's own heap is not FIFO for equal deadlines (correctness E)."""
+    """asyncio's own heap is not FIFO for equal deadlines (rule E7)."""
     world = World(1)
     order: list[int] = []
 

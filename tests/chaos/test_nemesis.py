@@ -35,15 +35,17 @@ EFFECTS_OF = {
     "power_cut_in_callback": ("power-lost", "killed-in-callback"),
     "power_cut_all": ("power-lost",),
     "power_cut_all_in_callback": ("power-lost", "killed-in-callback"),
+    "one_stays_dead": ("killed",),
     "pause": ("paused",),
     "wall_jump": ("wall-clock-jumped",),
     "slow_disk": ("disk-slow",),
     "fail_sync": ("sync-failed",),
     "hang_sync": ("sync-hung",),
     "fail_write": ("write-failed", "write-torn"),
-    "fail_name": ("name-failed",),
+    "fail_name": ("name-failed", "no-descriptor"),
     "fail_read": ("read-failed",),
     "bit_rot": ("bit-flipped",),
+    "rot_beside_log": ("bit-flipped",),
     "lose_directory": ("directory-lost",),
     "wipe": ("disk-replaced",),
     "lose_metadata": ("metadata-lost",),
@@ -81,6 +83,7 @@ class Site:
                 ports.disk.mkdir("/data/t-0")
                 file = ports.disk.open("/data/t-0/00000000000000000000.log", create=True)
                 file.pwrite(b"%7d\n" % number, number % 1_000 * 8)
+                ports.disk.open("/data/t-0/leader-epoch-checkpoint", create=True).pwrite(b"0\n", 0)
                 file.pread(8, 0)
                 await ports.disk.sync([file])
             await asyncio.sleep(0.01)
@@ -142,7 +145,7 @@ def test_kinds_are_known_by_one_name_each() -> None:
 
 
 def test_only_the_victim_loses_its_data() -> None:
-    """Bounded (correctness E): rotten bits and new disks befall one machine, a majority keeps what it has."""
+    """Bounded (rule E3): rotten bits and new disks befall one machine, a majority keeps what it has."""
     for seed in range(5):
         site = Site(seed, ("wipe", "bit_rot", "lose_directory", "kill"))
         site.run()
@@ -194,6 +197,37 @@ def test_a_new_disk_has_nothing_rotten_to_be_moved_away() -> None:
     site.world.run(stories())
     assert not site.world.loop.unhandled
     assert not any("moved away" in what for _, what in nemesis.events)
+
+
+def test_one_machine_stays_dead_until_all_is_healed() -> None:
+    """Whatever else would start it; and only one of them."""
+    site = Site(3, ("one_stays_dead", "kill", "power_cut", "fail_sync"))
+    lines = site.run()
+    [said] = [line for line in lines if line.endswith("stays dead")]
+    gone = said.split()[-3]
+    began = lines.index(said)
+    assert f"start {gone}" not in lines[began : lines.index("healed") - len(NAMES)]
+    assert all(f"start {name}" in lines[began:] for name in NAMES)
+
+
+def test_a_node_that_ends_when_all_is_healed_is_started_again() -> None:
+    """It was about to stop over its disk (seed 40: nobody started it). Whoever is to stay dead stays dead."""
+    site = Site(4, ())
+    found: list[bool] = []
+
+    async def story() -> None:
+        for name in NAMES:
+            site.start(name)
+        await site.world.sleep_ms(50)
+        site.nemesis.heal()
+        site.world.kill("n1")
+        site.nemesis.dead["n2"] = None
+        site.world.kill("n2")
+        await site.world.sleep_ms(1_000)
+        found.extend(site.world.process(name) is not None for name in NAMES)
+
+    site.world.run(story())
+    assert found == [True, False, True]
 
 
 def test_fewer_faults_leave_the_others_as_they_were() -> None:

@@ -1,4 +1,4 @@
-"""Death without politeness: a kill is not a cancellation (correctness E)."""
+"""Death without politeness: a kill is not a cancellation (rule E8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The quorum under faults: a few seeds hold every invariant of correctness A, and broken rules are caught."""
+"""The quorum under faults: a few seeds hold every invariant of rules A, and broken rules are caught."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_seed_replays() -> None:
 
 @pytest.mark.parametrize("name", ["count-before-sync", "vote-not-durable"])
 def test_a_broken_rule_of_the_quorum_is_caught(name: str) -> None:
-    """The mutation check of correctness E: rules A1 and A9 removed, some of the first seeds break what is promised; a
+    """The mutation check of rule E6: rules A1 and A9 removed, some of the first seeds break what is promised; a
     seed that only comes to a standstill is not enough."""
     for outcome in run_seeds(range(60), QuorumRun, jobs=2, break_name=name):
         if not outcome.ok and outcome.error != "Progress":

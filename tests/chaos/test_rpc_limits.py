@@ -96,7 +96,7 @@ def simulated(talk: Callable[[Rpc, Endpoint], Awaitable[list[object]]]) -> list[
 
 
 def test_both_transports_end_what_is_too_large_in_the_same_way() -> None:
-    """F-54: gRPC ends the whole stream over one frame, with all that travels on it, and so must its twin."""
+    """Schedule 54: gRPC ends the whole stream over one frame, with all that travels on it, and so must its twin."""
     real = asyncio.run(conversation(GrpcRpc(), Endpoint("127.0.0.1", 0)))
     expected = {MESSAGE_BYTES_MAX: 1, "end": 1, "sent": 1, ("read", MESSAGE_BYTES_MAX): 1, "not sent": 1}
     rejected = ("read", "RpcRejected", f"message larger than max ({TOO_LARGE} vs. {MESSAGE_BYTES_MAX})")

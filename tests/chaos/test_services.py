@@ -11,6 +11,7 @@ import pytest
 
 from strandline.chaos.checkers.handled import Ledger, check_copied
 from strandline.chaos.checkers.invariant import InvariantViolated
+from strandline.chaos.nemesis.kinds import DESTRUCTIVE
 from strandline.chaos.runner import run_seeds
 from strandline.chaos.scenario import BESIDE_SERVICES, SERVICES_SHARE, ScenarioOptions, ScenarioRun
 from strandline.chaos.services.options import ServiceOptions, is_poison
@@ -75,6 +76,30 @@ def test_an_acknowledged_record_is_where_its_ack_said() -> None:
     del stored[0, 4]
     with pytest.raises(InvariantViolated, match="AckedIsStored"):
         one.check_stored(NEW, stored)
+
+
+def test_what_was_asked_to_be_deleted_may_be_gone() -> None:
+    """And nothing else; what is there still is what it was. What was answered to be deleted is gone."""
+    one = ledger()
+    stored = {(0, 2): "j7", (0, 3): "j4", (0, 4): "j5"}
+    one.check_trimmed(NEW, stored, asked=2, deleted=2)
+    one.check_trimmed(NEW, stored, asked=4, deleted=0)
+    with pytest.raises(InvariantViolated, match="AckedIsStored"):
+        one.check_trimmed(NEW, stored, asked=1, deleted=0)
+    with pytest.raises(InvariantViolated, match="AckedIsStored"):
+        one.check_trimmed(NEW, stored | {(0, 2): "another"}, asked=4, deleted=0)
+    with pytest.raises(InvariantViolated, match=r"DeletedIsGone.*offsets=\[2\]"):
+        one.check_trimmed(NEW, stored, asked=4, deleted=3)
+
+
+def test_nothing_destroys_a_disk_where_one_may_have_the_only_copy() -> None:
+    """min.insync.replicas goes down to 1 only in seeds without rotten bits, lost directories and new disks."""
+    drawn = [ScenarioOptions.draw(seed) for seed in range(600)]
+    altering = [one for one in drawn if one.services is not None and one.services.alters]
+    lowering = [one for one in altering if one.services is not None and one.services.lowers_min_isr]
+    assert 0.05 * len(drawn) < len(altering) < 0.2 * len(drawn)
+    assert 0 < len(lowering) < len(altering)
+    assert not any(kind in DESTRUCTIVE for one in lowering for kind in one.faults.kinds)
 
 
 def test_a_copy_has_each_record_once() -> None:

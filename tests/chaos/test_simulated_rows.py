@@ -16,8 +16,8 @@ in_both_layouts = pytest.mark.parametrize(("split", "seeds"), [(False, 3), (True
 
 @in_both_layouts
 def test_s50_a_minority_side_takes_no_writes(split: bool, seeds: int) -> None:
-    """S50: the leader is cut off from the other two with a client beside it: acks=all never succeeds there, the others
-    elect and go on; after healing the histories agree."""
+    """Row S50: the leader is cut off from the other two with a client beside it: acks=all never succeeds there, the
+    others elect and go on; after healing the histories agree."""
 
     async def story(site: Site) -> None:
         await site.create("t")
@@ -45,7 +45,7 @@ def test_s50_a_minority_side_takes_no_writes(split: bool, seeds: int) -> None:
 
 @in_both_layouts
 def test_s47_power_cut_of_every_node_loses_nothing_acked(split: bool, seeds: int) -> None:
-    """S47: flush.policy=ack: the power of all nodes fails, unsynced bytes are gone; every acked record is there."""
+    """Row S47: flush.policy=ack: the power of all nodes fails, unsynced bytes are gone; every acked record is there."""
 
     async def story(site: Site) -> None:
         await site.create("t")
@@ -70,8 +70,8 @@ def test_s47_power_cut_of_every_node_loses_nothing_acked(split: bool, seeds: int
 
 @in_both_layouts
 def test_s46_only_who_has_everything_committed_leads_the_quorum(split: bool, seeds: int) -> None:
-    """S46: a controller that was away while topics were made never leads before it has caught up; what was committed
-    stays."""
+    """Row S46: a controller that was away while topics were made never leads before it has caught up; what was
+    committed stays."""
 
     async def story(site: Site) -> None:
         site.world.isolate("n3")

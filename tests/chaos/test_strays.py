@@ -26,7 +26,7 @@ def test_a_broker_comes_back_after_topics_were_deleted(split: bool, seeds: int) 
     old the metadata are that it begins with; a topic made anew under an old name has nothing of the old one."""
     for seed in range(seeds):
         reset()
-        site = Site(seed, split, log_stray_delete_delay_ms=str(DELAY_MS))
+        site = Site(seed, split, settings={"log.stray.delete.delay.ms": str(DELAY_MS)})
         away = site.cluster.brokers[-1]
 
         async def story(site: Site, away: str = away) -> None:

@@ -1,4 +1,4 @@
-"""The admin client against real brokers (S03, S11, S14, S16, S81)."""
+"""The admin client against real brokers (rows S03, S11, S14, S16, S81)."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def settings(admin: Admin, resource: ConfigResource) -> dict[str, tuple[str | No
 
 
 def test_partitions_and_settings_are_altered(bootstrap: str, make_topic: MakeTopic) -> None:
-    """S16, S90: partitions grow, settings change one by one; each value says where it comes from."""
+    """Rows S16, S90: partitions grow, settings change one by one; each value says where it comes from."""
     name = make_topic(2)
     resource = ConfigResource("topic", name)
     with Admin(bootstrap) as admin:

@@ -1,4 +1,5 @@
-"""Assignors and the bytes that members exchange, held against Kafka's rules and kio's schemas (S56 to S58, KIP-429)."""
+"""Assignors and the bytes that members exchange, held against Kafka's rules and kio's schemas (rows S56 to S58,
+KIP-429)."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def again(name: str, before: list[Member], shares: Shares, generation: int) -> l
 def test_every_wanted_partition_has_one_owner_who_wants_it(
     name: str, wanted: list[set[str]], counts: tuple[int, int, int]
 ) -> None:
-    """S56, S57: no partition twice, none left out, none given to who did not subscribe."""
+    """Rows S56, S57: no partition twice, none left out, none given to who did not subscribe."""
     group = members(*("".join(sorted(topics)) for topics in wanted))
     topics = dict(zip("abc", counts, strict=True))
     shares = share_out(name, group, topics)
@@ -74,7 +75,7 @@ def test_every_wanted_partition_has_one_owner_who_wants_it(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_even_shares(name: str) -> None:
-    """S57, S58: 8 over 3 is 3, 3, 2; 3 over 4 leaves one idle."""
+    """Rows S57, S58: 8 over 3 is 3, 3, 2; 3 over 4 leaves one idle."""
     eight = share_out(name, members("a", "a", "a"), {"a": 8})
     assert sorted(len(items) for items in eight.values()) == [2, 3, 3]
     three = share_out(name, members("a", "a", "a", "a"), {"a": 3})

@@ -1,4 +1,5 @@
-"""The commands against real brokers: what they print, what they refuse, how they end (S11, S14, S16; exit codes)."""
+"""The commands against real brokers: what they print, what they refuse, how they end (rows S11, S14, S16; exit
+codes)."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ NO_RETENTION = "retention is not served yet, no record is deleted by itself (str
 
 
 def test_a_topics_life(run: Run, topic: str) -> None:
-    """S11: create, list, describe, alter, delete; each write first as a dry run that changes nothing."""
+    """Row S11: create, list, describe, alter, delete; each write first as a dry run that changes nothing."""
     dry = run("topic", "create", topic, "-p", "3", "--dry-run")
     assert dry.stdout.startswith(f"would create topic {topic}: 3 partitions, 3 replicas each")
     assert topic not in run("topic", "list").stdout
@@ -97,7 +98,7 @@ def test_a_topics_life(run: Run, topic: str) -> None:
 
 
 def test_more_replicas_than_brokers(run: Run, topic: str) -> None:
-    """S14: refused with Kafka's error, nothing made."""
+    """Row S14: refused with Kafka's error, nothing made."""
     assert "INVALID_REPLICATION_FACTOR" in run("topic", "create", topic, "-r", "4", expect=1).stderr
     assert topic not in run("topic", "list").stdout
 

@@ -85,7 +85,7 @@ def test_what_cannot_stand_is_refused_with_a_sentence(settings: dict[str, object
 
 
 def test_six_in_flight_with_idempotence_are_refused_at_construction() -> None:
-    """S31: brokers remember five batches; never silently without idempotence either."""
+    """Row S31: brokers remember five batches; never silently without idempotence either."""
     for settings in ({}, {"enable_idempotence": True}):
         with pytest.raises(ConfigError, match=r"at most 5 with enable\.idempotence"):
             Producer("127.0.0.1:1", max_in_flight_requests_per_connection=6, **settings)

@@ -180,7 +180,7 @@ def test_strangers_are_recognised(raw: bytes, says: str) -> None:
 
 
 def test_an_unreachable_advertised_address_is_named() -> None:
-    """S34: which address, why, and where it came from."""
+    """Row S34: which address, why, and where it came from."""
 
     async def main() -> None:
         with pytest.raises(BrokerUnreachable) as caught:

@@ -1,4 +1,5 @@
-"""The consumer among elections, truncations and logs that end elsewhere, in virtual time (S51-S53, S68, S71)."""
+"""The consumer among elections, truncations and logs that end elsewhere, in virtual time (rows S51 to S53, S68,
+S71)."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ async def read(reader: Consumer, count: int) -> list[ConsumerRecord]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_every_record_once_and_in_order_over_elections(seed: int) -> None:
-    """S10: leaders move while records are read; nothing is skipped, nothing repeated."""
+    """Row S10: leaders move while records are read; nothing is skipped, nothing repeated."""
     rng = random.Random(seed)
     read_back: list[ConsumerRecord] = []
 
@@ -76,7 +77,7 @@ def test_every_record_once_and_in_order_over_elections(seed: int) -> None:
 
 
 def test_positions_seeks_and_questions() -> None:
-    """S68, S71: by offset, by time, from either end; no registration anywhere."""
+    """Rows S68, S71: by offset, by time, from either end; no registration anywhere."""
 
     async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
         await fill(ports, 50)
@@ -128,7 +129,7 @@ def test_iteration_and_poll_share_one_position() -> None:
 
 
 def test_a_backlog_does_not_hold_the_loop() -> None:
-    """S70: while records that lie there are iterated over, others on the loop have turns, one a batch at least."""
+    """Row S70: while records that lie there are iterated over, others on the loop have turns, one a batch at least."""
     turns = 0
 
     async def tick() -> None:
@@ -167,7 +168,7 @@ def test_pause_keeps_the_position() -> None:
 
 
 def test_max_poll_records_and_few_requests() -> None:
-    """S53: 1,000 records, ten polls of 100, no gap, no repeat; far fewer requests than polls need."""
+    """Row S53: 1,000 records, ten polls of 100, no gap, no repeat; far fewer requests than polls need."""
 
     async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
         await fill(ports, 1_000)
@@ -184,7 +185,7 @@ def test_max_poll_records_and_few_requests() -> None:
 
 
 def test_long_poll_waits_without_asking_and_wakes_at_once() -> None:
-    """S52: at most about 10 requests in 5 idle seconds; a record of second 2 is there within 50 ms."""
+    """Row S52: at most about 10 requests in 5 idle seconds; a record of second 2 is there within 50 ms."""
 
     async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
         async with consumer(ports) as reader:
@@ -204,7 +205,7 @@ def test_long_poll_waits_without_asking_and_wakes_at_once() -> None:
 
 
 def test_a_slow_reader_keeps_its_bounds() -> None:
-    """S51: what waits for poll stays below fetch.max.bytes, one batch per broker apart, and asking stops."""
+    """Row S51: what waits for poll stays below fetch.max.bytes, one batch per broker apart, and asking stops."""
 
     async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
         await fill(ports, 3_000, partitions=3, size=100, batch_size=2_000)
@@ -303,7 +304,7 @@ def test_an_unknown_topic_is_told_in_seconds_with_the_command() -> None:
 
 
 def test_an_unreachable_leader_is_named() -> None:
-    """S34: the address that the broker advertises stands in the error."""
+    """Row S34: the address that the broker advertises stands in the error."""
 
     async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
         cluster.advertised[1] = (HOST, FIRST_PORT + 77)
@@ -319,7 +320,7 @@ def test_an_unreachable_leader_is_named() -> None:
 
 
 def test_damage_is_told_and_nothing_of_it_returned() -> None:
-    """S78: CORRUPT_MESSAGE with partition and offset; what lies before is returned, the position stays."""
+    """Row S78: CORRUPT_MESSAGE with partition and offset; what lies before is returned, the position stays."""
 
     async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
         await fill(ports, 4, batch_size=1)

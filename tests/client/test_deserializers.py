@@ -1,4 +1,4 @@
-"""S103: a deserializer that fails says which record it was, and nothing is skipped for it."""
+"""Row S103: a deserializer that fails says which record it was, and nothing is skipped for it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """What holds of our consumer's groups under the classic protocol and under KIP-848's alike, on simulated clusters of
-production nodes (S35, S54 to S66)."""
+production nodes (rows S35, S54 to S66)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ both_protocols = pytest.mark.parametrize("protocol", [CLASSIC, MODERN], ids=["cl
     ids=lambda settings: "-".join(settings.values()),
 )
 def test_members_share_and_each_record_is_handled_once(settings: dict[str, Any]) -> None:
-    """S56, S57, S59: 8 partitions over 1, 3, 4, 3 members; clean departures commit what is done, so nothing repeats."""
+    """Rows S56, S57, S59: 8 partitions over 1, 3, 4, 3 members; clean departures commit what is done, so nothing
+    repeats."""
 
     async def main(env: Env) -> None:
         await env.create_topic("t", 8)
@@ -91,7 +92,8 @@ def test_who_loses_partitions_keeps_the_others(settings: dict[str, Any]) -> None
 
 @both_protocols
 def test_who_does_not_poll_leaves_and_his_commit_is_refused(protocol: dict[str, Any]) -> None:
-    """S61, S85: heartbeats go on between polls; past max.poll.interval.ms a member leaves, and hears of it plainly."""
+    """Rows S61, S85: heartbeats go on between polls; past max.poll.interval.ms a member leaves, and hears of it
+    plainly."""
 
     async def main(env: Env) -> None:
         await env.create_topic("t")
@@ -122,7 +124,7 @@ def test_who_does_not_poll_leaves_and_his_commit_is_refused(protocol: dict[str, 
 
 @both_protocols
 def test_topics_that_come_grow_and_go(protocol: dict[str, Any]) -> None:
-    """S35, S54: a pattern follows new topics, the first one too, and partitions that are added, within
+    """Rows S35, S54: a pattern follows new topics, the first one too, and partitions that are added, within
     metadata.max.age.ms; while it matches nothing the state says so, before the first topic and after the last."""
 
     async def main(env: Env) -> None:

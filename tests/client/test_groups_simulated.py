@@ -1,5 +1,5 @@
-"""Groups of our consumers on simulated clusters of production nodes: deaths, commits, elections (S54 to S66), under the
-classic protocol. What both protocols share: `test_groups_both_protocols`."""
+"""Groups of our consumers on simulated clusters of production nodes: deaths, commits, elections (rows S54 to S66),
+under the classic protocol. What both protocols share: `test_groups_both_protocols`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from tests.client.members import Reader, commits_only_grow, fill, member, simula
 
 
 def test_only_what_is_done_is_committed() -> None:
-    """S63 to S65: the records of the last poll are not done; iteration counts one by one; commit() says all is done."""
+    """Rows S63 to S65: the records of the last poll are not done; iteration counts one by one; commit() says all is
+    done."""
 
     async def main(env: Env) -> None:
         await env.create_topic("t")
@@ -83,8 +84,9 @@ def test_a_run_is_not_idle_before_it_has_joined() -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_no_record_is_skipped_while_brokers_and_members_die(seed: int) -> None:
-    """S59, S60, S66: brokers and members are killed; every acknowledged record is handled, each partition's offsets of
-    one member in order, polled or iterated, and no committed offset goes back unless the generation changed."""
+    """Rows S59, S60, S66: brokers and members are killed; every acknowledged record is handled, each partition's
+    offsets of one member in order, polled or iterated, and no committed offset goes back unless the generation
+    changed."""
 
     async def main(env: Env) -> None:
         await env.create_topic("t", 4)
@@ -152,7 +154,7 @@ def test_an_iteration_that_begins_with_the_first_assignment_loses_nothing() -> N
 
 @pytest.mark.parametrize("cut", ["dead letter lost", "all is well"])
 def test_a_record_is_done_only_when_its_dead_letter_is_safe(cut: str) -> None:
-    """Issue 5, part 4: offsets are committed behind the acknowledged dead letter; a consumer killed before meets the
+    """Offsets are committed behind the acknowledged dead letter; a consumer killed before meets the
     record again; other partitions go on while one rests."""
 
     async def main(env: Env) -> None:
@@ -230,7 +232,7 @@ def test_who_may_not_join_is_told_why() -> None:
 
 
 def test_partitions_by_name_begin_at_the_committed_offset() -> None:
-    """S63: assign with a group.id goes on where the group has committed; a seek goes before it."""
+    """Row S63: assign with a group.id goes on where the group has committed; a seek goes before it."""
 
     async def main(env: Env) -> None:
         await env.create_topic("t", 2)

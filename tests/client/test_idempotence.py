@@ -1,4 +1,4 @@
-"""Which batch may go out, under which number (KIP-98, KIP-360; rules C)."""
+"""Which batch may go out, under which number (KIP-98, KIP-360; rule C1)."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_sequences_count_records() -> None:
 
 
 def test_sequences_wrap_to_zero(known: Harness) -> None:
-    """Rules C: after 2^31 - 1 comes 0."""
+    """Rule C1: after 2^31 - 1 comes 0."""
     known.queue.next_sequence = 2**31 - 4
     known.add(10)
     first = known.send()

@@ -1,4 +1,4 @@
-"""Where records go (S06, S07, S08)."""
+"""Where records go (rows S06, S07, S08)."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ KAFKAS_VECTORS = [
 
 @pytest.mark.parametrize(("key", "digest"), KAFKAS_VECTORS)
 def test_murmur2_is_kafkas(key: bytes, digest: int) -> None:
-    """S06: the vectors of Kafka's own test (UtilsTest.testMurmur2)."""
+    """Row S06: the vectors of Kafka's own test (UtilsTest.testMurmur2)."""
     assert murmur2(key) == digest & 0xFFFFFFFF
 
 
 @given(st.binary(max_size=200), st.integers(1, 100))
 def test_equal_keys_go_to_equal_partitions(key: bytes, partitions: int) -> None:
-    """S06: the partition depends on key and count alone: hash with the sign bit off, modulo the count."""
+    """Row S06: the partition depends on key and count alone: hash with the sign bit off, modulo the count."""
     chosen = partition_of_key(key, partitions)
     assert chosen == (murmur2(key) & 0x7FFFFFFF) % partitions == partition_of_key(bytes(bytearray(key)), partitions)
 
@@ -42,7 +42,7 @@ def topic(partitions: int, leaderless: frozenset[int] = frozenset()) -> TopicVie
 
 @given(st.integers(1, 12), st.integers(0, 2**32), st.lists(st.integers(20, 400), min_size=200, max_size=400))
 def test_sticky_batches_spread_evenly(partitions: int, seed: int, sizes: list[int]) -> None:
-    """S08, KIP-794: partitions differ by at most about one batch, whatever the sizes of records."""
+    """Row S08, KIP-794: partitions differ by at most about one batch, whatever the sizes of records."""
     batch_size = 1_000
     sticky = StickyPartitioner(batch_size, random.Random(seed))
     view = topic(partitions)
@@ -53,7 +53,7 @@ def test_sticky_batches_spread_evenly(partitions: int, seed: int, sizes: list[in
 
 
 def test_nine_thousand_records_over_three_partitions() -> None:
-    """S08: each partition holds 20 to 47 % of them."""
+    """Row S08: each partition holds 20 to 47 % of them."""
     for seed in range(50):
         sticky = StickyPartitioner(16_384, random.Random(seed))
         view = topic(3)
@@ -72,7 +72,7 @@ def test_sticky_keeps_clear_of_partitions_without_a_leader() -> None:
 
 
 def test_sticky_finds_new_partitions() -> None:
-    """S35: partitions added later get their share."""
+    """Row S35: partitions added later get their share."""
     sticky = StickyPartitioner(10, random.Random(1))
     for _ in range(6):
         sticky.choose(topic(2), 10)

@@ -1,4 +1,4 @@
-"""The producer among faults, in virtual time: nothing twice, lost, or out of order (S10, S25, S30, S31)."""
+"""The producer among faults, in virtual time: nothing twice, lost, or out of order (rows S10, S25, S30, S31)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def producer(ports: Ports, **settings: Any) -> Producer:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_each_record_once_and_in_order_among_lost_answers_and_moving_leaders(seed: int) -> None:
-    """S31, rules C: replies lost, requests lost, errors after the append, leaders moving, 5 requests in flight."""
+    """Rule C1, row S31: replies lost, requests lost, errors after the append, leaders moving, 5 requests in flight."""
     rng = random.Random(seed)
     acked: dict[int, tuple[int, int]] = {}
 
@@ -100,7 +100,7 @@ def test_an_expired_batch_that_was_written_after_all_is_not_followed_by_a_duplic
 
 
 def test_nothing_new_is_sent_beyond_what_brokers_remember() -> None:
-    """Rules C: a batch written five batches ago is forgotten; its retry must come before a sixth goes out."""
+    """Rule C1: a batch written five batches ago is forgotten; its retry must come before a sixth goes out."""
     seen: list[int] = []
 
     async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
@@ -154,7 +154,7 @@ def test_a_silent_old_leader_is_not_waited_for() -> None:
 
 
 def test_without_idempotence_and_one_in_flight_order_is_kept() -> None:
-    """S30: a retry may double a record, but with one request in flight it never overtakes."""
+    """Row S30: a retry may double a record, but with one request in flight it never overtakes."""
     rng = random.Random(3)
 
     async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
@@ -169,7 +169,7 @@ def test_without_idempotence_and_one_in_flight_order_is_kept() -> None:
 
 
 def test_without_idempotence_nothing_overtakes_across_leaders() -> None:
-    """S30: in-flight 1 keeps order over an election too: the new leader waits for the old one's answer."""
+    """Row S30: in-flight 1 keeps order over an election too: the new leader waits for the old one's answer."""
 
     async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
         settings = {"enable_idempotence": False, "max_in_flight_requests_per_connection": 1, "batch_size": 1}
@@ -187,7 +187,7 @@ def test_without_idempotence_nothing_overtakes_across_leaders() -> None:
 
 
 def test_acks_zero_is_never_retried() -> None:
-    """S22: fire and forget: offset -1 at once, one request, and what the broker lost stays lost."""
+    """Row S22: fire and forget: offset -1 at once, one request, and what the broker lost stays lost."""
     told: list[Any] = []
 
     async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
@@ -206,7 +206,7 @@ def test_acks_zero_is_never_retried() -> None:
 
 
 def test_acks_zero_hears_of_a_new_leader_by_the_connection_that_is_closed() -> None:
-    """S22: a broker that leads no more closes the connection, as Kafka's does, and the producer asks who leads now.
+    """Row S22: a broker that leads no more closes the connection, as Kafka's does, and the producer asks who leads now.
     What was sent meanwhile is lost; not all that follows until the metadata are five minutes old."""
 
     async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
@@ -243,7 +243,7 @@ def test_a_broker_that_hears_of_no_election_is_not_asked_for_ever(leaders: list[
 
 
 def test_acks_one_names_the_leader_alone() -> None:
-    """S23: what acks=1 promises is one copy."""
+    """Row S23: what acks=1 promises is one copy."""
 
     async def scenario(cluster: ScriptedCluster, ports: Ports) -> None:
         async with producer(ports, acks="1") as sender:

@@ -1,4 +1,4 @@
-"""What is done, and what may be committed, however records are handed out (S64, S65)."""
+"""What is done, and what may be committed, however records are handed out (rows S64, S65)."""
 
 from __future__ import annotations
 

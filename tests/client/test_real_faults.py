@@ -1,4 +1,4 @@
-"""The client while brokers die, pause and come back (S10, S25, S31, S34, S35, S38)."""
+"""The client while brokers die, pause and come back (rows S10, S25, S31, S34, S35, S38)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def fragile() -> Iterator[DevCluster]:
 
 
 def test_a_killed_leader_costs_no_record_and_no_order(fragile: DevCluster) -> None:
-    """S10, S31, S38: threads send on while the leader is killed; each value once, in order, at the acked offset."""
+    """Rows S10, S31, S38: threads send on while the leader is killed; each value once, in order, at the acked
+    offset."""
     with Admin(fragile.bootstrap) as admin:
         admin.create_topics([NewTopic("killed", 1, 3)])
         [described] = admin.describe_topics(["killed"])
@@ -72,7 +73,7 @@ def test_a_killed_leader_costs_no_record_and_no_order(fragile: DevCluster) -> No
 
 
 def test_any_one_node_will_do_and_may_die(fragile: DevCluster) -> None:
-    """S34: bootstrap from one node, which then dies: the others are known."""
+    """Row S34: bootstrap from one node, which then dies: the others are known."""
     with Admin(fragile.bootstrap) as admin:
         admin.create_topics([NewTopic("others", 3, 3)])
     with Producer(fragile.client(2)) as producer:
@@ -86,7 +87,7 @@ def test_any_one_node_will_do_and_may_die(fragile: DevCluster) -> None:
 
 
 def test_new_partitions_are_found_by_age(fragile: DevCluster) -> None:
-    """S35: metadata.max.age.ms 1 s, an idle producer, no error: it uses the new partitions, by age alone."""
+    """Row S35: metadata.max.age.ms 1 s, an idle producer, no error: it uses the new partitions, by age alone."""
     with Admin(fragile.bootstrap) as admin:
         admin.create_topics([NewTopic("grows", 1, 3)])
         with Producer(fragile.bootstrap, metadata_max_age_ms=1_000) as producer:
@@ -100,7 +101,7 @@ def test_new_partitions_are_found_by_age(fragile: DevCluster) -> None:
 
 
 def test_connections_are_few(fragile: DevCluster) -> None:
-    """S33: 10,000 sends open at most one data connection per broker."""
+    """Row S33: 10,000 sends open at most one data connection per broker."""
     with Admin(fragile.bootstrap) as admin:
         admin.create_topics([NewTopic("few", 6, 3)])
     with Producer(fragile.bootstrap) as producer:

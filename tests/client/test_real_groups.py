@@ -1,4 +1,4 @@
-"""Groups, dead letters and their commands on real brokers; groups mixed with librdkafka (S54 to S68, S123)."""
+"""Groups, dead letters and their commands on real brokers; groups mixed with librdkafka (rows S54 to S68, S123)."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ QUICK = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 500}
     ids=lambda agreed: next(iter(agreed.values())),
 )
 def test_a_group_shared_with_librdkafka(bootstrap: str, make_topic: MakeTopic, agreed: dict[str, object]) -> None:
-    """S56, S57: ours and librdkafka's share out by the same bytes, whoever leads, and have the same coordinator in the
-    consumer protocol (KIP-848); every record is handled once."""
+    """Rows S56, S57: ours and librdkafka's share out by the same bytes, whoever leads, and have the same coordinator in
+    the consumer protocol (KIP-848); every record is handled once."""
     topic = make_topic(4)
     group = f"mixed-{topic}"
     theirs = confluent_kafka.Consumer(
@@ -119,7 +119,7 @@ def test_a_group_shared_with_librdkafka(bootstrap: str, make_topic: MakeTopic, a
 
 
 def test_listeners_run_in_the_thread_that_polls_and_may_use_the_consumer(bootstrap: str, make_topic: MakeTopic) -> None:
-    """S67: an application seeks in on_assigned to what its own database holds, and commits in on_revoked."""
+    """Row S67: an application seeks in on_assigned to what its own database holds, and commits in on_revoked."""
     topic = make_topic(2)
     fill(bootstrap, topic, 20, 2)
     heard: list[tuple[str, int, int]] = []
@@ -146,7 +146,7 @@ def test_listeners_run_in_the_thread_that_polls_and_may_use_the_consumer(bootstr
 
 
 def test_records_that_fail_die_and_are_brought_back_once(bootstrap: str, make_topic: MakeTopic) -> None:
-    """Issue 5, part 4: a handler that fails n times: the record goes to <topic>.dead with cause and origin, the
+    """A handler that fails n times: the record goes to <topic>.dead with cause and origin, the
     partition moves on; a replay brings it back once, also after an interruption."""
     topic = make_topic(2)
     fill(bootstrap, topic, 20, 2)
@@ -225,7 +225,7 @@ def test_65_letters_of_topics_that_were_made_anew_are_replayed(bootstrap: str, m
 
 
 def test_group_commands(bootstrap: str, make_topic: MakeTopic) -> None:
-    """S68, S123: lag in words, offsets reset in every way, refused in use; records below the commits deleted."""
+    """Rows S68, S123: lag in words, offsets reset in every way, refused in use; records below the commits deleted."""
     topic = make_topic(2)
     group = f"kitchen-{topic}"
     fill(bootstrap, topic, 20, 2)

@@ -1,4 +1,4 @@
-"""Listeners that use their consumer, and dead letters of large records, on real brokers (issue 5, part 4)."""
+"""Listeners that use their consumer, and dead letters of large records, on real brokers."""
 
 from __future__ import annotations
 

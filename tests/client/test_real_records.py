@@ -1,4 +1,5 @@
-"""Producer and consumer against real brokers, and beside librdkafka (S01, S06, S09, S20, S26-S28, S32, S33, S71)."""
+"""Producer and consumer against real brokers, and beside librdkafka (rows S01, S06, S09, S20, S26 to S28, S32, S33,
+S71)."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def read_all(bootstrap: str, topic: str, partitions: int = 1, **settings: Any) -
 
 
 def test_payloads_come_back_as_they_were(bootstrap: str, make_topic: MakeTopic) -> None:
-    """S01, S20: empty, null, large, invalid UTF-8; headers in order, names repeated."""
+    """Rows S01, S20: empty, null, large, invalid UTF-8; headers in order, names repeated."""
     topic, rng = make_topic(), random.Random(1)
     values = [
         None,
@@ -67,7 +68,7 @@ def test_payloads_come_back_as_they_were(bootstrap: str, make_topic: MakeTopic) 
 
 
 def test_keys_fall_where_librdkafka_puts_them(bootstrap: str, make_topic: MakeTopic) -> None:
-    """S06: the same 1,000 keys by this client and by librdkafka's murmur2_random."""
+    """Row S06: the same 1,000 keys by this client and by librdkafka's murmur2_random."""
     topic = make_topic(6)
     keys = [random.Random(n).randbytes(n % 40 + 1) for n in range(1_000)]
     theirs: dict[bytes, int] = {}
@@ -85,7 +86,7 @@ def test_keys_fall_where_librdkafka_puts_them(bootstrap: str, make_topic: MakeTo
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_codecs_are_read_by_both(bootstrap: str, make_topic: MakeTopic, codec: str) -> None:
-    """S32: what this client compresses librdkafka reads, and the other way round."""
+    """Row S32: what this client compresses librdkafka reads, and the other way round."""
     topic = make_topic()
     values = [b"line %d of a text that repeats itself, repeats itself" % n for n in range(300)]
     with Producer(bootstrap, compression_type=codec, linger_ms=20) as producer:
@@ -104,7 +105,7 @@ def test_codecs_are_read_by_both(bootstrap: str, make_topic: MakeTopic, codec: s
 
 
 def test_one_producer_for_eight_threads(bootstrap: str, make_topic: MakeTopic) -> None:
-    """S33: each value once, each thread's order kept; (partition, offset) never repeats (S09)."""
+    """Row S33: each value once, each thread's order kept; (partition, offset) never repeats (row S09)."""
     topic = make_topic(3)
     acks: list[list[Ack]] = [[] for _ in range(8)]
     with Producer(bootstrap, batch_size=2_000) as producer:
@@ -129,7 +130,7 @@ def test_one_producer_for_eight_threads(bootstrap: str, make_topic: MakeTopic) -
 
 
 def test_flush_and_full_batches_do_not_linger(bootstrap: str, make_topic: MakeTopic) -> None:
-    """S26, S28: with linger 60 s a full batch goes at once, and flush sends the rest."""
+    """Rows S26, S28: with linger 60 s a full batch goes at once, and flush sends the rest."""
     topic = make_topic()
     with Producer(bootstrap, linger_ms=60_000) as producer:
         start = time.monotonic()
@@ -150,7 +151,7 @@ def test_flush_and_full_batches_do_not_linger(bootstrap: str, make_topic: MakeTo
 
 
 def test_partitions_can_be_chosen(bootstrap: str, make_topic: MakeTopic) -> None:
-    """S07: by a function of one's own, or record by record; a wrong choice is named."""
+    """Row S07: by a function of one's own, or record by record; a wrong choice is named."""
     topic = make_topic(3)
 
     def by_value(name: str, key: bytes | None, value: bytes | None, count: int) -> int:
@@ -183,7 +184,7 @@ def test_wrong_records_are_refused_before_they_are_queued(bootstrap: str, make_t
 
 
 def test_an_unknown_topic_is_told_in_seconds(cluster: Any) -> None:
-    """The error holds the command that creates it (auto-create is off, S15)."""
+    """The error holds the command that creates it (auto-create is off, row S15)."""
     with Producer(cluster.bootstrap) as producer:
         start = time.monotonic()
         with pytest.raises(UnknownTopic, match="strandline topic create typo --partitions 3"):
@@ -192,7 +193,7 @@ def test_an_unknown_topic_is_told_in_seconds(cluster: Any) -> None:
 
 
 def test_no_broker_at_all_blocks_for_max_block_and_names_the_address() -> None:
-    """S29: a send raises after max.block.ms, with what was met on the way."""
+    """Row S29: a send raises after max.block.ms, with what was met on the way."""
     with Producer("127.0.0.1:1", max_block_ms=500) as producer:
         start = time.monotonic()
         with pytest.raises(ClientTimeout, match=r"127\.0\.0\.1:1: Connection refused"):
@@ -220,7 +221,7 @@ def test_futures_work_with_the_standard_library(bootstrap: str, make_topic: Make
 
 
 def test_the_async_twins(bootstrap: str, make_topic: MakeTopic) -> None:
-    """S70: produce and consume in one loop, beside other work."""
+    """Row S70: produce and consume in one loop, beside other work."""
     topic = make_topic(2)
 
     async def main() -> list[int]:
@@ -337,7 +338,7 @@ def test_the_ack_names_who_had_synced(cluster: Any) -> None:
 
 
 def test_buffer_memory_bounds_the_producer_while_brokers_are_silent() -> None:
-    """S21, S29: send returns at once while the leader is paused, then blocks for max.block.ms and raises."""
+    """Rows S21, S29: send returns at once while the leader is paused, then blocks for max.block.ms and raises."""
     from strandline.client import Admin, NewTopic
     from strandline.cluster.dev import DevCluster
 

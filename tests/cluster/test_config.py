@@ -16,7 +16,7 @@ from strandline.proto.ids import Endpoint
 
 
 def test_defaults_need_only_a_node_id() -> None:
-    """Issue part 7: safe defaults; loopback unless told otherwise."""
+    """Safe defaults; loopback unless told otherwise."""
     config = NodeConfig({"node.id": "1"})
     assert config.is_broker
     assert config.is_controller
@@ -24,7 +24,8 @@ def test_defaults_need_only_a_node_id() -> None:
     assert config.http == Endpoint("127.0.0.1", 8092)
     assert [listener.name for listener in config.client_listeners] == ["PLAINTEXT"]
     assert config.broker_session_timeout_ms == 9000
-    assert config.quorum.quorum_fetch_timeout_ms == 2000
+    assert config.broker_silence_timeout_ms == 2500
+    assert config.quorum.quorum_fetch_timeout_ms == 1500
 
 
 def test_an_option_wins_over_the_environment_over_the_file(tmp_path: Path) -> None:

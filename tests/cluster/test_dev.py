@@ -44,7 +44,7 @@ def until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
 
 
 def test_every_node_says_that_it_is_ready(cluster: DevCluster) -> None:
-    """S98: ready means unfenced, on every node."""
+    """Row S98: ready means unfenced, on every node."""
     for node_id in cluster.node_ids:
         with urllib.request.urlopen(f"http://{cluster.http(node_id)}/readyz") as answer:
             assert json.loads(answer.read())["node_id"] == node_id
@@ -57,7 +57,8 @@ def test_a_node_at_rest_is_small(cluster: DevCluster) -> None:
 
 
 def test_a_killed_leader_is_replaced_and_comes_back(cluster: DevCluster) -> None:
-    """S38: SIGKILL, the next ack comes soon; what was acknowledged stays; the node starts again on the same ports."""
+    """Row S38: SIGKILL, the next ack comes soon; what was acknowledged stays; the node starts again on the same
+    ports."""
     with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap) as producer:
         admin.create_topics([NewTopic("killed", 1, 3)])
         assert producer.send("killed", b"before").result(20).offset == 0

@@ -1,4 +1,4 @@
-"""`doctor` names each setting that can lose data (S97), a factor of 1 above all (S13)."""
+"""`doctor` names each setting that can lose data (row S97), a factor of 1 above all (row S13)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_defaults_lose_nothing() -> None:
 
 
 def test_each_dangerous_setting_of_s97_is_named() -> None:
-    """S97: factor 1, min.insync 1, unclean on."""
+    """Row S97: factor 1, min.insync 1, unclean on."""
     dangerous = {
         "default.replication.factor": "1",
         "min.insync.replicas": "1",
@@ -88,7 +88,7 @@ def test_places_and_numbers_that_lose_data(change: dict[str, str], says: str) ->
 
 
 def test_a_topic_of_one_copy_is_named() -> None:
-    """S13: any factor of 1; min.insync.replicas then adds nothing to it."""
+    """Row S13: any factor of 1; min.insync.replicas then adds nothing to it."""
     one = topic(replicas=(1,), isr=(1,))
     assert settings(judge_topic(one, SAFE_TOPIC | {"min.insync.replicas": "1"})) == ["replication factor 1"]
     assert settings(judge_topic(topic(), SAFE_TOPIC)) == []
@@ -102,7 +102,7 @@ def test_the_state_of_a_topic_is_judged_too() -> None:
 
 
 def test_a_cluster_of_one_and_a_crowded_broker() -> None:
-    """One broker has one copy of everything; S19: too many partitions cost recovery time."""
+    """One broker has one copy of everything; row S19: too many partitions cost recovery time."""
     assert settings(judge_settings("broker 1", {}, brokers=1)) == ["1 broker"]
     assert settings(judge_crowds(3, {1: 10})) == settings(judge_quorum(3)) == []
     assert settings(judge_crowds(3, {1: 10, 2: 5000})) == ["5000 replicas"]
@@ -117,7 +117,7 @@ def test_a_setting_without_effect_is_named_in_a_file() -> None:
 
 
 def test_a_producers_settings_are_judged() -> None:
-    """S30: with several requests in flight and no idempotence order may break; S22: acks=0 loses."""
+    """Row S30: with several requests in flight and no idempotence order may break; row S22: acks=0 loses."""
 
     def found(**settings: object) -> list[str]:
         return [finding.setting for finding in judge_producer(ProducerConfig.of(settings))]
@@ -132,7 +132,7 @@ def test_a_producers_settings_are_judged() -> None:
 
 
 def test_a_consumers_settings_are_judged() -> None:
-    """S64: the default commits by itself, and doctor names it; what is committed by hand from the beginning loses
+    """Row S64: the default commits by itself, and doctor names it; what is committed by hand from the beginning loses
     nothing."""
 
     def found(**settings: object) -> list[str]:

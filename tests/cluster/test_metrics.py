@@ -31,7 +31,7 @@ def value(samples: dict[str, list[tuple[dict[str, str], float]]], name: str, **l
 
 
 def test_metrics_count_what_happened(cluster: DevCluster) -> None:
-    """Issue part 9, S39: what is appended, replicated, led, and how long requests take."""
+    """Row S39: what is appended, replicated, led, and how long requests take."""
     with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap, acks="all") as producer:
         admin.create_topics([NewTopic("measured", 3, 3)])
         for number in range(30):

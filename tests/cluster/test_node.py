@@ -71,7 +71,7 @@ async def get(endpoint: Endpoint, path: str) -> tuple[int, str]:
 
 
 def test_a_node_of_one_reports_health_readiness_and_metrics(tmp_path: Path) -> None:
-    """Issue part 9: /metrics with Kafka's names, /healthz, /readyz."""
+    """`/metrics` with Kafka's names, /healthz, /readyz."""
 
     async def body(node: Node) -> None:
         assert node.http is not None
@@ -141,7 +141,7 @@ def test_not_ready_says_why(tmp_path: Path) -> None:
 
 
 def test_a_stopped_node_has_left_the_clean_marker_and_starts_again(tmp_path: Path) -> None:
-    """Rule B 'Brokers': the marker carries the broker epoch, and is gone while the node runs."""
+    """Rule B12: the marker carries the broker epoch, and is gone while the node runs."""
     path = tmp_path / "data"
     epochs: list[int] = []
 
@@ -158,7 +158,7 @@ def test_a_stopped_node_has_left_the_clean_marker_and_starts_again(tmp_path: Pat
 
 
 def test_an_unformatted_directory_is_refused_with_the_command(tmp_path: Path) -> None:
-    """D-26: a node never formats itself; the sentence has the exact command."""
+    """Schedule 26: a node never formats itself; the sentence has the exact command."""
 
     async def main() -> None:
         path = tmp_path / "data"

@@ -43,6 +43,8 @@ class MachineCluster:
         self.static = static or {}
         self.log: list[MetadataRecord] = []
         self.incarnations = 0
+        self.full: set[int] = set()
+        """Whose heartbeats say that the disk is full."""
         self.logs: dict[tuple[int, str, int], tuple[int, int]] = {}
         """(node, topic, partition) -> last epoch and end of a replica's log, which its heartbeats tell while nobody
         leads; what is not named has ten records of epoch 0."""
@@ -144,6 +146,7 @@ class MachineCluster:
             "want_fence": False,
             "want_shutdown": False,
             "offsets": self.leaderless_logs(node),
+            "disk_full": node in self.full,
         }
         beat = api.Heartbeat(**{**fields, **changes})
         return self.run(brokers.heartbeat(self.state, beat, len(self.log), self.now_ms))

@@ -1,4 +1,4 @@
-"""The controller's shell on a real quorum, in the simulator: liveness, failovers, commits (rule A-13, S82, S84)."""
+"""The controller's shell on a real quorum, in the simulator: liveness, failovers, commits (rule A13, rows S82, S84)."""
 
 from __future__ import annotations
 
@@ -93,16 +93,17 @@ def test_fast_restart_is_registered_without_waiting_for_the_session() -> None:
     assert SimCluster(3).play(scenario) < 1000
 
 
-def test_stopped_process_is_fenced_by_its_session_timeout_and_back_with_its_epoch() -> None:
-    """S84: SIGSTOP for longer than the session; SIGCONT: unfenced again, the broker epoch as before."""
+def test_stopped_process_is_fenced_by_its_silence_and_back_with_its_epoch() -> None:
+    """Row S84: SIGSTOP for longer than silence is borne; SIGCONT: unfenced again, the broker epoch as before."""
 
     async def scenario(cluster: SimCluster) -> None:
         active, other = cluster.active_and_other()
         victim = other.node
         epoch = cluster.epochs()[victim]
+        await asyncio.sleep(0.1)
         cluster.world.pause(f"n{victim}")
         took = await cluster.until(lambda: active.publisher.image.brokers[victim].fenced)
-        assert 6_500 < took < 10_000
+        assert 1_500 < took < 2_600
         cluster.world.resume(f"n{victim}")
         await cluster.until(lambda: not active.publisher.image.brokers[victim].fenced, within_ms=5_000)
         assert cluster.epochs()[victim] == epoch
@@ -130,7 +131,8 @@ def test_all_killed_and_started_again_are_all_back() -> None:
 
 
 def test_rolling_restart_by_controlled_shutdown() -> None:
-    """S18: each node is let go soon, though heartbeats are two seconds apart, its leaderships moved before it stops."""
+    """Row S18: each node is let go soon, though heartbeats are two seconds apart, its leaderships moved before it
+    stops."""
 
     async def scenario(cluster: SimCluster) -> None:
         await cluster.create("t", [[1, 2, 3], [2, 3, 1], [3, 1, 2]])
@@ -158,7 +160,7 @@ def test_rolling_restart_by_controlled_shutdown() -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_creation_survives_the_death_of_the_controller(seed: int) -> None:
-    """S82: kill -9 of the active controller while topics are created: each request succeeds, none is made twice."""
+    """Row S82: kill -9 of the active controller while topics are created: each request succeeds, none is made twice."""
 
     async def scenario(cluster: SimCluster) -> None:
         active, other = cluster.active_and_other()
@@ -177,6 +179,8 @@ def test_creation_survives_the_death_of_the_controller(seed: int) -> None:
         cluster.kill(active.node)
         replies = await creating
         assert [reply.topics[0].error for reply in replies] == [ErrorCode.NONE] * 20
+        # What is committed may be answered before the node that asked has heard so by its own fetch.
+        await cluster.until(lambda: len(cluster.nodes[asker].publisher.image.topics) == 20, within_ms=100)
         image = cluster.nodes[asker].publisher.image
         for number, reply in enumerate(replies):
             assert image.topics[f"t{number}"].topic_id == reply.topics[0].topic_id
@@ -185,7 +189,7 @@ def test_creation_survives_the_death_of_the_controller(seed: int) -> None:
 
 
 def test_cut_off_controller_answers_nothing_and_nothing_half_made_remains() -> None:
-    """Rule A-13, S45: no majority, no answer; when it hears of the other leader its working image is gone."""
+    """Rule A13, row S45: no majority, no answer; when it hears of the other leader its working image is gone."""
 
     async def scenario(cluster: SimCluster) -> None:
         old, _ = cluster.active_and_other()
@@ -369,7 +373,7 @@ def test_a_fenced_broker_that_is_unregistered_registers_once_more() -> None:
 
 
 def test_channel_gives_up_at_its_deadline() -> None:
-    """S45: without a majority there is no controller: REQUEST_TIMED_OUT, in time, with the reason."""
+    """Row S45: without a majority there is no controller: REQUEST_TIMED_OUT, in time, with the reason."""
 
     async def scenario(cluster: SimCluster) -> None:
         _, other = cluster.active_and_other()
@@ -388,7 +392,8 @@ def test_channel_gives_up_at_its_deadline() -> None:
 
 
 def test_isr_proposal_goes_to_the_new_controller_when_the_old_one_is_cut_off() -> None:
-    """D-13 (KAFKA-14154): a proposal that reached a zombie controller is made again and judged by the real one."""
+    """Schedule 13 (KAFKA-14154): a proposal that reached a zombie controller is made again and judged by the real
+    one."""
 
     async def scenario(cluster: SimCluster) -> None:
         await cluster.create("t", [[1, 2, 3]])

@@ -35,7 +35,10 @@ PROMETHEUS = "prom/prometheus:v3.5.0"
 RECORDS = 500
 
 CLIENTS = ["own", "confluent"]
-CHAOS = ["kill-leader", "kill-controller", "pause", "kill-all", "slow-disk", "rolling-restart", "wiped-dir"]
+CHAOS = [
+    "kill-leader", "kill-controller", "pause", "kill-all", "slow-disk", "rolling-restart", "wiped-dir",
+    "crash-all-one-rots", "one-stays-dead", "directory-lost",
+]  # fmt: skip
 
 Say = Callable[[str], None]
 

@@ -1,4 +1,4 @@
-"""The replica's golden scenarios: rule B, one behaviour a file (`--update` rewrites them)."""
+"""The replica's golden scenarios: rules B, one behaviour a file (`--update` rewrites them)."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def worlds(cluster: DevCluster) -> Iterator[dict[str, World]]:
 
 @pytest.mark.parametrize(("name", "feature"), SAMPLE, ids=[f"{name}-{feature.name}" for name, feature in SAMPLE])
 def test_feature(worlds: dict[str, World], name: str, feature: Feature) -> None:
-    """Issue 5, point 7: a client that somebody already has works as it is (S52, S55 to S63, S68, S102)."""
+    """A client that somebody already has works as it is (rows S52, S55 to S63, S68, S102)."""
     result = run_feature("strandline", local(name), feature, worlds[name])
     expected = NOT_SUPPORTED if feature.name in LACKING[name] else OK
     assert result.outcome == expected, result.reason

@@ -108,7 +108,7 @@ def test_every_truncation_is_refused() -> None:
 
 
 def test_every_flipped_bit_under_the_crc_is_found() -> None:
-    """S78: the CRC covers everything from the attributes on."""
+    """Row S78: the CRC covers everything from the attributes on."""
     batch = build_batch(records(1))
     verify_crc(batch)
     for position in range(17, len(batch)):
@@ -120,7 +120,7 @@ def test_every_flipped_bit_under_the_crc_is_found() -> None:
 
 
 def test_patching_leaves_the_crc_alone() -> None:
-    """Performance rule 1: base offset and leader epoch are set in the receive buffer, outside of the CRC."""
+    """Rule P1: base offset and leader epoch are set in the receive buffer, outside of the CRC."""
     buffer = bytearray(b"??") + build_batch(records(2))
     patch_base_offset_and_epoch(buffer, 2, 12345678901, 77)
     view = memoryview(buffer)[2:]

@@ -22,7 +22,7 @@ class EpochsAgainstRecords(RuleBasedStateMachine):
 
     @rule(elections=st.integers(0, 3), count=st.integers(1, 4))
     def append(self, elections: int, count: int) -> None:
-        """Elections without records before the one whose leader writes (D-5: they leave nothing behind)."""
+        """Elections without records before the one whose leader writes (schedule 5: they leave nothing behind)."""
         for _ in range(elections):
             self.epoch += 1
             self.epochs.assign(self.epoch, len(self.records))
@@ -70,7 +70,7 @@ TestEpochsAgainstRecords = EpochsAgainstRecords.TestCase
 
 
 def test_an_election_without_records_is_answered() -> None:
-    """D-3: the epoch is known from the election on, before its first record."""
+    """Schedule 3: the epoch is known from the election on, before its first record."""
     epochs = LeaderEpochs([(1, 0)])
     epochs.assign(2, 10)
     assert epochs.latest == 2
@@ -79,7 +79,7 @@ def test_an_election_without_records_is_answered() -> None:
 
 
 def test_two_elections_without_records_leave_one_entry() -> None:
-    """D-5: an empty epoch is replaced by the next, or truncation would cut at the wrong place."""
+    """Schedule 5: an empty epoch is replaced by the next, or truncation would cut at the wrong place."""
     epochs = LeaderEpochs([(1, 0)])
     epochs.assign(2, 10)
     epochs.assign(3, 10)

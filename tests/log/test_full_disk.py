@@ -1,4 +1,4 @@
-"""A full disk and a failing one: what is refused, what stays, what goes on (D-18)."""
+"""A full disk and a failing one: what is refused, what stays, what goes on (schedule 18)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strandline.log.checkpoints import RECOVERY_POINTS, decode_offsets
 from strandline.log.config import LogConfig
 from strandline.log.disk import DiskError
+from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.recovery import LastLife
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError, StorageError
-from tests.log.helpers import FailingDisk, all_records, client_batch, fill, open_test_log
+from strandline.proto.errors import KafkaError, NoSpaceLeft, StorageError
+from strandline.proto.ids import NodeId
+from tests.log.helpers import (
+    TOPIC_ID,
+    TP,
+    FailingDisk,
+    ManualClock,
+    all_records,
+    client_batch,
+    fill,
+    open_test_log,
+)
 
 ROLLING = LogConfig(segment_bytes=800, index_interval_bytes=0, preallocate_bytes=0)
 
@@ -74,7 +86,7 @@ def test_full_at_any_write(tmp_path_factory: pytest.TempPathFactory, rooms: list
 
 
 def test_a_failed_write_fences(disk: FailingDisk, tmp_path: Path) -> None:
-    """D-18: after an I/O error nothing is appended any more; a restart recovers what was written."""
+    """Schedule 18: after an I/O error nothing is appended any more; a restart recovers what was written."""
     log = open_test_log(disk, tmp_path)
     fill(log, 2)
     disk.write_error = DiskError(5, "Input/output error", "x")
@@ -117,3 +129,28 @@ def test_preallocation_wants_no_last_byte(disk: FailingDisk, tmp_path: Path, mon
     log = open_test_log(disk, tmp_path / "enough", config=config)
     fill(log, 1)
     assert log.segments[0].file.size() > log.size_bytes
+
+
+def test_a_cut_without_room_is_tried_again(disk: FailingDisk, tmp_path: Path) -> None:
+    """Schedule 57: what the checkpoints promise above the cut is lowered first, and that takes room. Without any the
+    log stays as it is, fenced by nothing, and the next attempt lowers what the files still say."""
+    path = str(tmp_path / "data")
+    format_log_dir(disk, path, "cluster", NodeId(1), TOPIC_ID)
+    log_dir = LogDir.open(disk, path, ManualClock())
+    log = log_dir.create(TP, TOPIC_ID)
+    fill(log, 5)
+    log.sync_now()
+    log_dir.write_checkpoints({TP: 2})
+    recovery_points = Path(path, RECOVERY_POINTS)
+    promised = recovery_points.read_bytes()
+    disk.bytes_left = 0
+    for cut in (lambda: log.truncate_to(3), lambda: log.truncate_fully_and_start_at(7), lambda: log.truncate_to(3)):
+        with pytest.raises(NoSpaceLeft, match=f"to write down that {TP} is cut"):
+            cut()
+        assert (log.log_end_offset, log.failure) == (5, None)
+        assert recovery_points.read_bytes() == promised
+    disk.bytes_left = None
+    assert log.truncate_to(3) == 3
+    assert decode_offsets(str(recovery_points), recovery_points.read_bytes())[TP] == 3
+    fill(log, 1)
+    assert log.log_end_offset == 4

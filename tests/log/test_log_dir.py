@@ -41,7 +41,7 @@ def killed(log_dir: LogDir) -> None:
 
 
 def test_format_once(disk: FailingDisk, tmp_path: Path) -> None:
-    """D-26: a directory is formatted once, and a node never formats by itself."""
+    """Schedule 26: a directory is formatted once, and a node never formats by itself."""
     with pytest.raises(ConfigError, match="strandline format"):
         opened(disk, str(tmp_path))
     path = formatted(disk, tmp_path)
@@ -94,7 +94,8 @@ def test_a_controller_stops_cleanly_without_an_epoch(disk: FailingDisk, tmp_path
 
 
 def test_killed(disk: FailingDisk, tmp_path: Path) -> None:
-    """S79: every record is there, and durable once the directory is open: it may only have been in the page cache."""
+    """Row S79: every record is there, and durable once the directory is open: it may only have been in the page
+    cache."""
     path = formatted(disk, tmp_path)
     log_dir = opened(disk, path)
     log = log_dir.create(TP, TOPIC_ID)
@@ -259,7 +260,7 @@ def test_the_metadata_log_is_no_topics(disk: FailingDisk, tmp_path: Path) -> Non
 
 
 def test_retention_deletes_after_the_checkpoint(disk: FailingDisk, tmp_path: Path) -> None:
-    """D-16's other half: segments go from the disk only once the new log start is durable."""
+    """Schedule 16's other half: segments go from the disk only once the new log start is durable."""
     path = formatted(disk, tmp_path)
     log_dir = opened(disk, path)
     log = log_dir.create(TP, TOPIC_ID)

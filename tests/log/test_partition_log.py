@@ -124,7 +124,8 @@ def test_leftovers_of_a_producer_without_id(disk: FailingDisk, tmp_path: Path, k
 
 
 def test_size_limits(disk: FailingDisk, tmp_path: Path) -> None:
-    """S80: above max.message.bytes MESSAGE_TOO_LARGE with its figures; above segment.bytes RECORD_LIST_TOO_LARGE."""
+    """Row S80: above max.message.bytes MESSAGE_TOO_LARGE with its figures; above segment.bytes
+    RECORD_LIST_TOO_LARGE."""
     log = open_test_log(disk, tmp_path, config=LogConfig(max_message_bytes=1000, segment_bytes=1500))
     with pytest.raises(KafkaError) as caught:
         log.append_as_leader(client_batch(1, size=1000), 0, 0)
@@ -138,7 +139,7 @@ def test_size_limits(disk: FailingDisk, tmp_path: Path) -> None:
 
 
 def test_duplicates_are_answered_with_the_original(disk: FailingDisk, tmp_path: Path) -> None:
-    """Rules C: an exact match among the last five is success with the original offsets, and nothing is written."""
+    """Rule C1: an exact match among the last five is success with the original offsets, and nothing is written."""
     log = open_test_log(disk, tmp_path)
     for i in range(6):
         log.append_as_leader(client_batch(2, producer_id=9, producer_epoch=0, sequence=2 * i), 0, 0)
@@ -217,7 +218,7 @@ def test_append_batch(disk: FailingDisk, tmp_path: Path) -> None:
 
 
 def test_followers_keep_what_the_leader_wrote(disk: FailingDisk, tmp_path: Path) -> None:
-    """S36: the files are byte for byte the same, epochs and producer state too; sequences are not judged again."""
+    """Row S36: the files are byte for byte the same, epochs and producer state too; sequences are not judged again."""
     leader = open_test_log(disk, tmp_path / "leader")
     follower = open_test_log(disk, tmp_path / "follower")
     frame = bytearray()
@@ -235,7 +236,7 @@ def test_followers_keep_what_the_leader_wrote(disk: FailingDisk, tmp_path: Path)
 
 
 def test_a_follower_does_not_judge_sequences(disk: FailingDisk, tmp_path: Path) -> None:
-    """Rules C: the leader had forgotten the producer (it expires by each node's own clock) and took any sequence; the
+    """Rule C1: the leader had forgotten the producer (it expires by each node's own clock) and took any sequence; the
     follower, which has not, takes what the leader took, and judges from there on."""
     log = open_test_log(disk, tmp_path)
     for offset, sequence in ((0, 0), (1, 500), (2, 3)):
@@ -269,7 +270,7 @@ def test_what_a_follower_refuses(disk: FailingDisk, tmp_path: Path) -> None:
 
 
 def test_segments_roll_by_size_age_and_index(disk: FailingDisk, tmp_path: Path) -> None:
-    """S72: segments are named by base offset, 20 digits, and none is larger than segment.bytes."""
+    """Row S72: segments are named by base offset, 20 digits, and none is larger than segment.bytes."""
     clock = ManualClock(0)
     config = LogConfig(segment_bytes=1000, segment_ms=100, index_interval_bytes=0, preallocate_bytes=0)
     log = open_test_log(disk, tmp_path, config=config, clock=clock)
@@ -342,7 +343,7 @@ def test_read_outside(disk: FailingDisk, tmp_path: Path) -> None:
 
 
 def test_a_flipped_length_is_an_error_of_its_place(disk: FailingDisk, tmp_path: Path) -> None:
-    """S78: a reader gets CORRUPT_MESSAGE with file and byte, never wrong bytes for right ones."""
+    """Row S78: a reader gets CORRUPT_MESSAGE with file and byte, never wrong bytes for right ones."""
     log = open_test_log(disk, tmp_path)
     fill(log, 3)
     size = log.size_bytes // 3
@@ -354,7 +355,7 @@ def test_a_flipped_length_is_an_error_of_its_place(disk: FailingDisk, tmp_path: 
 
 
 def test_preallocation_grows_in_steps_and_goes_at_close(disk: FailingDisk, tmp_path: Path) -> None:
-    """Performance rule 6: steps double with the data, nothing of them is left after a clean stop."""
+    """Rule P6: steps double with the data, nothing of them is left after a clean stop."""
     config = LogConfig(preallocate_bytes=1 << 20, max_message_bytes=1 << 20)
     log = open_test_log(disk, tmp_path, config=config)
     path = tmp_path / "00000000000000000000.log"

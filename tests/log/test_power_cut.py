@@ -1,7 +1,7 @@
 """Random lives of a log directory on the simulated disk: killed and power-cut between any two disk operations.
 
 What was told to be durable is there in the next life, nothing is there that was never written, no legal crash makes a
-log be refused, and what is derived (epochs, producer state) is that of the records (rules B truncation, C, E; D-20).
+log be refused, and what is derived (epochs, producer state) is that of the records (rules B8, C2, E5; schedule 20).
 """
 
 from __future__ import annotations

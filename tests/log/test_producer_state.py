@@ -1,4 +1,4 @@
-"""Producer state against a model that keeps every batch a producer ever wrote (rules C: append)."""
+"""Producer state against a model that keeps every batch a producer ever wrote (rule C1)."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ class ColdDisk(FailingDisk):
 )
 @settings(max_examples=25, deadline=None)
 def test_parts_of_a_batch_make_the_batch(sizes: list[tuple[int, int]], interval: int, part_bytes: int) -> None:
-    """F-54: whatever offset of the batch is asked for, and however small the parts are."""
+    """Schedule 54: whatever offset of the batch is asked for, and however small the parts are."""
     config = LogConfig(segment_bytes=10_000, index_interval_bytes=interval, preallocate_bytes=0)
     with log_of(sizes, config) as log:
         batches = [
@@ -150,7 +150,7 @@ def test_parts_of_a_batch_make_the_batch(sizes: list[tuple[int, int]], interval:
 
 
 def test_parts_of_a_cold_batch_are_read_off_the_loop(tmp_path: Path) -> None:
-    """F-54: a follower's catching up over a large batch never holds the loop for the disk."""
+    """Schedule 54: a follower's catching up over a large batch never holds the loop for the disk."""
     disk = ColdDisk()
     log = open_test_log(disk, tmp_path)
     fill(log, 3, size=5_000)

@@ -110,7 +110,7 @@ def test_group_sync(disk: FailingDisk, tmp_path: Path, count: int) -> None:
 
 
 def test_a_failed_sync_poisons_the_file(disk: FailingDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D-32: the second fdatasync of Linux would succeed over lost bytes, so it is never tried."""
+    """Schedule 32: the second fdatasync of Linux would succeed over lost bytes, so it is never tried."""
     file = disk.open(f"{tmp_path}/a", create=True)
     other = disk.open(f"{tmp_path}/b", create=True)
     file.pwrite(b"x", 0)
@@ -209,7 +209,7 @@ def test_cold_bytes(disk: FailingDisk, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_slow_deletion(disk: FailingDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Performance rule 7: a large file goes step by step."""
+    """Rule P7: a large file goes step by step."""
     monkeypatch.setattr(module, "UNLINK_STEP_BYTES", 100)
     steps: list[int] = []
     real = os.ftruncate

@@ -1,4 +1,4 @@
-"""What a stop of any kind leaves: every cut, every flipped byte, lost pages of a small log (rule E: no torn tail)."""
+"""What a stop of any kind leaves: every cut, every flipped byte, lost pages of a small log (rule E5: no torn tail)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def check_whole(log: PartitionLog, batches: int) -> None:
 
 
 def test_cut_at_every_byte(disk: FailingDisk, tmp_path: Path) -> None:
-    """S79: a torn tail is cut back to the last whole batch, wherever the tear is, after a kill or a power cut."""
+    """Row S79: a torn tail is cut back to the last whole batch, wherever the tear is, after a kill or a power cut."""
     positions = left_by_a_crash(disk, tmp_path / "log", 3)
     raw = (tmp_path / "log" / LOG).read_bytes()
     for size in range(len(raw) + 1):
@@ -63,7 +63,7 @@ def test_cut_at_every_byte(disk: FailingDisk, tmp_path: Path) -> None:
 
 
 def test_zeros_of_preallocation_end_a_log(disk: FailingDisk, tmp_path: Path) -> None:
-    """Performance rule 6: zeros behind the last batch are no damage, whole or torn as it is."""
+    """Rule P6: zeros behind the last batch are no damage, whole or torn as it is."""
     positions = left_by_a_crash(disk, tmp_path / "log")
     raw = (tmp_path / "log" / LOG).read_bytes()
     for size in (*positions, positions[2] + 5, positions[2] + 61, positions[3] - 2):
@@ -76,8 +76,8 @@ def test_zeros_of_preallocation_end_a_log(disk: FailingDisk, tmp_path: Path) -> 
 
 
 def test_a_flip_of_every_byte(disk: FailingDisk, tmp_path: Path) -> None:
-    """Rule E: a damaged byte in front of a good batch is refused with file, byte and offset, and nothing is changed; in
-    the last batch it cannot be told from a torn tail. Base offset and epoch are outside the CRC and judged by order.
+    """Rule E5: a damaged byte in front of a good batch is refused with file, byte and offset, and nothing is changed;
+    in the last batch it cannot be told from a torn tail. Base offset and epoch are outside the CRC and judged by order.
     """
     positions = left_by_a_crash(disk, tmp_path / "log")
     path = tmp_path / "log" / LOG

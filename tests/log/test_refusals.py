@@ -1,4 +1,5 @@
-"""What is behind a refused batch of an idempotent producer is refused alike, until that comes again (rules C, F-52)."""
+"""What is behind a refused batch of an idempotent producer is refused alike, until that comes again (rule C1,
+schedule 52)."""
 
 from __future__ import annotations
 

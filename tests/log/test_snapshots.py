@@ -1,4 +1,4 @@
-"""Producer snapshots: when they are written, that they are on the disk, which one is believed (rules C; KAFKA-9892)."""
+"""Producer snapshots: when they are written, that they are on the disk, which one is believed (rule C2; KAFKA-9892)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log that begins inside its first batch: records were deleted up to the middle of it (KAFKA-6975, F-55)."""
+"""A log that begins inside its first batch: records were deleted up to the middle of it (KAFKA-6975, schedule 55)."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def run(tmp_path: Path, play: Callable[[Scene], object]) -> None:
 
 
 def test_one_turn_one_group(tmp_path: Path) -> None:
-    """Performance rules 3 and 4: all appends of a loop turn are one sync, told once."""
+    """Rules P3 and P4: all appends of a loop turn are one sync, told once."""
 
     async def play(scene: Scene) -> None:
         a, b = scene.logs
@@ -105,7 +105,7 @@ def test_one_turn_one_group(tmp_path: Path) -> None:
 
 
 def test_only_what_was_written_before_the_start_counts(tmp_path: Path) -> None:
-    """Rules A9 and E: a sync has two instants. What is written while it runs belongs to the next group."""
+    """Rules A9, E9: a sync has two instants. What is written while it runs belongs to the next group."""
 
     async def play(scene: Scene) -> None:
         a, _ = scene.logs
@@ -142,7 +142,7 @@ def test_a_truncation_during_the_sync(tmp_path: Path) -> None:
 
 
 def test_a_failed_sync_fences_for_ever(tmp_path: Path) -> None:
-    """D-18, D-32: no later sync may make good what one failed to do; readers may still read."""
+    """Schedules 18, 32: no later sync may make good what one failed to do; readers may still read."""
 
     async def play(scene: Scene) -> None:
         a, b = scene.logs

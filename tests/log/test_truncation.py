@@ -52,8 +52,8 @@ def write(log: PartitionLog, first: int, batches: list[tuple[int, int, int]]) ->
 def test_a_truncated_log_is_as_one_that_never_had_more(
     batches: list[tuple[int, int, int]], data: st.DataObject
 ) -> None:
-    """KAFKA-12153, D-1 to D-5: records, epochs and producer state after a cut are those of the shorter log; the cut is
-    whole batches; and so after a restart, clean or not.
+    """KAFKA-12153, schedules 1 to 5: records, epochs and producer state after a cut are those of the shorter log; the
+    cut is whole batches; and so after a restart, clean or not.
     """
     keep = data.draw(st.integers(0, len(batches)))
     with tempfile.TemporaryDirectory(prefix="strandline-cut-") as directory:
@@ -96,7 +96,8 @@ def test_offsets_after_a_cut(disk: FailingDisk, tmp_path: Path) -> None:
 
 
 def test_a_cut_at_the_end_cleans_the_epochs(disk: FailingDisk, tmp_path: Path) -> None:
-    """D-5 (KAFKA-10706): elected, written nothing, deposed: its epoch must not stay to conflict with the leader's."""
+    """Schedule 5 (KAFKA-10706): elected, written nothing, deposed: its epoch must not stay to conflict with the
+    leader's."""
     log = open_test_log(disk, tmp_path, config=SMALL)
     fill(log, 4, epoch=1)
     log.assign_epoch_start(5, 4)
@@ -109,7 +110,7 @@ def test_a_cut_at_the_end_cleans_the_epochs(disk: FailingDisk, tmp_path: Path) -
 
 
 def test_a_cut_takes_the_epochs_of_what_is_cut(disk: FailingDisk, tmp_path: Path) -> None:
-    """D-2: epochs that begin at the cut or beyond go with their records."""
+    """Schedule 2: epochs that begin at the cut or beyond go with their records."""
     log = open_test_log(disk, tmp_path, config=SMALL)
     for epoch in (1, 3, 7):
         fill(log, 4, epoch=epoch)

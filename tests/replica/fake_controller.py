@@ -193,7 +193,7 @@ class FakeController:
         state = self.state(tp)
         self.publish([self._store(state.topic_id_partition, replace(state, **changes))])  # type: ignore[arg-type]
 
-    # AlterPartition, checks in the order of rule B
+    # AlterPartition, checks in the order of rule B2
 
     def alter_partition(self, node: NodeId, items: list[AlterPartitionItem]) -> list[AlterPartitionOutcome]:
         changed: list[PartitionState] = []

@@ -304,7 +304,7 @@ class Model:
 
     def propose(self, replica: Replica) -> None:
         """A pending ISR change reaches the controller; its answer may get lost, or the request may be late: then it is
-        sent again, and the older copy arrives whenever it does (F-50)."""
+        sent again, and the older copy arrives whenever it does (schedule 50)."""
         core = replica.leader
         if core is None or core.pending is None or core.pending.sent:
             return

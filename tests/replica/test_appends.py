@@ -1,4 +1,4 @@
-"""Appends of clients' batches: what was refused before they came to the log counts (rules C, F-52)."""
+"""Appends of clients' batches: what was refused before they came to the log counts (rule C1, schedule 52)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from tests.replica.helpers import TOPIC_ID, TP, batch, running
 
 @pytest.mark.parametrize("named_by", ["name", "topic id"])
 def test_refused_before_there_was_a_log(tmp_path: Path, named_by: str) -> None:
-    """F-52: what came for a topic that this broker had not heard of, by name or by id, counts once it hosts it."""
+    """Schedule 52: what came for a topic that this broker had not heard of, by name or by id, counts once it hosts
+    it."""
 
     async def scenario() -> None:
         async with running(tmp_path, nodes=1) as cluster:

@@ -1,4 +1,4 @@
-"""Where logs part: what the leader answers, where the follower cuts (rule B: truncation; D-1 to D-7)."""
+"""Where logs part: what the leader answers, where the follower cuts (rule B8, truncation; schedules 1 to 7)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def reconcile(follower: Epochs, leader: Epochs) -> int:
 
 
 def test_a_prefix_is_valid() -> None:
-    """Rule B: the follower's last epoch and end lie on the leader's history."""
+    """Rule B8: the follower's last epoch and end lie on the leader's history."""
     leader = Epochs([(1, 0), (3, 10)], 20)
     assert judge(leader, 5, 1) == VALID
     assert judge(leader, 10, 1) == VALID
@@ -75,7 +75,7 @@ def test_an_unknown_epoch_diverges_at_the_largest_below() -> None:
 
 
 def test_below_the_log_start_is_out_of_range_even_when_diverging() -> None:
-    """Rule B: fetch offset < log start -> OFFSET_OUT_OF_RANGE, whatever the epochs say."""
+    """Rule B8: fetch offset < log start -> OFFSET_OUT_OF_RANGE, whatever the epochs say."""
     leader = Epochs([(1, 8), (3, 10)], 20)
     assert judge(leader, 7, 2, start=8).verdict is Verdict.OUT_OF_RANGE
 
@@ -97,7 +97,7 @@ def test_a_leader_that_has_deleted_the_followers_epochs() -> None:
 
 
 def test_truncation_is_by_epoch_and_not_to_the_high_watermark() -> None:
-    """D-1 (KIP-101): B restarts with its high watermark behind: what it has of the leader's epoch stays."""
+    """Schedule 1 (KIP-101): B restarts with its high watermark behind: what it has of the leader's epoch stays."""
     leader = Epochs([(1, 0)], 10)
     follower = Epochs([(1, 0)], 10)
     assert reconcile(follower, leader) == 0
@@ -105,7 +105,8 @@ def test_truncation_is_by_epoch_and_not_to_the_high_watermark() -> None:
 
 
 def test_back_to_back_failovers_need_iteration() -> None:
-    """D-2 (KAFKA-6361): the leader lacks the follower's epoch, the follower lacks the leader's next smaller one."""
+    """Schedule 2 (KAFKA-6361): the leader lacks the follower's epoch, the follower lacks the leader's next smaller
+    one."""
     leader = Epochs([(1, 0), (2, 10), (5, 15)], 30)
     follower = Epochs([(1, 0), (3, 12), (4, 20)], 40)
     assert reconcile(follower, leader) == 2
@@ -114,8 +115,8 @@ def test_back_to_back_failovers_need_iteration() -> None:
 
 
 def test_a_follower_that_has_only_larger_epochs_starts_over() -> None:
-    """D-2: its only record is of epoch 2, which the leader never heard of; the leader answers with the end of epoch 1,
-    of which the follower has nothing: equal lengths must not make it believe that they agree."""
+    """Schedule 2: its only record is of epoch 2, which the leader never heard of; the leader answers with the end of
+    epoch 1, of which the follower has nothing: equal lengths must not make it believe that they agree."""
     follower, leader = Epochs([(2, 0)], 1), Epochs([(1, 0), (3, 1)], 9)
     assert judge(leader, 1, 2) == FetchJudgement(Verdict.DIVERGING, 1, 1)
     assert reconcile(follower, leader) == 1
@@ -123,15 +124,15 @@ def test_a_follower_that_has_only_larger_epochs_starts_over() -> None:
 
 
 def test_an_election_without_appends_is_known() -> None:
-    """D-3 (KAFKA-7415): two elections and no record between: the epochs are in the history since the election, and the
-    question for one of them has an answer."""
+    """Schedule 3 (KAFKA-7415): two elections and no record between: the epochs are in the history since the election,
+    and the question for one of them has an answer."""
     leader = Epochs([(1, 0), (2, 10), (3, 10)], 10)
     assert leader.end_offset_for_epoch(2) == (2, 10)
     assert judge(leader, 12, 2) == FetchJudgement(Verdict.DIVERGING, 2, 10)
 
 
 def test_the_same_leader_again_in_a_new_epoch() -> None:
-    """D-4 (KAFKA-7164): the follower missed an epoch; truncation is judged anew in the new one."""
+    """Schedule 4 (KAFKA-7164): the follower missed an epoch; truncation is judged anew in the new one."""
     leader = Epochs([(1, 0), (3, 10)], 12)
     follower = Epochs([(1, 0)], 14)
     assert reconcile(follower, leader) == 1
@@ -139,8 +140,8 @@ def test_the_same_leader_again_in_a_new_epoch() -> None:
 
 
 def test_epochs_without_records_do_not_make_the_follower_stick() -> None:
-    """D-5 (KAFKA-10706): it led epoch 4 and wrote nothing; the leader has never heard of that epoch. Cutting at the
-    very end must drop the entry, or the same question comes for ever."""
+    """Schedule 5 (KAFKA-10706): it led epoch 4 and wrote nothing; the leader has never heard of that epoch. Cutting at
+    the very end must drop the entry, or the same question comes for ever."""
     leader = Epochs([(1, 0), (5, 10)], 30)
     follower = Epochs([(1, 0), (4, 10)], 10)
     assert reconcile(follower, leader) == 1
@@ -161,7 +162,7 @@ def test_epochs_without_records_do_not_make_the_follower_stick() -> None:
 def test_where_a_follower_cuts(
     entries: list[tuple[int, int]], end: int, leader_epoch: int, leader_end: int, cut: int
 ) -> None:
-    """Rule B: at the smaller end of a common epoch, else at the end of its own largest below, never beyond its end."""
+    """Rule B8: at the smaller end of a common epoch, else at the end of its own largest below, never beyond its end."""
     assert truncation_offset(Epochs(entries, end), 0, end, leader_epoch, leader_end) == cut
 
 
@@ -174,7 +175,7 @@ def follower(high_watermark: int, end: int, **more: object) -> FollowerCore:
 
 
 def test_a_followers_high_watermark_is_bounded_by_its_own_end() -> None:
-    """Rule A-8, B: min(own end, the leader's), and it does not fall with the leader's word."""
+    """Rules A8, B4: min(own end, the leader's), and it does not fall with the leader's word."""
     core = follower(3, 10)
     assert core.watermark(7, 10)
     assert not core.watermark(5, 10)
@@ -184,7 +185,7 @@ def test_a_followers_high_watermark_is_bounded_by_its_own_end() -> None:
 
 
 def test_a_cut_below_the_high_watermark_is_told() -> None:
-    """KAFKA-12460, rule A-8: never silently."""
+    """KAFKA-12460, rule A8: never silently."""
     history = Epochs([(1, 0)], 10)
     assert follower(8, 10).diverged(history, 0, 10, 1, 6) == (6, True)
     assert follower(6, 10).diverged(history, 0, 10, 1, 6) == (6, False)

@@ -75,7 +75,7 @@ class Scene:
 
 
 def test_a_follower_that_is_cut_off_leaves_and_comes_back() -> None:
-    """Rule B, leaving and joining; D-14: the waiting append is answered when the shrink is committed."""
+    """Rules B5, B6, leaving and joining; schedule 14: the waiting append is answered when the shrink is committed."""
 
     async def scenario(scene: Scene) -> None:
         await scene.append()
@@ -148,7 +148,7 @@ def test_idle_partitions_cost_no_bytes() -> None:
 
 
 def test_the_leaders_disk_fails() -> None:
-    """D-18, D-32, schedule 56: the log is fenced, nothing more is written, the append is not acked; the controller
+    """Schedules 18, 32, 56: the log is fenced, nothing more is written, the append is not acked; the controller
     is to hear of it at once, and moves the leadership. The node goes on."""
 
     async def scenario(scene: Scene) -> None:
@@ -211,8 +211,8 @@ def test_full_disks() -> None:
 
 
 def test_retention_overtakes_a_follower() -> None:
-    """OFFSET_OUT_OF_RANGE: what it lacks is gone; it starts anew at the leader's log start. D-16: its own log start
-    follows the leader's, at most to its high watermark."""
+    """OFFSET_OUT_OF_RANGE: what it lacks is gone; it starts anew at the leader's log start. Schedule 16: its own log
+    start follows the leader's, at most to its high watermark."""
 
     async def scenario(scene: Scene) -> None:
         for _ in range(3):
@@ -234,7 +234,7 @@ def test_retention_overtakes_a_follower() -> None:
 
 
 def test_a_cut_below_the_high_watermark_is_refused() -> None:
-    """Rule B, KAFKA-12460: a leader that lacks what was committed, and no unclean election to explain it: this copy is
+    """Rule B8, KAFKA-12460: a leader that lacks what was committed, and no unclean election to explain it: this copy is
     kept as it is, offline, and says why."""
 
     async def scenario(scene: Scene) -> None:
@@ -283,7 +283,7 @@ async def lose_committed(scene: Scene, *, unclean: bool) -> None:
 
 
 def test_leadership_is_lost_while_the_disk_is_read() -> None:
-    """D-17: the read's bounds are those of a leadership that is over: it has no answer."""
+    """Schedule 17: the read's bounds are those of a leadership that is over: it has no answer."""
 
     async def scenario(scene: Scene) -> None:
         await scene.append()

@@ -75,8 +75,8 @@ def replicated(value: bytes, offset: int, *, channel: int = 5, epoch: int = 0, h
 
 
 def test_only_answers_to_the_latest_fetch_count(tmp_path: Path) -> None:
-    """D-7 and rule B: data and high watermarks of a channel that was not accepted, and verdicts on older fetches, are
-    nothing to the follower."""
+    """Rule B8, schedule 7: data and high watermarks of a channel that was not accepted, and verdicts on older fetches,
+    are nothing to the follower."""
 
     async def scenario() -> None:
         async with running(tmp_path, nodes=2) as cluster:
@@ -206,7 +206,8 @@ async def next_ack(stream: MemoryStream) -> tuple[Any, ...]:
 
 
 def test_a_verdict_on_a_position_that_has_moved(tmp_path: Path) -> None:
-    """Rule B, truncation: an answer counts only while the fetch offset is still the log's end: here data came first."""
+    """Rule B8, truncation: an answer counts only while the fetch offset is still the log's end: here data came
+    first."""
 
     async def scenario() -> None:
         async with running(tmp_path, nodes=2) as cluster:
@@ -222,7 +223,7 @@ def test_a_verdict_on_a_position_that_has_moved(tmp_path: Path) -> None:
 
 
 def test_data_of_another_leader_epoch(tmp_path: Path) -> None:
-    """Rule B, four epochs: the leader breaks the protocol; nothing is appended, and the follower connects anew."""
+    """Rule B1, four epochs: the leader breaks the protocol; nothing is appended, and the follower connects anew."""
 
     async def scenario() -> None:
         async with running(tmp_path, nodes=2) as cluster:
@@ -238,7 +239,8 @@ def test_data_of_another_leader_epoch(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_cannot_delete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D-18: a follower's disk fails as the log start follows the leader's: that copy is offline, the node goes on."""
+    """Schedule 18: a follower's disk fails as the log start follows the leader's: that copy is offline, the node goes
+    on."""
 
     async def scenario() -> None:
         async with running(tmp_path, nodes=2) as cluster:

@@ -1,4 +1,4 @@
-"""Proposals on their way to the controller (rule B, AlterPartition): lost requests, lost answers."""
+"""Proposals on their way to the controller (rule B2, AlterPartition): lost requests, lost answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pure leader: rule B for joining and leaving the ISR and its changes, one schedule of D a test."""
+"""The pure leader: rules B2, B5 and B6, joining and leaving the ISR and its changes, one schedule a test."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.replica.leader_bench import (
 
 
 def test_a_replica_joins_when_it_has_reached_the_high_watermark() -> None:
-    """Rule B, joining: the item names the processes that were judged, by broker epoch."""
+    """Rule B5, joining: the item names the processes that were judged, by broker epoch."""
     core = leader(state(isr=(1, 2)), end=10, high_watermark=10)
     fetched(core, TWO, 10)
     fetched(core, THREE, 10)
@@ -51,7 +51,7 @@ def test_a_replica_joins_when_it_has_reached_the_high_watermark() -> None:
     ],
 )
 def test_a_replica_does_not_join(why: str, offset: int, durable: int, epoch: int, known: BrokerState) -> None:
-    """Rule B, joining: every condition by itself (D-8: KAFKA-15221)."""
+    """Rule B5, joining: every condition by itself (schedule 8: KAFKA-15221)."""
     core = leader(state(isr=(1, 2)), known=brokers(three=known), end=10, high_watermark=10)
     fetched(core, TWO, 10)
     fetched(core, THREE, offset, durable, epoch=epoch)
@@ -60,7 +60,7 @@ def test_a_replica_does_not_join(why: str, offset: int, durable: int, epoch: int
 
 
 def test_a_replica_below_the_start_of_the_epoch_does_not_join() -> None:
-    """Rule B, joining: end >= start of the leader epoch: the inherited high watermark may lag the true one."""
+    """Rule B5, joining: end >= start of the leader epoch: the inherited high watermark may lag the true one."""
     core = leader(state(isr=(1, 2)), end=10, high_watermark=4)
     fetched(core, THREE, 10, durable=6)
     core.sweep(0.0)
@@ -70,7 +70,7 @@ def test_a_replica_below_the_start_of_the_epoch_does_not_join() -> None:
 
 
 def test_a_replica_below_the_high_watermark_does_not_join() -> None:
-    """Rule B, joining: end >= high watermark, and under flush.policy = ack what counts is what it has synced."""
+    """Rule B5, joining: end >= high watermark, and under flush.policy = ack what counts is what it has synced."""
     core = leader(state(isr=(1, 2)), end=10, high_watermark=10)
     wrote(core, 12)
     fetched(core, TWO, 12)
@@ -93,8 +93,8 @@ def test_a_replica_that_lags_does_not_join() -> None:
 
 
 def test_a_replica_that_has_not_fetched_in_this_epoch_does_not_join() -> None:
-    """D-10 (VAN 6.5.4): what an older epoch knew of it is void: an empty log begins at offset 0, which it may not have
-    reached either."""
+    """Schedule 10 (kafka-tlaplus 6.5.4): what an older epoch knew of it is void: an empty log begins at offset 0, which
+    it may not have reached either."""
     core = leader(state(isr=(1, 2)))
     core.sweep(0.0)
     assert core.pending is None
@@ -102,7 +102,7 @@ def test_a_replica_that_has_not_fetched_in_this_epoch_does_not_join() -> None:
 
 
 def test_a_replica_that_left_the_assignment_and_came_back_is_a_new_one() -> None:
-    """D-10: its old offsets do not count."""
+    """Schedule 10: its old offsets do not count."""
     core = leader(state(isr=(1, 2)), end=10, high_watermark=10)
     fetched(core, THREE, 10)
     gone = replace(state(replicas=(1, 2), isr=(1, 2)), partition_epoch=PartitionEpoch(51))
@@ -138,7 +138,7 @@ def test_members_are_proposed_as_the_processes_that_fetched() -> None:
 
 
 def test_one_change_at_a_time() -> None:
-    """Rule B: one in flight; the next is proposed when this one is settled."""
+    """Rule B2: one in flight; the next is proposed when this one is settled."""
     core = leader(state(isr=(1,), min_insync_replicas=1), end=10, high_watermark=10)
     fetched(core, TWO, 10)
     first = pending(core)
@@ -153,9 +153,9 @@ def test_one_change_at_a_time() -> None:
 
 @pytest.mark.parametrize("error", [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED])
 def test_a_refused_expansion_is_withdrawn(error: ErrorCode) -> None:
-    """D-12 (KAFKA-13916) and F-50: the committed ISR is proposed anew under the same partition epoch, and the maximal
-    ISR stands until that is committed; then no second try with the next acknowledgement. So it is with what the
-    controller says that it has not even tried."""
+    """Schedule 12 (KAFKA-13916) and schedule 50: the committed ISR is proposed anew under the same partition epoch, and
+    the maximal ISR stands until that is committed; then no second try with the next acknowledgement. So it is with what
+    the controller says that it has not even tried."""
     core = leader(state(isr=(1, 2)), end=10, high_watermark=10)
     fetched(core, THREE, 10)
     core.answered(pending(core), refused(core, error), 0.0)
@@ -171,7 +171,8 @@ def test_a_refused_expansion_is_withdrawn(error: ErrorCode) -> None:
 
 
 def test_a_refused_withdrawal_is_sent_again() -> None:
-    """F-50: a member of the committed ISR is ineligible: its removal moves the partition epoch, and is on the way."""
+    """Schedule 50: a member of the committed ISR is ineligible: its removal moves the partition epoch, and is on the
+    way."""
     core = leader(state(isr=(1, 2)), end=10, high_watermark=10)
     fetched(core, THREE, 10)
     core.answered(pending(core), refused(core, ErrorCode.INELIGIBLE_REPLICA), 0.0)
@@ -184,7 +185,7 @@ def test_a_refused_withdrawal_is_sent_again() -> None:
 
 
 def test_a_refused_shrink_is_forgotten() -> None:
-    """Rule B: the maximal ISR was the old one all the time. It is proposed again after a pause."""
+    """Rule B2: the maximal ISR was the old one all the time. It is proposed again after a pause."""
     core = leader(end=10, high_watermark=10)
     fetched(core, TWO, 10)
     wrote(core, 20, now=1.0)
@@ -208,7 +209,7 @@ def test_a_refused_shrink_is_forgotten() -> None:
     ],
 )
 def test_a_definite_rejection_stays_pending_until_metadata_arrive(error: ErrorCode) -> None:
-    """Rule B: it may have been committed under an earlier try; only metadata tell."""
+    """Rule B2: it may have been committed under an earlier try; only metadata tell."""
     core = leader(state(isr=(1, 2)), end=10, high_watermark=10)
     fetched(core, THREE, 10)
     change = pending(core)
@@ -225,7 +226,7 @@ def test_a_definite_rejection_stays_pending_until_metadata_arrive(error: ErrorCo
     "error", [ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_SERVER_ERROR]
 )
 def test_the_wrong_controller_is_no_answer(error: ErrorCode) -> None:
-    """D-13 (KAFKA-14154): a zombie controller's word neither commits nor rolls back; send it again."""
+    """Schedule 13 (KAFKA-14154): a zombie controller's word neither commits nor rolls back; send it again."""
     core = leader(state(isr=(1, 2)), end=10, high_watermark=10)
     fetched(core, THREE, 10)
     change = pending(core)
@@ -249,7 +250,7 @@ def test_an_answer_that_metadata_have_overtaken_is_ignored() -> None:
 
 
 def test_an_answer_of_other_epochs_is_ignored() -> None:
-    """Rule B: it tells of a partition that has another leader by now, or of what this leader knows to be past; what is
+    """Rule B2: it tells of a partition that has another leader by now, or of what this leader knows to be past; what is
     pending may have been committed all the same, and stays."""
     for over in ({"leader_epoch": LeaderEpoch(9)}, {"partition_epoch": PartitionEpoch(50)}):
         core = leader(state(isr=(1, 2)), end=10, high_watermark=10)
@@ -273,14 +274,14 @@ def test_metadata_of_the_same_partition_epoch_leave_a_change_pending() -> None:
 
 
 def test_older_metadata_are_ignored() -> None:
-    """Rule B: partition epochs: accept updates >= own."""
+    """Rule B2: partition epochs: accept updates >= own."""
     core = leader()
     core.metadata_changed(replace(state(isr=(1,)), partition_epoch=PartitionEpoch(49)), brokers(), 0.0)
     assert core.isr == (ONE, TWO, THREE)
 
 
 def test_a_member_that_was_fenced_is_not_proposed_again() -> None:
-    """D-12: its removal and its fencing come in one change of the metadata, and are judged as one."""
+    """Schedule 12: its removal and its fencing come in one change of the metadata, and are judged as one."""
     core = leader(end=10, high_watermark=10)
     fetched(core, TWO, 10)
     fetched(core, THREE, 10)
@@ -301,7 +302,7 @@ def test_lowering_min_insync_advances() -> None:
 
 
 def test_a_follower_that_lags_leaves() -> None:
-    """Rule B, leaving: not caught up for replica.lag.time.max.ms."""
+    """Rule B6, leaving: not caught up for replica.lag.time.max.ms."""
     core = leader()
     wrote(core, 10, now=100.0)
     fetched(core, TWO, 10, now=100.0)

@@ -1,4 +1,4 @@
-"""The pure leader: rule B for the high watermark and acks, one schedule of D a test."""
+"""The pure leader: rules B4 and B9, the high watermark and acks, one schedule a test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.replica.leader_bench import (
 
 
 def test_it_is_the_smallest_offset_of_the_isr() -> None:
-    """Rule B, HW: the minimum over the leader and the ISR, rechecked after an append, a sync and every fetch."""
+    """Rule B4, HW: the minimum over the leader and the ISR, rechecked after an append, a sync and every fetch."""
     core = leader()
     assert not core.appended(10, 0.0)
     assert not fetched(core, TWO, 8)
@@ -50,7 +50,7 @@ def test_under_ack_only_what_a_follower_has_synced_counts() -> None:
 
 
 def test_under_ack_only_what_the_leader_has_synced_counts() -> None:
-    """Rule A-9, flush hazard: the own end counts after the flush alone."""
+    """Rule A9, flush hazard: the own end counts after the flush alone."""
     core = leader()
     core.appended(10, 0.0)
     fetched(core, TWO, 10)
@@ -80,7 +80,7 @@ def test_it_never_falls() -> None:
 
 
 def test_it_stands_still_while_too_few_are_in_sync() -> None:
-    """Rule B: no advance while |ISR| < min.insync; acks=1 data are held back too (KIP-966, D-21)."""
+    """Rule B4: no advance while |ISR| < min.insync; acks=1 data are held back too (KIP-966, schedule 21)."""
     core = leader(state(isr=(1,)))
     wrote(core, 10)
     assert core.high_watermark == 0
@@ -88,7 +88,7 @@ def test_it_stands_still_while_too_few_are_in_sync() -> None:
 
 
 def test_min_insync_is_bounded_by_the_replication_factor() -> None:
-    """Rule B: min(min.insync, RF): a lone replica commits by itself, at its sync."""
+    """Rule B4: min(min.insync, RF): a lone replica commits by itself, at its sync."""
     core = leader(state(replicas=(1,), min_insync_replicas=2), known={ONE: broker(ONE)}, end=4, durable=4)
     assert core.high_watermark == 4
     core.appended(6, 0.0)
@@ -98,20 +98,20 @@ def test_min_insync_is_bounded_by_the_replication_factor() -> None:
 
 
 def test_a_lone_replica_commits_what_it_has_appended() -> None:
-    """Rule B: recheck after an append; flush.policy = replicate, and nobody else to wait for."""
+    """Rule B4: recheck after an append; flush.policy = replicate, and nobody else to wait for."""
     core = leader(state(replicas=(1,), isr=(1,)), known={ONE: broker(ONE)}, sync_before_ack=False)
     assert core.appended(3, 0.0)
     assert core.high_watermark == 3
 
 
 def test_becoming_leader_judges_it_at_once() -> None:
-    """Rule B: recheck on becoming leader; the inherited one is at most the own end."""
+    """Rule B4: recheck on becoming leader; the inherited one is at most the own end."""
     assert leader(state(replicas=(1,), isr=(1,)), end=9, durable=9, high_watermark=2).high_watermark == 9
     assert leader(end=3, high_watermark=7).high_watermark == 3
 
 
 def test_a_new_leader_does_not_serve_all_it_has_as_committed() -> None:
-    """D-41 (redpanda#5090): what it has beyond its old high watermark counts when the ISR has confirmed it."""
+    """Schedule 41 (redpanda#5090): what it has beyond its old high watermark counts when the ISR has confirmed it."""
     core = leader(end=10, high_watermark=4)
     assert core.high_watermark == 4
     assert not core.knows_committed_end
@@ -121,7 +121,7 @@ def test_a_new_leader_does_not_serve_all_it_has_as_committed() -> None:
 
 
 def test_the_latest_offset_has_no_answer_before_the_epoch_start_is_committed() -> None:
-    """Rule B, stale HW: the inherited one may lag the true one until the start of the epoch is reached."""
+    """Rule B7, stale HW: the inherited one may lag the true one until the start of the epoch is reached."""
     core = leader(end=10, high_watermark=4)
     fetched(core, TWO, 10)
     fetched(core, THREE, 9)
@@ -130,7 +130,7 @@ def test_the_latest_offset_has_no_answer_before_the_epoch_start_is_committed() -
 
 
 def test_an_expansion_on_its_way_counts_already() -> None:
-    """D-9 (VAN 6.5.2): the newcomer may be elected as soon as the controller commits: maximal ISR."""
+    """Schedule 9 (kafka-tlaplus 6.5.2): the newcomer may be elected as soon as the controller commits: maximal ISR."""
     core = leader(state(isr=(1, 2)))
     wrote(core, 10)
     fetched(core, TWO, 10)
@@ -145,7 +145,7 @@ def test_an_expansion_on_its_way_counts_already() -> None:
 
 
 def test_a_shrink_on_its_way_does_not_count_yet() -> None:
-    """Rule B, maximal ISR: with a pending shrink it is the old ISR."""
+    """Rule B3, maximal ISR: with a pending shrink it is the old ISR."""
     core = leader()
     wrote(core, 10, now=1.0)
     fetched(core, TWO, 10, now=1.0)
@@ -158,7 +158,7 @@ def test_a_shrink_on_its_way_does_not_count_yet() -> None:
 
 
 def test_a_committed_shrink_advances_it() -> None:
-    """D-14 (KAFKA-13091): without a recheck at the commit, produce requests hang."""
+    """Schedule 14 (KAFKA-13091): without a recheck at the commit, produce requests hang."""
     core = leader()
     wrote(core, 10, now=1.0)
     fetched(core, TWO, 10, now=LAG_MS)
@@ -170,7 +170,7 @@ def test_a_committed_shrink_advances_it() -> None:
 
 
 def test_a_caught_up_replica_that_may_join_is_waited_for() -> None:
-    """Rule B, HW: else a newcomer would chase a high watermark that always flees from it."""
+    """Rule B4, HW: else a newcomer would chase a high watermark that always flees from it."""
     core = leader(state(isr=(1, 2)), end=12, high_watermark=10)
     fetched(core, THREE, 12, durable=5)
     fetched(core, TWO, 12)
@@ -182,7 +182,7 @@ def test_a_caught_up_replica_that_may_join_is_waited_for() -> None:
 
 @pytest.mark.parametrize("flaw", ["fenced", "in_controlled_shutdown"])
 def test_a_caught_up_replica_that_may_not_join_is_not_waited_for(flaw: str) -> None:
-    """D-15 (KAFKA-15021): a stopping replica that keeps up must not hold the high watermark."""
+    """Schedule 15 (KAFKA-15021): a stopping replica that keeps up must not hold the high watermark."""
     core = leader(state(isr=(1, 2)), known=brokers(three=broker(THREE, **{flaw: True})))
     wrote(core, 10)
     fetched(core, THREE, 10, durable=0)
@@ -191,7 +191,7 @@ def test_a_caught_up_replica_that_may_not_join_is_not_waited_for(flaw: str) -> N
 
 
 def test_it_stops_waiting_when_the_replica_begins_to_stop() -> None:
-    """D-15: and it notices when that becomes known."""
+    """Schedule 15: and it notices when that becomes known."""
     core = leader(state(isr=(1, 2)), end=10, high_watermark=5)
     fetched(core, THREE, 10, durable=0)
     fetched(core, TWO, 10)
@@ -220,7 +220,7 @@ def test_it_stops_waiting_for_a_newcomer_whose_stream_ended() -> None:
 
 
 def test_acks_all_is_refused_before_anything_is_written() -> None:
-    """Rule B, acks: |ISR| < min at the append: NOT_ENOUGH_REPLICAS."""
+    """Rule B9, acks: |ISR| < min at the append: NOT_ENOUGH_REPLICAS."""
     core = leader(state(isr=(1,)))
     assert core.admit(-1) is ErrorCode.NOT_ENOUGH_REPLICAS
     assert core.admit(1) is ErrorCode.NONE
@@ -229,7 +229,7 @@ def test_acks_all_is_refused_before_anything_is_written() -> None:
 
 
 def test_too_few_after_the_append_is_said_so() -> None:
-    """Rule B, acks: the high watermark passed the batch, but |maximal ISR| < min now: written, indeterminate."""
+    """Rule B9, acks: the high watermark passed the batch, but |maximal ISR| < min now: written, indeterminate."""
     core = leader(state(isr=(1, 2)), end=3, high_watermark=3)
     assert core.judge_committed() is ErrorCode.NONE
     core.metadata_changed(replace(state(isr=(1,)), partition_epoch=PartitionEpoch(51)), brokers(), 0.0)

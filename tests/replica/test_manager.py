@@ -19,7 +19,7 @@ from tests.replica.helpers import TOPIC_ID, TP, Broker, Cluster, batch, running,
 
 
 def test_acks(tmp_path: Path) -> None:
-    """Rule B, acks: 0 and 1 after the local append; all once the ISR has synced it. One copy of the truth on three."""
+    """Rule B9, acks: 0 and 1 after the local append; all once the ISR has synced it. One copy of the truth on three."""
 
     async def scenario() -> None:
         async with running(tmp_path) as cluster:
@@ -77,7 +77,8 @@ def test_a_lone_replica(tmp_path: Path) -> None:
 
 
 def test_too_few_in_sync(tmp_path: Path) -> None:
-    """Rule B: acks=all: NOT_ENOUGH_REPLICAS, nothing written; acks=1 is written and not shown (strict HW, D-21)."""
+    """Rule B9: acks=all: NOT_ENOUGH_REPLICAS, nothing written; acks=1 is written and not shown (strict HW,
+    schedule 21)."""
 
     async def scenario() -> None:
         async with running(tmp_path) as cluster:
@@ -108,8 +109,8 @@ def values(data: bytes) -> list[bytes | None]:
 
 
 def test_failover_cuts_what_was_not_committed(tmp_path: Path) -> None:
-    """D-1, D-6, D-7: the old leader's unacknowledged tail goes, by epoch; its high watermark and its readers never see
-    it; the logs end byte-identical."""
+    """Schedules 1, 6, 7: the old leader's unacknowledged tail goes, by epoch; its high watermark and its readers never
+    see it; the logs end byte-identical."""
 
     async def scenario() -> None:
         async with running(tmp_path) as cluster:
@@ -133,7 +134,8 @@ def test_failover_cuts_what_was_not_committed(tmp_path: Path) -> None:
 
 
 def test_elections_without_appends(tmp_path: Path) -> None:
-    """D-3, D-5 on real logs: leaders that wrote nothing leave epochs that others never heard of; nobody sticks."""
+    """Schedules 3, 5 on real logs: leaders that wrote nothing leave epochs that others never heard of; nobody
+    sticks."""
 
     async def scenario() -> None:
         async with running(tmp_path) as cluster:
@@ -152,7 +154,7 @@ def test_elections_without_appends(tmp_path: Path) -> None:
 
 
 def test_older_metadata_move_nothing(tmp_path: Path) -> None:
-    """Rule B, four epochs: what is of an older leader epoch or partition epoch than the own changes no role."""
+    """Rule B1, four epochs: what is of an older leader epoch or partition epoch than the own changes no role."""
 
     async def scenario() -> None:
         async with running(tmp_path) as cluster:
@@ -247,7 +249,8 @@ def test_offsets_of_uncommitted_records(tmp_path: Path) -> None:
 
 
 def test_the_latest_offset_of_a_new_leader(tmp_path: Path) -> None:
-    """Rule B, stale HW, D-41: OFFSET_NOT_AVAILABLE until the ISR has confirmed what it had; nothing of that is read."""
+    """Rule B7, stale HW, schedule 41: OFFSET_NOT_AVAILABLE until the ISR has confirmed what it had; nothing of that is
+    read."""
 
     async def scenario() -> None:
         async with running(tmp_path, watermark_delay_ms=60_000) as cluster:
@@ -271,7 +274,7 @@ def test_the_latest_offset_of_a_new_leader(tmp_path: Path) -> None:
 
 
 def test_a_duplicate_is_answered_when_its_original_is_committed(tmp_path: Path) -> None:
-    """Rules C, append: under acks=all; with the original's offsets, and nothing written. Over a failover too."""
+    """Rule C1: under acks=all; with the original's offsets, and nothing written. Over a failover too."""
 
     async def scenario() -> None:
         async with running(tmp_path) as cluster:

@@ -1,5 +1,5 @@
 """Random runs of three pure replicas: LeaderCompleteness, LogMatching, ConsistentRead, monotone high watermarks, no
-committed record lost, and liveness after healing (rule B, invariants of kip_966_properties.tla)."""
+committed record lost, and liveness after healing (rules B, invariants of kip_966_properties.tla)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches that cross a replication stream in pieces, because they are larger than a chunk (F-54)."""
+"""Batches that cross a replication stream in pieces, because they are larger than a chunk (schedule 54)."""
 
 from __future__ import annotations
 

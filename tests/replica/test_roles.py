@@ -23,12 +23,12 @@ def test_a_deleted_partition_is_nothing_any_more(trigger: Trigger) -> None:
 
 @pytest.mark.parametrize("trigger", [t for t in Trigger if t is not Trigger.DELETED])
 def test_only_deletion_ends_being_offline(trigger: Trigger) -> None:
-    """D-18, D-32: a log whose disk failed is used no more, whatever the metadata say."""
+    """Schedules 18, 32: a log whose disk failed is used no more, whatever the metadata say."""
     assert next_role(Role.OFFLINE, trigger) is Role.OFFLINE
 
 
 def test_only_two_answers_end_a_proposed_isr_change() -> None:
-    """Rule B: AlterPartition; everything unheard of is sent again."""
+    """Rule B2, AlterPartition; everything unheard of is sent again."""
     refused = {code for code in ErrorCode if judge_answer(code) is Judgement.REFUSED}
     assert refused == {ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED}
     assert judge_answer(ErrorCode.NOT_CONTROLLER) is Judgement.RETRY

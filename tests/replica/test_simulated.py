@@ -1,5 +1,6 @@
-"""The production replica under faults: no acked record is lost, reads are consistent, logs become equal (rule B,
-invariants: LeaderCompleteness, LogMatching, NoCommittedRecordLostGlobally, ConsistentRead; D-1 to D-10, D-14, D-15)."""
+"""The production replica under faults: no acked record is lost, reads are consistent, logs become equal (rules B,
+invariants: LeaderCompleteness, LogMatching, NoCommittedRecordLostGlobally, ConsistentRead; schedules 1 to 10, 14,
+15)."""
 
 from __future__ import annotations
 
@@ -111,7 +112,7 @@ def run(seed: int) -> History:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_nothing_acked_is_lost(seed: int) -> None:
-    """Kills, power cuts, partitions, zombie leaders, lost answers of the controller; then healing (rule E: safety
+    """Kills, power cuts, partitions, zombie leaders, lost answers of the controller; then healing (rule E4: safety
     first, then liveness)."""
     history = run(seed)
     assert history.acked

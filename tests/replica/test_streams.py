@@ -151,7 +151,7 @@ def test_nonsense_ends_the_stream_and_nothing_else(tmp_path: Path, junk: bytes) 
     ],
 )
 def test_fetches_that_are_refused(tmp_path: Path, request_: bytes, code: ErrorCode) -> None:
-    """Rule B: each with its error; none is recorded."""
+    """Rule B1: each with its error; none is recorded."""
 
     async def scenario() -> None:
         async with running(tmp_path, nodes=1) as cluster:
@@ -176,7 +176,7 @@ def test_a_stranger_cannot_follow(tmp_path: Path) -> None:
 
 
 def test_a_diverging_fetch_is_not_recorded(tmp_path: Path) -> None:
-    """D-6 (KAFKA-13141): its offset advances nothing; the answer is where to cut."""
+    """Schedule 6 (KAFKA-13141): its offset advances nothing; the answer is where to cut."""
 
     async def scenario() -> None:
         async with running(tmp_path, nodes=1) as cluster:
@@ -229,7 +229,7 @@ def test_a_newer_stream_replaces_the_older(tmp_path: Path) -> None:
 
 
 def test_the_stream_of_an_older_process_is_ended(tmp_path: Path) -> None:
-    """D-8: when the metadata name a newer registration, the old process has nothing to say any more."""
+    """Schedule 8: when the metadata name a newer registration, the old process has nothing to say any more."""
 
     async def scenario() -> None:
         async with running(tmp_path, nodes=1) as cluster:
@@ -245,7 +245,7 @@ def test_the_stream_of_an_older_process_is_ended(tmp_path: Path) -> None:
 
 
 def test_one_copy_for_all_followers(tmp_path: Path) -> None:
-    """Performance rule 1: the very same bytes go to both."""
+    """Rule P1: the very same bytes go to both."""
 
     async def scenario() -> None:
         async with running(tmp_path, nodes=1) as cluster:
@@ -265,7 +265,7 @@ def test_one_copy_for_all_followers(tmp_path: Path) -> None:
 
 
 def test_what_is_appended_in_one_turn_travels_in_one_frame(tmp_path: Path) -> None:
-    """Performance rule 4: coalesced per turn of the loop."""
+    """Rule P4: coalesced per turn of the loop."""
 
     async def scenario() -> None:
         async with running(tmp_path, nodes=1) as cluster:

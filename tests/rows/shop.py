@@ -1,4 +1,4 @@
-"""A database whose changes are captured (S108): random transactions on it, and whether another one is equal.
+"""A database whose changes are captured (row S108): random transactions on it, and whether another one is equal.
 
 The programs are those of docs/capture.md.
 """

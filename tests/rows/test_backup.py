@@ -93,8 +93,8 @@ def own_configs(cluster: DevCluster, topic: str) -> dict[str, Any]:
 def test_s100_a_topic_restored_into_an_empty_cluster_has_equal_counts_and_offsets(
     source: DevCluster, taken: Path, empty: DevCluster
 ) -> None:
-    """S100: every record with its offset, key, value, headers and time; log starts, ends, look-ups by time; settings.
-    Whoever writes next gets the next offset."""
+    """Row S100: every record with its offset, key, value, headers and time; log starts, ends, look-ups by time;
+    settings. Whoever writes next gets the next offset."""
     told = run(empty, "topic", "restore", str(taken), "--replication", "1")
     assert "restored, read back and compared 363 records" in told.stdout
     times = (EARLIEST, LATEST, LONG_AGO_MS + 30, LONG_AGO_MS + 60)

@@ -1,4 +1,5 @@
-"""S108: a database elsewhere is rebuilt from a snapshot and the log of its changes, whatever is killed meanwhile."""
+"""Row S108: a database elsewhere is rebuilt from a snapshot and the log of its changes, whatever is killed
+meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S108, without brokers: what the triggers of docs/capture.md write, and what a follower makes of it."""
+"""Row S108, without brokers: what the triggers of docs/capture.md write, and what a follower makes of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows S51-S53, S71-S73, S84, S87 live: reading at one's own pace, segments on disk, brokers that come and go."""
+"""Rows S51 to S53, S71 to S73, S84, S87 live: reading at one's own pace, segments on disk, brokers that come and go."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def own() -> Iterator[DevCluster]:
 
 
 def test_s51_a_slow_consumer_disturbs_nobody_and_stays_small(cluster: DevCluster) -> None:
-    """S51: a consumer that hardly polls keeps no more than its bound in memory while another drains the topic."""
+    """Row S51: a consumer that hardly polls keeps no more than its bound in memory while another drains the topic."""
     make_topic(cluster, "s51", partitions=2)
     value = bytes(10_000)
     with Producer(cluster.bootstrap) as producer:
@@ -52,7 +52,8 @@ def test_s51_a_slow_consumer_disturbs_nobody_and_stays_small(cluster: DevCluster
 
 
 def test_s52_a_long_poll_waits_without_asking_again_and_hears_at_once(cluster: DevCluster) -> None:
-    """S52: an idle poll of 2 s costs a handful of requests; a record that comes meanwhile is there within moments."""
+    """Row S52: an idle poll of 2 s costs a handful of requests; a record that comes meanwhile is there within
+    moments."""
     make_topic(cluster, "s52")
     with Consumer(cluster.bootstrap) as consumer, Producer(cluster.bootstrap, linger_ms=0) as producer:
         consumer.assign([("s52", 0)])
@@ -92,7 +93,7 @@ def fetches(cluster: DevCluster) -> float:
 
 
 def test_s53_max_poll_records_bounds_a_poll(cluster: DevCluster) -> None:
-    """S53: 1,000 records and a bound of 100: ten polls of 100, no gap, no repeat."""
+    """Row S53: 1,000 records and a bound of 100: ten polls of 100, no gap, no repeat."""
     make_topic(cluster, "s53")
     send_all(cluster, "s53", [b"%d" % number for number in range(1000)])
     with Consumer(cluster.bootstrap, max_poll_records=100) as consumer:
@@ -108,7 +109,7 @@ def test_s53_max_poll_records_bounds_a_poll(cluster: DevCluster) -> None:
 
 
 def test_s71_s9_any_record_by_its_offset_across_a_restart(own: DevCluster) -> None:
-    """S71, S9: the broker keeps no state of a reader: it asks by offset, before and after a rolling restart."""
+    """Rows S71, S09: the broker keeps no state of a reader: it asks by offset, before and after a rolling restart."""
     make_topic(own, "s71")
     send_all(own, "s71", [b"%d" % number for number in range(500)])
     rng = random.Random(71)
@@ -125,7 +126,7 @@ def test_s71_s9_any_record_by_its_offset_across_a_restart(own: DevCluster) -> No
 
 
 def test_s72_a_partition_is_a_list_of_segments(own: DevCluster) -> None:
-    """S72: 1 MB segments and 10 MB of data: ten files or more, named by their first offset, each readable alone."""
+    """Row S72: 1 MB segments and 10 MB of data: ten files or more, named by their first offset, each readable alone."""
     make_topic(own, "s72", segment_bytes="1048576")
     with Producer(own.bootstrap, batch_size=65_536) as producer:
         for number in range(1000):
@@ -147,7 +148,8 @@ def test_s72_a_partition_is_a_list_of_segments(own: DevCluster) -> None:
 
 
 def test_s73_s2_find_by_time_and_never_rewrite(own: DevCluster) -> None:
-    """S73: the first record at or after a time is found through the index. S2: what was written is never rewritten."""
+    """Row S73: the first record at or after a time is found through the index. Row S02: what was written is never
+    rewritten."""
     make_topic(own, "s73", segment_bytes="1048576")
     path = Path(own.data_dir(1), "s73-0", f"{0:020d}.log")
     with Producer(own.bootstrap, batch_size=16_384) as producer:
@@ -169,8 +171,8 @@ def test_s73_s2_find_by_time_and_never_rewrite(own: DevCluster) -> None:
 
 
 def test_s84_membership_is_liveness(own: DevCluster) -> None:
-    """S84: a paused broker is fenced within its session timeout and gone from the metadata; resumed, it is back, under
-    the same process."""
+    """Row S84: a paused broker is fenced within its session timeout and gone from the metadata; resumed, it is back,
+    under the same process."""
     with Admin(",".join(own.client(node) for node in own.broker_ids[:2])) as admin:
         silent = own.broker_ids[2]
 
@@ -189,7 +191,7 @@ def test_s84_membership_is_liveness(own: DevCluster) -> None:
 
 
 def test_s87_a_new_broker_joins_a_running_cluster(own: DevCluster) -> None:
-    """S87: broker 4 is registered and listed in seconds, and new topics use it; old ones stay as they were."""
+    """Row S87: broker 4 is registered and listed in seconds, and new topics use it; old ones stay as they were."""
     make_topic(own, "s87-before")
     send_all(own, "s87-before", [b"x"])
     added = own.add_broker()

@@ -1,4 +1,4 @@
-"""The consumer protocol (KIP-848) on real processes: librdkafka's and Java's `group.protocol=consumer` (issue 5, 3)."""
+"""The consumer protocol (KIP-848) on real processes: librdkafka's and Java's `group.protocol=consumer`."""
 
 from __future__ import annotations
 

@@ -67,8 +67,8 @@ def test_a_deletion_outlives_kill_9_of_all() -> None:
 
 
 def test_a_replica_that_lost_everything_joins_a_log_that_begins_inside_a_batch() -> None:
-    """F-55 (KAFKA-6975): twenty records in one batch, the first seven deleted; a follower's directory is gone. It
-    joins, leads, and other people's consumers and ours read what is left, and nothing before it."""
+    """Schedule 55 (KAFKA-6975): twenty records in one batch, the first seven deleted; a follower's directory is gone.
+    It joins, leads, and other people's consumers and ours read what is left, and nothing before it."""
     with DevCluster(settings=QUICK) as cluster:
         make_topic(cluster, "deleted")
         values = [b"%d" % number for number in range(20)]

@@ -35,7 +35,7 @@ def known(cluster: DevCluster) -> str:
 
 
 def test_s43_an_unclean_election_says_what_it_loses_before_and_after() -> None:
-    """S43: nobody in sync is left. The preview names the committed offsets that each candidate lacks and changes
+    """Row S43: nobody in sync is left. The preview names the committed offsets that each candidate lacks and changes
     nothing; the election then loses these, and says so; the switch of the topic is off by default."""
     with DevCluster(nodes=3, controllers=3, settings=QUICK) as cluster:
         make_topic(cluster, "s43", min_insync_replicas="1")

@@ -1,4 +1,4 @@
-"""Consumer groups on real processes, with other people's clients (rows S54 to S63, S85; issue 5, part 2)."""
+"""Consumer groups on real processes, with other people's clients (rows S54 to S63, S85)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.rows.helpers import QUICK, describe, eventually, make_topic
 from tests.rows.readers import FENCED, SESSION_S, Reader, ReaderProcess, settings_of
 
 PROGRESS_S_MAX = 3.0
-"""Issue 5: what a group may take beyond the session rules. Nothing is measured here, the machine is shared."""
+"""What a group may take beyond the session rules. Nothing is measured here, the machine is shared."""
 
 NOISE_S = 20.0
 
@@ -71,7 +71,8 @@ def coordinator(cluster: DevCluster, group: str) -> int:
 
 
 def test_partitions_are_shared_out(cluster: DevCluster) -> None:
-    """S56, S57, S59: 8 partitions over 3 members, then 4, then 3 again; every record is handled, each by one owner."""
+    """Rows S56, S57, S59: 8 partitions over 3 members, then 4, then 3 again; every record is handled, each by one
+    owner."""
     make_topic(cluster, "shared", 8)
     values = produce(cluster, "shared", 8, 400)
     with ExitStack() as stack:
@@ -90,8 +91,8 @@ def test_partitions_are_shared_out(cluster: DevCluster) -> None:
 
 
 def test_a_killed_member_is_replaced(cluster: DevCluster) -> None:
-    """S58, S61, S85: more members than partitions: the idle one takes over within the session timeout. The registry
-    shows who has what, and forgets the dead."""
+    """Rows S58, S61, S85: more members than partitions: the idle one takes over within the session timeout. The
+    registry shows who has what, and forgets the dead."""
     make_topic(cluster, "few", 1)
     produce(cluster, "few", 1, 20)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
@@ -125,7 +126,7 @@ def test_a_killed_member_is_replaced(cluster: DevCluster) -> None:
 
 
 def test_an_old_owner_is_fenced(cluster: DevCluster) -> None:
-    """S85: a member that was thrown out for its silence commits, and is refused; the offsets stay."""
+    """Row S85: a member that was thrown out for its silence commits, and is refused; the offsets stay."""
     make_topic(cluster, "fencing", 1)
     produce(cluster, "fencing", 1, 10)
     slow = Consumer(settings_of(cluster.bootstrap, "fencers", max_poll_interval_ms=6000))
@@ -187,7 +188,7 @@ def test_cooperative_members_keep_what_they_have(cluster: DevCluster) -> None:
 
 
 def test_commit_and_resume(cluster: DevCluster) -> None:
-    """S63: the commit is the next offset; a later member begins there, whatever its client."""
+    """Row S63: the commit is the next offset; a later member begins there, whatever its client."""
     make_topic(cluster, "resumed", 1)
     produce(cluster, "resumed", 1, 100)
 
@@ -260,7 +261,7 @@ def test_kcat_as_a_group(cluster: DevCluster) -> None:
 
 
 def test_the_coordinator_is_killed(cluster: DevCluster) -> None:
-    """S60: the group goes on under another broker; its offsets are there, and nothing is read twice for it."""
+    """Row S60: the group goes on under another broker; its offsets are there, and nothing is read twice for it."""
     make_topic(cluster, "survivors", 4)
     produce(cluster, "survivors", 4, 40)
     readers = [Reader(cluster.bootstrap, "group-of-survivors", "survivors") for _ in range(2)]
@@ -301,7 +302,7 @@ def test_a_hundred_partitions_over_ten_members(cluster: DevCluster) -> None:
 
 
 def test_offsets_survive_the_whole_cluster(cluster: DevCluster) -> None:
-    """S62: an internal topic, three copies, compacted by its settings; every node is stopped and started."""
+    """Row S62: an internal topic, three copies, compacted by its settings; every node is stopped and started."""
     make_topic(cluster, "kept", 1)
     produce(cluster, "kept", 1, 30)
     reader = Reader(cluster.bootstrap, "keepers", "kept")

@@ -1,4 +1,4 @@
-"""S104, the parts of docs/hub.md: how a source finds its place, and what a repeat does to a sink."""
+"""Row S104, the parts of docs/hub.md: how a source finds its place, and what a repeat does to a sink."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of issue 5 whose check names Apache Kafka's own command-line tools; `make interop` fetches them."""
+"""Rows whose check names Apache Kafka's own command-line tools; `make interop` fetches them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def send(cluster: DevCluster, topic: str, count: int, *, partitions: int = 1, ti
 
 
 def test_partitions_added_by_kafka_topics(cluster: DevCluster, tools: KafkaTools) -> None:
-    """S16, S54: `kafka-topics --alter --partitions 6` on a topic in use: a running group picks the new ones up."""
+    """Rows S16, S54: `kafka-topics --alter --partitions 6` on a topic in use: a running group picks the new ones up."""
     make_topic(cluster, "tool-grown", 3)
     send(cluster, "tool-grown", 30, partitions=3)
     reader = Reader(cluster.bootstrap, "tool-growers", "tool-grown")
@@ -57,7 +57,8 @@ def test_partitions_added_by_kafka_topics(cluster: DevCluster, tools: KafkaTools
 
 
 def test_auto_create_as_kafkas_tools_see_it(tools: KafkaTools) -> None:
-    """S15, S90: off, the console producer fails; `kafka-configs` turns it on at once, and a topic has the defaults."""
+    """Rows S15, S90: off, the console producer fails; `kafka-configs` turns it on at once, and a topic has the
+    defaults."""
     at_once = ("--sync", "--timeout", "1")
     patience = ("--command-property", "max.block.ms=1000")
     said = tools.both("kafka-console-producer", "--topic", "tool-typo", *at_once, *patience, stdin=b"x\n")
@@ -75,7 +76,8 @@ def test_auto_create_as_kafkas_tools_see_it(tools: KafkaTools) -> None:
 
 
 def test_lag_state_and_resets_by_kafka_consumer_groups(cluster: DevCluster, tools: KafkaTools) -> None:
-    """S60, S68, S96: who coordinates, the lag; offsets go to a time, the start, by a step; --dry-run only tells."""
+    """Rows S60, S68, S96: who coordinates, the lag; offsets go to a time, the start, by a step; --dry-run only
+    tells."""
     make_topic(cluster, "tool-lag", 1)
     hour_ago = int(time.time() * 1000) - 3_600_000
     send(cluster, "tool-lag", 10, timestamp=hour_ago)

@@ -1,4 +1,4 @@
-"""Records at the bound of max.message.bytes, on real processes and through other people's clients (F-54).
+"""Records at the bound of max.message.bytes, on real processes and through other people's clients (schedule 54).
 
 gRPC ends a replication stream over one frame above 64 MiB: until batches crossed it in pieces one such record stopped
 every partition of its leader.
@@ -142,7 +142,7 @@ def test_our_own_client_writes_and_reads_it(three: DevCluster) -> None:
 
 
 def test_it_is_backed_up_and_restored(three: DevCluster, tmp_path: Path) -> None:
-    """S100 at the bound: read into files, written back under another name, compared by the command itself."""
+    """Row S100 at the bound: read into files, written back under another name, compared by the command itself."""
     for words in (("backup", TOPIC, "--to"), ("restore", "--to", f"{TOPIC}-again")):
         told = CliRunner().invoke(
             main, ["topic", *words, str(tmp_path / "backup")], env={"STRANDLINE_BOOTSTRAP": three.bootstrap}

@@ -1,4 +1,4 @@
-"""S67: results and offsets in one transaction of the application's own database, killed a hundred times."""
+"""Row S67: results and offsets in one transaction of the application's own database, killed a hundred times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""S50: a leader that reaches nobody, or that the controller does not reach, loses its leadership."""
+"""Row S50: a leader that reaches nobody, or that the controller does not reach, loses its leadership."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from bench.overload import RECOVERY_MAX_S, RSS_MAX_MB, SILENCE_MAX_S, overload
 
 @pytest.mark.timeout(170)
 def test_s99_a_load_above_capacity_is_carried_and_forgotten() -> None:
-    """S99: open-loop load at 120 % of capacity: acks go on, no record fails, memory is bounded, and latency is back
+    """Row S99: open-loop load at 120 % of capacity: acks go on, no record fails, memory is bounded, and latency is back
     soon after the load drops. `python -m bench.overload` does it for five minutes."""
     figures = overload(8.0, print)
     assert figures.failed == 0

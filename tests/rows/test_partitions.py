@@ -1,4 +1,4 @@
-"""Rows S06-S10: where records go, and in which order, on clusters of real processes."""
+"""Rows S06 to S10: where records go, and in which order, on clusters of real processes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.rows.topics import create, drain
 
 
 def test_equal_keys_reach_equal_partitions(cluster: DevCluster) -> None:
-    """S06: our client and librdkafka (murmur2_random) put 1,000 keys into identical partitions."""
+    """Row S06: our client and librdkafka (murmur2_random) put 1,000 keys into identical partitions."""
     assert keys_by_us(cluster) == keys_by_librdkafka(cluster)
 
 
 def test_equal_keys_reach_equal_partitions_from_java(cluster: DevCluster) -> None:
-    """S06: so does Apache Kafka's Java client."""
+    """Row S06: so does Apache Kafka's Java client."""
     jars = java_class_path()
     create(cluster.bootstrap, "s06-java", 6)
     program = str(Path(__file__).with_name("Send.java"))
@@ -69,7 +69,7 @@ def keys_by_librdkafka(cluster: DevCluster) -> dict[str, int]:
 
 @needs_kcat
 def test_partition_of_ones_own_choice(cluster: DevCluster) -> None:
-    """S07: a partitioner of one's own, an explicit partition, and kcat's -p."""
+    """Row S07: a partitioner of one's own, an explicit partition, and kcat's -p."""
     create(cluster.bootstrap, "s07", 3)
 
     def by_value(topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int:
@@ -85,7 +85,7 @@ def test_partition_of_ones_own_choice(cluster: DevCluster) -> None:
 
 
 def test_records_without_a_key_are_spread(cluster: DevCluster) -> None:
-    """S08: each of 3 partitions gets 20 to 47 % of 9,000 records without a key from one producer."""
+    """Row S08: each of 3 partitions gets 20 to 47 % of 9,000 records without a key from one producer."""
     create(cluster.bootstrap, "s08", 3)
     with Producer(cluster.bootstrap) as producer:
         futures = [producer.send("s08", b"value %d" % number) for number in range(9000)]
@@ -96,7 +96,7 @@ def test_records_without_a_key_are_spread(cluster: DevCluster) -> None:
 
 @needs_kcat
 def test_partition_and_offset_are_the_identity(cluster: DevCluster) -> None:
-    """S09: no (partition, offset) twice among 10,000 acks; kcat finds the very record by them."""
+    """Row S09: no (partition, offset) twice among 10,000 acks; kcat finds the very record by them."""
     create(cluster.bootstrap, "s09", 3)
     with Producer(cluster.bootstrap) as producer:
         futures = [producer.send("s09", b"%d" % number, partition=number % 3) for number in range(10_000)]
@@ -111,7 +111,7 @@ def test_partition_and_offset_are_the_identity(cluster: DevCluster) -> None:
 
 
 def test_order_inside_a_partition(faulty: FaultyCluster) -> None:
-    """S10: each of 3 producers' numbers ascend in each partition, without a gap, over a leader kill."""
+    """Row S10: each of 3 producers' numbers ascend in each partition, without a gap, over a leader kill."""
     create(faulty.bootstrap, "s10", replicas=[[1, 2, 3], [2, 3, 1]])
     producers = [Producer(faulty.bootstrap) for _ in range(3)]
     futures: list[Future[Ack]] = []

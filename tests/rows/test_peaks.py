@@ -110,9 +110,9 @@ class _Source:
 
 
 def test_s114_a_peak_waits_for_a_group_that_is_stopped(cluster: DevCluster) -> None:
-    """S114: ten times the records while every consumer is stopped: all are acknowledged, the lag rises by exactly as
-    many. The group starts again, slow, while records go on coming: the lag drains to 0, every record is handled, none
-    twice, each key's in the order in which they were sent."""
+    """Row S114: ten times the records while every consumer is stopped: all are acknowledged, the lag rises by exactly
+    as many. The group starts again, slow, while records go on coming: the lag drains to 0, every record is handled,
+    none twice, each key's in the order in which they were sent."""
     make_topic(cluster, TOPIC, PARTITIONS)
     with Producer(cluster.bootstrap, linger_ms=5) as producer:
         source = _Source(producer)

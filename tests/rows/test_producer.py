@@ -1,4 +1,4 @@
-"""Rows S21-S31, S33-S35: what a producer may rely on, on clusters of real processes."""
+"""Rows S21 to S31, S33 to S35: what a producer may rely on, on clusters of real processes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def warm(producer: Producer, topic: str, partition: int = 0) -> None:
 
 
 def test_send_is_asynchronous(faulty: FaultyCluster) -> None:
-    """S21: with the leader paused, send() returns in under 1 ms; the result comes once it goes on."""
+    """Row S21: with the leader paused, send() returns in under 1 ms; the result comes once it goes on."""
     create(faulty.bootstrap, "s21", replicas=[[1, 2, 3]])
     with Producer(faulty.bootstrap) as producer:
         warm(producer, "s21")
@@ -55,7 +55,7 @@ def test_send_is_asynchronous(faulty: FaultyCluster) -> None:
 
 
 def test_acks_0_is_fire_and_forget(faulty: FaultyCluster) -> None:
-    """S22: with the leader paused the send completes with offset -1; the leader dies, the record is gone, no retry.
+    """Row S22: with the leader paused the send completes with offset -1; the leader dies, the record is gone, no retry.
 
     Left out: a table of rates and losses of acks 0 and 1.
     """
@@ -78,7 +78,8 @@ def test_acks_0_is_fire_and_forget(faulty: FaultyCluster) -> None:
 
 
 def test_acks_1_has_a_window_of_loss(faulty: FaultyCluster) -> None:
-    """S23: no follower hears the leader: acks=1 returns and names the leader alone; it dies, nobody sees the record.
+    """Row S23: no follower hears the leader: acks=1 returns and names the leader alone; it dies, nobody sees the
+    record.
 
     The network is cut, for followers that are only paused find the record in their sockets later, and keep it.
     """
@@ -109,7 +110,7 @@ def test_acks_1_has_a_window_of_loss(faulty: FaultyCluster) -> None:
 
 
 def test_acks_all_waits_for_every_replica_in_sync(faulty: FaultyCluster) -> None:
-    """S24: no ack while both followers of the ISR are paused; it comes when they go on, and outlives the leader."""
+    """Row S24: no ack while both followers of the ISR are paused; it comes when they go on, and outlives the leader."""
     create(faulty.bootstrap, "s24", replicas=[[1, 2, 3]])
     with Producer(faulty.bootstrap) as producer:
         warm(producer, "s24")
@@ -129,7 +130,7 @@ def test_acks_all_waits_for_every_replica_in_sync(faulty: FaultyCluster) -> None
 
 
 def test_acks_all_waits_no_longer_for_who_left(faulty: FaultyCluster) -> None:
-    """S24: or until the silent follower has left the ISR; then the ack names the two that have the record."""
+    """Row S24: or until the silent follower has left the ISR; then the ack names the two that have the record."""
     create(faulty.bootstrap, "s24-left", replicas=[[1, 2, 3]])
     with Producer(faulty.bootstrap) as producer:
         warm(producer, "s24-left")
@@ -143,7 +144,7 @@ def test_acks_all_waits_no_longer_for_who_left(faulty: FaultyCluster) -> None:
 
 
 def test_retry_until_acknowledged(faulty: FaultyCluster) -> None:
-    """S25: the reply is lost six times (about 3 s): one record in the log, one ack, no code of the user's."""
+    """Row S25: the reply is lost six times (about 3 s): one record in the log, one ack, no code of the user's."""
     create(faulty.bootstrap, "s25", replicas=[[1, 2, 3]])
     proxy = faulty.proxies[1]
     with Producer(faulty.bootstrap) as producer:
@@ -158,7 +159,7 @@ def test_retry_until_acknowledged(faulty: FaultyCluster) -> None:
 
 
 def test_batch_size_closes_a_batch(faulty: FaultyCluster) -> None:
-    """S26: 17 KB of small records make a request before the linger ends; the default is 16384."""
+    """Row S26: 17 KB of small records make a request before the linger ends; the default is 16384."""
     assert ProducerConfig().batch_size == 16_384
     create(faulty.bootstrap, "s26", replicas=[[1, 2, 3]])
     producer = Producer(faulty.bootstrap, linger_ms=20_000)
@@ -174,7 +175,7 @@ def test_batch_size_closes_a_batch(faulty: FaultyCluster) -> None:
 
 
 def test_linger_waits_for_company(faulty: FaultyCluster) -> None:
-    """S27: 100 sends within the linger make one request; without linger a lone record does not wait.
+    """Row S27: 100 sends within the linger make one request; without linger a lone record does not wait.
 
     Linger is 1000 ms here, not 50, for machines that are busy with more than this test.
     """
@@ -198,7 +199,7 @@ def test_linger_waits_for_company(faulty: FaultyCluster) -> None:
 
 
 def test_one_command_prints_both_ends_of_linger(cluster: DevCluster) -> None:
-    """S27: `strandline bench` tells p50 and p99 at linger 0, and records/s at linger 20 with batches of 256 KB."""
+    """Row S27: `strandline bench` tells p50 and p99 at linger 0, and records/s at linger 20 with batches of 256 KB."""
     told = CliRunner().invoke(
         bench, ["-b", cluster.bootstrap, "-n", "3000", "--latency-records", "40", "--topic", "s27-bench", "-o", "json"]
     )
@@ -209,7 +210,7 @@ def test_one_command_prints_both_ends_of_linger(cluster: DevCluster) -> None:
 
 
 def test_flush_waits_for_everything(faulty: FaultyCluster) -> None:
-    """S28: with a linger of 10 s, flush() of 100 records returns in under 1 s, and the end offset is 100."""
+    """Row S28: with a linger of 10 s, flush() of 100 records returns in under 1 s, and the end offset is 100."""
     create(faulty.bootstrap, "s28", replicas=[[1, 2, 3]])
     with Producer(faulty.bootstrap, linger_ms=10_000) as producer:
         producer.partitions_for("s28")
@@ -224,7 +225,8 @@ def test_flush_waits_for_everything(faulty: FaultyCluster) -> None:
 
 
 def test_buffer_memory_bounds_the_client(faulty: FaultyCluster) -> None:
-    """S29: no broker answers, 1 MB of buffer: a send blocks 0.5 s, then raises BufferExhausted; memory is bounded."""
+    """Row S29: no broker answers, 1 MB of buffer: a send blocks 0.5 s, then raises BufferExhausted; memory is
+    bounded."""
     create(faulty.bootstrap, "s29", replicas=[[1, 2, 3]])
     with Producer(faulty.bootstrap, buffer_memory=1_000_000, max_block_ms=500) as producer:
         warm(producer, "s29")
@@ -256,7 +258,7 @@ def test_buffer_memory_bounds_the_client(faulty: FaultyCluster) -> None:
 
 @pytest.mark.parametrize("in_flight", [5, 1])
 def test_pipelining_without_idempotence(faulty: FaultyCluster, in_flight: int) -> None:
-    """S30: the first of 5 requests fails once: with 5 in flight it comes last, with 1 in flight order is kept.
+    """Row S30: the first of 5 requests fails once: with 5 in flight it comes last, with 1 in flight order is kept.
 
     Left out: that `doctor` says so; it looks at brokers, and this is a client's setting.
     """
@@ -289,7 +291,8 @@ def test_pipelining_without_idempotence(faulty: FaultyCluster, in_flight: int) -
 
 
 def test_idempotence_keeps_each_record_once_and_in_order(faulty: FaultyCluster) -> None:
-    """S31: replies lost at random in 10,000 sends with 5 in flight, two leaders killed: each value once, in order."""
+    """Row S31: replies lost at random in 10,000 sends with 5 in flight, two leaders killed: each value once, in
+    order."""
     with pytest.raises(ConfigError, match=r"at most 5 with enable\.idempotence"):
         Producer(faulty.bootstrap, max_in_flight_requests_per_connection=6)
     create(faulty.bootstrap, "s31", replicas=[[1, 2, 3], [2, 3, 1], [3, 1, 2]])
@@ -318,7 +321,7 @@ def test_idempotence_keeps_each_record_once_and_in_order(faulty: FaultyCluster) 
 
 
 def test_one_producer_for_many_threads(faulty: FaultyCluster) -> None:
-    """S33: 8 threads, 80,000 sends: each value once, each thread's order kept, one data connection per broker."""
+    """Row S33: 8 threads, 80,000 sends: each value once, each thread's order kept, one data connection per broker."""
     create(faulty.bootstrap, "s33", replicas=[[1, 2, 3], [2, 3, 1], [3, 1, 2]])
     with Producer(faulty.bootstrap) as producer:
 
@@ -347,7 +350,7 @@ def test_one_producer_for_many_threads(faulty: FaultyCluster) -> None:
 
 @needs_kcat
 def test_any_broker_tells_of_all(faulty: FaultyCluster) -> None:
-    """S34: one broker's address gives 3 brokers and all partitions; with that broker killed, produce goes on."""
+    """Row S34: one broker's address gives 3 brokers and all partitions; with that broker killed, produce goes on."""
     create(faulty.bootstrap, "s34", replicas=[[1, 2, 3], [2, 3, 1], [3, 1, 2]])
     for proxy in faulty.proxies.values():
         listed = kcat("-b", proxy.address, "-L", "-t", "s34")
@@ -361,7 +364,7 @@ def test_any_broker_tells_of_all(faulty: FaultyCluster) -> None:
 
 
 def test_the_data_path_needs_no_controller(faulty: FaultyCluster) -> None:
-    """S34: with every controller paused, metadata, produce and fetch go on."""
+    """Row S34: with every controller paused, metadata, produce and fetch go on."""
     create(faulty.bootstrap, "s34-alone", replicas=[[1, 2, 3], [2, 3, 1]])
     for node in faulty.nodes.controller_ids:
         faulty.nodes.pause(node)
@@ -377,7 +380,7 @@ def test_the_data_path_needs_no_controller(faulty: FaultyCluster) -> None:
 
 
 def test_an_unreachable_advertised_address_is_named(faulty: FaultyCluster) -> None:
-    """S34: the error names the address that a broker advertises and nobody answers at."""
+    """Row S34: the error names the address that a broker advertises and nobody answers at."""
     create(faulty.bootstrap, "s34-away", replicas=[[2, 3, 1]])
     faulty.proxies[2].shut()
     patience = {"delivery_timeout_ms": 4000, "request_timeout_ms": 1000, "linger_ms": 0}
@@ -388,7 +391,8 @@ def test_an_unreachable_advertised_address_is_named(faulty: FaultyCluster) -> No
 
 
 def test_new_partitions_and_brokers_are_found_by_age(faulty: FaultyCluster) -> None:
-    """S35: metadata age 1 s, an idle producer: it uses partitions, and a broker, that are new; no request failed."""
+    """Row S35: metadata age 1 s, an idle producer: it uses partitions, and a broker, that are new; no request
+    failed."""
     create(faulty.bootstrap, "s35", replicas=[[1], [2]])
     sent = 0
     with Producer(faulty.bootstrap, metadata_max_age_ms=1000, linger_ms=0, batch_size=1) as producer:

@@ -1,4 +1,4 @@
-"""Racks: where copies lie and what the death of one rack leaves (S49); reading from one's own rack (KIP-392)."""
+"""Racks: where copies lie and what the death of one rack leaves (row S49); reading from one's own rack (KIP-392)."""
 
 from __future__ import annotations
 
@@ -128,9 +128,9 @@ def _racks(replicas: Iterable[int]) -> list[str]:
 
 
 def test_s49_a_rack_dies_under_load_and_everything_acked_is_read_in_order() -> None:
-    """S49: two nodes in each of the racks a, b, c, factor 3: no partition of any topic has two copies in one rack; the
-    leader's rack is killed, both nodes; the producer goes on, every ack stands in two racks, and everything acked is
-    read from the other two, in order and once; so it is when the rack is back."""
+    """Row S49: two nodes in each of the racks a, b, c, factor 3: no partition of any topic has two copies in one rack;
+    the leader's rack is killed, both nodes; the producer goes on, every ack stands in two racks, and everything acked
+    is read from the other two, in order and once; so it is when the rack is back."""
     node_settings = {node: {"broker.rack": rack} for node, rack in SIX.items()}
     with DevCluster(nodes=6, settings=QUICK, node_settings=node_settings) as cluster, Admin(cluster.bootstrap) as admin:
         make_topic(cluster, "racks", partitions=PARTITIONS, replication=3, min_insync_replicas="2")

@@ -1,4 +1,5 @@
-"""The recipes of docs/recipes.md: they stand there as they are run, and do as the page says (S17, S70, S103, S119)."""
+"""The recipes of docs/recipes.md: they stand there as they are run, and do as the page says (rows S17, S70, S103,
+S119)."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def test_the_page_shows_what_is_run(recipe: Path) -> None:
     assert [block.strip() for block in blocks] == [recipe.read_text().strip()]
 
 
-# ---------------------------------------------------------------- S70
+# ---------------------------------------------------------------- Row S70
 
 
 async def ask(port: int) -> dict[str, int]:
@@ -54,9 +55,9 @@ async def ask(port: int) -> dict[str, int]:
 
 
 def test_a_board_serves_while_it_consumes(cluster: DevCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """S70: consumer and HTTP server in one event loop: every request is answered while a backlog of 40,000 is read, and
-    what one turn of the loop costs stays under 20 ms. It is CPU time that is measured, so that a busy machine does not
-    count; all turns but one in a hundred, so that a collection of garbage does not."""
+    """Row S70: consumer and HTTP server in one event loop: every request is answered while a backlog of 40,000 is read,
+    and what one turn of the loop costs stays under 20 ms. It is CPU time that is measured, so that a busy machine does
+    not count; all turns but one in a hundred, so that a collection of garbage does not."""
     module = load("board")
     make_topic(cluster, "dishes", partitions=3)
     with Producer(cluster.bootstrap, linger_ms=20, batch_size=65_536) as producer:
@@ -104,15 +105,15 @@ def test_the_board_loads_the_client_before_its_loop_runs() -> None:
     assert done.stdout == "True\n"
 
 
-# ---------------------------------------------------------------- S119
+# ---------------------------------------------------------------- Row S119
 
 LOW_JOBS = 5_000
 HIGH_JOBS = 20
 
 
 def test_high_jobs_do_not_wait_for_low_ones(cluster: DevCluster) -> None:
-    """S119: twenty urgent jobs, one after the other, are all done long before a backlog of 5,000 others is; an urgent
-    one waits for a job or a few, not for the backlog. Everything is handled once.
+    """Row S119: twenty urgent jobs, one after the other, are all done long before a backlog of 5,000 others is; an
+    urgent one waits for a job or a few, not for the backlog. Everything is handled once.
 
     Jobs are done while an urgent one waits, not while the next one is sent: how long that takes is the machine's.
     """
@@ -168,11 +169,11 @@ def test_high_jobs_do_not_wait_for_low_ones(cluster: DevCluster) -> None:
     assert last < LOW_JOBS / 2, f"the last urgent job was the {last}th"
 
 
-# ---------------------------------------------------------------- S17
+# ---------------------------------------------------------------- Row S17
 
 
 def test_paid_orders_without_cards(cluster: DevCluster) -> None:
-    """S17: a filter and a map over a topic, repartitioned; in under twenty lines."""
+    """Row S17: a filter and a map over a topic, repartitioned; in under twenty lines."""
     create(cluster.bootstrap, "sold", 3)
     orders = [{"paid": number % 3 > 0, "customer": f"c{number % 5}", "card": 42, "n": number} for number in range(300)]
     with Producer(cluster.bootstrap) as producer:
@@ -192,7 +193,7 @@ def test_paid_orders_without_cards(cluster: DevCluster) -> None:
     assert len(lines) < 20
 
 
-# ---------------------------------------------------------------- S103
+# ---------------------------------------------------------------- Row S103
 
 ORDERS: list[dict[str, Any]] = [
     {"table": 7, "dish": "soup", "extras": []},
@@ -233,7 +234,7 @@ def write_orders(cluster: DevCluster, formats: Any, written: dict[str, bool]) ->
 
 
 def test_what_one_wrote_the_other_reads(cluster: DevCluster, formats: Any, orders_written: dict[str, bool]) -> None:
-    """S103: each format by its deserializer."""
+    """Row S103: each format by its deserializer."""
     write_orders(cluster, formats, orders_written)
     for topic, deserializer in formats.READ.items():
         with Consumer(cluster.bootstrap, auto_offset_reset="earliest", value_deserializer=deserializer) as consumer:
@@ -244,7 +245,7 @@ def test_what_one_wrote_the_other_reads(cluster: DevCluster, formats: Any, order
 def test_java_reads_what_python_wrote(
     cluster: DevCluster, formats: Any, orders_written: dict[str, bool], tmp_path: Path
 ) -> None:
-    """S103: JSON, Avro and Protobuf, read with Java's own libraries for them."""
+    """Row S103: JSON, Avro and Protobuf, read with Java's own libraries for them."""
     jars = java_class_path()
     pyspark = pytest.importorskip("pyspark", reason="Avro's Java library comes with PySpark, which is not installed")
     avro = f"{Path(pyspark.__file__).parent / 'jars'}/*"
@@ -265,8 +266,8 @@ def test_java_reads_what_python_wrote(
 
 
 def test_what_means_nothing_is_named_and_dies_with_its_bytes(cluster: DevCluster, formats: Any) -> None:
-    """S103, S118: a deserializer that fails names topic, partition and offset; `run` sends such a record to the dead
-    letters as it was, and goes on."""
+    """Rows S103, S118: a deserializer that fails names topic, partition and offset; `run` sends such a record to the
+    dead letters as it was, and goes on."""
     topic = "orders.mixed"
     make_topic(cluster, topic)
     good, bad = formats.to_avro(ORDERS[0]), b"\xff\xff"

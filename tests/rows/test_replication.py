@@ -1,4 +1,4 @@
-"""Rows S36-S50, live: who leads, who is in sync, what an acknowledgement means, what a cluster refuses."""
+"""Rows S36 to S50, live: who leads, who is in sync, what an acknowledgement means, what a cluster refuses."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def set_topic(cluster: DevCluster, topic: str, **configs: str) -> None:
 
 
 def test_s36_followers_hold_the_leaders_bytes(three: DevCluster) -> None:
-    """S36: after 1,000 acked records the committed prefix of the three logs is the same bytes."""
+    """Row S36: after 1,000 acked records the committed prefix of the three logs is the same bytes."""
     make_topic(three, "s36")
     send_all(three, "s36", values(1000))
     wait_whole(three, "s36")  # one that was too slow for replica.lag.time.max.ms has the rest a moment later
@@ -73,7 +73,7 @@ def test_s36_followers_hold_the_leaders_bytes(three: DevCluster) -> None:
 
 
 def test_s37_only_the_leader_serves(three: DevCluster) -> None:
-    """S37: produce and fetch at a follower get NOT_LEADER_OR_FOLLOWER; a client that is told so recovers."""
+    """Row S37: produce and fetch at a follower get NOT_LEADER_OR_FOLLOWER; a client that is told so recovers."""
     import struct
 
     from aiokafka.protocol.fetch import FetchRequest_v4
@@ -92,7 +92,8 @@ def test_s37_only_the_leader_serves(three: DevCluster) -> None:
 
 
 def test_s38_a_dead_leader_costs_a_moment_and_no_record(three: DevCluster) -> None:
-    """S38: SIGKILL of the leader under an acks=all load: the next ack comes soon, and every acked record reads back."""
+    """Row S38: SIGKILL of the leader under an acks=all load: the next ack comes soon, and every acked record reads
+    back."""
     make_topic(three, "s38")
     acked: list[tuple[float, bytes]] = []
 
@@ -120,7 +121,7 @@ def test_s38_a_dead_leader_costs_a_moment_and_no_record(three: DevCluster) -> No
 
 
 def test_s39_a_lagging_replica_leaves_and_rejoins(three: DevCluster) -> None:
-    """S39: a paused follower leaves the ISR, and is back once it has caught up."""
+    """Row S39: a paused follower leaves the ISR, and is back once it has caught up."""
     make_topic(three, "s39")
     behind = followers(three, "s39")[0]
     with paused(three, behind):
@@ -130,7 +131,8 @@ def test_s39_a_lagging_replica_leaves_and_rejoins(three: DevCluster) -> None:
 
 
 def test_s40_nothing_beyond_the_high_watermark_is_shown(three: DevCluster) -> None:
-    """S40: with both followers paused an acks=1 record is acknowledged and not shown; it appears when they resume."""
+    """Row S40: with both followers paused an acks=1 record is acknowledged and not shown; it appears when they
+    resume."""
     make_topic(three, "s40")
     send_all(three, "s40", [b"committed"])
     standing = followers(three, "s40")
@@ -150,7 +152,8 @@ def test_s40_nothing_beyond_the_high_watermark_is_shown(three: DevCluster) -> No
 
 
 def test_s24_acks_all_waits_for_every_member_of_the_isr(three: DevCluster) -> None:
-    """S24, S21: with a follower paused no acks=all record is acknowledged until it leaves the ISR; send returns."""
+    """Rows S24, S21: with a follower paused no acks=all record is acknowledged until it leaves the ISR; send
+    returns."""
     make_topic(three, "s24")
     wait_whole(three, "s24")
     behind = followers(three, "s24")[0]
@@ -171,7 +174,7 @@ def test_s24_acks_all_waits_for_every_member_of_the_isr(three: DevCluster) -> No
 
 
 def test_s41_too_few_in_sync_refuses_and_writes_nothing(split: DevCluster) -> None:
-    """S41: two of three brokers down: acks=all gets NOT_ENOUGH_REPLICAS and the log end does not move; one back: it
+    """Row S41: two of three brokers down: acks=all gets NOT_ENOUGH_REPLICAS and the log end does not move; one back: it
     works again."""
     make_topic(split, "s41")
     leader = leader_of(split, "s41")
@@ -190,8 +193,8 @@ def test_s41_too_few_in_sync_refuses_and_writes_nothing(split: DevCluster) -> No
 
 
 def test_s42_s43_only_in_sync_replicas_lead_unless_told_otherwise(split: DevCluster) -> None:
-    """S42: with the only in-sync replica gone there is no leader, and it leads again when it is back, nothing lost.
-    S43: with unclean elections allowed a stale replica leads, at the price of what it has not."""
+    """Row S42: with the only in-sync replica gone there is no leader, and it leads again when it is back, nothing lost.
+    Row S43: with unclean elections allowed a stale replica leads, at the price of what it has not."""
     make_topic(split, "s42", min_insync_replicas="1")
     leader = leader_of(split, "s42")
     stale = followers(split, "s42")
@@ -227,7 +230,7 @@ def test_s42_s43_only_in_sync_replicas_lead_unless_told_otherwise(split: DevClus
 
 
 def test_s44_acked_data_survive_the_loss_of_all_but_one(split: DevCluster) -> None:
-    """S44, S48: two brokers lost one after the other: what was acked reads from the third; writes are refused at
+    """Rows S44, S48: two brokers lost one after the other: what was acked reads from the third; writes are refused at
     min.insync.replicas=2 and accepted at 1."""
     make_topic(split, "s44")
     wait_whole(split, "s44")
@@ -244,8 +247,8 @@ def test_s44_acked_data_survive_the_loss_of_all_but_one(split: DevCluster) -> No
 
 
 def test_s45_a_majority_of_controllers_decides(split: DevCluster) -> None:
-    """S45: with one of three controllers dead topics are made; with two they are not, and nothing half-made remains.
-    S34: clients that know the cluster go on producing and reading all the while."""
+    """Row S45: with one of three controllers dead topics are made; with two they are not, and nothing half-made
+    remains. Row S34: clients that know the cluster go on producing and reading all the while."""
     make_topic(split, "s45")
     first, second, _ = split.controller_ids
     with down(split, first):
@@ -272,7 +275,7 @@ def test_s45_a_majority_of_controllers_decides(split: DevCluster) -> None:
 
 
 def test_kill_all_three_at_once_and_nothing_acked_is_lost() -> None:
-    """S47, live half: SIGKILL of all nodes under load; after the restart every acked record is there, once."""
+    """Row S47, live half: SIGKILL of all nodes under load; after the restart every acked record is there, once."""
     with DevCluster(settings=QUICK) as cluster:
         make_topic(cluster, "all", partitions=3)
         acked: dict[bytes, Ack] = {}

@@ -91,7 +91,7 @@ def ascending(records: list[ConsumerRecord]) -> bool:
 
 
 def test_one_group_shares_the_work(cluster: DevCluster) -> None:
-    """S110: three members of one group, 9,000 records: each is handled once, each member has a third of them."""
+    """Row S110: three members of one group, 9,000 records: each is handled once, each member has a third of them."""
     make_topic(cluster, "queue", 6)
     with ExitStack() as stack:
         group = members(stack, cluster, "queuers", "queue", 3)
@@ -103,7 +103,7 @@ def test_one_group_shares_the_work(cluster: DevCluster) -> None:
 
 
 def test_a_group_for_each_reads_everything(cluster: DevCluster) -> None:
-    """S111: five groups each get all 9,000, at speeds that differ; a sixth that starts when they are done, too."""
+    """Row S111: five groups each get all 9,000, at speeds that differ; a sixth that starts when they are done, too."""
     make_topic(cluster, "published", 2)
     sent = fill(cluster, "published", 2)
     with ExitStack() as stack:
@@ -133,8 +133,8 @@ def newest(member: Member, since: int) -> dict[int, list[int]]:
 
 
 def test_order_is_kept_within_a_partition_and_not_between(cluster: DevCluster) -> None:
-    """S112: six members of six partitions: each sees one alone, strictly ascending. Three members: each sees two, in
-    order each, but not in the order in which they were sent."""
+    """Row S112: six members of six partitions: each sees one alone, strictly ascending. Three members: each sees two,
+    in order each, but not in the order in which they were sent."""
     make_topic(cluster, "ordered", 6)
     fill(cluster, "ordered", 6, 3_000)
     for count, since in ((6, 500), (3, 1_000)):
@@ -152,8 +152,8 @@ def test_order_is_kept_within_a_partition_and_not_between(cluster: DevCluster) -
 
 
 def test_nothing_vanishes_until_it_is_deleted_below_the_lowest_commit(cluster: DevCluster) -> None:
-    """S123: two groups read the same records; what both have committed is deleted on demand, and no more; the slower
-    one goes on where it stood."""
+    """Row S123: two groups read the same records; what both have committed is deleted on demand, and no more; the
+    slower one goes on where it stood."""
     make_topic(cluster, "emptied", 2)
     fill(cluster, "emptied", 2, 200)
 

@@ -1,4 +1,5 @@
-"""Rows S45-S48, S50 and S100 with controllers and brokers in processes of their own: what holds when a side is lost."""
+"""Rows S45 to S48, S50 and S100 with controllers and brokers in processes of their own: what holds when a side is
+lost."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def wait_whole(cluster: DevCluster, topic: str) -> None:
 
 
 def test_s45_five_controllers_survive_two() -> None:
-    """S45: with two of five controllers dead topics are made; with three dead they are not, and nothing half-made
+    """Row S45: with two of five controllers dead topics are made; with three dead they are not, and nothing half-made
     remains; one back, they are again."""
     with DevCluster(nodes=1, controllers=5, settings=QUICK) as cluster:
         for node in cluster.controller_ids[:2]:
@@ -65,8 +66,8 @@ def test_s45_five_controllers_survive_two() -> None:
 
 
 def test_s46_lost_leaders_are_replaced_by_those_who_have_everything(split: LiveCluster) -> None:
-    """S46: leader after leader is killed, of the partition and of the quorum: each successor was in sync, and has every
-    acknowledged record and topic."""
+    """Row S46: leader after leader is killed, of the partition and of the quorum: each successor was in sync, and has
+    every acknowledged record and topic."""
     make_topic(split, "s46")
     wait_whole(split, "s46")
     sent: list[bytes] = []
@@ -95,8 +96,8 @@ def _leader_but(cluster: DevCluster, topic: str, was: int) -> int | None:
 
 
 def test_s47_s100_every_process_killed_at_once_and_nothing_acked_is_lost(split: LiveCluster) -> None:
-    """S47, S100: SIGKILL of brokers and controllers together, under load; started again they have every acked record at
-    its offset, once, and the producer that was under way ends without a gap."""
+    """Rows S47, S100: SIGKILL of brokers and controllers together, under load; started again they have every acked
+    record at its offset, once, and the producer that was under way ends without a gap."""
     make_topic(split, "s100", partitions=3)
     acked: dict[bytes, Ack] = {}
 
@@ -128,7 +129,7 @@ def test_s47_s100_every_process_killed_at_once_and_nothing_acked_is_lost(split: 
 
 
 def test_s48_consistent_a_minority_refuses(split: LiveCluster) -> None:
-    """S48: factor 3, min.insync.replicas 2, unclean off: a leader left alone refuses writes; nothing is lost."""
+    """Row S48: factor 3, min.insync.replicas 2, unclean off: a leader left alone refuses writes; nothing is lost."""
     make_topic(split, "s48-consistent", min_insync_replicas="2", unclean_leader_election_enable="false")
     wait_whole(split, "s48-consistent")
     send_all(split, "s48-consistent", [b"kept"])
@@ -145,7 +146,8 @@ def test_s48_consistent_a_minority_refuses(split: LiveCluster) -> None:
 
 
 def test_s48_available_a_minority_writes_and_may_lose(split: LiveCluster) -> None:
-    """S48: min.insync.replicas 1, unclean on: whoever is left is written to, and what only the dead one had is lost."""
+    """Row S48: min.insync.replicas 1, unclean on: whoever is left is written to, and what only the dead one had is
+    lost."""
     make_topic(split, "s48-available", min_insync_replicas="1", unclean_leader_election_enable="true")
     wait_whole(split, "s48-available")
     send_all(split, "s48-available", [b"everywhere"])
@@ -165,8 +167,8 @@ def test_s48_available_a_minority_writes_and_may_lose(split: LiveCluster) -> Non
 
 
 def test_s50_a_minority_side_takes_no_writes(split: LiveCluster) -> None:
-    """S50: a leader is cut off from everybody but its clients: acks=all there never succeeds; the others elect and go
-    on; healed, it truncates what it took under acks=1, and the histories agree."""
+    """Row S50: a leader is cut off from everybody but its clients: acks=all there never succeeds; the others elect and
+    go on; healed, it truncates what it took under acks=1, and the histories agree."""
     make_topic(split, "s50")
     wait_whole(split, "s50")
     history, numbers = History(), itertools.count()

@@ -23,8 +23,9 @@ def serving(cluster: LiveCluster) -> set[int]:
 
 
 def test_s42_replicas_that_are_up_and_behind_do_not_lead(split: LiveCluster) -> None:
-    """S42: min.insync.replicas 1, so no eligible-leader list; the ISR is {1}; 2 and 3 are back, serve, and cannot catch
-    up, for the cables to 1 are cut. 1 dies: nobody leads. 1 is back: it leads, and has what it acknowledged alone."""
+    """Row S42: min.insync.replicas 1, so no eligible-leader list; the ISR is {1}; 2 and 3 are back, serve, and cannot
+    catch up, for the cables to 1 are cut. 1 dies: nobody leads. 1 is back: it leads, and has what it acknowledged
+    alone."""
     make_topic(split, "s42-behind", min_insync_replicas="1")
     wait_isr(split, "s42-behind", set(split.broker_ids))
     leader = leader_of(split, "s42-behind")
@@ -54,8 +55,8 @@ def test_s42_replicas_that_are_up_and_behind_do_not_lead(split: LiveCluster) -> 
 
 
 def test_s44_three_copies_survive_two_losses_and_two_copies_one(split: LiveCluster) -> None:
-    """S44: three copies: two brokers are stopped one after the other, everything acknowledged is read from the third;
-    with min.insync.replicas 2 it refuses writes, and appends nothing; with 1 it accepts them. Two copies and
+    """Row S44: three copies: two brokers are stopped one after the other, everything acknowledged is read from the
+    third; with min.insync.replicas 2 it refuses writes, and appends nothing; with 1 it accepts them. Two copies and
     min.insync.replicas 1: one is lost, and the other serves reads and writes."""
     make_topic(split, "s44-three", min_insync_replicas="2", unclean_leader_election_enable="false")
     wait_isr(split, "s44-three", set(split.broker_ids))
@@ -96,7 +97,7 @@ def test_s44_three_copies_survive_two_losses_and_two_copies_one(split: LiveClust
 
 
 def test_s49_the_death_of_a_rack_loses_nothing() -> None:
-    """S49: four brokers in the racks a, a, b, c: no partition has two copies in one rack; the rack of a leader is
+    """Row S49: four brokers in the racks a, a, b, c: no partition has two copies in one rack; the rack of a leader is
     killed, all of it: what was acknowledged is read in order from the others, which take writes."""
     racks = {1: "a", 2: "a", 3: "b", 4: "c"}
     node_settings = {node: {"broker.rack": rack} for node, rack in racks.items()}

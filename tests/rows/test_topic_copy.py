@@ -64,8 +64,8 @@ def half_a_copy(cluster: DevCluster, source: str, target: str, count: int = 3000
 
 
 def test_s17_a_copy_has_every_record_once_and_each_key_in_order(cluster: DevCluster) -> None:
-    """S17: counts, per-key order, keys, values, headers, times, nulls; the settings of the source, but for times that a
-    broker would give; again, it copies what came since."""
+    """Row S17: counts, per-key order, keys, values, headers, times, nulls; the settings of the source, but for times
+    that a broker would give; again, it copies what came since."""
     create(cluster.bootstrap, "orders", 3, configs={"retention.ms": "-1", "message.timestamp.type": "CreateTime"})
     fill(cluster.bootstrap, "orders", 4000)
     told = json.loads(run(cluster, "topic", "copy", "orders", "orders2", "--partitions", "12", "-o", "json").stdout)

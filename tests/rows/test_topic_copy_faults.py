@@ -77,7 +77,7 @@ def kill_again_and_again(bootstrap: str) -> None:
 
 
 def test_s17_a_copy_that_is_killed_again_and_again_is_equal(lasting: DevCluster) -> None:
-    """S17, here."""
+    """Row S17, here."""
     kill_again_and_again(lasting.bootstrap)
 
 

@@ -1,4 +1,4 @@
-"""Rows S01-S03, S11-S16, S18, S20: topics, partitions, replicas, payloads, on clusters of real processes."""
+"""Rows S01 to S03, S11 to S16, S18, S20: topics, partitions, replicas, payloads, on clusters of real processes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def broker_setting(bootstrap: str, name: str, value: str) -> Iterator[None]:
 
 @needs_kcat
 def test_a_record_is_a_pair_of_bytes(cluster: DevCluster) -> None:
-    """S01: kcat's pair comes back as it was; the batch is byte-identical on every replica.
+    """Row S01: kcat's pair comes back as it was; the batch is byte-identical on every replica.
 
     Left out: "no call rewrites an offset" is no run, it is the absence of such a call.
     """
@@ -59,7 +59,7 @@ def test_a_record_is_a_pair_of_bytes(cluster: DevCluster) -> None:
 
 
 def test_a_topic_is_an_append_only_log(cluster: DevCluster) -> None:
-    """S02: what is in the file stays as it is, later records come behind it; offsets 0 to 5."""
+    """Row S02: what is in the file stays as it is, later records come behind it; offsets 0 to 5."""
     create(cluster.bootstrap, "s02")
     node = describe(cluster, "s02").leader
     assert node is not None
@@ -75,7 +75,7 @@ def test_a_topic_is_an_append_only_log(cluster: DevCluster) -> None:
 
 
 def test_partitions_are_spread_over_brokers(cluster: DevCluster) -> None:
-    """S03: of 6 partitions each of 3 nodes leads 2."""
+    """Row S03: of 6 partitions each of 3 nodes leads 2."""
     create(cluster.bootstrap, "s03", partitions=6)
     foreign = AdminClient({"bootstrap.servers": cluster.bootstrap})
     partitions = eventually(lambda: foreign.list_topics("s03", timeout=10).topics["s03"].partitions)
@@ -83,7 +83,7 @@ def test_partitions_are_spread_over_brokers(cluster: DevCluster) -> None:
 
 
 def test_topic_commands(cluster: DevCluster) -> None:
-    """S11: create, list, describe, delete from the CLI; another client's same request leaves the same description.
+    """Row S11: create, list, describe, delete from the CLI; another client's same request leaves the same description.
 
     Left out: kafka-topics.sh itself, whose jar is not among Apache Kafka's server artifacts; librdkafka's admin asks.
     """
@@ -123,7 +123,7 @@ def list_json(cluster: DevCluster) -> str:
 
 
 def test_fallback_partition_count(cluster: DevCluster) -> None:
-    """S12: without a count a topic has 1 partition, or as many as num.partitions says."""
+    """Row S12: without a count a topic has 1 partition, or as many as num.partitions says."""
     create(cluster.bootstrap, "s12-one", partitions=-1)
     with broker_setting(cluster.bootstrap, "num.partitions", "3"):
         create(cluster.bootstrap, "s12-three", partitions=-1)
@@ -132,7 +132,7 @@ def test_fallback_partition_count(cluster: DevCluster) -> None:
 
 
 def test_default_replication_factor(cluster: DevCluster) -> None:
-    """S13: 3 replicas without asking on three nodes; a node alone makes 1 and says so aloud.
+    """Row S13: 3 replicas without asking on three nodes; a node alone makes 1 and says so aloud.
 
     Left out here: `doctor` flagging a factor of 1, tested with `doctor`.
     """
@@ -149,7 +149,7 @@ def test_default_replication_factor(cluster: DevCluster) -> None:
 
 
 def test_replication_above_the_broker_count(cluster: DevCluster) -> None:
-    """S14: INVALID_REPLICATION_FACTOR, and nothing is created, by our client, the CLI and librdkafka."""
+    """Row S14: INVALID_REPLICATION_FACTOR, and nothing is created, by our client, the CLI and librdkafka."""
     refused = topic_cli(cluster.bootstrap, "create", "s14", "--replication", "4", exit_code=1)
     assert "INVALID_REPLICATION_FACTOR" in refused.stderr
     with pytest.raises(KafkaError) as ours:
@@ -165,7 +165,7 @@ def test_replication_above_the_broker_count(cluster: DevCluster) -> None:
 
 @needs_kcat
 def test_topics_are_not_made_by_typos(cluster: DevCluster) -> None:
-    """S15, off (the default): produce and consume get UNKNOWN_TOPIC_OR_PARTITION, and no topic appears."""
+    """Row S15, off (the default): produce and consume get UNKNOWN_TOPIC_OR_PARTITION, and no topic appears."""
     patience = ("-X", "topic.metadata.propagation.max.ms=200")  # how long librdkafka takes "unknown" for "not yet"
     told = kcat("-b", cluster.bootstrap, "-P", "-t", "s15-typo", *patience, stdin=b"x\n", fails=True)
     assert "Unknown topic or partition" in told
@@ -177,7 +177,7 @@ def test_topics_are_not_made_by_typos(cluster: DevCluster) -> None:
 
 @needs_kcat
 def test_topics_made_on_first_use(cluster: DevCluster) -> None:
-    """S15, on: a topic appears on produce and on metadata, with default partitions, factor and retention."""
+    """Row S15, on: a topic appears on produce and on metadata, with default partitions, factor and retention."""
     with broker_setting(cluster.bootstrap, "auto.create.topics.enable", "true"), Admin(cluster.bootstrap) as admin:
         kcat("-b", cluster.bootstrap, "-P", "-t", "s15-kcat", stdin=b"x\n")
         with Producer(cluster.bootstrap) as producer:
@@ -198,7 +198,7 @@ def test_topics_made_on_first_use(cluster: DevCluster) -> None:
 
 
 def test_partitions_added_to_a_live_topic(cluster: DevCluster) -> None:
-    """S16: old offsets unchanged, clients in use learn of the new ones, the CLI warns that keys move.
+    """Row S16: old offsets unchanged, clients in use learn of the new ones, the CLI warns that keys move.
 
     An assigned consumer goes on here; a running group does in `tests/rows/test_kafka_tools.py`.
     """
@@ -231,7 +231,7 @@ def test_partitions_added_to_a_live_topic(cluster: DevCluster) -> None:
 
 @pytest.mark.parametrize(("partitions", "copies"), [(2, 2), (3, 2), (4, 3)])
 def test_balanced_for_any_shape(cluster: DevCluster, partitions: int, copies: int) -> None:
-    """S18: no broker has two copies of a partition; copies and leaders a broker differ by at most 1."""
+    """Row S18: no broker has two copies of a partition; copies and leaders a broker differ by at most 1."""
     name = f"s18-{partitions}-{copies}"
     create(cluster.bootstrap, name, partitions, copies)
     with Admin(cluster.bootstrap) as admin:
@@ -246,7 +246,8 @@ def test_balanced_for_any_shape(cluster: DevCluster, partitions: int, copies: in
 
 
 def test_preferred_leaders_return(faulty: FaultyCluster) -> None:
-    """S18: after a rolling restart every partition is led by its preferred replica again; what was acked is there."""
+    """Row S18: after a rolling restart every partition is led by its preferred replica again; what was acked is
+    there."""
     create(faulty.bootstrap, "s18-rolling", replicas=[[1, 2, 3], [2, 3, 1], [3, 1, 2]])
     with Producer(faulty.bootstrap) as producer, Admin(faulty.bootstrap) as admin:
         sent = []
@@ -268,7 +269,7 @@ def test_preferred_leaders_return(faulty: FaultyCluster) -> None:
 
 
 def test_payload_is_opaque(faulty: FaultyCluster) -> None:
-    """S20: any bytes come back as they were, and the batch on disk is, from its CRC on, what the producer sent."""
+    """Row S20: any bytes come back as they were, and the batch on disk is, from its CRC on, what the producer sent."""
     create(faulty.bootstrap, "s20", replicas=[[1, 2, 3]])
     rng = random.Random(20)
     values: list[bytes | None] = [b"", None, rng.randbytes(1_000_000), b"\xff\xfe\x80 not UTF-8"]

@@ -47,13 +47,14 @@ def view(
     ids=["nothing", "broker left", "broker joined", "topics", "leader and isr", "an older view is no change"],
 )
 def test_what_two_looks_differ_in(before: ClusterView, after: ClusterView, changes: list[Change]) -> None:
-    """S86: each change once; what a broker tells that has not heard of the newest epoch is no change."""
+    """Row S86: each change once; what a broker tells that has not heard of the newest epoch is no change."""
     assert list(changes_between(before, after)) == changes
     assert all(str(change) for change in changes)
 
 
 def test_s86_a_watcher_hears_of_a_death_and_of_a_join_within_a_second() -> None:
-    """S86: a broker dies: `admin.watch()` tells within 1 s of its fencing; it comes back, a topic is made: told too."""
+    """Row S86: a broker dies: `admin.watch()` tells within 1 s of its fencing; it comes back, a topic is made: told
+    too."""
     with DevCluster(settings=QUICK) as cluster, Admin(cluster.bootstrap) as watcher:
         heard: list[tuple[float, Change]] = []
 

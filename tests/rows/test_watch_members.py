@@ -39,8 +39,8 @@ async def heard_after_ms(env: Env, readers: list[Reader], **settings: Any) -> li
     ids=["classic", "consumer"],
 )
 def test_s86_each_member_hears_within_one_heartbeat_interval(settings: dict[str, Any], interval_ms: float) -> None:
-    """S86: a member joins: each of the others has heard of it one heartbeat interval later. The coordinator's broker
-    dies: nobody leaves the group for it, and of the next one that joins all hear as soon."""
+    """Row S86: a member joins: each of the others has heard of it one heartbeat interval later. The coordinator's
+    broker dies: nobody leaves the group for it, and of the next one that joins all hear as soon."""
 
     async def main(env: Env) -> None:
         await env.create_topic("t", 8)

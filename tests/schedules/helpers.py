@@ -1,4 +1,4 @@
-"""Numbered schedules (correctness D): bugs that others shipped, replayed against the production code.
+"""Numbered schedules (docs/rules.md): bugs that others shipped, replayed against the production code.
 
 A schedule is one function; `schedule` makes several tests of it: `[holds]` runs it as it is, and `[without-NAME]` takes
 out the rule that the schedule is about, and must see it fail.
@@ -29,8 +29,9 @@ def schedule(number: int, *, rule: str, mutant: str | tuple[str, ...]) -> Callab
     an event loop of its own) and take fixtures.
 
     Args:
-        number: as in correctness D.
-        rule: the rule that forbids it, as `B: truncate on a missed epoch`.
+        number: as in docs/rules.md.
+        rule: the rule that forbids it, as `B8: truncate on a missed epoch`; without a number where the schedule is the
+            only name of its rule.
         mutant: the mutant that takes that rule out; several where it has several clauses, each of which is needed.
     """
     names = (mutant,) if isinstance(mutant, str) else mutant

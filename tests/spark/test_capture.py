@@ -1,4 +1,5 @@
-"""S108, the streaming half: a query of Spark keeps a copy of a database equal, killed, repeated: docs/capture.md."""
+"""Row S108, the streaming half: a query of Spark keeps a copy of a database equal, killed, repeated:
+docs/capture.md."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from strandline.chaos.checkers.copies import CopyChecks
+from strandline.chaos.checkers.durable import CommittedIsDurable
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.metadata_logs import MetadataLogMatching
 from strandline.chaos.checkers.partitions import PartitionChecks
@@ -21,16 +22,20 @@ from strandline.cluster.config import NodeConfig
 from strandline.cluster.format import format_directory
 from strandline.cluster.node import Node
 from strandline.cluster.run_node import FAILED_STOP_S
+from strandline.controller import api
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.quorum.api import Voter
 from strandline.controller.quorum.quorum import Quorum
+from strandline.controller.quorum.state_file import PROMISE
 from strandline.log.checkpoints import META_PROPERTIES
 from strandline.log.disk import Disk, DiskFull
 from strandline.log.log_dir import read_meta_properties
+from strandline.log.rewriting import AWAY
 from strandline.proto.ids import Endpoint, NodeId
 from strandline.proto.ports import Rng
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.partition import Partition
+from strandline.replica.states import Role
 
 CLIENT_PORT = 9092
 INTERNAL_PORT = 19092
@@ -85,6 +90,8 @@ class SimCluster:
         self.matching = MetadataLogMatching()
         self.partition_checks = PartitionChecks()
         self.copies = CopyChecks()
+        self.durable = CommittedIsDurable(lambda node: world.machines[f"n{node}"].disk, DATA)
+        self._acks_synced = settings.get("flush.policy") != "replicate"
         self._newest: MetadataImage | None = None
         """The newest image of the nodes that were replaced by others."""
         self._settings = dict(settings)
@@ -143,7 +150,9 @@ class SimCluster:
 
     async def _run(self, name: str, process: Process, ports: Ports) -> None:
         config = self.config(name)
-        if not ports.disk.exists(f"{DATA}/{META_PROPERTIES}") or name in self.without_vote:
+        if ports.disk.exists(f"{DATA}/{PROMISE}"):  # a format that was struck down had come so far
+            self.without_vote.pop(name, None)
+        if not self._is_formatted(ports.disk) or name in self.without_vote:
             self._format(name, config, ports.disk, ports.rng)
         if name in self.forced:
             del self.forced[name]
@@ -153,6 +162,12 @@ class SimCluster:
         await node.start()
         self.ever.append(live)
         await node.failed
+
+    @staticmethod
+    def _is_formatted(disk: Disk) -> bool:
+        """A start that was cut short may have left the name away; the next one brings it back."""
+        path = f"{DATA}/{META_PROPERTIES}"
+        return disk.exists(path) or disk.exists(path + AWAY)
 
     def _format(self, name: str, config: NodeConfig, disk: Disk, rng: Rng) -> None:
         """As `strandline format` does, the directory ids being written down for every voter; a new disk gets an id of
@@ -239,6 +254,8 @@ class SimCluster:
             disk = live.process.machine.disk
             for partition in self.replicas(live):
                 self.partition_checks.observe(live.number, live.process.incarnation, disk, partition)
+                if self._acks_synced:
+                    self.durable.check(live.number, partition)
                 if partition.leader is not None and image is not None:
                     self.partition_checks.check_isr(live.number, partition, image)
         if self.fallen:
@@ -310,6 +327,7 @@ class SimCluster:
             "truncations": self.partition_checks.truncations,
             "offline_logs": sum(one.offline_logs for one in counters),
             "self_stops": self.self_stops,
+            "durable_images": self.durable.looked,
         }
 
     # --- waiting ---
@@ -331,6 +349,35 @@ class SimCluster:
             for topic in image.topics.values()
             for partition in topic.partitions.values()
         )
+
+    def leaderless(self, every: bool) -> frozenset[tuple[str, int]]:
+        """Partitions that nobody leads although `every` node, or each that lives, does its work."""
+        image = self.newest_image()
+        living = list(self.nodes())
+        if image is None or not all(live.node.ready for live in living) or (every and len(living) < len(self.names)):
+            return frozenset()
+        return frozenset(
+            (topic.name, partition.partition) for topic, partition in image.partitions() if not partition.has_leader
+        )
+
+    def offline(self) -> frozenset[str]:
+        """Machines whose nodes have a replica that is offline."""
+        return frozenset(
+            f"n{live.number}"
+            for live in self.nodes()
+            if live.node.broker is not None
+            and any(status.role is Role.OFFLINE for status in live.node.broker.replicas.hosted())
+        )
+
+    def elect_uncleanly(self, partitions: frozenset[tuple[str, int]]) -> None:
+        """As `strandline topic elect --unclean` does."""
+        refs = tuple(api.PartitionRef(topic, number) for topic, number in sorted(partitions))
+        request = api.ElectLeadersRequest(api.ElectionKind.UNCLEAN, refs)
+        for live in self.nodes():
+            controller = live.node.controller
+            if controller is not None and controller.active:
+                work = controller.elect_leaders(request)
+                live.process.context.copy().run(self.world.loop.create_task, work)
 
     def all_vote(self) -> bool:
         """Every controller has its vote, beyond doubt."""

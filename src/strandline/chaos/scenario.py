@@ -133,13 +133,14 @@ class ScenarioOptions:
             "broker.session.timeout.ms": rng.choice(("3000", "9000")),
             "replica.lag.time.max.ms": rng.choice(("1000", "10000")),
         }
-        needs_disks = ("fail_sync", *DESTRUCTIVE)
+        needs_disks = ("fail_sync", "one_stays_dead", *DESTRUCTIVE)
         if rng.random() < 0.2 and not any("power" in kind or kind in needs_disks for kind in faults.kinds):
             # The memory of min.insync.replicas machines counts: no promise over power cuts. Nor over lost disks: each
             # restart may have lost something there (KIP-966), so that the last one in the ISR may be the only one left.
             node["flush.policy"] = "replicate"
         # A generator of its own: what is drawn besides stays as it is.
         node["disk.sync.timeout.ms"] = split(seed, "hung syncs").choice(("1000", "5000"))
+        node["broker.silence.timeout.ms"] = split(seed, "silence").choice(("500", "2500"))
         duration_ms = rng.choice((5_000, 10_000, 20_000))
         drawn = cls(
             world,
@@ -157,6 +158,8 @@ class ScenarioOptions:
         if rng.random() < SERVICES_SHARE:
             drawn = override(drawn, BESIDE_SERVICES)
             drawn.services = ServiceOptions.draw(rng)
+            destroys = any(kind in DESTRUCTIVE for kind in drawn.faults.kinds)
+            drawn.services.lowers_min_isr = not destroys
         return drawn
 
 
@@ -200,6 +203,10 @@ class ScenarioRun:
             self.nemesis.note,
             self.nemesis.victim,
             self.nemesis.force_vote,
+            self.cluster.leaderless,
+            self.cluster.elect_uncleanly,
+            self.cluster.offline,
+            self.nemesis.start_again,
         )
         self._reads = ConsistentRead()
         self._logs = LogCapture(lambda: self.world.now_ms)
@@ -276,6 +283,7 @@ class ScenarioRun:
         await self.cluster.wait_in_sync(PROGRESS_MS)
         self.nemesis.note("every replica is in sync")
         await self.cluster.wait_for("every controller has its vote", PROGRESS_MS, self.cluster.all_vote)
+        self.operator.victim = ""
         rng = split(self.seed, "minority")
         # At min.insync.replicas 1 a leader that hears nobody is soon alone in its ISR, and nobody may take its place.
         several = self.options.workload.topic_configs["min.insync.replicas"] != "1"
@@ -296,7 +304,8 @@ class ScenarioRun:
 
     async def _do_without_one(self, rng: random.Random) -> None:
         """A minority stays broken."""
-        mend = cripple(self.nemesis, self.cluster.names, rng)
+        acks_synced = self.options.node.get("flush.policy") != "replicate"
+        mend = cripple(self.nemesis, self.cluster.names, rng, acks_synced=acks_synced)
         await self.world.sleep_ms(1_000)
         await self._acks_again()
         mend()
@@ -340,7 +349,7 @@ class ScenarioRun:
             first = anomalies[0]
             raise InvariantViolated(first.name, str(first), count=len(anomalies))
         disks = {name: self.world.machines[name].disk for name in self.cluster.brokers}
-        compare_replicas(disks, DATA, self.cluster.high_watermarks())
+        compare_replicas(disks, DATA, self.cluster.high_watermarks(), self.history.sends)
         if self.world.loop.unhandled:
             raise InvariantViolated("NoUnhandledErrors", _told(self.world.loop.unhandled[0]))
 

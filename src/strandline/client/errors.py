@@ -74,7 +74,7 @@ class ClosedError(ClientError):
 
 class PositionLost(ClientError):
     """A partition has no position from which it could be read on: somebody has to decide. Each poll raises it, until a
-    seek (correctness F, schedule 68); other partitions go on."""
+    seek (schedule 68); other partitions go on."""
 
 
 class NoOffsetForPartition(PositionLost):

@@ -1,6 +1,6 @@
 """A thread with an event loop: how the blocking classes run the asynchronous ones.
 
-It refuses what would hang for ever (correctness F, schedule 67): a call that waits for it, made on it by a callback;
+It refuses what would hang for ever (schedule 67): a call that waits for it, made on it by a callback;
 and any call in a forked child, where the thread is not.
 """
 

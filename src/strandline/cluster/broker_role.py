@@ -145,6 +145,7 @@ class BrokerRole:
             config=session_config(config),
             collect_offsets=lambda: replica_offsets(self.replicas),
             collect_unserved=lambda: unserved_replicas(self.replicas),
+            disk_full=lambda: self.replicas.disk_room.full,
             on_fatal=node.fatal,
             ready=lambda: self._feeding and not self._unopened,
             on_registered=self._registered,
@@ -158,7 +159,7 @@ class BrokerRole:
         self.service.run(self.service.hold_producer_ids())
 
     def _tell_controller(self) -> None:
-        """Of a replica that failed or has no leader: with a heartbeat that does not wait."""
+        """Of a replica that failed or has no leader, of a full disk: with a heartbeat that does not wait."""
         self.session.wake()
 
     async def wait_ready(self) -> None:

@@ -116,9 +116,10 @@ class Identity:
     )
     quorum_fetch_timeout_ms = milliseconds(
         "controller.quorum.fetch.timeout.ms",
-        2000,
+        1500,
         "A controller that could not fetch from the leader for so long asks for an election; the leader resigns after "
-        "1.5 times this without fetches of a majority.",
+        "1.5 times this without fetches of a majority (Kafka: 2000; what is added here is added to "
+        "the time without acks when the active controller is paused).",
     )
     quorum_request_timeout_ms = milliseconds(
         "controller.quorum.request.timeout.ms", 1000, "How long one call between quorum nodes may take."

@@ -11,8 +11,16 @@ class Limits:
     broker_session_timeout_ms = milliseconds(
         "broker.session.timeout.ms",
         9000,
-        "A broker that the controller has not heard of for so long is fenced. (One whose process died is noticed by "
-        "its broken connection, in well under a second.)",
+        "A broker whose heartbeats have not come for so long is fenced. (One whose process died is noticed by "
+        "its broken connection, in well under a second; one that is silent, by broker.silence.timeout.ms.)",
+    )
+    broker_silence_timeout_ms = milliseconds(
+        "broker.silence.timeout.ms",
+        2500,
+        "A broker that sends no heartbeats and answers no probes for so long is fenced (Kafka knows nothing like it). "
+        "It is probed after two fifths of this; one that is busy answers late, and stays. As great as "
+        "broker.session.timeout.ms: only heartbeats count.",
+        low=100,
     )
     broker_heartbeat_interval_ms = milliseconds(
         "broker.heartbeat.interval.ms", 2000, "How often a broker tells the controller that it is alive."

@@ -14,7 +14,7 @@ from strandline.cluster.config import NodeConfig
 from strandline.controller.metadata.topic_configs import BROKER_CONFIGS, settings_without_effect
 
 PARTITIONS_A_BROKER_MAX = 2000
-"""Above this, recovery and failover of one broker take seconds (S19): measured with replication 3 on two cores."""
+"""Above this, recovery and failover of one broker take seconds (row S19): measured with replication 3 on two cores."""
 
 
 RISK = "risk"

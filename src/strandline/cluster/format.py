@@ -1,7 +1,7 @@
 """How a data directory is born: its cluster, its node, its own id, and the first controllers.
 
 A node never does this by itself: a voter whose disk was wiped and that formatted itself would vote a second time in an
-epoch it has voted in already (D-26). Only `strandline dev` formats, and says so.
+epoch it has voted in already (schedule 26). Only `strandline dev` formats, and says so.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from strandline.log.checkpoints import META_PROPERTIES, MetaProperties, encode_i
 from strandline.log.disk import DirectoryLock, Disk, read_file, write_file_durably
 from strandline.log.log_dir import format_log_dir, read_meta_properties
 from strandline.log.rewriting import restore_names
-from strandline.proto.errors import ConfigError
+from strandline.proto.errors import ConfigError, CorruptLogError
 from strandline.proto.ids import NodeId
 from strandline.proto.ports import Rng
 
@@ -147,10 +147,19 @@ def _not_formatted(config: NodeConfig) -> ConfigError:
     return ConfigError("log.dirs", config.log_dirs, expected)
 
 
+def _was_struck_down(disk: Disk, path: str) -> bool:
+    """The promise is what a format without a vote left that was cut short: nobody has run on it."""
+    try:
+        found = StateFile(disk, path, PROMISE).read()
+    except CorruptLogError:
+        return False
+    return found is not None and not found.has_vote and found.former_id is None and found.election.epoch == 0
+
+
 def _take_vote(disk: Disk, path: str, directory_id: UUID, *, dry_run: bool) -> None:
     """Write the promise of a node that never voted, and does not begin to."""
     for name in (DIRECTORY, PROMISE):
-        if disk.exists(f"{path}/{name}"):
+        if disk.exists(f"{path}/{name}") and not (name == PROMISE and _was_struck_down(disk, path)):
             expected = "a directory that has taken no part in the quorum: move it away first, its log with it"
             raise ConfigError("--without-vote", f"{path}/{name}", expected)
     if not dry_run:

@@ -152,6 +152,11 @@ def _of_replicas(broker: BrokerRole) -> Iterator[Metric]:
     replicas, counters = broker.replicas, broker.replicas.counters
     hosted = replicas.hosted()
     led = sum(status.leader == replicas.node_id for status in hosted)
+    yield _gauge(
+        "strandline_disk_full",
+        "1 while this broker's disk has no room and other brokers lead what it led, else 0.",
+        int(replicas.disk_room.full),
+    )
     prefix = "kafka_server_replicamanager_"
     yield _gauge(prefix + "partitioncount", "Partitions with a replica here.", len(hosted))
     yield _gauge(prefix + "leadercount", "Partitions led here.", led)

@@ -113,7 +113,12 @@ def broker_states(image: MetadataImage) -> Mapping[NodeId, BrokerState]:
     """All registered brokers, as replication sees them."""
     return {
         node_id: BrokerState(
-            node_id, broker.internal, broker.broker_epoch, broker.fenced, broker.in_controlled_shutdown
+            node_id,
+            broker.internal,
+            broker.broker_epoch,
+            broker.fenced,
+            broker.in_controlled_shutdown,
+            broker.disk_full,
         )
         for node_id, broker in image.brokers.items()
     }
@@ -137,7 +142,7 @@ def unserved_replicas(replicas: ReplicaManager) -> reports.Unserved:
     """What heartbeats tell of replicas that cannot be served here."""
     topics: dict[TopicId, list[int]] = {}
     for status in replicas.hosted():
-        if status.role is Role.OFFLINE:
+        if replicas.disk_stalls.hung or status.role is Role.OFFLINE:
             topics.setdefault(status.topic_id, []).append(status.partition)
     return reports.Unserved(
         tuple(reports.UnservedTopic(topic_id, tuple(sorted(numbers))) for topic_id, numbers in topics.items())

@@ -19,7 +19,12 @@ def controller_config(config: NodeConfig) -> ControllerConfig:
     """For the active controller."""
     return ControllerConfig(
         static=config.dynamic,
-        machine=MachineSettings(times=SessionTimes(session_timeout_ms=config.broker_session_timeout_ms)),
+        machine=MachineSettings(
+            times=SessionTimes(
+                session_timeout_ms=config.broker_session_timeout_ms,
+                silence_timeout_ms=config.broker_silence_timeout_ms,
+            )
+        ),
         auto_leader_rebalance_enable=config.leader_rebalance_enable,
         leader_imbalance_check_interval_ms=config.leader_rebalance_interval_s * 1000.0,
     )

@@ -51,8 +51,8 @@ class RegisterBrokerRequest:
         incarnation_id: drawn anew at every start of the process.
         previous_broker_epoch: the epoch of the last run if that run ended cleanly, else -1; one that differs from the
             controller's means an unclean shutdown (KAFKA-15586), which matters under flush.policy=replicate alone.
-        directory_id: names its data directory. Another than before: the disk was lost or wiped (D-26), and the broker
-            has nothing of what it had.
+        directory_id: names its data directory. Another than before: the disk was lost or wiped (schedule 26), and the
+            broker has nothing of what it had.
         lives: the incarnations that have used the directory since the last one it knows to be registered, oldest first,
             this one last. Is the registered one not among them, the directory is an older copy: nothing in it counts.
         replaces: the incarnation that the broker takes to be registered. Is it another, nothing is changed and the
@@ -107,6 +107,7 @@ class Heartbeat:
         offsets: partitions whose offsets changed since the last heartbeat of this session; the first one has them all.
         unserved: all replicas that this broker cannot serve; in the first heartbeat of a session, and after a change.
             None: as told before.
+        disk_full: its disk has no room: its replicas are read, and take no writes.
     """
 
     node_id: NodeId
@@ -116,6 +117,7 @@ class Heartbeat:
     want_shutdown: bool
     offsets: tuple[ReplicaOffsets, ...] = ()
     unserved: Unserved | None = None
+    disk_full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +217,8 @@ class CreatableTopic:
     Attributes:
         num_partitions: -1: `num.partitions`; must be -1 with `assignments`.
         replication_factor: -1: `default.replication.factor`; must be -1 with `assignments`.
-        topic_id: proposed by the channel so that a retry after a lost reply finds its own topic and is a success.
+        topic_id: the channel proposes the first half, so that a retry after a lost reply finds its own topic and is a
+            success; the controller draws the other one, so that no two topics ever have one id.
     """
 
     name: str

@@ -64,13 +64,13 @@ class BrokerSession:
     """Registers the broker, holds its session with whoever is the active controller, and tells it where replicas stand.
 
     The broker is unfenced once its metadata reach its own registration record and `ready()` is true (it has opened its
-    logs and its listeners serve); call `wake()` when that changes, or when a replica fails or loses its leader: the
-    controller is to hear of it at once.
+    logs and its listeners serve); call `wake()` when that changes, when a replica fails or loses its leader, or when
+    the disk fills up or has room again: the controller is to hear of it at once.
 
     Callbacks: `collect_offsets()` gives the offsets of all hosted replicas, of which only the changed are sent;
-    `collect_unserved()` the replicas that cannot be served, which are sent where they changed; `on_registered(epoch)`
-    is called at each registration; `on_fatal` when the broker must stop: a final refusal, or another process registered
-    under its node id.
+    `collect_unserved()` the replicas that cannot be served, which are sent where they changed; `disk_full()` whether
+    this broker's disk has no room, which every heartbeat says; `on_registered(epoch)` is called at each registration;
+    `on_fatal` when the broker must stop: a final refusal, or another process registered under its node id.
 
     There is one registration in a life, but for one case: an operator unregisters a broker that is still fenced. As it
     has led and followed nothing yet, it registers once more.
@@ -88,6 +88,7 @@ class BrokerSession:
         collect_offsets: Callable[[], Iterable[ReplicaOffsets]],
         on_fatal: Report,
         collect_unserved: Callable[[], Unserved] = Unserved,
+        disk_full: Callable[[], bool] = lambda: False,
         ready: Callable[[], bool] = lambda: True,
         on_registered: Callable[[BrokerEpoch], None] = lambda _: None,
     ) -> None:
@@ -99,6 +100,7 @@ class BrokerSession:
         self._config = config
         self._collect_offsets = collect_offsets
         self._collect_unserved = collect_unserved
+        self._disk_full = disk_full
         self._on_fatal = on_fatal
         self._ready = ready
         self._on_registered = on_registered
@@ -275,6 +277,7 @@ class BrokerSession:
             want_shutdown=self._want_shutdown,
             offsets=tuple(changed),
             unserved=unserved,
+            disk_full=self._disk_full(),
         )
 
     async def _read(self, stream: Stream) -> None:

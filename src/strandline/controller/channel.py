@@ -39,7 +39,7 @@ class ControllerChannel:
     NOT_CONTROLLER, a broken connection and silence are retried until `timeout_ms` is over; every other answer is final.
     An attempt that broke may have been carried out: operations are built so that asking again is right (topics carry a
     proposed id; ISR proposals carry epochs, and the refusal of one copy ends no other: their leader withdraws it,
-    F-50; a lost block of producer ids is wasted). What cannot be told apart
+    schedule 50; a lost block of producer ids is wasted). What cannot be told apart
     (deleting, adding partitions) answers as Kafka's controller would answer the retry.
     """
 

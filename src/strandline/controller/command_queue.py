@@ -1,4 +1,4 @@
-"""Commands of the active controller: in order, many to one append, answered once they are committed (rule A-13).
+"""Commands of the active controller: in order, many to one append, answered once they are committed (rule A13).
 
 A command's records are replayed before they are appended, from the very bytes that would be (rule A16, schedule 61):
 what cannot be replayed is refused to the caller and changes nothing.

@@ -96,6 +96,7 @@ class Controller:
         self._next_balance_ms = 0.0
         self._hold_off_until_ms = -NEVER
         self._applied = -1
+        self._led_last: NodeId | None = None
 
     @property
     def active(self) -> bool:
@@ -129,8 +130,11 @@ class Controller:
     def handle_leader_change(self, leader_and_epoch: LeaderAndEpoch) -> None:
         """Become active, or stop being it."""
         self._deactivate()
-        if leader_and_epoch.leader_id == self._node_id:
-            self._activate(leader_and_epoch.epoch)
+        leader, led_before = leader_and_epoch.leader_id, self._led_last
+        if leader is not None:
+            self._led_last = leader
+        if leader == self._node_id:
+            self._activate(leader_and_epoch.epoch, led_before if led_before != leader else None)
 
     def take_snapshot(self) -> None:
         """The publisher's business."""
@@ -138,7 +142,7 @@ class Controller:
 
     # Activation
 
-    def _activate(self, epoch: int) -> None:
+    def _activate(self, epoch: int, led_before: NodeId | None) -> None:
         image = self._publisher.image
         if image.offset < self._applied:
             raise FatalError(
@@ -146,7 +150,7 @@ class Controller:
                 "register the publisher with the quorum first."
             )
         now_ms = self._clock.monotonic_ms()
-        state = MachineState(image, self._resolver, self._rng, self._config.machine, now_ms)
+        state = MachineState(image, self._resolver, self._rng, self._config.machine, now_ms, led_before=led_before)
         self._queue.begin(state, epoch)
         self._next_balance_ms = now_ms + self._config.leader_imbalance_check_interval_ms
         log.info("this node is the active controller", node_id=self._node_id, epoch=epoch)
@@ -204,8 +208,8 @@ class Controller:
             log.error("internal error: a decision of the controller's own was refused", error=str(error))
 
     def _run_own_commands(self, now_ms: float) -> None:
-        while (node_id := self._queue.run_now(lambda state, _: brokers.fence_expired(state, now_ms))) is not None:
-            log.warning("a broker is gone, and fenced", broker=node_id)
+        while (gone := self._queue.run_now(lambda state, _: brokers.fence_expired(state, now_ms))) is not None:
+            log.warning("a broker is gone, and fenced", broker=gone[0], why=gone[1])
         if now_ms >= self._next_balance_ms:
             self._next_balance_ms = now_ms + self._config.leader_imbalance_check_interval_ms
             if self._config.auto_leader_rebalance_enable:

@@ -155,7 +155,7 @@ class SessionServer:
                 task.add_done_callback(self._probes.pop)
 
     async def _probe(self, state: MachineState, broker: BrokerInfo) -> None:
-        finding = await self._ping(broker, state.sessions.times.suspicion_ms)
+        finding = await self._ping(broker, state.sessions.times.answer_ms)
         if self._queue.state is state:
             state.sessions.probed(broker.node_id, finding, self._clock.monotonic_ms())
             self._on_change()

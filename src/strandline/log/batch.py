@@ -1,7 +1,7 @@
 """Record batches v2: Kafka's unit of writing, sending and storing. Only the 61-byte header is looked at here.
 
 A batch is never encoded anew on its way: base offset and leader epoch stand outside the CRC, so a leader sets both in
-the receive buffer and writes that to disk as it is (KIP-98 for the format; performance rule 1).
+the receive buffer and writes that to disk as it is (KIP-98 for the format; rule P1).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ every file and directory, loses what was not synced at a power cut, and can fail
 
 Paths are absolute strings. What is written is durable only after a sync of the file *and*, for a file or name that is
 new, a sync of its directory (`sync_dir`). After any failed sync the affected files must not be trusted again: a retry
-may "succeed" over bytes that are gone (correctness rule D-32).
+may "succeed" over bytes that are gone (schedule 32).
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Disk(Protocol):
         """Names the time since the machine last lost its memory; empty where that is not known.
 
         While it is equal, every completed write is still there, synced or not: only the process died. After a power cut
-        (another id) writes that were not synced may be gone in any order. Recovery judges damage by it (rule E).
+        (another id) writes that were not synced may be gone in any order. Recovery judges damage by it (rule E5).
         """
 
     async def unlink_slowly(self, path: str) -> None:
@@ -157,7 +157,7 @@ def read_file(disk: Disk, path: str) -> bytes:
 def write_file_durably(disk: Disk, path: str, data: bytes) -> None:
     """Replace a small file so that a crash at any instant leaves the old content or the new, and never a mix.
 
-    Temp file, sync, atomic rename, sync of the parent directory (correctness rule A-1).
+    Temp file, sync, atomic rename, sync of the parent directory (rule A1).
     """
     temporary = path + ".tmp"
     file = disk.open(temporary, create=True)

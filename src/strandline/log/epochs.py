@@ -1,4 +1,5 @@
-"""Leader epochs of a log: where each epoch's records begin. The ground of truncation (KIP-101, KIP-279; D-1 to D-5)."""
+"""Leader epochs of a log: where each epoch's records begin. The ground of truncation (KIP-101, KIP-279; schedules 1 to
+5)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ class LeaderEpochs:
     """In memory and whole; the file is `leader-epoch-checkpoint`, written by whoever syncs.
 
     Invariants:
-    - epochs rise strictly, and so do start offsets except for empty epochs, which `assign` removes (D-5);
+    - epochs rise strictly, and so do start offsets except for empty epochs, which `assign` removes (schedule 5);
     - `version` counts changes, `written` is the version that the file is known to hold.
     """
 
@@ -41,7 +42,7 @@ class LeaderEpochs:
 
     def assign(self, epoch: int, start_offset: int) -> bool:
         """`epoch` begins at `start_offset`, unless it is the latest already. Entries that contradict it are removed: an
-        epoch without records, and an epoch of records that are gone (D-5). True if anything changed.
+        epoch without records, and an epoch of records that are gone (schedule 5). True if anything changed.
         """
         if epoch < 0 or start_offset < 0:
             raise ValueError(f"epoch {epoch} from offset {start_offset}")

@@ -178,6 +178,8 @@ class Loading:
         if end < promises.durable_end(tp):
             condition = LogCondition.LACKING
             self._tell_lacking(tp, "it ends too early", end)
+        elif examined.is_cut:
+            log.warning("the end of a partition's log is cut: a torn write, or damage", partition=str(tp), log_end=end)
         self.findings.add(tp, RecoveryFinding(topic_id, end, NO_EPOCH, condition))
         return examined
 

@@ -20,7 +20,7 @@ from strandline.log.checkpoints import (
     encode_partition_metadata,
 )
 from strandline.log.config import LogConfig
-from strandline.log.disk import Disk, DiskError, DiskFull, read_file, write_file_durably
+from strandline.log.disk import Disk, DiskError, DiskFull, File, read_file, write_file_durably
 from strandline.log.findings import Findings, LogCondition
 from strandline.log.lives import Lives
 from strandline.log.loading import DELETED, METADATA_DIRECTORY, Loading, aside_name, sync_logs
@@ -30,7 +30,7 @@ from strandline.log.reader import IndexCache
 from strandline.log.recovery import open_log
 from strandline.log.rewriting import Rewriting, refusal, restore_names
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import ConfigError, KafkaError, StorageError, StrandlineError
+from strandline.proto.errors import ConfigError, KafkaError, NoSpaceLeft, StorageError, StrandlineError
 from strandline.proto.ids import NodeId, Offset, TopicId, TopicPartition
 from strandline.proto.ports import Clock
 from strandline.proto.tasks import Report, spawn
@@ -111,7 +111,7 @@ class LogDir:
 
     @property
     def directory_id(self) -> UUID:
-        """Names this directory for ever; a wiped and formatted one is another (D-26)."""
+        """Names this directory for ever; a wiped and formatted one is another (schedule 26)."""
         return self.meta.directory_id
 
     @property
@@ -202,7 +202,7 @@ class LogDir:
         """An empty log for a partition that this node did not hold; durable with its first sync.
 
         Raises:
-            KafkaError: KAFKA_STORAGE_ERROR when the partition is offline here or the disk is full.
+            KafkaError: KAFKA_STORAGE_ERROR when the partition is offline here; NoSpaceLeft.
             StorageError: the disk failed.
         """
         if tp in self.offline:
@@ -212,6 +212,7 @@ class LogDir:
         if tp in self.logs:
             raise ValueError(f"there is a log of {tp} already")
         directory = f"{self.path}/{tp}"
+        metadata: File | None = None
         try:
             if self._promises.forget(tp):
                 self._promises.write_forgotten()
@@ -230,7 +231,9 @@ class LogDir:
                 sync=False,
             )
         except DiskFull as error:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no space left for {tp} in {self.path}") from error
+            if metadata is not None:
+                metadata.close()
+            raise NoSpaceLeft(f"for {tp} in {self.path}") from error
         except DiskError as error:
             raise StorageError(f"{tp} cannot be created: {error}") from error
         log.must_sync([], [metadata], [directory, self.path])

@@ -14,7 +14,7 @@ from strandline.log.reader import IndexCache, LogReader
 from strandline.log.segment import Segment
 from strandline.log.snapshots import Snapshots
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError, StorageError
+from strandline.proto.errors import KafkaError, NoSpaceLeft, StorageError
 from strandline.proto.ids import LeaderEpoch, Offset, TopicId, TopicPartition
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
@@ -30,7 +30,7 @@ class LogState:
     - durable_log_start_offset <= log_start_offset <= log_end_offset and durable_offset <= log_end_offset;
     - the log start may lie inside the first batch (records were deleted up to there): readers get the batch whole and
       skip what lies before, as of any batch that begins before the offset they asked for;
-    - once `failure` is set nothing is written any more until the node restarts and recovers the log (D-18, D-32).
+    - once `failure` is set nothing is written any more until the node restarts and recovers the log (schedules 18, 32).
     """
 
     __slots__ = (
@@ -182,7 +182,8 @@ class LogState:
         self.durable_offset = max(self.durable_offset, Offset(self._syncing_to))
 
     def sync_failed(self, error: Exception) -> None:
-        """That sync failed: nothing written since the last one can be trusted, and no retry would tell (D-32)."""
+        """That sync failed: nothing written since the last one can be trusted, and no retry would tell
+        (schedule 32)."""
         mark("sync-failed")
         self._fence(error)
 
@@ -207,7 +208,7 @@ class LogState:
         """A full disk is the moment's trouble and has changed nothing; anything else ends this log's life."""
         if isinstance(error, DiskFull):
             mark("disk-full")
-            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"no space left in {self.directory}")
+            return NoSpaceLeft(f"in {self.directory}")
         mark("write-failed")
         return self._fence(error)
 

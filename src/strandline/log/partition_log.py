@@ -63,7 +63,7 @@ class PartitionLog(LogState):
         """Judge a client's batches, give them offsets in place, and write them: all of them or none.
 
         `batches` is a writable view of the receive buffer; `now_ms` is wall time. A batch that is among the producer's
-        last five is not written again (rules C: append).
+        last five is not written again (rule C1).
 
         Raises:
             KafkaError: the caller's mistake, see `check_client_batches` and `ProducerStates.check`; KAFKA_STORAGE_ERROR
@@ -113,7 +113,7 @@ class PartitionLog(LogState):
 
         Sequences are not checked (the leader did), CRC and contiguity are: whole batches only, all or none of them. An
         empty log may begin inside its first batch: where records were deleted up to the middle of a batch, the leader
-        has the whole of it, and so will this log, from the same log start on (KAFKA-6975, F-55).
+        has the whole of it, and so will this log, from the same log start on (KAFKA-6975, schedule 55).
 
         Raises:
             KafkaError: CORRUPT_MESSAGE for bytes that are no batches or do not hold their CRC, OFFSET_OUT_OF_RANGE when
@@ -245,8 +245,9 @@ class PartitionLog(LogState):
     def _write_shortcuts(self, segment: Segment) -> None:
         """Index entries, and a producer snapshot that bounds a later replay: not synced, and nothing depends on them.
 
-        The append is in the log whatever becomes of them, and its offsets are taken (KAFKA-7866, D-19): therefore after
-        the end has moved. A full disk is no reason to fail; any other failure fences the log. Raises StorageError.
+        The append is in the log whatever becomes of them, and its offsets are taken (KAFKA-7866, schedule 19):
+        therefore after the end has moved. A full disk is no reason to fail; any other failure fences the log. Raises
+        StorageError.
         """
         try:
             if segment.indexes_wait:
@@ -318,8 +319,8 @@ class PartitionLog(LogState):
 
     def assign_epoch_start(self, epoch: int, offset: int) -> None:
         """This node leads `epoch` from `offset` on: known before any record of it exists, so that followers can be
-        answered (D-3). Durable with the next sync of this log or `flush_epochs`; recovery has it from the first durable
-        batch of the epoch anyway.
+        answered (schedule 3). Durable with the next sync of this log or `flush_epochs`; recovery has it from the first
+        durable batch of the epoch anyway.
         """
         self._check_usable()
         self.epochs.assign(epoch, offset)
@@ -335,8 +336,8 @@ class PartitionLog(LogState):
 
     def truncate_to(self, offset: int) -> Offset:
         """Drop every batch that reaches `offset` or lies after it; returns the new log end, below `offset` if that was
-        in the middle of a batch. At or above the log end only epochs without records go (D-5: they may conflict with
-        the leader's).
+        in the middle of a batch. At or above the log end only epochs without records go (schedule 5: they may conflict
+        with the leader's).
 
         Producer state is rolled back before the offsets move (KAFKA-12153).
 
@@ -368,8 +369,8 @@ class PartitionLog(LogState):
             raise self._fence(error) from error
 
     def delete_records_before(self, offset: int) -> None:
-        """Raise the log start to `offset` (the caller has clamped it at the high watermark, D-16). Segments that lie
-        wholly below leave the log at once, and the disk by `delete_removed` once the new log start is durable.
+        """Raise the log start to `offset` (the caller has clamped it at the high watermark, schedule 16). Segments that
+        lie wholly below leave the log at once, and the disk by `delete_removed` once the new log start is durable.
 
         Raises:
             KafkaError: OFFSET_OUT_OF_RANGE beyond the log end.

@@ -1,4 +1,4 @@
-"""What each idempotent producer wrote last: the ground of exactly-once appends (KIP-98; rules C "Append").
+"""What each idempotent producer wrote last: the ground of exactly-once appends (KIP-98; rule C1).
 
 Per producer id: its epoch and its last five batches. A batch that is already among the five is answered with its
 original offsets; one that does not follow on the last is refused.

@@ -84,15 +84,21 @@ class Promises:
 
     def lower(self, plog: PartitionLog, offset: int) -> None:
         """A log is about to be cut: what is promised above would make the next start miss what was given up, a log
-        start above would hide what is written next. Raises DiskError."""
+        start above would hide what is written next. Raises DiskError; DiskFull with everything promised as before."""
         tp = plog.topic_partition
         if self._told.get(tp, 0) > offset:
             self._told[tp] = offset
         promising = {name: offsets for name, offsets in self._by_name().items() if offsets.get(tp, 0) > offset}
+        before = {name: offsets[tp] for name, offsets in promising.items()}
         for offsets in promising.values():
             offsets[tp] = offset
         if promising:
-            self._write(promising)
+            try:
+                self._write(promising)
+            except DiskFull:
+                for name, offsets in promising.items():
+                    offsets[tp] = before[name]  # the files still say so: the next attempt has to lower them
+                raise
 
     def forget(self, tp: TopicPartition) -> bool:
         """The partition was deleted, or is made anew and inherits nothing. True if `write_forgotten` has to follow."""

@@ -38,7 +38,7 @@ class RealFile:
     Invariants:
     - A file with unsynced writes or with an operation in a thread keeps its descriptor: an error of writing back is
       told only to descriptors that were open, and a number that is closed under a thread may name another file by then.
-    - After a failed sync the file refuses everything but reading and closing (rule D-32).
+    - After a failed sync the file refuses everything but reading and closing (schedule 32).
     """
 
     __slots__ = ("_close_wanted", "_disk", "_path", "device", "dirty", "fd", "pins", "poison", "used")

@@ -161,7 +161,7 @@ def sync_file(file: OpenFile, fd: int) -> None:
 
 
 def refuse_if_poisoned(file: OpenFile) -> None:
-    """Raises DiskError for a file of which a sync has failed (rule D-32)."""
+    """Raises DiskError for a file of which a sync has failed (schedule 32)."""
     poison = file.poison
     if poison is not None:
         raise DiskError(poison.errno, f"refused after a failed sync ({poison.strerror})", file.path)

@@ -2,8 +2,8 @@
 
 After a clean stop only the tail of the last segment is looked at. After any other every batch from the recovery point
 on is read and its CRC checked. What ends in the middle of a batch is cut: it was never synced, so never acknowledged.
-But damage that is followed by a good batch, or lies below what was known to be durable, is no torn tail (rule E): it is
-refused with file, byte and offset, because cutting there would silently drop what was acknowledged.
+But damage that is followed by a good batch, or lies below what was known to be durable, is no torn tail (rule E5): it
+is refused with file, byte and offset, because cutting there would silently drop what was acknowledged.
 
 A killed process leaves every completed write in the page cache, so that a hole in front of a good batch is damage then.
 A power cut may lose unsynced writes in any order, and such a hole is legal above the recovery point. `Disk.boot_id`

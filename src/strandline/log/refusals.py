@@ -1,4 +1,4 @@
-"""Batches of idempotent producers that were refused for a reason that may pass, and are to come again (F-52).
+"""Batches of idempotent producers that were refused for a reason that may pass, and are to come again (schedule 52).
 
 What its producer has sent behind such a batch is refused for the same reason until then. If the answer to it were
 OUT_OF_ORDER_SEQUENCE_NUMBER, librdkafka would number everything without an answer anew, under the next epoch, and

@@ -1,10 +1,10 @@
 """What the last process may have left in the page cache alone is written again, so that a sync of it means something.
 
 A sync that fails is forgotten by the kernel: it marks the pages clean, readers still see them, and the next sync of the
-file succeeds without writing them (D-32). The log that met the failure is fenced, but only in the memory of a process
-that a supervisor starts again within seconds. So a start in the same boot, after any other than a clean stop, takes
-nothing above the recovery point for durable (schedule 47). It needs no mark of what had failed, which a failing disk
-would perhaps not take:
+file succeeds without writing them (schedule 32). The log that met the failure is fenced, but only in the memory of a
+process that a supervisor starts again within seconds. So a start in the same boot, after any other than a clean stop,
+takes nothing above the recovery point for durable (schedule 47). It needs no mark of what had failed, which a failing
+disk would perhaps not take:
 
 - the batches that recovery has verified are written again, from the memory in which they were verified: the same bytes
   at the same place, which makes their pages dirty again;

@@ -2,7 +2,7 @@
 
 As Kafka does it, a stray is renamed aside (`<topic>-<partition>.<unique>-stray`) once the metadata are known that tell
 of it. Kafka leaves it there for ever; here it is removed after a delay, so that the room comes back, and not before: if
-the metadata were wrong, the data are still there (D-31: never delete at once what only metadata call an orphan).
+the metadata were wrong, the data are still there (schedule 31: never delete at once what only metadata call an orphan).
 """
 
 from __future__ import annotations

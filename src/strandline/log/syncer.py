@@ -1,8 +1,8 @@
 """Group commit: one sync in flight for a whole node; everything written while it runs forms the next group.
 
 A sync has two instants. It covers what was written before it *starts* and tells so at its *end*: each log's end offset
-is captured at the start, and only that counts as durable afterwards (rules A9, E). After a failed sync the logs of the
-group are fenced for ever, because a repeated fsync "succeeds" over bytes that are gone (D-32).
+is captured at the start, and only that counts as durable afterwards (rules A9, E9). After a failed sync the logs of the
+group are fenced for ever, because a repeated fsync "succeeds" over bytes that are gone (schedule 32).
 """
 
 from __future__ import annotations

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from strandline.log.disk import DiskFull
 from strandline.log.segment import delete_files, pread_blocking
+from strandline.proto.errors import NoSpaceLeft
 from strandline.proto.ids import Offset
 from strandline.proto.marks import mark
 
@@ -17,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def cut_end(log: PartitionLog, offset: int, now_ms: int) -> None:
-    """Drop every batch that reaches `offset` (below the log end) or lies after it. Raises DiskError."""
+    """Drop every batch that reaches `offset` (below the log end) or lies after it. Raises DiskError; NoSpaceLeft with
+    everything as it was."""
     keep = max(i for i, base in enumerate(log.bases) if base <= offset)
     segment = log.segments[keep]
     segment.active_indexes()
     found = segment.find(offset, pread_blocking)
     position, new_end = (segment.size, offset) if found is None else (found[0], found[1].base_offset)
-    if log.on_cut_below is not None:
-        log.on_cut_below(log, new_end)
+    _promise_less(log, new_end)
     names_changed = log.snapshots.delete_above(new_end)
     if len(log.producers):
         mark("producer-state-rolled-back")
@@ -43,10 +45,9 @@ def cut_end(log: PartitionLog, offset: int, now_ms: int) -> None:
 def cut_whole(log: PartitionLog, offset: int, now_ms: int) -> None:
     """Drop everything and begin at `offset`. Newest segments go first, so that a crash leaves a log without a gap.
 
-    Raises DiskError.
+    Raises DiskError; NoSpaceLeft with everything as it was.
     """
-    if log.on_cut_below is not None:
-        log.on_cut_below(log, 0)
+    _promise_less(log, 0)
     log.producers.clear()
     log.snapshots.delete_above(-1)
     while log.segments:
@@ -75,6 +76,18 @@ def cut_start(log: PartitionLog, offset: int) -> None:
         log.size_bytes -= segment.size
         log.removed.append(segment)
     log.snapshots.delete_below(log.bases[0])
+
+
+def _promise_less(log: PartitionLog, offset: int) -> None:
+    """The checkpoints that say more take room, before anything is cut; the rest of a cut gives room back. Without any
+    the cut can be tried again (schedule 57)."""
+    if log.on_cut_below is None:
+        return
+    try:
+        log.on_cut_below(log, offset)
+    except DiskFull as error:
+        mark("cut-without-room")
+        raise NoSpaceLeft(f"to write down that {log.topic_partition} is cut") from error
 
 
 def _delete_last_segment(log: PartitionLog) -> None:

@@ -2,6 +2,7 @@
 
     StrandlineError
     ├── KafkaError                   an answer with Kafka's name and number: `retriable` says whether a retry may help
+    │   └── NoSpaceLeft              a full disk: nothing was written, and nothing is fenced
     ├── ProtocolError                the peer's mistake: a frame that is not what it says (local bugs raise it too)
     ├── ConfigError                  the operator's mistake: key, value and what is allowed
     │   └── DirectoryInUse           another process has the data directory
@@ -52,6 +53,13 @@ class KafkaError(StrandlineError):
         return (_rebuild_kafka_error, (type(self), self.code, self.message, self.figures))
 
 
+class NoSpaceLeft(KafkaError):
+    """A write found no room on the disk, and nothing was written: the same may succeed once there is some."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, f"no space left {where}")
+
+
 def _rebuild_kafka_error(kind: type[KafkaError], code: ErrorCode, message: str, figures: dict[str, Any]) -> KafkaError:
     error = kind.__new__(kind)
     KafkaError.__init__(error, code, message, **figures)
@@ -86,7 +94,7 @@ class StorageError(StrandlineError):
 
 
 class CorruptLogError(StorageError):
-    """Damage in data that was once durable. Never cut silently (correctness rule E: no torn tail)."""
+    """Damage in data that was once durable. Never cut silently (rule E5: no torn tail)."""
 
     def __init__(self, path: str, position: int, offset: int | None, reason: str, advice: str) -> None:
         self.path = path

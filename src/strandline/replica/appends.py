@@ -1,4 +1,4 @@
-"""Appends of clients' batches to the partitions that this broker leads, and their answers (rule B: acks; rule C)."""
+"""Appends of clients' batches to the partitions that this broker leads, and their answers (rules B9, C1)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from strandline.log.partition_log import AppendResult, PartitionLog
 from strandline.log.refusals import Refusal, Refusals
 from strandline.log.syncer import Syncer
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError, StorageError
+from strandline.proto.errors import KafkaError, NoSpaceLeft, StorageError
 from strandline.proto.ids import NodeId, TopicId, TopicPartition
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
 from strandline.replica import reads
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.counters import ReplicaCounters
+from strandline.replica.disk_room import DiskRoom
 from strandline.replica.partition import AppendDone, Partition, PendingAppend
 from strandline.replica.publisher import Publisher
 from strandline.replica.states import ACKS_ALL, AppendOutcome, ReplicaConfig
@@ -45,6 +46,8 @@ class AppendHost(Protocol):
     def config(self) -> ReplicaConfig: ...
     @property
     def counters(self) -> ReplicaCounters: ...
+    @property
+    def disk_room(self) -> DiskRoom: ...
 
     def log_failed(self, partition: Partition, reason: str) -> None:
         """The partition's log can no longer be used."""
@@ -94,6 +97,8 @@ class Appends:
         except KafkaError as failure:
             self.note_refusal(tp.topic, tp.partition, batches, failure.code)
             done(AppendOutcome(failure.code, failure.message or str(failure)))
+            if isinstance(failure, NoSpaceLeft):
+                self._host.disk_room.ran_out()
             return None
         except StorageError as failure:
             self._host.log_failed(partition, str(failure))
@@ -116,7 +121,7 @@ class Appends:
 
     def note_refusal(self, topic: str | TopicId, index: int, batches: memoryview, code: ErrorCode) -> None:
         """A client's batches are refused before they are written. If the reason may pass, what the same producer has
-        sent behind them is refused for the same reason (F-52). `topic` is as the client named it."""
+        sent behind them is refused for the same reason (schedule 52). `topic` is as the client named it."""
         if code not in MAY_PASS:
             return
         header = _producers_header(batches)

@@ -1,7 +1,7 @@
 """Reading the log for followers that lag: one chunk a turn, one subscription after the other.
 
-A batch that is larger than a chunk is read in parts, one a turn, and goes in pieces (F-54): one batch at a time on a
-stream, so that the follower holds one batch that is not whole, whatever it follows.
+A batch that is larger than a chunk is read in parts, one a turn, and goes in pieces (schedule 54): one batch at a time
+on a stream, so that the follower holds one batch that is not whole, whatever it follows.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import structlog
 
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError, ProtocolError, StorageError
+from strandline.proto.errors import KafkaError, NoSpaceLeft, ProtocolError, StorageError
 from strandline.proto.ids import BrokerEpoch, Endpoint, NodeId
 from strandline.proto.marks import mark
 from strandline.proto.ports import RpcError, RpcRejected, Stream
@@ -22,6 +22,9 @@ from strandline.replica.pieces import Pieces
 from strandline.replica.signal import Signal, end
 
 log = structlog.get_logger("strandline.replica")
+
+NO_ROOM_RETRY_MS = 1_000.0
+"""On a full disk nothing is fetched that cannot be kept; so often it is seen whether there is room again."""
 
 STREAM_METHOD = "/strandline.v1.Replication/Stream"
 
@@ -275,7 +278,10 @@ class Fetcher:
         self._retry_timer = None
         now_ms = self._host.clock.monotonic_ms()
         for following in [f for f in self._waiting if f.retry_ms <= now_ms + 1]:
-            self._fetch(following)
+            if following.without_room and self._host.disk_room.full:
+                following.retry_ms = now_ms + NO_ROOM_RETRY_MS
+            else:
+                self._fetch(following)
         if self._waiting:
             pause_ms = min(following.retry_ms for following in self._waiting) - now_ms
             self._retry_timer = asyncio.get_running_loop().call_later(max(pause_ms, 1) / 1000, self._retry)
@@ -309,13 +315,13 @@ class Fetcher:
             self._learn(following, high_watermark, log_start_offset)
 
     def on_data(self, data: frames.Data) -> None:
-        """Append what the leader sent; its high watermark counts only after that (KAFKA-14704, D-7)."""
+        """Append what the leader sent; its high watermark counts only after that (KAFKA-14704, schedule 7)."""
         following = self._receiver(data.channel, data.leader_epoch, len(data.batches))
         if following is not None:
             self._append(following, data)
 
     def on_piece(self, piece: frames.Piece) -> None:
-        """Keep a part of a batch, and append the batch once it is whole (F-54)."""
+        """Keep a part of a batch, and append the batch once it is whole (schedule 54)."""
         following = self._receiver(piece.channel, piece.leader_epoch, len(piece.part))
         batch = None if following is None else self._in_pieces.take(following, piece)
         if following is not None and batch is not None:
@@ -336,6 +342,10 @@ class Fetcher:
 
     def _append(self, following: Following, data: frames.Data) -> None:
         plog, partition, size = following.log, following.partition, len(data.batches)
+        if self._host.disk_room.full:  # what is left is for the metadata log and the checkpoints
+            following.without_room = True
+            self._fetch_later(following)
+            return
         try:
             plog.append_as_follower(data.batches)
         except KafkaError as error:
@@ -345,16 +355,24 @@ class Fetcher:
                 leader=self.leader_id,
                 error=str(error),
             )
-            self._fetch_later(following)
+            self._refused(following, error)
             return
         except StorageError as error:
             self._host.log_failed(partition, str(error))
             return
-        following.attempts = 0  # not before: the pauses of a full disk grow, though the leader accepts each fetch
+        following.attempts = 0  # not before: pauses grow though the leader accepts each fetch
+        following.without_room = False
         self._learn(following, data.high_watermark, data.log_start_offset)
         self._host.replicated(partition, size)
         if not self._host.config.sync_before_ack:
             self._acknowledge(following)
+
+    def _refused(self, following: Following, error: KafkaError) -> None:
+        """What the leader said could not be carried out, and nothing was changed."""
+        if isinstance(error, NoSpaceLeft):
+            following.without_room = True
+            self._host.disk_room.ran_out()
+        self._fetch_later(following)
 
     def on_watermark(self, channel: int, high_watermark: int, log_start_offset: int) -> None:
         """The leader's high watermark or log start rose, and no data go along."""
@@ -382,7 +400,7 @@ class Fetcher:
 
     def on_diverging(self, subscription: int, epoch: int, end_offset: int) -> None:
         """Our log is no prefix of the leader's: cut it and fetch again, until it is. The answer's subscription must be
-        the latest and the log where it was: high watermark and data of such an answer do not exist (D-7)."""
+        the latest and the log where it was: high watermark and data of such an answer do not exist (schedule 7)."""
         following = self._by_id.get(subscription)
         if following is None or following.fetch_offset != following.log.log_end_offset:
             return
@@ -396,7 +414,8 @@ class Fetcher:
         def cut() -> None:
             new_end = plog.truncate_to(truncation.offset)
             if new_end == truncation.offset:
-                # Epochs without records begin at the very end: they go although no record does (KAFKA-10706, D-5).
+                # Epochs without records begin at the very end: they go although no record does (KAFKA-10706,
+                # schedule 5).
                 plog.epochs.truncate_from_end(new_end)
             core.truncated(new_end)
 
@@ -443,7 +462,7 @@ class Fetcher:
             cut()
         except KafkaError as error:
             log.warning("a log cannot be cut", partition=str(partition.topic_partition), error=str(error))
-            self._fetch_later(following)
+            self._refused(following, error)
             return
         except StorageError as error:
             self._host.log_failed(partition, str(error))

@@ -8,6 +8,7 @@ from strandline.log.partition_log import PartitionLog
 from strandline.proto.ids import BrokerEpoch, NodeId
 from strandline.proto.ports import Clock, Rng, Rpc
 from strandline.replica.core.follower import FollowerCore
+from strandline.replica.disk_room import DiskRoom
 from strandline.replica.partition import Partition
 from strandline.replica.states import ReplicaConfig
 
@@ -29,6 +30,8 @@ class FollowerHost(Protocol):
     def rpc(self) -> Rpc: ...
     @property
     def config(self) -> ReplicaConfig: ...
+    @property
+    def disk_room(self) -> DiskRoom: ...
 
     def connected(self, leader: NodeId) -> None:
         """A leader has accepted this broker's stream."""
@@ -56,6 +59,7 @@ class Following:
         attempts: refusals in a row.
         cuts: truncations since the leader last accepted a fetch.
         retry_ms: when to fetch again after a refusal.
+        without_room: what came last, or a cut, found the disk full.
     """
 
     __slots__ = (
@@ -69,6 +73,7 @@ class Following:
         "log",
         "partition",
         "retry_ms",
+        "without_room",
     )
 
     def __init__(self, partition: Partition, core: FollowerCore, plog: PartitionLog) -> None:
@@ -82,3 +87,4 @@ class Following:
         self.attempts = 0
         self.cuts = 0
         self.retry_ms = 0.0
+        self.without_room = False

@@ -28,7 +28,7 @@ class IsrChanges:
     """Sends what leaders have pending and gives the answers back to them.
 
     `answered(partition, core, pending, outcome)` is called for each answer. A request that failed as a whole was
-    perhaps carried out: its items are sent again (rule B), after a pause.
+    perhaps carried out: its items are sent again (rule B2), after a pause.
     """
 
     def __init__(

@@ -3,7 +3,7 @@
 A push bounded by the follower's credit: data go out as they are appended to subscriptions that are at the log's end
 (one encoded copy serves all followers), and are read from the log in bounded chunks, one subscription after the other,
 for those that lag (`catch_up`). A batch that is larger than a chunk goes in pieces, so that no frame comes near the
-transport's limit and what is small need not wait for it (F-54).
+transport's limit and what is small need not wait for it (schedule 54).
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class FollowerLink:
     # What the follower says
 
     def on_fetch(self, fetch: frames.Fetch) -> None:
-        """Judge a follower's position; only a valid one is recorded (KAFKA-13141, D-6)."""
+        """Judge a follower's position; only a valid one is recorded (KAFKA-13141, schedule 6)."""
         partition = self._host.partition_by_id(fetch.topic_id, fetch.partition)
         if partition is not None:
             self._unsubscribe(partition)

@@ -28,6 +28,7 @@ from strandline.replica.core.isr import PendingIsr
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.counters import ReplicaCounters
 from strandline.replica.deletions import Deletions
+from strandline.replica.disk_room import DiskRoom
 from strandline.replica.disk_stalls import DiskStalls
 from strandline.replica.fetcher import STREAM_METHOD
 from strandline.replica.isr_changes import IsrChanges, SendAlterPartition
@@ -59,8 +60,8 @@ class ReplicaManager:
     other brokers by the stream handler. ISR changes go out by `send_alter_partition`.
 
     `on_change` is called when the controller is to hear at once of something: a replica cannot be served any more, or
-    nobody leads it. `on_fatal` is told when this node must stop: the whole disk refuses to sync, or an invariant broke.
-    `log_dir` stays the caller's: close it after `close`.
+    nobody leads it, or the disk is full, or has room again. `on_fatal` is told when this node must stop: the whole disk
+    refuses to sync, or an invariant broke. `log_dir` stays the caller's: close it after `close`.
     """
 
     def __init__(
@@ -103,12 +104,14 @@ class ReplicaManager:
         self._appends = Appends(self, self._partitions, publisher=self._publisher, syncer=self._syncer)
         self._upkeep = Upkeep(self, self._set, log_dir, streams=self._streams, syncer=self._syncer, strays=self.strays)
         self._sync_before_ack = config.sync_before_ack
-        self.disk_stalls = DiskStalls(self)
+        self.disk_stalls = DiskStalls(self, on_change)
+        self.disk_room = DiskRoom(self, on_change, self._set.make_missing_logs)
 
     # Life
 
     def start(self) -> None:
         """Begin to follow and to sweep."""
+        self.disk_room.look()
         self._streams.start()
         self._upkeep.start()
 
@@ -263,7 +266,7 @@ class ReplicaManager:
         """The first committed offset whose record is not older than `timestamp` (ms), or Kafka's special ones: -1 the
         high watermark, -2 the log start, -3 the record with the largest timestamp.
 
-        OFFSET_NOT_AVAILABLE while a new leader does not know the end of what is committed (rule B: stale HW).
+        OFFSET_NOT_AVAILABLE while a new leader does not know the end of what is committed (rule B7, stale HW).
         """
         return reads.list_offset(self._partitions.get(tp), timestamp, current_leader_epoch)
 

@@ -11,12 +11,14 @@ import structlog
 from strandline.log.disk import DiskError
 from strandline.log.log_dir import LogDir
 from strandline.log.partition_log import PartitionLog
-from strandline.proto.errors import KafkaError, StorageError
+from strandline.proto.errors import KafkaError, NoSpaceLeft, StorageError
 from strandline.proto.ids import NO_NODE, NodeId, TopicId, TopicIdPartition, TopicPartition
+from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
 from strandline.proto.tasks import spawn
 from strandline.replica.core.follower import FollowerCore
 from strandline.replica.core.leader import LeaderCore
+from strandline.replica.disk_room import DiskRoom
 from strandline.replica.partition import Partition
 from strandline.replica.states import BrokerState, PartitionState, ReplicaConfig, Role
 
@@ -25,6 +27,9 @@ log = structlog.get_logger("strandline.replica")
 
 class RoleHost(Protocol):
     """Who is told when a partition's role changes."""
+
+    @property
+    def disk_room(self) -> DiskRoom: ...
 
     def led(self, partition: Partition) -> None:
         """It leads, in a new leader epoch."""
@@ -50,7 +55,8 @@ class PartitionSet:
 
     Invariants:
     - a partition is in `partitions` and in `by_id`, or in neither;
-    - no log is opened for a name while an older topic's log of that name is being deleted.
+    - no log is opened for a name while an older topic's log of that name is being deleted;
+    - what is in `_without_log` is offline for lack of room alone.
     """
 
     def __init__(self, me: NodeId, log_dir: LogDir, clock: Clock, config: ReplicaConfig, host: RoleHost) -> None:
@@ -62,6 +68,7 @@ class PartitionSet:
         self._channel = 0
         self._deletions: dict[TopicPartition, asyncio.Task[None]] = {}
         self._awaiting_deletion: dict[TopicPartition, PartitionState] = {}
+        self._without_log: dict[Partition, None] = {}
         self.partitions: dict[TopicPartition, Partition] = {}
         self.by_id: dict[tuple[TopicId, int], Partition] = {}
         self.brokers: dict[NodeId, BrokerState] = {}
@@ -166,7 +173,8 @@ class PartitionSet:
 
     def _lead(self, partition: Partition, plog: PartitionLog) -> None:
         """The epoch and its start are in the log before anybody can ask for them, and on disk with the next sync, which
-        comes before any record of this epoch counts (KAFKA-7415, D-3). One sync serves all elections of a turn."""
+        comes before any record of this epoch counts (KAFKA-7415, schedule 3). One sync serves all elections of a
+        turn."""
         state = partition.state
         try:
             plog.assign_epoch_start(state.leader_epoch, plog.log_end_offset)
@@ -211,17 +219,31 @@ class PartitionSet:
                 plog = partition.log = self._log_dir.create(name, state.topic_id, state.log_config)
             except (KafkaError, StorageError) as error:
                 self._host.log_failed(partition, str(error))
+                if isinstance(error, NoSpaceLeft):
+                    self._without_log[partition] = None
+                    self._host.disk_room.ran_out()
                 return partition
         known = self._log_dir.high_watermarks.get(name, 0)
         partition.start_at(min(max(known, plog.log_start_offset), plog.log_end_offset))
         return partition
 
+    def make_missing_logs(self) -> None:
+        """There is room again: host anew what got no log for lack of it."""
+        for partition in list(self._without_log):
+            mark("log-made-with-room")
+            self._forget(partition)
+            self._apply(partition.state)
+
     def _delete(self, partition: Partition) -> None:
+        self._forget(partition)
+        self._delete_log(partition.topic_partition)
+
+    def _forget(self, partition: Partition) -> None:
         del self.partitions[partition.topic_partition]
         del self.by_id[partition.state.topic_id, partition.state.partition]
+        self._without_log.pop(partition, None)
         partition.delete()
         self._host.stopped(partition)
-        self._delete_log(partition.topic_partition)
 
     def _delete_log(self, name: TopicPartition) -> None:
         if name not in self._deletions:

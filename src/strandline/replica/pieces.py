@@ -1,4 +1,4 @@
-"""Batches that come in pieces, because they are too large for one entry of a stream (F-54)."""
+"""Batches that come in pieces, because they are too large for one entry of a stream (schedule 54)."""
 
 from __future__ import annotations
 

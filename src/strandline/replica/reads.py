@@ -1,4 +1,4 @@
-"""Reading one partition, on its leader or (KIP-392) on a follower, within bounds that are taken once (rule D-17)."""
+"""Reading one partition, on its leader or (KIP-392) on a follower, within bounds that are taken once (schedule 17)."""
 
 from __future__ import annotations
 

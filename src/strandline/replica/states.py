@@ -47,7 +47,7 @@ class BrokerState:
     Attributes:
         endpoint: its internal listener, where replication streams are opened.
         broker_epoch: names its process lifetime (its latest registration).
-        fenced, in_controlled_shutdown: either makes it ineligible to join an ISR.
+        fenced, in_controlled_shutdown, disk_full: each makes it ineligible to join an ISR.
     """
 
     node_id: NodeId
@@ -55,11 +55,12 @@ class BrokerState:
     broker_epoch: BrokerEpoch
     fenced: bool = False
     in_controlled_shutdown: bool = False
+    disk_full: bool = False
 
     @property
     def eligible(self) -> bool:
         """May join an ISR as far as its registration goes."""
-        return not self.fenced and not self.in_controlled_shutdown
+        return not self.fenced and not self.in_controlled_shutdown and not self.disk_full
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class PartitionState:
 
     Attributes:
         leader: NO_NODE while there is none.
-        leader_epoch: bumped at each election; partition_epoch: bumped at each change of the partition (rule B: the
+        leader_epoch: bumped at each election; partition_epoch: bumped at each change of the partition (rule B1: the
             four epochs are never conflated).
         recovering: the leader was elected uncleanly, so followers may have to give up records they thought committed.
         min_insync_replicas: as configured; the effective value is min(this, number of replicas).
@@ -168,7 +169,7 @@ class AppendOutcome(NamedTuple):
 
 
 class ReadOutcome(NamedTuple):
-    """What a read found, under bounds that were taken once (rule D-17).
+    """What a read found, under bounds that were taken once (schedule 17).
 
     Attributes:
         high_watermark: at the time of the read; with committed_only no record at or beyond it is in `data`.

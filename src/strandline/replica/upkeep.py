@@ -7,12 +7,13 @@ from typing import Protocol
 
 import structlog
 
-from strandline.log.disk import DiskError
+from strandline.log.disk import DiskError, DiskFull
 from strandline.log.log_dir import LogDir
 from strandline.log.strays import Strays
 from strandline.log.syncer import Syncer
 from strandline.proto.ports import Clock
 from strandline.proto.tasks import spawn
+from strandline.replica.disk_room import DiskRoom
 from strandline.replica.partition import Partition
 from strandline.replica.partition_set import PartitionSet
 from strandline.replica.states import ReplicaConfig
@@ -35,12 +36,16 @@ class UpkeepHost(Protocol):
     def progressed(self, partition: Partition, advanced: bool) -> None:
         """A leader learned something; `advanced`: the high watermark rose."""
 
+    @property
+    def disk_room(self) -> DiskRoom: ...
+
     def fatal(self, error: BaseException) -> None:
         """Something broke that must not."""
 
 
 class Upkeep:
-    """Sweeps leaders for who lags, streams for who is silent, writes high watermarks down, and removes strays."""
+    """Sweeps leaders for who lags, streams for who is silent, looks for room on the disk, writes high watermarks down,
+    and removes strays."""
 
     def __init__(
         self,
@@ -82,6 +87,7 @@ class Upkeep:
                 partition.drop_ended()
                 self._host.progressed(partition, partition.leader.sweep(now_ms))
         self._streams.keep_alive(now_ms)
+        self._host.disk_room.look()
         if self._strays.waiting and self._removal is None:
             self._removal = spawn(self._remove_strays(), self._host.fatal)
         due = now_ms - self._checkpointed_ms >= self._host.config.high_watermark_checkpoint_interval_ms
@@ -91,6 +97,8 @@ class Upkeep:
                 self.checkpoint()
             except DiskError as error:
                 log.warning("high watermarks could not be written down", error=str(error))
+                if isinstance(error, DiskFull):
+                    self._host.disk_room.ran_out()
             if not self._host.config.sync_before_ack:
                 self._sync_all()
 

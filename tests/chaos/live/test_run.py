@@ -18,6 +18,7 @@ from strandline.chaos.live.cluster import LiveCluster
 from strandline.chaos.live.faults import FAULTS
 from strandline.chaos.live.runner import LiveRun, RunOptions, check_schedule
 from strandline.client import Admin
+from tests.chaos.live.crashes import logged, run_each
 
 COMMAND = [sys.executable, "-m", "strandline.cluster.cli.main", "chaos", "run"]
 
@@ -137,17 +138,18 @@ def test_a_run_that_comes_to_no_end_keeps_its_evidence(tmp_path: Path, monkeypat
         assert {what.partition(":")[0] for _, what in told["struck"]} == {"slow-disk", "pause"}  # though 0.6 s are over
 
 
-def test_the_end_by_a_signal_leaves_nothing(tmp_path: Path) -> None:
-    """Ctrl-C, or SIGTERM: clients, nodes, mounts and directories are gone."""
-    words = ["--minutes", "5", "--schedule", "disk-full", "--evidence", str(tmp_path), "--clients", "own"]
+@pytest.mark.parametrize("fault", ["disk-full", "one-stays-dead"])
+def test_the_end_by_a_signal_leaves_nothing(tmp_path: Path, fault: str) -> None:
+    """Ctrl-C, or SIGTERM, also while every node is down: clients, nodes, mounts and directories are gone."""
+    words = ["--minutes", "5", "--schedule", fault, "--evidence", str(tmp_path), "--clients", "own"]
     process = subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     try:
         assert process.stderr is not None
         for line in process.stderr:
-            if "disk-full:" in line:
+            if f"{fault}:" in line:
                 break
         children = psutil.Process(process.pid).children(recursive=True)
-        assert len(children) >= 4
+        assert len(children) >= (4 if fault == "disk-full" else 1)
         process.send_signal(signal.SIGTERM)
         process.stderr.read()
         assert process.wait(60) != 0
@@ -186,11 +188,19 @@ def test_every_fault_is_listed_with_a_sentence() -> None:
 
 
 def test_what_cannot_be_done_here_is_left_out_and_said() -> None:
-    """disk-full without disks of their own: the reason, and the rest of the schedule."""
+    """Full disks without disks of their own: the reason, and the rest of the schedule."""
     cluster = LiveCluster()
     try:
-        possible, without = check_schedule(["kill", "disk-full"], cluster)
+        possible, without = check_schedule(["kill", "disk-full", "full-leader"], cluster)
         assert possible == ["kill"]
-        assert "disks of their own" in without["disk-full"] or "tmpfs" in without["disk-full"]
+        assert list(without) == ["disk-full", "full-leader"]
+        assert all("disks of their own" in why or "tmpfs" in why for why in without.values())
     finally:
         cluster.stop()
+
+
+@pytest.mark.timeout(170)
+def test_a_rotten_batch_on_the_last_leader_costs_nothing(tmp_path: Path) -> None:
+    """Schedule 45 once; test_run_crashes.py has the others, for longer."""
+    run_each(["crash-all-one-rots"], tmp_path, seed=3, minutes=0.01)
+    assert "the end of a partition's log is cut" in logged(tmp_path)

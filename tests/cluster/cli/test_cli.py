@@ -26,7 +26,7 @@ def run(*words: str) -> Result:
 
 
 def test_the_program_teaches_its_first_five_minutes() -> None:
-    """Issue part 7: --help that teaches."""
+    """`--help` teaches: it has examples and says what comes next."""
     told = run("--help")
     assert told.exit_code == 0
     for word in ("strandline dev", "strandline produce", *COMMANDS, "topic", "consume", "sim", "demo"):
@@ -34,7 +34,7 @@ def test_the_program_teaches_its_first_five_minutes() -> None:
 
 
 def test_every_command_has_a_sentence_and_an_example() -> None:
-    """Issue part 7: each command's help has examples; groups name what is inside."""
+    """Each command's help has examples; groups name what is inside."""
 
     def walk(command: click.Command, path: str) -> list[str]:
         if isinstance(command, click.Group):
@@ -90,7 +90,7 @@ def format_(path: Path, *more: str) -> Result:
 
 
 def test_format_makes_a_cluster_id_and_refuses_a_second_time(tmp_path: Path) -> None:
-    """Issue part 4: refuses formatted directories unless told to ignore them."""
+    """It refuses formatted directories unless told to ignore them."""
     path = tmp_path / "data"
     told = format_(path, "--output", "json")
     assert told.exit_code == 0, told.output
@@ -134,7 +134,7 @@ def start_node(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_node_refuses_an_unformatted_directory_with_the_command(tmp_path: Path) -> None:
-    """D-26; the sentence can be pasted."""
+    """Schedule 26; the sentence can be pasted."""
     config = tmp_path / "node.properties"
     config.write_text(f"node.id=1\nlog.dirs={tmp_path}/data\ncontroller.quorum.voters={VOTERS}\n")
     told = start_node("--config", str(config))
@@ -192,7 +192,7 @@ def test_log_dump_shows_batches_and_finds_damage(tmp_path: Path) -> None:
 
 
 def test_doctor_judges_files_and_exits_1_when_it_finds(tmp_path: Path) -> None:
-    """S97: exits non-zero when something is found; on files without any cluster."""
+    """Row S97: exits non-zero when something is found; on files without any cluster."""
     safe = "node.id=1\nlog.dirs=/var/lib/strandline\ncontroller.quorum.voters=1@a:1,2@b:1,3@c:1\n"
     good, bad = tmp_path / "good.properties", tmp_path / "bad.properties"
     good.write_text(safe)
@@ -209,7 +209,8 @@ def test_doctor_judges_files_and_exits_1_when_it_finds(tmp_path: Path) -> None:
 
 
 def test_doctor_judges_a_producer_and_config_shows_its_settings() -> None:
-    """S30: what can reorder is named, with exit code 1; S26: the settings of a client can be read, 16384 among them."""
+    """Row S30: what can reorder is named, with exit code 1; row S26: the settings of a client can be read, 16384 among
+    them."""
     told = run("doctor", "--producer", "-X", "enable.idempotence=false")
     assert told.exit_code == 1
     assert "max.in.flight.requests.per.connection = 5" in told.output
@@ -223,7 +224,7 @@ def test_doctor_judges_a_producer_and_config_shows_its_settings() -> None:
 
 
 def test_doctor_names_the_default_of_auto_commit() -> None:
-    """S64: a consumer's default is named, with what it may lose; a consumer that commits by hand is left alone."""
+    """Row S64: a consumer's default is named, with what it may lose; a consumer that commits by hand is left alone."""
     told = run("doctor", "--consumer")
     assert told.exit_code == 1
     assert "enable.auto.commit = true (the default)" in told.output

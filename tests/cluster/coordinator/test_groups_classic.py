@@ -1,4 +1,4 @@
-"""The protocol of classic groups, rule by rule (correctness C "Groups"; the KIPs are named where they rule)."""
+"""The protocol of classic groups, rule by rule (rule C7; the KIPs are named where they rule)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Committed offsets: who may commit, what is written, what is forgotten (correctness C "Groups", KIP-211, KIP-496)."""
+"""Committed offsets: who may commit, what is written, what is forgotten (rule C7, KIP-211, KIP-496)."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ def test_offsets_that_do_not_say_whose_they_are() -> None:
 
 
 def test_describe_and_list() -> None:
-    """S85: members with what they subscribed to and were assigned, while the group is stable."""
+    """Row S85: members with what they subscribed to and were assigned, while the group is stable."""
     driver = Driver()
     (joined,) = driver.stable()
     driver.answer(driver.commit(5, group_id="kept"))

@@ -56,7 +56,7 @@ def test_the_old_process_is_fenced() -> None:
 
 
 def test_a_failover_does_not_bring_the_old_process_back() -> None:
-    """D-43: the replacement is in the log before it is answered."""
+    """Schedule 43: the replacement is in the log before it is answered."""
     driver = Driver()
     before = stable_static(driver)
     driver.hold = True

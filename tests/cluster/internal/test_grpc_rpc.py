@@ -318,8 +318,8 @@ class Peer:
 
 
 def test_a_killed_peer_is_noticed_at_once_and_found_again() -> None:
-    """Rule B (suspicion): kill -9 breaks stream and call within milliseconds; a restarted node is reached again within
-    the reconnect backoff."""
+    """Rule B12 (suspicion): kill -9 breaks stream and call within milliseconds; a restarted node is reached again
+    within the reconnect backoff."""
     peer = Peer()
 
     async def body(rpc: GrpcRpc) -> None:

@@ -23,7 +23,7 @@ from strandline.proto.ids import Endpoint, NodeId
 
 @pytest.mark.parametrize("version", versions("CreateTopics"))
 def test_create_topics(tmp_path: Path, version: int) -> None:
-    """Each topic succeeds or fails alone; from version 5 on the answer tells what was made (S12, S14)."""
+    """Each topic succeeds or fails alone; from version 5 on the answer tells what was made (rows S12, S14)."""
 
     async def main(node: KafkaNode, client: KafkaClient) -> None:
         def topic(name: str, partitions: int = 2, factor: int = 1, **fields: Any) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def test_delete_topics(tmp_path: Path, version: int) -> None:
 
 @pytest.mark.parametrize("version", versions("CreatePartitions"))
 def test_create_partitions(tmp_path: Path, version: int) -> None:
-    """S16: a topic grows, and never shrinks."""
+    """Row S16: a topic grows, and never shrinks."""
 
     async def main(node: KafkaNode, client: KafkaClient) -> None:
         node.create_topic("t", 2)

@@ -133,7 +133,7 @@ def quiet() -> Any:
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
 def test_kcat(tmp_path: Path) -> None:
-    """List, produce, consume (S01, S09)."""
+    """List, produce, consume (rows S01, S09)."""
 
     def kcat(*arguments: str, stdin: str = "") -> str:
         done = subprocess.run(

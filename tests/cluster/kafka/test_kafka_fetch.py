@@ -1,4 +1,4 @@
-"""Fetch over a real socket: versions, limits, waiting, sessions, epochs and errors (S37, S40, S51, S52)."""
+"""Fetch over a real socket: versions, limits, waiting, sessions, epochs and errors (rows S37, S40, S51, S52)."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_answers_respect_their_limits_and_make_progress(tmp_path: Path) -> None:
 
 
 def test_a_long_poll_is_answered_when_a_record_is_committed(tmp_path: Path) -> None:
-    """S52: no busy waiting: one request, answered within moments of the record."""
+    """Row S52: no busy waiting: one request, answered within moments of the record."""
 
     async def main() -> None:
         async with kafka_node(tmp_path) as node:
@@ -241,7 +241,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_follower_points_to_the_leader(tmp_path: Path) -> None:
-    """S37: NOT_LEADER_OR_FOLLOWER; from version 16 on with the leader and its endpoint (KIP-951)."""
+    """Row S37: NOT_LEADER_OR_FOLLOWER; from version 16 on with the leader and its endpoint (KIP-951)."""
 
     async def main() -> None:
         async with kafka_node(tmp_path) as node:
@@ -307,7 +307,7 @@ def test_every_replica_is_read_by_its_own_broker(cluster: DevCluster) -> None:
 
 
 def test_uncommitted_records_are_not_shown(tmp_path: Path) -> None:
-    """S40: a record that one replica of the ISR lacks is beyond the high watermark."""
+    """Row S40: a record that one replica of the ISR lacks is beyond the high watermark."""
 
     async def main() -> None:
         async with kafka_node(tmp_path) as node:

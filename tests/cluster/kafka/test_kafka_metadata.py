@@ -111,7 +111,7 @@ def test_metadata_of_everything(tmp_path: Path, version: int) -> None:
 
 def test_metadata_of_no_topics_and_of_unknown_ones(tmp_path: Path) -> None:
     """From version 1 on an empty list means none. Each unknown topic has its error; with auto-create off none appears
-    (S15)."""
+    (row S15)."""
 
     async def main(node: KafkaNode, client: KafkaClient) -> None:
         topic_id = node.create_topic("t")
@@ -135,7 +135,8 @@ def test_metadata_of_no_topics_and_of_unknown_ones(tmp_path: Path) -> None:
 
 
 def test_metadata_creates_topics_where_that_is_wanted(tmp_path: Path) -> None:
-    """S15: auto.create.topics.enable on: the topic appears with the brokers' defaults, unless the client forbids it."""
+    """Row S15: auto.create.topics.enable on: the topic appears with the brokers' defaults, unless the client forbids
+    it."""
 
     async def main(node: KafkaNode, client: KafkaClient) -> None:
         async def ask(name: str, allow: bool) -> int:

@@ -139,7 +139,7 @@ def test_producer_ids_wait_for_the_controller_together(tmp_path: Path) -> None:
 
 
 def test_new_producers_need_no_controller(tmp_path: Path) -> None:
-    """S34, S45: a broker holds a block from its start, and gets the next one before this one is used up."""
+    """Rows S34, S45: a broker holds a block from its start, and gets the next one before this one is used up."""
 
     async def main(node: KafkaNode, client: KafkaClient) -> None:
         await node.service.hold_producer_ids()

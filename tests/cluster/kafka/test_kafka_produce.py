@@ -1,4 +1,4 @@
-"""Produce over a real socket: each version, each kind of acks, and what is refused (S20, S22-S24, S37, S41)."""
+"""Produce over a real socket: each version, each kind of acks, and what is refused (rows S20, S22 to S24, S37, S41)."""
 
 from __future__ import annotations
 
@@ -86,7 +86,8 @@ def test_every_version_appends(tmp_path: Path) -> None:
 
 
 def test_a_batch_is_stored_as_it_came(tmp_path: Path) -> None:
-    """S20: only base offset and leader epoch differ, which no checksum covers; the records are the producer's bytes."""
+    """Row S20: only base offset and leader epoch differ, which no checksum covers; the records are the producer's
+    bytes."""
 
     async def main() -> None:
         async with kafka_node(tmp_path) as node:
@@ -106,7 +107,7 @@ def test_a_batch_is_stored_as_it_came(tmp_path: Path) -> None:
 
 
 def test_acks_0_has_no_answer(tmp_path: Path) -> None:
-    """S22: nothing is answered, and the next request's answer comes next."""
+    """Row S22: nothing is answered, and the next request's answer comes next."""
 
     async def main() -> None:
         async with kafka_node(tmp_path) as node:
@@ -265,7 +266,7 @@ def lonely_topic(node: KafkaNode, leader_first: bool = True) -> None:
 
 
 def test_acks_all_that_is_not_replicated_times_out(tmp_path: Path) -> None:
-    """S24: no ack while a replica in the ISR lacks the batch; the request's timeout answers REQUEST_TIMED_OUT."""
+    """Row S24: no ack while a replica in the ISR lacks the batch; the request's timeout answers REQUEST_TIMED_OUT."""
 
     async def main() -> None:
         async with kafka_node(tmp_path) as node:
@@ -318,7 +319,7 @@ def test_a_lost_client_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_a_follower_points_to_the_leader(tmp_path: Path) -> None:
-    """S37: NOT_LEADER_OR_FOLLOWER, from version 10 on with the leader and where it is (KIP-951)."""
+    """Row S37: NOT_LEADER_OR_FOLLOWER, from version 10 on with the leader and where it is (KIP-951)."""
 
     async def main() -> None:
         async with kafka_node(tmp_path) as node:
@@ -336,7 +337,7 @@ def test_a_follower_points_to_the_leader(tmp_path: Path) -> None:
 
 
 def test_idempotent_batches_are_written_once(tmp_path: Path) -> None:
-    """S31: a batch sent again gets its first offset; a gap is OUT_OF_ORDER_SEQUENCE_NUMBER."""
+    """Row S31: a batch sent again gets its first offset; a gap is OUT_OF_ORDER_SEQUENCE_NUMBER."""
 
     async def main() -> None:
         async with kafka_node(tmp_path) as node:
@@ -359,8 +360,8 @@ def test_idempotent_batches_are_written_once(tmp_path: Path) -> None:
 
 
 def test_a_batch_that_came_before_its_topic_is_not_overtaken(tmp_path: Path) -> None:
-    """F-52: the broker's metadata were behind the client's when the first batch came. The second, which may be on its
-    way already, is refused alike until the first has come again."""
+    """Schedule 52: the broker's metadata were behind the client's when the first batch came. The second, which may be
+    on its way already, is refused alike until the first has come again."""
 
     async def main() -> None:
         async with kafka_node(tmp_path) as node, connect(node.listener.endpoint) as client:

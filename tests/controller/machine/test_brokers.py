@@ -1,4 +1,4 @@
-"""Registration, fencing, unfencing, controlled shutdown: rule B "Brokers"; bugs D-8, D-11, KAFKA-15586."""
+"""Registration, fencing, unfencing, controlled shutdown: rule B12; schedules 8, 11, KAFKA-15586."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from strandline.proto.ids import NO_NODE, NodeId
 
 
 def test_broker_epoch_is_the_offset_of_its_registration(machine_cluster: Any) -> None:
-    """Rule B: the broker epoch is the registration record's offset, even behind records that end its former life."""
+    """Rule B12: the broker epoch is the registration record's offset, even behind records that end its former life."""
     cluster = machine_cluster(3)
     cluster.create()
     cluster.fence(1)
@@ -60,7 +60,7 @@ def test_registration_refused(machine_cluster: Any, change: dict[str, Any], erro
 
 
 def test_unfenced_only_once_its_metadata_reach_its_registration(machine_cluster: Any) -> None:
-    """Rule B: a broker that does not know its own registration knows too little to serve."""
+    """Rule B12: a broker that does not know its own registration knows too little to serve."""
     cluster = machine_cluster(1)
     epoch = cluster.register(2)
     assert cluster.beat(2, want_fence=True).fenced
@@ -98,7 +98,8 @@ def test_fencing_moves_leaderships_and_unfencing_alone_does_not_give_them_back(m
 
 
 def test_restart_after_an_unclean_stop_leaves_isr_and_elr(machine_cluster: Any) -> None:
-    """D-11, KAFKA-15586: the ISR shrank to 2, which loses power and its tail; an eligible replica leads, not 2."""
+    """Schedule 11, KAFKA-15586: the ISR shrank to 2, which loses power and its tail; an eligible replica leads, not
+    2."""
     cluster = machine_cluster(3, flush_policy="replicate")
     cluster.create()
     cluster.fence(1)
@@ -254,9 +255,9 @@ def test_expired_brokers_are_fenced_one_at_a_time(machine_cluster: Any) -> None:
     cluster.now_ms = 9000.0
     cluster.beat(3)
     fenced = []
-    while (node := cluster.run(brokers.fence_expired(cluster.state, cluster.now_ms))) is not None:
-        fenced.append(node)
-    assert fenced == [1, 2]
+    while (gone := cluster.run(brokers.fence_expired(cluster.state, cluster.now_ms))) is not None:
+        fenced.append(gone)
+    assert fenced == [(1, "it is gone"), (2, "it is gone")]
     assert (cluster.partition().leader, cluster.partition().eligible_leader_replicas) == (3, (2,))
 
 

@@ -1,4 +1,5 @@
-"""IncrementalAlterConfigs, and what min.insync.replicas and unclean elections mean for partitions (S41-S44, S74)."""
+"""IncrementalAlterConfigs, and what min.insync.replicas and unclean elections mean for partitions (rows S41 to S44,
+S74)."""
 
 from __future__ import annotations
 
@@ -134,14 +135,14 @@ def test_raising_min_isr_makes_proposals_of_leaders_that_have_not_heard_of_it_ou
 
 
 def test_min_isr_is_capped_by_the_replication_factor(machine_cluster: Any) -> None:
-    """Rule B, HW: min(min.insync, RF): a topic of one copy works under the default of 2."""
+    """Rule B4, HW: min(min.insync, RF): a topic of one copy works under the default of 2."""
     cluster = machine_cluster(1)
     cluster.create("t", [[1]])
     assert cluster.alter_isr([1]).min_insync_replicas == 1
 
 
 def test_enabling_unclean_elections_elects_at_once(machine_cluster: Any) -> None:
-    """S43: off, a replica out of sync does not lead; switched on, it does, and its ISR is itself alone."""
+    """Row S43: off, a replica out of sync does not lead; switched on, it does, and its ISR is itself alone."""
     cluster = machine_cluster(3)
     cluster.create(min_insync_replicas="1")
     cluster.alter_isr([1])
@@ -160,7 +161,7 @@ def test_enabling_unclean_elections_elects_at_once(machine_cluster: Any) -> None
 
 
 def test_only_the_last_in_sync_leads_while_unclean_is_off(machine_cluster: Any) -> None:
-    """S42: min.insync 1, ISR {1}, 2 and 3 back but not caught up, 1 dies: no leader; 1 is back: it leads."""
+    """Row S42: min.insync 1, ISR {1}, 2 and 3 back but not caught up, 1 dies: no leader; 1 is back: it leads."""
     cluster = machine_cluster(3)
     cluster.create(min_insync_replicas="1")
     cluster.alter_isr([1])

@@ -1,4 +1,4 @@
-"""Elections and eligible leader replicas: rule B "Election", "ELR (KIP-966)", bugs D-11, D-12."""
+"""Elections and eligible leader replicas: rules B10, B11 (KIP-966), schedules 11, 12."""
 
 from __future__ import annotations
 
@@ -346,7 +346,8 @@ def hold(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_branch_of_the_election(case: Case) -> None:
-    """Rule B, Election: current leader -> ISR in replica order -> ELR -> last known leader -> unclean; and KIP-966."""
+    """Rule B10, Election: current leader -> ISR in replica order -> ELR -> last known leader -> unclean; and
+    KIP-966."""
     hold(case)
 
 

@@ -175,7 +175,7 @@ def test_election_of_an_unknown_partition(machine_cluster: Any) -> None:
 
 
 def test_preferred_leaders_return_after_a_rolling_restart(machine_cluster: Any) -> None:
-    """S18: each node restarts in turn; the periodic check gives every partition back to its first replica."""
+    """Row S18: each node restarts in turn; the periodic check gives every partition back to its first replica."""
     cluster = machine_cluster(3)
     cluster.create("t", [[1, 2, 3], [2, 3, 1], [3, 1, 2]])
     for node in (1, 2, 3):
@@ -211,7 +211,7 @@ def test_tracked_offsets_are_soft_and_have_an_age(machine_cluster: Any) -> None:
 
 
 def test_producer_ids_do_not_begin_again_at_their_end(machine_cluster: Any) -> None:
-    """Rule C: the last block ends below 2^63, and after it there is none."""
+    """Rule C3: the last block ends below 2^63, and after it there is none."""
     cluster = machine_cluster(1)
     last = 2**63 - 1 - PRODUCER_ID_BLOCK
     epoch = BrokerEpoch(cluster.epoch(1))
@@ -223,7 +223,7 @@ def test_producer_ids_do_not_begin_again_at_their_end(machine_cluster: Any) -> N
 
 
 def test_producer_id_blocks_are_never_given_out_twice(machine_cluster: Any) -> None:
-    """Rule C: blocks of 1000, over failovers too; only a registered broker of this life gets one."""
+    """Rule C3: blocks of 1000, over failovers too; only a registered broker of this life gets one."""
     cluster = machine_cluster(2)
     blocks = []
     for round_ in range(6):

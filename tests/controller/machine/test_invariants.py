@@ -1,4 +1,4 @@
-"""Random histories of the machine, its invariants checked after every step (rule B; correctness E: seeds replay)."""
+"""Random histories of the machine, its invariants checked after every step (rules B; rule E7: seeds replay)."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ STEPS = (
     "balance",
     "grow",
     "hear",
+    "fill",
 )
 
 
@@ -45,6 +46,8 @@ class Watched:
         self.synced = cluster.flush_policy != "replicate"
         self.lost: int | None = None
         """Whose registration says that it lacks what it had."""
+        self.joining: list[int] = []
+        """Whom a leader proposes: it has caught up."""
         # A model of the data: what is committed in a partition, and how far each replica's log reaches.
         self.committed: dict[tuple[str, int], int] = {}
         self.reaches: dict[tuple[str, int, int], int] = {}
@@ -158,7 +161,15 @@ class Watched:
         if (found := self._led()) is not None:
             name, info = found
             joined = [node for node in info.replicas if node in info.isr or self.rng.random() < 0.7]
+            self.joining = joined
             self.cluster.alter_isr(joined, name, info.partition)
+            self.joining = []
+
+    def fill(self) -> None:
+        """A disk is full, or has room again."""
+        if (node := self._node(active=True)) is not None:
+            self.cluster.full.symmetric_difference_update({node})
+            self.cluster.beat(node)
 
     def config(self) -> None:
         value = self.rng.choice([None, "1", "2", "3"])
@@ -186,6 +197,7 @@ class Watched:
             check_partition(topic.topic_id, info)
             assert info.leader == NO_NODE or image.is_active(info.leader), info
             assert all(image.is_active(node) for node in info.isr), info
+            assert len({image.has_room(node) for node in info.isr}) < 2, info
             min_isr = self.cluster.state.resolver.min_insync_replicas(image, topic.name, len(info.replicas))
             if len(info.isr) >= min_isr:
                 assert not info.eligible_leader_replicas, info
@@ -216,7 +228,10 @@ class Watched:
         key = (name, new.partition)
         committed = self.committed.get(key, 0)
         elected = new.has_leader and new.leader != old.leader
-        if elected and new.leader not in (*old.isr, *old.eligible_leader_replicas):
+        for node in new.isr:
+            if node not in old.isr and (node != new.leader or node in self.joining):
+                self.reaches[(*key, node)] = committed  # it has caught up before it joins
+        if elected and new.leader not in (*old.isr, *old.eligible_leader_replicas, *self.joining):
             if self.synced and not new.recovering:
                 assert new.leader in old.last_known_elr, (old, new)
             else:
@@ -224,9 +239,6 @@ class Watched:
                 assert new.recovering
                 assert self.unclean or (old.last_known_elr == (new.leader,) and not self.synced)
                 self.committed[key] = committed = self.reaches.get((*key, new.leader), 0)
-        for node in new.isr:
-            if node not in old.isr and node != new.leader:
-                self.reaches[(*key, node)] = committed  # it has caught up before it joins
         if new.has_leader:
             assert self.reaches.get((*key, new.leader), 0) >= committed, ("committed records are lost", name, old, new)
 

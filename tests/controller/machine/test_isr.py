@@ -1,4 +1,4 @@
-"""AlterPartition: every row of rule B's table, and the order of the rows; bugs D-8, D-12, D-13."""
+"""AlterPartition: every row of rule B2's table, and the order of the rows; schedules 8, 12, 13."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_order_of_the_rows(cluster: Any) -> None:
 
 
 def test_unregistered_and_stopping_members_are_ineligible(cluster: Any) -> None:
-    """D-12 (KAFKA-13916): a leader must not bring a stopping broker back; nor one that is not registered."""
+    """Schedule 12 (KAFKA-13916): a leader must not bring a stopping broker back; nor one that is not registered."""
     cluster.beat(3, want_shutdown=False)
     cluster.create("other", [[3]])
     reply = cluster.beat(3, want_shutdown=True)
@@ -116,7 +116,8 @@ def test_shrink_and_expand_answer_what_was_committed(cluster: Any) -> None:
 
 
 def test_a_leader_that_proposes_the_committed_isr_moves_the_partition_epoch(cluster: Any) -> None:
-    """F-50: so it withdraws what it proposed before; a late copy of that is based on an older partition epoch."""
+    """Schedule 50: so it withdraws what it proposed before; a late copy of that is based on an older partition
+    epoch."""
     before = cluster.partition()
     kept = cluster.alter_isr(list(before.isr))
     assert (kept.error, kept.isr, kept.leader_epoch) == (ErrorCode.NONE, before.isr, before.leader_epoch)

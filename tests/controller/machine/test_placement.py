@@ -1,4 +1,4 @@
-"""Placement: S03, S18, S49 (the constraints and the goals of `machine.placement`)."""
+"""Placement: rows S03, S18, S49 (the constraints and the goals of `machine.placement`)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def spread(counter: Counter[int], nodes: int) -> int:
 
 @pytest.mark.parametrize("nodes", range(1, 8))
 def test_copies_and_leaders_are_even_for_any_shape(nodes: int) -> None:
-    """S03, S18: no broker has two copies of a partition; copies and leaderships differ by at most one."""
+    """Rows S03, S18: no broker has two copies of a partition; copies and leaderships differ by at most one."""
     for factor in range(1, nodes + 1):
         for partitions in range(1, 20):
             placed = place([UsableBroker(node, None, False) for node in range(nodes)], partitions, factor)
@@ -36,7 +36,8 @@ def test_copies_and_leaders_are_even_for_any_shape(nodes: int) -> None:
 
 
 def test_racks_come_first() -> None:
-    """S49: with as many racks as copies every partition has a copy in each; with fewer, none has them all in one."""
+    """Row S49: with as many racks as copies every partition has a copy in each; with fewer, none has them all in
+    one."""
     brokers = [UsableBroker(node, "abc"[node % 3], False) for node in range(7)]
     racks = {broker.node_id: broker.rack for broker in brokers}
     for seed in range(5):
@@ -74,7 +75,7 @@ def test_topics_after_one_another_do_not_pile_up(machine_cluster: Any) -> None:
 
 
 def test_impossible() -> None:
-    """S14: more copies than brokers; nobody unfenced."""
+    """Row S14: more copies than brokers; nobody unfenced."""
     for brokers, factor in (([UsableBroker(1, None, False)], 2), ([UsableBroker(1, None, True)], 1), ([], 1)):
         with pytest.raises(KafkaError) as caught:
             place(brokers, 1, factor)

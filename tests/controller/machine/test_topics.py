@@ -1,4 +1,4 @@
-"""Topics created, deleted, extended: S11-S16, S82, with Kafka's errors."""
+"""Topics created, deleted, extended: rows S11 to S16, S82, with Kafka's errors."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from strandline.controller.machine.topic_names import TakenNames
 from strandline.controller.metadata.image import topic_resource
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.ids import ZERO_UUID
 
 REFUSED: list[tuple[str, dict[str, Any], ErrorCode]] = [
     ("an empty name", {"name": ""}, ErrorCode.INVALID_TOPIC_EXCEPTION),
@@ -81,7 +82,7 @@ def test_manual_assignments_are_numbered_without_gap(
 
 
 def test_defaults(machine_cluster: Any) -> None:
-    """S12, S13: one partition; three replicas, or as many as there are brokers, and the reply says so."""
+    """Rows S12, S13: one partition; three replicas, or as many as there are brokers, and the reply says so."""
     for brokers, factor in ((1, 1), (2, 2), (3, 3), (5, 3)):
         outcome = machine_cluster(brokers).create_topic(creatable())
         assert (outcome.num_partitions, outcome.replication_factor) == (1, factor)
@@ -111,14 +112,29 @@ def test_dry_run_tells_what_would_be(machine_cluster: Any) -> None:
 
 
 def test_retry_of_a_creation_finds_its_own_topic(machine_cluster: Any) -> None:
-    """S82: the controller dies after the commit and before the reply; the retry carries the same id and succeeds."""
+    """Row S82: the controller dies after the commit and before the reply; the retry carries the same proposal and
+    succeeds."""
     cluster = machine_cluster(3)
-    topic = creatable(topic_id=UUID(int=77))
+    topic = creatable(topic_id=UUID(int=77 << 64))
     first = cluster.create_topic(topic)
+    assert first.topic_id.version == 4
     cluster.fail_over()
     again = cluster.create_topic(topic)
-    assert (again.error, again.topic_id, again.assignments) == (ErrorCode.NONE, UUID(int=77), first.assignments)
-    assert cluster.create_topic(creatable(topic_id=UUID(int=78))).error is ErrorCode.TOPIC_ALREADY_EXISTS
+    assert (again.error, again.topic_id, again.assignments) == (ErrorCode.NONE, first.topic_id, first.assignments)
+    for other in (UUID(int=78 << 64), ZERO_UUID):
+        assert cluster.create_topic(creatable(topic_id=other)).error is ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def test_a_late_copy_of_a_creation_makes_another_topic(machine_cluster: Any) -> None:
+    """The topic is deleted when a copy of the request that created it arrives: a topic id is never used again, for
+    whatever knows topics by their ids would take the new one for the old one."""
+    cluster = machine_cluster(3)
+    topic = creatable(topic_id=UUID(int=77 << 64, version=4))
+    first = cluster.create_topic(topic)
+    cluster.run(topics.delete_topics(cluster.state, api.DeleteTopicsRequest((api.TopicRef(topic.name),))))
+    late = cluster.create_topic(topic)
+    assert late.error is ErrorCode.NONE
+    assert late.topic_id != first.topic_id
 
 
 def test_one_request_with_good_and_bad(machine_cluster: Any) -> None:
@@ -139,13 +155,14 @@ def test_one_request_with_good_and_bad(machine_cluster: Any) -> None:
 
 
 def test_an_id_belongs_to_one_topic(machine_cluster: Any) -> None:
-    """A16 (schedule 61): an id that another topic has is refused with its name; so is one that is proposed twice."""
+    """Rule A16 (schedule 61): an id that another topic has is refused with its name; so is one that is proposed
+    twice."""
     cluster = machine_cluster(3)
-    cluster.create_topic(creatable("a", topic_id=UUID(int=77)))
-    refused = cluster.create_topic(creatable("b", topic_id=UUID(int=77)))
+    taken = cluster.create_topic(creatable("a")).topic_id
+    refused = cluster.create_topic(creatable("b", topic_id=taken))
     assert (refused.error, refused.message) == (
         ErrorCode.INVALID_REQUEST,
-        f"Topic 'a' has the id {UUID(int=77)} that is proposed for 'b'. Propose none: the controller draws one.",
+        f"Topic 'a' has the id {taken} that is proposed for 'b'. Propose none: the controller draws one.",
     )
     request = api.CreateTopicsRequest((creatable("c", topic_id=UUID(int=78)), creatable("d", topic_id=UUID(int=78))))
     outcomes = cluster.run(topics.create_topics(cluster.state, request)).topics
@@ -233,7 +250,7 @@ def add(cluster: Any, count: int, assignments: list[list[int]] | None = None, na
 
 
 def test_create_partitions(machine_cluster: Any) -> None:
-    """S16: more partitions of the same factor; the old ones do not move."""
+    """Row S16: more partitions of the same factor; the old ones do not move."""
     cluster = machine_cluster(3)
     cluster.create("t", [[1, 2], [2, 3]])
     before = dict(cluster.image.topics["t"].partitions)

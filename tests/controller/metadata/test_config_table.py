@@ -36,7 +36,7 @@ def test_every_config_has_a_sentence_a_default_that_is_valid_and_one_place() -> 
 
 
 def test_defaults_are_those_of_the_log_and_of_kafka() -> None:
-    """S74: 604800000 ms; a topic nobody configured is logged as LogConfig's own defaults say."""
+    """Row S74: 604800000 ms; a topic nobody configured is logged as LogConfig's own defaults say."""
     assert ConfigResolver({}).log_config(image_with(), "t") == LogConfig()
     assert TOPIC_CONFIGS["retention.ms"].default == "604800000"
     assert TOPIC_CONFIGS["min.insync.replicas"].default == "2"

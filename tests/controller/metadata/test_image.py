@@ -1,4 +1,4 @@
-"""The image: records in, snapshot out, and back; what changed between two images; damage refused (D-31)."""
+"""The image: records in, snapshot out, and back; what changed between two images; damage refused (schedule 31)."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_topic_created_and_deleted_in_one_batch_leaves_nothing() -> None:
 
 
 def test_naming_a_leader_bumps_the_leader_epoch_and_any_change_the_partition_epoch() -> None:
-    """Rule B, the four epochs."""
+    """Rule B1, the four epochs."""
     base = image_of(START)
     for record, epochs in (
         (PartitionChangeRecord(TOPIC, 0, isr=(1,), eligible_leader_replicas=(2, 3)), (3, 8)),
@@ -179,7 +179,7 @@ DAMAGED: list[tuple[str, list[MetadataRecord]]] = [
 
 @pytest.mark.parametrize(("what", "records"), DAMAGED, ids=[row[0] for row in DAMAGED])
 def test_records_that_do_not_fit_stop_the_node(what: str, records: list[MetadataRecord]) -> None:
-    """D-31: nothing is decided, least of all deleted, on the word of metadata that cannot be."""
+    """Schedule 31: nothing is decided, least of all deleted, on the word of metadata that cannot be."""
     with pytest.raises(FatalError):
         image_of(records)
 

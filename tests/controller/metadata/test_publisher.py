@@ -1,4 +1,4 @@
-"""The publisher: committed batches and snapshots to an image, and who is told (rule A-13)."""
+"""The publisher: committed batches and snapshots to an image, and who is told (rule A13)."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_going_back_stops_the_node() -> None:
 
 
 def test_damaged_snapshot_changes_nothing() -> None:
-    """D-31: the image and its subscribers stay with what was good."""
+    """Schedule 31: the image and its subscribers stay with what was good."""
     publisher = ImagePublisher("c")
     publisher.handle_commit(batch(0, MetadataVersionRecord(1), TopicRecord("t", TOPIC), PARTITION))
     good = publisher.image

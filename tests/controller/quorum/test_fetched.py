@@ -1,4 +1,4 @@
-"""What a leader sent is tried before it is appended (A16)."""
+"""What a leader sent is tried before it is appended (rule A16)."""
 
 from __future__ import annotations
 

@@ -68,8 +68,8 @@ def cut_under_a_power_cut(seed: int, strike: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("strike", range(1, 50, 2))
 def test_a_start_that_is_cut_leaves_no_gap_whenever_the_power_fails(strike: int) -> None:
-    """Rule E: of the segments below a snapshot some may come back, but the youngest of them and those next to it: a log
-    with a gap would be damage, and its node would not start (seeds 5215, 6831, 7237)."""
+    """Rule E5: of the segments below a snapshot some may come back, but the youngest of them and those next to it: a
+    log with a gap would be damage, and its node would not start (seeds 5215, 6831, 7237)."""
     for seed in range(6):
         start, end = cut_under_a_power_cut(seed, strike)
         assert end == RECORDS

@@ -86,7 +86,7 @@ def test_append_is_refused_elsewhere_in_other_epochs_and_beyond_the_limit(tmp_pa
 
 
 def test_a_new_leader_is_told_so_when_it_has_everything(tmp_path: Path) -> None:
-    """A13: the controller may act at once when it hears that it leads; all others hear of a change at once."""
+    """Rule A13: the controller may act at once when it hears that it leads; all others hear of a change at once."""
 
     async def test() -> None:
         async with Cluster(tmp_path) as cluster:
@@ -162,7 +162,7 @@ def test_everything_committed_survives_the_kill_of_all_three(tmp_path: Path) -> 
 
 
 def test_observers_get_commits_within_milliseconds(tmp_path: Path) -> None:
-    """A12: the leader answers parked fetches when the high watermark moves; nobody waits for a poll to end."""
+    """Rule A12: the leader answers parked fetches when the high watermark moves; nobody waits for a poll to end."""
 
     async def test() -> None:
         config = replace(
@@ -227,8 +227,8 @@ def test_describe(tmp_path: Path) -> None:
 
 
 def test_snapshots_bound_the_log_and_serve_restarts_and_laggards(tmp_path: Path) -> None:
-    """A10: taken by size; the log is deleted only below the older kept one; a restart loads the latest; a follower that
-    is too far behind fetches it, in pieces."""
+    """Rule A10: taken by size; the log is deleted only below the older kept one; a restart loads the latest; a follower
+    that is too far behind fetches it, in pieces."""
 
     async def test() -> None:
         config = replace(
@@ -319,7 +319,8 @@ def test_a_stopping_leader_hands_over_at_once(tmp_path: Path) -> None:
 
 
 def test_a_wiped_voter_observes_and_catches_up(tmp_path: Path) -> None:
-    """D-26: under a new directory id it is no voter; `describe` shows both the voter's silence and the observer."""
+    """Schedule 26: under a new directory id it is no voter; `describe` shows both the voter's silence and the
+    observer."""
 
     async def test() -> None:
         async with Cluster(tmp_path) as cluster:
@@ -347,7 +348,7 @@ def test_a_wiped_voter_observes_and_catches_up(tmp_path: Path) -> None:
 
 
 def test_damage_refuses_the_start_with_a_sentence(tmp_path: Path) -> None:
-    """A1, D-31, rule E: quorum state in both its places, snapshot, and the middle of the log."""
+    """Rules A1, E5, schedule 31: quorum state in both its places, snapshot, and the middle of the log."""
 
     async def test() -> None:
         cluster = Cluster(tmp_path, voters=1, config=replace(FAST, snapshot_max_new_record_bytes=300))
@@ -382,7 +383,7 @@ def test_damage_refuses_the_start_with_a_sentence(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_ahead_of_the_log_replaces_it(tmp_path: Path) -> None:
-    """A10: stopped between the freeze of a fetched snapshot and the truncation of the log."""
+    """Rule A10: stopped between the freeze of a fetched snapshot and the truncation of the log."""
 
     async def test() -> None:
         cluster = Cluster(tmp_path, voters=1)
@@ -439,7 +440,7 @@ def test_a_quorum_without_leader_knows_nothing(tmp_path: Path) -> None:
 
 
 def test_a_truncation_lowers_the_recovery_point_first(tmp_path: Path) -> None:
-    """Rule E: recovery refuses damage below the recovery point, so it must never be above the log's end."""
+    """Rule E5: recovery refuses damage below the recovery point, so it must never be above the log's end."""
     disk = RealDisk()
     clock = SystemClock()
     log = MetadataLog.open(disk, str(tmp_path), clock, FAST, rewriting=None)

@@ -9,7 +9,8 @@ from strandline.controller.quorum.api import LeaderAndEpoch, QuorumConfig
 
 
 def test_a_failed_sync_stops_the_node_and_acks_nothing() -> None:
-    """D-32: never retried; a second fsync would succeed over bytes that are gone. The others go on without it."""
+    """Schedule 32: never retried; a second fsync would succeed over bytes that are gone. The others go on without
+    it."""
     trial = Trial()
 
     async def test() -> None:
@@ -29,7 +30,7 @@ def test_a_failed_sync_stops_the_node_and_acks_nothing() -> None:
 
 
 def test_a_single_voter_with_a_failed_sync_commits_nothing() -> None:
-    """A9, D-32: the own disk is the majority here."""
+    """Rule A9, schedule 32: the own disk is the majority here."""
     trial = Trial(voters=1)
 
     async def test() -> None:
@@ -45,7 +46,7 @@ def test_a_single_voter_with_a_failed_sync_commits_nothing() -> None:
 
 
 def test_a_full_disk_under_a_leader_costs_the_leadership_not_the_node() -> None:
-    """D-24 and a full disk: nothing was written, so it steps down; with room again it takes part."""
+    """Schedule 24 and a full disk: nothing was written, so it steps down; with room again it takes part."""
     trial = Trial()
 
     async def test() -> None:
@@ -71,7 +72,7 @@ def test_a_full_disk_under_a_leader_costs_the_leadership_not_the_node() -> None:
 
 
 def test_what_a_full_disk_did_not_take_is_not_handed_over_as_committed() -> None:
-    """A8: the high watermark is at most the own end. One fetch brings more than there is room for, and its high
+    """Rule A8: the high watermark is at most the own end. One fetch brings more than there is room for, and its high
     watermark; the next leader, which cannot know one yet, brings the rest: it is committed when that leader says so.
     """
     trial = Trial()
@@ -104,7 +105,7 @@ def test_what_a_full_disk_did_not_take_is_not_handed_over_as_committed() -> None
 
 
 def test_a_full_disk_under_a_vote_makes_a_node_silent_not_dead() -> None:
-    """A1 on a full disk: a vote that cannot be remembered is not given; once there is room, it is."""
+    """Rule A1 on a full disk: a vote that cannot be remembered is not given; once there is room, it is."""
     trial = Trial()
 
     async def test() -> None:
@@ -127,7 +128,7 @@ def test_a_full_disk_under_a_vote_makes_a_node_silent_not_dead() -> None:
 
 
 def test_power_cuts_everywhere_lose_nothing_that_was_committed() -> None:
-    """A1, A8, A9, D-23, D-30: whatever a listener was handed was durable on a majority."""
+    """Rules A1, A8, A9, schedules 23, 30: whatever a listener was handed was durable on a majority."""
     for seed in range(6):
         trial = Trial(seed=seed, config=QuorumConfig(snapshot_max_new_record_bytes=400, log_segment_bytes=512))
         expected: list[bytes] = []
@@ -160,7 +161,7 @@ def test_power_cuts_everywhere_lose_nothing_that_was_committed() -> None:
 
 
 def test_cold_reads_while_snapshots_delete_the_log() -> None:
-    """A10: what is being read off the loop, for a follower or a listener, may be gone when the disk answers."""
+    """Rule A10: what is being read off the loop, for a follower or a listener, may be gone when the disk answers."""
     for seed in range(8):
         trial = Trial(
             seed=seed,

@@ -72,7 +72,7 @@ ONE = ReplicaKey(NodeId(1), UUID(int=7))
     ],
 )
 def test_quorum_state_comes_back(tmp_path: Path, state: Remembered) -> None:
-    """A1, A2: what was written is what a restart reads."""
+    """Rules A1, A2: what was written is what a restart reads."""
     file = StateFile(RealDisk(), str(tmp_path))
     assert file.read() is None
     file.write(Remembered(ElectionState(1, leader_id=NodeId(9))))
@@ -128,14 +128,15 @@ def test_kafkas_older_quorum_state_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_quorum_state_is_refused_with_file_and_advice(tmp_path: Path, text: str) -> None:
-    """A1: starting as if it had never voted could elect two leaders."""
+    """Rule A1: starting as if it had never voted could elect two leaders."""
     (tmp_path / "quorum-state").write_text(text)
     with pytest.raises(CorruptLogError, match=r"quorum-state.*could elect two leaders"):
         StateFile(RealDisk(), str(tmp_path)).read()
 
 
 def test_a_flipped_bit_in_the_state_is_noticed() -> None:
-    """A14: a digit that became another would be another epoch, or another vote; every bit is under the checksum."""
+    """Rule A14: a digit that became another would be another epoch, or another vote; every bit is under the
+    checksum."""
     state = Remembered(ElectionState(41, voted_for=ONE), UUID(int=5), held=OffsetAndEpoch(1234, 40), sequence=7)
     good = encode_state(state)
     for position, bit in product(range(len(good)), range(8)):
@@ -148,7 +149,7 @@ def test_a_flipped_bit_in_the_state_is_noticed() -> None:
 
 
 def test_a_half_written_successor_does_not_hide_the_state(tmp_path: Path) -> None:
-    """A1: a crash in the middle of a write leaves the old content."""
+    """Rule A1: a crash in the middle of a write leaves the old content."""
     StateFile(RealDisk(), str(tmp_path)).write(Remembered(ElectionState(4, voted_for=ONE)))
     (tmp_path / "quorum-state.tmp").write_text('{"leaderId":1,"lead')
     assert StateFile(RealDisk(), str(tmp_path)).read() == Remembered(ElectionState(4, voted_for=ONE))
@@ -158,7 +159,7 @@ def test_a_half_written_successor_does_not_hide_the_state(tmp_path: Path) -> Non
 
 
 def test_recovery_point_tells_the_same_boot_from_another(tmp_path: Path) -> None:
-    """Rule E: what recovery may cut depends on both. Half a file is refused, wherever it ends."""
+    """Rule E5: what recovery may cut depends on both. Half a file is refused, wherever it ends."""
     disk = RealDisk()
     point = RecoveryPoint(disk, str(tmp_path))
     assert (point.read().recovery_point, point.read().same_boot) == (0, False)
@@ -262,7 +263,7 @@ def test_a_snapshot_comes_back_under_kafkas_name(tmp_path: Path) -> None:
 
 
 def test_a_snapshot_says_who_voted(tmp_path: Path) -> None:
-    """A11: the voter set stands beside the header, and comes back with the records."""
+    """Rule A11: the voter set stands beside the header, and comes back with the records."""
     store = SnapshotStore(RealDisk(), str(tmp_path))
     asyncio.run(store.write(OffsetAndEpoch(12, 3), [b"a"], timestamp_ms=1, voters=VOTERS))
     assert store.load(OffsetAndEpoch(12, 3)) == Snapshot([b"a"], VOTERS)
@@ -278,7 +279,7 @@ def test_large_and_empty_snapshots() -> None:
 
 
 def test_an_incomplete_snapshot_is_refused(tmp_path: Path) -> None:
-    """D-31: a torn end, a missing footer, a missing header; nothing of it is used."""
+    """Schedule 31: a torn end, a missing footer, a missing header; nothing of it is used."""
     store = SnapshotStore(RealDisk(), str(tmp_path))
     write(store, 9, 2, [b"one", b"two", b"three"])
     path = tmp_path / "00000000000000000009-0000000002.checkpoint"
@@ -294,7 +295,7 @@ def test_an_incomplete_snapshot_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_flipped_bit_in_a_snapshot_is_noticed(tmp_path: Path) -> None:
-    """D-31 (nats-server#7556): anywhere in a batch from its CRC on."""
+    """Schedule 31 (nats-server#7556): anywhere in a batch from its CRC on."""
     store = SnapshotStore(RealDisk(), str(tmp_path))
     write(store, 9, 2, [b"payload"])
     path = tmp_path / "00000000000000000009-0000000002.checkpoint"
@@ -309,7 +310,7 @@ def test_a_flipped_bit_in_a_snapshot_is_noticed(tmp_path: Path) -> None:
 
 
 def test_two_snapshots_are_kept_and_parts_are_swept(tmp_path: Path) -> None:
-    """A10: the log is deleted below the older of the two kept; half-written ones do not exist."""
+    """Rule A10: the log is deleted below the older of the two kept; half-written ones do not exist."""
     store = SnapshotStore(RealDisk(), str(tmp_path))
     for offset in (3, 6, 9):
         write(store, offset, 1, [b"x"])
@@ -323,7 +324,7 @@ def test_two_snapshots_are_kept_and_parts_are_swept(tmp_path: Path) -> None:
 
 
 def test_a_fetched_snapshot_is_checked_before_it_exists(tmp_path: Path) -> None:
-    """A10, KAFKA-15312: frozen (synced and renamed) only when whole; a damaged one leaves nothing."""
+    """Rule A10, KAFKA-15312: frozen (synced and renamed) only when whole; a damaged one leaves nothing."""
     store = SnapshotStore(RealDisk(), str(tmp_path))
     snapshot = OffsetAndEpoch(5, 1)
     data = encode_snapshot([b"a", b"b"], epoch=1, timestamp_ms=1)
@@ -371,7 +372,7 @@ def test_an_own_snapshot_is_read_back_before_it_exists(tmp_path: Path) -> None:
 
 
 def test_reading_a_snapshot_by_pieces(tmp_path: Path) -> None:
-    """A10: positioned; unknown ones are told apart from wrong positions."""
+    """Rule A10: positioned; unknown ones are told apart from wrong positions."""
     store = SnapshotStore(RealDisk(), str(tmp_path))
     size = write(store, 5, 1, [b"abc"])
 

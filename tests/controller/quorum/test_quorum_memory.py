@@ -92,7 +92,7 @@ def test_row_of_the_table(
     log_end: OffsetAndEpoch,
     becomes: str,
 ) -> None:
-    """A14. Whoever goes on has its votes; whoever has lost its log has none, and another directory id."""
+    """Rule A14. Whoever goes on has its votes; whoever has lost its log has none, and another directory id."""
     place = Place(tmp_path)
     place.put(state, promise)
     if becomes is REFUSED:
@@ -116,7 +116,7 @@ def test_row_of_the_table(
 
 
 def test_a_second_loss_keeps_the_name_of_the_voter(tmp_path: Path) -> None:
-    """A14: an observer that loses its log again is another replica again; the voter it was is still known."""
+    """Rule A14: an observer that loses its log again is another replica again; the voter it was is still known."""
     place = Place(tmp_path)
     place.put(None, NEWER)
     first = place.start(EMPTY)
@@ -127,7 +127,7 @@ def test_a_second_loss_keeps_the_name_of_the_voter(tmp_path: Path) -> None:
 
 
 def test_a_vote_that_was_given_back_is_the_new_directorys(tmp_path: Path) -> None:
-    """A14: once a voter set names the new directory, losing that log loses that name."""
+    """Rule A14: once a voter set names the new directory, losing that log loses that name."""
     place = Place(tmp_path)
     place.put(None, NEWER)
     memory = place.start(EMPTY)
@@ -139,7 +139,7 @@ def test_a_vote_that_was_given_back_is_the_new_directorys(tmp_path: Path) -> Non
 
 
 def test_what_is_held_only_rises(tmp_path: Path) -> None:
-    """A14: `held` is committed; an epoch later it is that, or more."""
+    """Rule A14: `held` is committed; an epoch later it is that, or more."""
     memory = Place(tmp_path).start(EMPTY)
     memory.hold(HELD)
     memory.hold(OffsetAndEpoch(90, 6))
@@ -151,7 +151,7 @@ def test_what_is_held_only_rises(tmp_path: Path) -> None:
 
 
 def test_the_only_voter_that_lost_its_log_refuses(tmp_path: Path) -> None:
-    """A14: a quorum of one would form a new, empty cluster under the old name, and nobody would be told."""
+    """Rule A14: a quorum of one would form a new, empty cluster under the old name, and nobody would be told."""
     place = Place(tmp_path)
     place.put(None, NEWER)
     with pytest.raises(CorruptLogError, match=r"the metadata log was lost.*Put the directory back as it was"):

@@ -22,11 +22,11 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError
 from strandline.proto.ids import NodeId
 
-# --- A8: the follower ------------------------------------------------------------------------------------------------
+# --- Rule A8: the follower --------------------------------------------------------------------------------------------
 
 
 def test_a8_a_voter_flushes_before_it_fetches_again() -> None:
-    """A8, D-23, D-30: the next fetch acknowledges what the last one brought."""
+    """Rule A8, schedules 23, 30: the next fetch acknowledges what the last one brought."""
     bench = Bench()
     bench.follow(2)
     assert len(bench.sent(FetchRequest)) == 1
@@ -41,7 +41,7 @@ def test_a8_a_voter_flushes_before_it_fetches_again() -> None:
 
 
 def test_a8_truncation_to_the_smaller_end() -> None:
-    """A8: min(own end of that epoch, the leader's); iterate where the epoch is not known here (D-2)."""
+    """Rule A8: min(own end of that epoch, the leader's); iterate where the epoch is not known here (schedule 2)."""
     bench = Bench(saved=ElectionState(5), log=LogSummary(end_offset=10, epochs=((1, 0), (3, 4), (5, 8))))
     bench.follow(2, epoch=6)
     bench.fetched(diverging=OffsetAndEpoch(7, 4))
@@ -53,7 +53,7 @@ def test_a8_truncation_to_the_smaller_end() -> None:
 
 
 def test_a8_never_truncates_below_the_high_watermark() -> None:
-    """A8, KAFKA-12460: whoever leads without what is committed, the node keeps its log, says so, and lives."""
+    """Rule A8, KAFKA-12460: whoever leads without what is committed, the node keeps its log, says so, and lives."""
     bench = Bench()
     bench.follow(2)
     bench.fetched(batch(0, 1, 5), high_watermark=4)
@@ -67,7 +67,7 @@ def test_a8_never_truncates_below_the_high_watermark() -> None:
 
 
 def test_a8_high_watermark_is_the_smaller_of_own_end_and_the_leaders() -> None:
-    """A8: a lagging follower has not got all that is committed."""
+    """Rule A8: a lagging follower has not got all that is committed."""
     bench = Bench()
     bench.follow(2)
     bench.fetched(batch(0, 1, 2), high_watermark=50)
@@ -75,7 +75,7 @@ def test_a8_high_watermark_is_the_smaller_of_own_end_and_the_leaders() -> None:
 
 
 def test_a8_an_answer_to_another_question_is_ignored() -> None:
-    """D-7 in the quorum: a late answer, of an older leader or offset, changes nothing."""
+    """Schedule 7 in the quorum: a late answer, of an older leader or offset, changes nothing."""
     bench = Bench()
     bench.follow(2, epoch=1)
     (old,) = bench.sent(FetchRequest)
@@ -95,7 +95,7 @@ def test_a8_records_that_do_not_fit_are_refused(bad: Batch) -> None:
     assert len(bench.sent(FetchRequest)) == 2
 
 
-# --- A10: snapshots --------------------------------------------------------------------------------------------------
+# --- Rule A10: snapshots ----------------------------------------------------------------------------------------------
 
 
 def snapshot_log() -> LogSummary:
@@ -104,7 +104,7 @@ def snapshot_log() -> LogSummary:
 
 @pytest.mark.parametrize(("offset", "epoch"), [(0, 0), (9, 2), (10, 1), (11, 1)])
 def test_a10_what_the_log_cannot_serve_or_judge_is_a_snapshot(offset: int, epoch: int) -> None:
-    """A10, KIP-630: below the log's start, or of an epoch before it."""
+    """Rule A10, KIP-630: below the log's start, or of an epoch before it."""
     bench = Bench(saved=ElectionState(2), log=snapshot_log())
     bench.lead()
     response = bench.fetch(2, offset, last_epoch=epoch)
@@ -113,7 +113,7 @@ def test_a10_what_the_log_cannot_serve_or_judge_is_a_snapshot(offset: int, epoch
 
 
 def test_a10_a_snapshot_fetch_counts_for_check_quorum_not_for_the_high_watermark() -> None:
-    """A10."""
+    """Rule A10."""
     bench = Bench(saved=ElectionState(2), log=snapshot_log())
     bench.lead()
     assert bench.core.leading is not None
@@ -142,7 +142,7 @@ def chunk(bench: Bench, position: int, data: bytes, *, size: int = 6, error: Err
 
 
 def test_a10_a_snapshot_is_fetched_in_pieces_and_installed_whole() -> None:
-    """A10: positioned; installed only when complete; the log then starts at its end, all of it committed."""
+    """Rule A10: positioned; installed only when complete; the log then starts at its end, all of it committed."""
     bench = pointed_to_snapshot()
     chunk(bench, 0, b"abc")
     assert bench.core.log.end_offset == 0
@@ -163,7 +163,7 @@ def test_a10_a_snapshot_is_fetched_in_pieces_and_installed_whole() -> None:
 
 
 def test_a10_a_snapshot_fetch_resumes_where_it_broke() -> None:
-    """A10: a lost answer costs one piece, not the whole."""
+    """Rule A10: a lost answer costs one piece, not the whole."""
     bench = pointed_to_snapshot()
     chunk(bench, 0, b"abc")
     bench.fail(bench.sent(FetchSnapshotRequest)[-1], broken=False)
@@ -174,7 +174,7 @@ def test_a10_a_snapshot_fetch_resumes_where_it_broke() -> None:
 
 
 def test_a10_a_snapshot_that_is_gone_sends_the_follower_back_to_fetch() -> None:
-    """A10: SNAPSHOT_NOT_FOUND."""
+    """Rule A10: SNAPSHOT_NOT_FOUND."""
     bench = pointed_to_snapshot()
     chunk(bench, 0, b"", error=ErrorCode.SNAPSHOT_NOT_FOUND)
     fetches = len(bench.sent(FetchRequest))
@@ -183,7 +183,7 @@ def test_a10_a_snapshot_that_is_gone_sends_the_follower_back_to_fetch() -> None:
 
 
 def test_a10_a_damaged_snapshot_is_fetched_anew() -> None:
-    """A10, D-31: nothing of it is used; the log stays as it was."""
+    """Rule A10, schedule 31: nothing of it is used; the log stays as it was."""
     bench = pointed_to_snapshot()
     chunk(bench, 0, b"abcdef")
     bench.core.snapshot_refused(bench.now)
@@ -194,7 +194,7 @@ def test_a10_a_damaged_snapshot_is_fetched_anew() -> None:
 
 
 def test_a10_only_committed_data_goes_into_a_snapshot() -> None:
-    """A10."""
+    """Rule A10."""
     bench = Bench(voters=1)
     bench.wait(1)
     bench.append()

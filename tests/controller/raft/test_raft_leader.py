@@ -11,17 +11,18 @@ from strandline.controller.raft.state import RoleKind
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId
 
-# --- A5: check-quorum ------------------------------------------------------------------------------------------------
+# --- Rule A5: check-quorum --------------------------------------------------------------------------------------------
 
 
 def test_a5_a_leader_without_fetches_of_a_majority_resigns() -> None:
-    """A5, D-27 (KAFKA-15489): after 1.5 fetch timeouts; fetches of one of the others of three put it off."""
+    """Rule A5, schedule 27 (KAFKA-15489): after 1.5 fetch timeouts; fetches of one of the others of three put it
+    off."""
     bench = Bench()
     bench.lead()
-    bench.wait(2900)
+    bench.wait(2200)
     assert bench.role is RoleKind.LEADER
     bench.fetch(2, 1)
-    bench.wait(2900)
+    bench.wait(2200)
     assert bench.role is RoleKind.LEADER
     bench.fetch(9, 1)  # an observer does not count
     bench.wait(200)
@@ -29,7 +30,7 @@ def test_a5_a_leader_without_fetches_of_a_majority_resigns() -> None:
 
 
 def test_a5_a_single_voter_is_exempt() -> None:
-    """A5: it is its own majority."""
+    """Rule A5: it is its own majority."""
     bench = Bench(voters=1)
     bench.wait(1)
     bench.wait(100_000)
@@ -37,21 +38,21 @@ def test_a5_a_single_voter_is_exempt() -> None:
 
 
 def test_a5_of_five_two_others_must_fetch() -> None:
-    """A5: a majority with the leader itself counted."""
+    """Rule A5: a majority with the leader itself counted."""
     bench = Bench(voters=5)
     bench.lead()
     for _ in range(4):
-        bench.wait(1000)
+        bench.wait(750)
         if bench.role is RoleKind.LEADER:
             bench.fetch(2, 1)
     assert bench.role is RoleKind.RESIGNED
 
 
-# --- A6, A7, A9: the high watermark ----------------------------------------------------------------------------------
+# --- Rules A6, A7, A9: the high watermark -----------------------------------------------------------------------------
 
 
 def test_a6_the_epoch_opens_with_leader_change() -> None:
-    """A6: the first append of an epoch, in Kafka's terms with voters and granting voters."""
+    """Rule A6: the first append of an epoch, in Kafka's terms with voters and granting voters."""
     bench = Bench()
     bench.lead()
     (first,) = [action.batch for ready in bench.outputs for action in ready.log if isinstance(action, Append)]
@@ -62,7 +63,8 @@ def test_a6_the_epoch_opens_with_leader_change() -> None:
 
 
 def test_a6_nothing_of_an_older_epoch_is_committed_by_count() -> None:
-    """A6, D-22: the majority's offset must lie beyond the epoch's start; until then the high watermark is unknown."""
+    """Rule A6, schedule 22: the majority's offset must lie beyond the epoch's start; until then the high watermark is
+    unknown."""
     bench = Bench(saved=ElectionState(1), log=LogSummary(end_offset=5, epochs=((1, 0),)))
     bench.lead()
     assert bench.core.leading is not None
@@ -75,7 +77,8 @@ def test_a6_nothing_of_an_older_epoch_is_committed_by_count() -> None:
 
 
 def test_a6_a_new_leader_tells_no_high_watermark_before_its_epoch_has_one() -> None:
-    """A6: what it knew as a follower may lag behind what its predecessor had committed, and is of another epoch."""
+    """Rule A6: what it knew as a follower may lag behind what its predecessor had committed, and is of another
+    epoch."""
     bench = Bench()
     bench.follow(2)
     bench.fetched(batch(0, 1, 5), high_watermark=4)
@@ -93,7 +96,7 @@ def test_a6_a_new_leader_tells_no_high_watermark_before_its_epoch_has_one() -> N
 
 
 def test_a6_the_high_watermark_does_not_go_back() -> None:
-    """A6: a follower that lost its tail fetches from further back."""
+    """Rule A6: a follower that lost its tail fetches from further back."""
     bench = Bench()
     bench.lead()
     bench.append(5)
@@ -107,7 +110,7 @@ def test_a6_the_high_watermark_does_not_go_back() -> None:
 
 
 def test_a7_only_a_valid_fetch_updates_replica_state() -> None:
-    """A7: a diverging fetcher's offset says nothing about what it holds of this log."""
+    """Rule A7: a diverging fetcher's offset says nothing about what it holds of this log."""
     bench = Bench(saved=ElectionState(3), log=LogSummary(end_offset=4, epochs=((1, 0), (3, 2))))
     bench.lead()
     assert bench.core.leading is not None
@@ -119,7 +122,7 @@ def test_a7_only_a_valid_fetch_updates_replica_state() -> None:
 
 
 def test_a7_divergence_and_snapshot_are_answered_at_once() -> None:
-    """A7: there is nothing to wait for; who waits a fetch's time for it stays behind."""
+    """Rule A7: there is nothing to wait for; who waits a fetch's time for it stays behind."""
     snapshot = OffsetAndEpoch(4, 2)
     bench = Bench(
         saved=ElectionState(3),
@@ -135,7 +138,7 @@ def test_a7_divergence_and_snapshot_are_answered_at_once() -> None:
 
 
 def test_a7_errors_of_fetch() -> None:
-    """A7: older epoch fenced, newer unknown, no leader here, a foreign cluster, the leader's own id."""
+    """Rule A7: older epoch fenced, newer unknown, no leader here, a foreign cluster, the leader's own id."""
     bench = Bench()
     not_leading = bench.fetch(2, 0, last_epoch=0)
     assert isinstance(not_leading, FetchResponse)
@@ -154,7 +157,7 @@ def test_a7_errors_of_fetch() -> None:
 
 
 def test_a7_a_parked_fetch_returns_its_original_answer() -> None:
-    """A7, KAFKA-15100: when the wait ends without news, what it was worth when it came; not a new judgement."""
+    """Rule A7, KAFKA-15100: when the wait ends without news, what it was worth when it came; not a new judgement."""
     bench = Bench()
     bench.lead()
     assert bench.fetch(2, 1) is not None  # it brings the high watermark
@@ -193,7 +196,7 @@ def test_a7_parked_fetches_learn_at_once_that_the_leader_is_gone() -> None:
 
 
 def test_a9_the_leaders_own_end_counts_only_when_flushed() -> None:
-    """A9: even where it is the only voter."""
+    """Rule A9: even where it is the only voter."""
     for voters in (1, 3):
         bench = Bench(voters=voters)
         if voters == 1:
@@ -209,7 +212,7 @@ def test_a9_the_leaders_own_end_counts_only_when_flushed() -> None:
 
 
 def test_a9_a_flush_that_began_before_an_append_does_not_cover_it() -> None:
-    """A9 and rule E: a sync covers what was written before it began."""
+    """Rules A9, E9: a sync covers what was written before it began."""
     bench = Bench(voters=1)
     bench.wait(1)
     bench.append()

@@ -108,7 +108,7 @@ def summary(epochs: list[int]) -> LogSummary:
 @settings(max_examples=200, deadline=None)
 @given(elections, st.integers(0, 10), st.integers(0, 10))
 def test_truncation_converges_on_a_common_prefix(shape: list[tuple[int, int, int]], one: int, other: int) -> None:
-    """D-1, D-2: diverging answers and truncations end at a point from which both logs agree, record by record."""
+    """Schedules 1, 2: diverging answers and truncations end at a point from which both logs agree, record by record."""
     logs = histories(shape)
     ours, theirs = logs[one % len(logs)], list(logs[other % len(logs)])
     leader, follower = summary(ours), summary(theirs)

@@ -111,8 +111,8 @@ def votes(world: CheckedWorld, node: SimNode) -> bool:
 @pytest.mark.parametrize("seed", LOSSES)
 @pytest.mark.parametrize("recorded", [True, False])
 def test_invariants_hold_over_lost_logs_and_voter_changes(seed: int, recorded: bool) -> None:
-    """A11, A14: again and again one voter loses its log under everything else that happens, and gets its vote back by
-    voter changes, at any instant; never two at once, so that a majority keeps what was committed."""
+    """Rules A11, A14: again and again one voter loses its log under everything else that happens, and gets its vote
+    back by voter changes, at any instant; never two at once, so that a majority keeps what was committed."""
     rng = random.Random(seed)
     world = CheckedWorld(range(1, rng.choice([3, 3, 5]) + 1), seed=seed, recorded_directories=recorded)
     world.latency_ms = (0.5, rng.choice([2.0, 20.0]))
@@ -163,8 +163,9 @@ def test_invariants_hold_over_lost_logs_and_voter_changes(seed: int, recorded: b
 
 @pytest.mark.parametrize("seed", LOSSES)
 def test_invariants_hold_over_tails_that_are_cut(seed: int) -> None:
-    """A15: one voter at a time loses durable batches off the end of its log, others cut tails that nobody had counted
-    on, and all of them know only that they cut. Nothing committed is lost while one that held it has it still."""
+    """Rule A15: one voter at a time loses durable batches off the end of its log, others cut tails that nobody had
+    counted on, and all of them know only that they cut. Nothing committed is lost while one that held it has it
+    still."""
     rng = random.Random(seed)
     world = CheckedWorld(range(1, rng.choice([3, 3, 5]) + 1), seed=seed)
     world.latency_ms = (0.5, rng.choice([2.0, 20.0, 80.0]))

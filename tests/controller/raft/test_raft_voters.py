@@ -60,7 +60,7 @@ def refused(bench: Bench, node: int, directory: int, *, add: bool) -> ErrorCode:
 
 
 def test_a_change_counts_from_its_append_on() -> None:
-    """A11: it commits with the new majority; a vacant place counts like a voter that never answers."""
+    """Rule A11: it commits with the new majority; a vacant place counts like a voter that never answers."""
     bench = leading(Bench())
     assert remove_voter(bench.core, NodeId(3), key(3).directory_id, bench.now) is not None
     assert bench.core.voters.keys == WITHOUT
@@ -81,7 +81,8 @@ def test_a_change_counts_from_its_append_on() -> None:
 
 
 def test_one_change_at_a_time() -> None:
-    """A11: the next one waits until the last is committed, and until this epoch has committed something (D-25)."""
+    """Rule A11: the next one waits until the last is committed, and until this epoch has committed something
+    (schedule 25)."""
     bench = leading(Bench())
     remove_voter(bench.core, NodeId(3), key(3).directory_id, bench.now)
     bench.flush()
@@ -102,7 +103,7 @@ def test_one_change_at_a_time() -> None:
 
 
 def test_a_replica_that_lags_or_is_silent_is_not_added() -> None:
-    """A11: the joiner has caught up as an observer."""
+    """Rule A11: the joiner has caught up as an observer."""
     bench = leading(Bench())
     remove_voter(bench.core, NodeId(3), key(3).directory_id, bench.now)
     committed(bench)
@@ -110,12 +111,12 @@ def test_a_replica_that_lags_or_is_silent_is_not_added() -> None:
     assert refused(bench, 3, 33, add=True) is ErrorCode.REQUEST_TIMED_OUT
     bench.fetch(3, bench.core.log.end_offset, replica=NEW, max_wait_ms=0)
     bench.fetch(2, bench.core.log.end_offset, max_wait_ms=0)
-    bench.wait(2_500)
+    bench.wait(2_000)
     assert refused(bench, 3, 33, add=True) is ErrorCode.INVALID_REQUEST
 
 
 def test_a_directory_that_the_configuration_leaves_open_is_recorded() -> None:
-    """D-26: the one that fetched; then a wiped disk under that id is no voter. Not before the epoch commits."""
+    """Schedule 26: the one that fetched; then a wiped disk under that id is no voter. Not before the epoch commits."""
     bench = Bench(recorded=False)
     bench.lead()
     assert bench.core.voters.recorded(NodeId(1)) == ReplicaKey(NodeId(1), None)
@@ -131,7 +132,7 @@ def test_a_directory_that_the_configuration_leaves_open_is_recorded() -> None:
 
 
 def test_what_has_lost_its_log_is_not_recorded() -> None:
-    """A14: a voteless replica does not take the place that the configuration leaves open."""
+    """Rule A14: a voteless replica does not take the place that the configuration leaves open."""
     bench = Bench(recorded=False)
     bench.lead()
     bench.fetch(2, bench.core.log.end_offset, max_wait_ms=0)
@@ -144,7 +145,7 @@ def test_what_has_lost_its_log_is_not_recorded() -> None:
 
 
 def test_an_observer_becomes_a_voter_where_the_log_names_it() -> None:
-    """A11: from the append on, and not any more where the record is cut again."""
+    """Rule A11: from the append on, and not any more where the record is cut again."""
     bench = Bench(node=3, directory=33, voteless=True)
     assert bench.role is RoleKind.OBSERVER
     bench.follow(2, epoch=1)
@@ -161,7 +162,7 @@ def test_an_observer_becomes_a_voter_where_the_log_names_it() -> None:
 
 
 def test_a_follower_whose_place_is_given_away_observes() -> None:
-    """A11: it is the former replica now; it fetches on and stands for nothing."""
+    """Rule A11: it is the former replica now; it fetches on and stands for nothing."""
     bench = Bench(node=3)
     bench.follow(2, epoch=1)
     bench.fetched(batch(0, 1), change(1, 1, WITHOUT))
@@ -172,7 +173,7 @@ def test_a_follower_whose_place_is_given_away_observes() -> None:
 
 
 def test_an_observer_with_a_place_flushes_before_it_fetches() -> None:
-    """A8: what it fetched counts the moment it is given its vote, so it must be durable."""
+    """Rule A8: what it fetched counts the moment it is given its vote, so it must be durable."""
     bench = Bench(node=3, directory=33, voteless=True)
     bench.follow(2, epoch=1)
     bench.fetched(batch(0, 1))
@@ -184,7 +185,7 @@ def test_an_observer_with_a_place_flushes_before_it_fetches() -> None:
 
 
 def test_a_restart_finds_the_voters_in_the_log() -> None:
-    """A11: the latest set in the log holds, committed or not; a snapshot's where the log begins after it."""
+    """Rule A11: the latest set in the log holds, committed or not; a snapshot's where the log begins after it."""
     log = LogSummary(end_offset=3, epochs=((1, 0),), voters=((1, WITHOUT), (2, WITH_NEW)))
     assert Bench(node=3, directory=33, log=log, voteless=True).role is RoleKind.UNATTACHED
     assert Bench(node=3, log=log).role is RoleKind.OBSERVER
@@ -202,7 +203,7 @@ def test_a_restart_finds_the_voters_in_the_log() -> None:
 
 def test_a_stale_voter_votes_for_a_directory_that_it_does_not_know() -> None:
     """ReconfigurationNotStuck: the others are gone but the new node 3, whose vote stands in a record that this voter
-    lacks. It votes for it: by the log, as for anybody. A wiped disk that names no record gets nothing (D-26)."""
+    lacks. It votes for it: by the log, as for anybody. A wiped disk that names no record gets nothing (schedule 26)."""
     bench = Bench(node=2)
     request = bench.vote_request(candidate=3, epoch=1, candidate_key=NEW)
     assert bench.ask(request).error is ErrorCode.INVALID_VOTER_KEY  # type: ignore[union-attr]
@@ -221,7 +222,7 @@ def test_a_stale_voter_follows_a_leader_whose_place_is_vacant_to_it() -> None:
 
 
 def test_a_voteless_node_is_asked_by_its_own_name_alone() -> None:
-    """A14: who does not know which directory votes does not get its vote, nor is it told to follow so."""
+    """Rule A14: who does not know which directory votes does not get its vote, nor is it told to follow so."""
     bench = Bench(node=3, directory=33, voteless=True)
     anybody = ReplicaKey(NodeId(3), None)
     assert bench.ask(bench.vote_request(voter=anybody)).error is ErrorCode.INVALID_VOTER_KEY  # type: ignore[union-attr]
@@ -244,7 +245,7 @@ def test_an_observer_that_is_named_elects_another_where_its_leader_is_gone() -> 
 
 
 def test_a_stranger_gets_no_vote() -> None:
-    """A17: only configured controllers stand for election."""
+    """Rule A17: only configured controllers stand for election."""
     bench = Bench()
     assert bench.ask(bench.vote_request(candidate=9)).error is ErrorCode.INVALID_VOTER_KEY  # type: ignore[union-attr]
 

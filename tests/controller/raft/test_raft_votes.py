@@ -20,11 +20,12 @@ from strandline.controller.raft.state import RoleKind
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId
 
-# --- A1, A2: durable state -------------------------------------------------------------------------------------------
+# --- Rules A1, A2: durable state --------------------------------------------------------------------------------------
 
 
 def test_a1_a_vote_is_persisted_in_the_very_ready_that_sends_it() -> None:
-    """A1: durable before reply. The Ready that carries the answer carries the vote, and persist stands before send."""
+    """Rule A1: durable before reply. The Ready that carries the answer carries the vote, and persist stands before
+    send."""
     bench = Bench()
     assert bench.ask(bench.vote_request(epoch=5)) == VoteResponse(ErrorCode.NONE, 5, None, True)
     ready = next(ready for ready in bench.outputs if any(isinstance(m, Reply) for m in ready.send))
@@ -32,7 +33,7 @@ def test_a1_a_vote_is_persisted_in_the_very_ready_that_sends_it() -> None:
 
 
 def test_a1_every_change_of_epoch_vote_or_leader_is_persisted() -> None:
-    """A1 along a life: new epoch, vote, leader, own candidacy, own leadership."""
+    """Rule A1 along a life: new epoch, vote, leader, own candidacy, own leadership."""
     bench = Bench()
     bench.ask(bench.vote_request(epoch=3, last=(0, 0), candidate=2))
     bench.follow(2, epoch=3)
@@ -62,7 +63,7 @@ def test_a1_every_change_of_epoch_vote_or_leader_is_persisted() -> None:
     ],
 )
 def test_a2_restart(saved: ElectionState | None, role: RoleKind, epoch: int) -> None:
-    """A2: the role follows from the quorum-state file; one that is older than the log counts for nothing."""
+    """Rule A2: the role follows from the quorum-state file; one that is older than the log counts for nothing."""
     log = LogSummary(end_offset=7, epochs=((1, 0), (3, 5))) if saved else None
     bench = Bench(saved=saved, log=log)
     assert (bench.role, bench.core.epoch) == (role, epoch)
@@ -80,7 +81,7 @@ def test_a2_restart(saved: ElectionState | None, role: RoleKind, epoch: int) -> 
     ],
 )
 def test_a2_no_second_vote_after_a_restart(saved: ElectionState) -> None:
-    """A2: whatever a node did in an epoch (led, stood, voted, followed), it votes for no other in it."""
+    """Rule A2: whatever a node did in an epoch (led, stood, voted, followed), it votes for no other in it."""
     bench = Bench(saved=saved)
     response = bench.ask(bench.vote_request(candidate=2, epoch=4, last=(0, 0)))
     assert isinstance(response, VoteResponse)
@@ -88,7 +89,7 @@ def test_a2_no_second_vote_after_a_restart(saved: ElectionState) -> None:
 
 
 def test_a2_a_restarted_leader_never_leads_its_epoch_again() -> None:
-    """A2: it leads the epoch after next at the earliest, so that no (offset, epoch) is used twice."""
+    """Rule A2: it leads the epoch after next at the earliest, so that no (offset, epoch) is used twice."""
     bench = Bench(voters=1, saved=ElectionState(4, leader_id=NodeId(1)), log=LogSummary(end_offset=3, epochs=((4, 0),)))
     bench.wait(10)
     assert bench.core.leading is not None
@@ -97,11 +98,11 @@ def test_a2_a_restarted_leader_never_leads_its_epoch_again() -> None:
     assert [entry.epoch for entry in appends] == [bench.core.epoch]
 
 
-# --- A3, A4: votes and pre-votes -------------------------------------------------------------------------------------
+# --- Rules A3, A4: votes and pre-votes --------------------------------------------------------------------------------
 
 
 def test_a3_errors_of_vote() -> None:
-    """A3: stale epoch, a log too new for its epoch, a foreign cluster, the wrong voter, our own candidacy."""
+    """Rule A3: stale epoch, a log too new for its epoch, a foreign cluster, the wrong voter, our own candidacy."""
     bench = Bench(saved=ElectionState(5))
     cases = [
         (bench.vote_request(epoch=4), ErrorCode.FENCED_LEADER_EPOCH),
@@ -122,7 +123,7 @@ def test_a3_errors_of_vote() -> None:
     ("last", "granted"), [((9, 2), False), ((5, 3), True), ((4, 3), False), ((1, 4), True), ((100, 2), False)]
 )
 def test_a3_only_a_candidate_with_a_log_not_behind_ours(last: tuple[int, int], granted: bool) -> None:
-    """A3: (last epoch, end offset) >= own, by epoch first."""
+    """Rule A3: (last epoch, end offset) >= own, by epoch first."""
     bench = Bench(saved=ElectionState(4), log=LogSummary(end_offset=5, epochs=((1, 0), (3, 2))))
     for pre_vote in (True, False):
         response = bench.ask(bench.vote_request(epoch=6, last=last, pre_vote=pre_vote))
@@ -131,14 +132,14 @@ def test_a3_only_a_candidate_with_a_log_not_behind_ours(last: tuple[int, int], g
 
 
 def test_a3_one_vote_an_epoch_and_again_to_the_same_candidate() -> None:
-    """A3: no vote for another (id, directory id); the same candidate may ask again."""
+    """Rule A3: no vote for another (id, directory id); the same candidate may ask again."""
     bench = Bench()
     answers = [bench.ask(bench.vote_request(candidate=candidate, epoch=1)) for candidate in (2, 3, 2)]
     assert [answer.granted for answer in answers if isinstance(answer, VoteResponse)] == [True, False, True]
 
 
 def test_a3_a_higher_epoch_keeps_the_election_timer_and_a_vote_resets_it() -> None:
-    """A3: else candidates with poor logs could put off everyone's election for ever."""
+    """Rule A3: else candidates with poor logs could put off everyone's election for ever."""
     bench = Bench(log=LogSummary(end_offset=5, epochs=((1, 0),)))
     before = bench.core.deadline_ms()
     bench.now = 10.0
@@ -149,7 +150,7 @@ def test_a3_a_higher_epoch_keeps_the_election_timer_and_a_vote_resets_it() -> No
 
 
 def test_a3_an_observer_votes_when_asked_by_its_very_key() -> None:
-    """A3: a non-voter's voter set may be stale; its vote is durable like any other."""
+    """Rule A3: a non-voter's voter set may be stale; its vote is durable like any other."""
     bench = Bench(node=9)
     assert bench.role is RoleKind.OBSERVER
     first = bench.ask(bench.vote_request(candidate=2, epoch=3))
@@ -161,7 +162,7 @@ def test_a3_an_observer_votes_when_asked_by_its_very_key() -> None:
 
 
 def test_a4_a_pre_vote_changes_no_state() -> None:
-    """A4, KIP-996: granted, and yet nothing is persisted, and others may still be granted."""
+    """Rule A4, KIP-996: granted, and yet nothing is persisted, and others may still be granted."""
     bench = Bench(saved=ElectionState(5))
     deadline = bench.core.deadline_ms()
     for candidate in (2, 3):
@@ -172,7 +173,7 @@ def test_a4_a_pre_vote_changes_no_state() -> None:
 
 
 def test_a4_a_follower_refuses_only_while_its_own_leader_serves_it() -> None:
-    """A4: never fetched -> grants (else two roles livelock); fetched -> refuses; connection broken -> grants."""
+    """Rule A4: never fetched -> grants (else two roles livelock); fetched -> refuses; connection broken -> grants."""
     bench = Bench()
     bench.follow(2, epoch=1)
 
@@ -189,7 +190,7 @@ def test_a4_a_follower_refuses_only_while_its_own_leader_serves_it() -> None:
 
 
 def test_a4_a_follower_never_gives_a_real_vote_in_its_leaders_epoch() -> None:
-    """A3: no known leader in the epoch."""
+    """Rule A3: no known leader in the epoch."""
     bench = Bench()
     bench.follow(2, epoch=1)
     response = bench.ask(bench.vote_request(candidate=3, epoch=1))
@@ -197,7 +198,7 @@ def test_a4_a_follower_never_gives_a_real_vote_in_its_leaders_epoch() -> None:
 
 
 def test_a3_nor_does_a_prospective_that_knows_the_epochs_leader() -> None:
-    """A3: it forgets neither the leader nor its own vote of the epoch it is still in."""
+    """Rule A3: it forgets neither the leader nor its own vote of the epoch it is still in."""
     bench = Bench()
     bench.follow(2, epoch=1)
     bench.wait(2500)
@@ -213,7 +214,7 @@ def test_a3_nor_does_a_prospective_that_knows_the_epochs_leader() -> None:
 
 
 def test_a4_no_epoch_is_opened_without_a_majority_of_pre_votes() -> None:
-    """A4, D-28: a node that hears nobody stays in its epoch for as long as that lasts."""
+    """Rule A4, schedule 28: a node that hears nobody stays in its epoch for as long as that lasts."""
     bench = Bench(voters=3)
     for _ in range(20):
         bench.wait(500)
@@ -222,7 +223,7 @@ def test_a4_no_epoch_is_opened_without_a_majority_of_pre_votes() -> None:
     assert bench.core.epoch == 0
 
 
-# --- A15: votes in doubt ---------------------------------------------------------------------------------------------
+# --- Rule A15: votes in doubt -----------------------------------------------------------------------------------------
 
 
 DOUBT = OffsetAndEpoch(9, 1)
@@ -240,8 +241,8 @@ def grant(bench: Bench, sent: SendRequest, *, in_doubt: bool) -> None:
 
 
 def test_a15_a_vote_in_doubt_counts_only_with_all_others() -> None:
-    """A15: the voter may have held what was committed, and not know it. Of three, two votes with one in doubt elect
-    nobody; all three do. So it is with pre-votes."""
+    """Rule A15: the voter may have held what was committed, and not know it. Of three, two votes with one in doubt
+    elect nobody; all three do. So it is with pre-votes."""
     bench = Bench()
     bench.wait(2500)
     for pre_vote, before, after in (
@@ -256,7 +257,7 @@ def test_a15_a_vote_in_doubt_counts_only_with_all_others() -> None:
 
 
 def test_a15_a_candidate_in_doubt_needs_all_others() -> None:
-    """A15: its own vote is one in doubt: two of three are not enough. Two others beyond doubt are a majority."""
+    """Rule A15: its own vote is one in doubt: two of three are not enough. Two others beyond doubt are a majority."""
     bench = Bench(saved=ElectionState(1, doubt=DOUBT))
     bench.wait(2500)
     asked = votes(bench, pre_vote=True)
@@ -272,7 +273,7 @@ def test_a15_a_candidate_in_doubt_needs_all_others() -> None:
 
 
 def test_a15_a_candidate_that_has_more_than_was_lost_has_a_vote_in_full() -> None:
-    """A15: Raft's comparison with the log as it may have been: a later epoch, or as far in that one."""
+    """Rule A15: Raft's comparison with the log as it may have been: a later epoch, or as far in that one."""
     bench = Bench(saved=ElectionState(1, doubt=DOUBT))
     for last, in_doubt in (((8, 1), True), ((9, 1), False), ((2, 2), False), ((99, 0), True)):
         answer = bench.ask(bench.vote_request(epoch=3, last=last, pre_vote=True))
@@ -281,7 +282,7 @@ def test_a15_a_candidate_that_has_more_than_was_lost_has_a_vote_in_full() -> Non
 
 
 def test_a15_a_voter_says_that_it_is_in_doubt() -> None:
-    """A15: with each vote, and durably with each state that it writes."""
+    """Rule A15: with each vote, and durably with each state that it writes."""
     bench = Bench(saved=ElectionState(1, doubt=DOUBT))
     answer = bench.ask(bench.vote_request(epoch=2))
     assert answer == VoteResponse(ErrorCode.NONE, 2, None, True, in_doubt=True)
@@ -289,7 +290,7 @@ def test_a15_a_voter_says_that_it_is_in_doubt() -> None:
 
 
 def test_a15_the_doubt_ends_with_the_flush_that_covers_what_is_committed() -> None:
-    """A15: a leader served it, it has all that is committed in that leader's epoch, and has it durably."""
+    """Rule A15: a leader served it, it has all that is committed in that leader's epoch, and has it durably."""
     bench = Bench(saved=ElectionState(1, doubt=DOUBT))
     bench.follow(2, epoch=2)
     bench.fetched(batch(0, 2, 3))
@@ -307,7 +308,8 @@ def test_a15_the_doubt_ends_with_the_flush_that_covers_what_is_committed() -> No
 
 
 def test_a15_a_late_fetch_of_a_former_life_acknowledges_nothing() -> None:
-    """A15: a voter acknowledged offset 3, crashed, cut its tail, and fetches from 2; the old fetch arrives again."""
+    """Rule A15: a voter acknowledged offset 3, crashed, cut its tail, and fetches from 2; the old fetch arrives
+    again."""
     bench = Bench()
     bench.lead()
     bench.append(2)

@@ -1,1 +1,1 @@
-"""Schedules 63 to 68 of the correctness rules, F: what clients lost."""
+"""Schedules 63 to 68: what clients lost."""

@@ -44,7 +44,7 @@ async def poll_for(consumer: Consumer, duration_s: float) -> None:
 
 
 @pytest.mark.parametrize("auto_commit", [True, False])
-@schedule(65, rule="F65: a reader that polls keeps its commit alive", mutant="unchanged-offset-never-committed-again")
+@schedule(65, rule="a reader that polls keeps its commit alive", mutant="unchanged-offset-never-committed-again")
 def test_65_a_quiet_topic_costs_no_commit(auto_commit: bool) -> None:
     """Partitions by name, a quiet topic: the reader polls on for five times the retention. Its successor, which would
     begin at the end of the topic, reads what came in between."""

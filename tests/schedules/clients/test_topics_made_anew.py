@@ -64,7 +64,7 @@ def coordinator(env: Env, group: str = "g") -> int:
 
 
 @pytest.mark.parametrize("seed", range(3))
-@schedule(63, rule="F63: an offset belongs to a topic id", mutant="offset-committed-without-its-topic")
+@schedule(63, rule="an offset belongs to a topic id", mutant="offset-committed-without-its-topic")
 def test_63_committed_offsets_end_with_their_topic_over_a_failover(seed: int) -> None:
     """The topic goes while nobody coordinates, so nobody forgets its offsets: who loads them does."""
 
@@ -97,7 +97,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-@schedule(63, rule="F63: a position belongs to a topic id", mutant="position-kept-over-a-topic-made-anew")
+@schedule(63, rule="a position belongs to a topic id", mutant="position-kept-over-a-topic-made-anew")
 def test_63_a_living_consumer_begins_anew(way: str) -> None:
     """It read 100 records of the old topic; of the new one, which follows at once, it reads every record."""
     simulate(lambda env: _lives_through(env, way, 0.0))
@@ -291,7 +291,7 @@ def copying(env: Env) -> Engine:
 
 
 @pytest.mark.parametrize("which", ["t", "copy"])
-@schedule(63, rule="F63: a copy's notes belong to topic ids", mutant="copy-follows-into-another-topic")
+@schedule(63, rule="a copy's notes belong to topic ids", mutant="copy-follows-into-another-topic")
 def test_63_a_copy_that_follows_stops_when_a_topic_is_made_anew(which: str) -> None:
     """Its notes are of the old topic: it says so and ends, and so does one that is started again. Nothing of the new
     topic is left out, or mixed in, silently."""

@@ -42,7 +42,7 @@ def elect_over_a_cut(cluster: ScriptedCluster) -> None:
     cluster.move(WHERE, cluster.partitions[WHERE].leader % 3 + 1)
 
 
-@schedule(68, rule="F68: an error that needs a decision stays until it is made", mutant="lost-position-told-once")
+@schedule(68, rule="an error that needs a decision stays until it is made", mutant="lost-position-told-once")
 def test_68_a_truncation_is_told_until_a_seek() -> None:
     """A service logs what poll raises and polls again, as services do. Nothing is read at the old offset, where the new
     leader has other records; another partition goes on; the seek ends it."""
@@ -92,7 +92,7 @@ def test_68_so_do_the_other_lost_positions(kind: type[PositionLost]) -> None:
     play(scenario, {"t": 2})
 
 
-@schedule(68, rule="F68: an epoch counts as checked once it was", mutant="epoch-checked-by-an-error")
+@schedule(68, rule="an epoch counts as checked once it was", mutant="epoch-checked-by-an-error")
 def test_68_an_epoch_is_checked_once_it_was() -> None:
     """KIP-320: the new leader is asked whether it has what was read, and refuses the question once. That is raised, and
     the question put again: the truncation is found."""

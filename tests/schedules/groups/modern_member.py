@@ -40,6 +40,8 @@ class ModernMember:
         self.epochs: list[int] = []
         self.owned: tuple[int, ...] = ()
         self.acked: list[tuple[float, int, int, int]] = []
+        self.unanswered: dict[int, int] = {}
+        """The last commit that had no answer: it may have been accepted."""
         self.overlaps: list[str] = []
         self.errors: list[int] = []
         self._heard_ms = 0.0
@@ -130,7 +132,7 @@ class ModernMember:
             self._offsets = {one: self._offsets.get(one, max(found[one], 0)) for one in self.owned}
         for partition in self.owned:
             self._offsets[partition] += 1
-        offsets = {partition: self._offsets[partition] for partition in self.owned}
+        offsets = self.unanswered = {partition: self._offsets[partition] for partition in self.owned}
         answer = await wire.ask(
             "offset_commit_of_epochs",
             group_id="g",

@@ -12,7 +12,7 @@ from tests.schedules.groups.site import GaveUp, Member, Site, Wire, fetch_offset
 from tests.schedules.helpers import schedule
 
 
-@schedule(37, rule="C: loading is keyed by leader epoch", mutant="coordinator-keeps-its-shard-over-an-epoch")
+@schedule(37, rule="C8: loading is keyed by leader epoch", mutant="coordinator-keeps-its-shard-over-an-epoch")
 async def test_37_the_coordinator_epoch_does_not_go_back(tmp_path: Path) -> None:
     """KAFKA-9144's kind: a coordinator that has missed an epoch takes what it knew for what holds. Its leadership is
     lost, another commits, and it is elected again; it hears of both elections as one change."""
@@ -28,7 +28,7 @@ async def test_37_the_coordinator_epoch_does_not_go_back(tmp_path: Path) -> None
     await broker.close()
 
 
-@schedule(43, rule="C: a static member's return is durable before it is answered", mutant="static-rejoin-not-stored")
+@schedule(43, rule="C8: a static member's return is durable before it is answered", mutant="static-rejoin-not-stored")
 def test_43_a_failover_does_not_bring_the_old_member_back() -> None:
     """KAFKA-10284: a static member restarts and is given a new id; the coordinator dies; the next one knows the old id,
     fences the living process and lets the dead one's commits in."""
@@ -69,7 +69,7 @@ async def beat_once(site: Site, member: Member) -> int:
         await asyncio.sleep(0.1)
 
 
-@schedule(44, rule="C: memory is what the log says", mutant="coordinator-applies-refused-writes")
+@schedule(44, rule="C8: memory is what the log says", mutant="coordinator-applies-refused-writes")
 async def test_44_a_refused_commit_is_nowhere(tmp_path: Path) -> None:
     """redpanda#31483's kind, without transactions: the state that answers differs from the one that a replay of the log
     gives. A commit is refused, for too few replicas are in sync; then the coordinator loads its log anew."""
@@ -87,7 +87,7 @@ async def test_44_a_refused_commit_is_nowhere(tmp_path: Path) -> None:
     await broker.close()
 
 
-@schedule(44, rule="C: nothing is told that is not committed", mutant="coordinator-reads-ahead")
+@schedule(44, rule="C8: nothing is told that is not committed", mutant="coordinator-reads-ahead")
 def test_44_a_read_does_not_run_ahead() -> None:
     """The same in time: a coordinator is cut off from the other replicas with a client at its side, which commits and
     reads. What is written and not committed may not be shown: the next coordinator does not have it."""

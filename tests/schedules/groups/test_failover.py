@@ -11,7 +11,7 @@ MEMBERS = 3
 PARTITIONS = 6
 
 PROGRESS_MS_MAX = 3_000.0
-"""Issue 5: the group makes progress again within 3 s beyond the session rules."""
+"""The group makes progress again within 3 s beyond the session rules."""
 
 
 def members_of(site: Site) -> list[Member]:
@@ -102,7 +102,7 @@ def test_progress_after_a_crash() -> None:
 
 
 def test_a_dead_member_is_replaced_within_its_session() -> None:
-    """S58, S59, S85: its partitions go to the others within the session timeout and what a rebalance takes."""
+    """Rows S58, S59, S85: its partitions go to the others within the session timeout and what a rebalance takes."""
 
     async def story(site: Site) -> None:
         members = members_of(site)

@@ -1,4 +1,4 @@
-"""A group of the consumer protocol over the death of its coordinators (KIP-848; issue 5, part 3): no member, epoch or
+"""A group of the consumer protocol over the death of its coordinators (KIP-848): no member, epoch or
 commit is lost, and no partition has two readers. Production nodes and listeners in virtual time."""
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ def check(members: list[ModernMember], committed: list[int]) -> None:
             last[partition] = max(last.get(partition, (0.0, 0)), (at, offset))
         rising = [epoch for epoch in member.epochs if epoch > 0]
         assert rising == sorted(rising), f"{member.member_id} was told {rising}"
-    assert {partition: committed[partition] for partition in last} == {one: offset for one, (_, offset) in last.items()}
+    for partition, (_, acked) in last.items():
+        unanswered = [member.unanswered.get(partition, 0) for member in members]
+        assert committed[partition] in {acked, *(offset for offset in unanswered if offset > acked)}, partition
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -102,7 +104,7 @@ def test_a_crash_of_the_coordinator_moves_nothing() -> None:
     Site(12).run(story, t=PARTITIONS)
 
 
-@schedule(42, rule="C: what a member was told stands in the log", mutant="epoch-told-before-it-is-committed")
+@schedule(42, rule="C8: what a member was told stands in the log", mutant="epoch-told-before-it-is-committed")
 def test_42_no_member_is_told_what_a_failover_takes_back() -> None:
     """redpanda#6018's kind: a coordinator is cut off from the other replicas, with a client at its side that joins.
     What it would tell it is in its memory alone. The client must not read partitions that the next coordinator, which

@@ -76,7 +76,8 @@ def test_who_waits_is_sent_away_with_the_leadership(tmp_path: Path) -> None:
 
 
 def test_a_new_leader_waits_until_what_it_loaded_is_committed(tmp_path: Path) -> None:
-    """D-41: it has records of which it cannot tell whether they are. Here too few replicas are in sync to tell."""
+    """Schedule 41: it has records of which it cannot tell whether they are. Here too few replicas are in sync to
+    tell."""
 
     async def story(broker: OneBroker) -> None:
         broker.elect(OTHER, 0)

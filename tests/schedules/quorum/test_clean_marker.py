@@ -1,4 +1,4 @@
-"""Rule B, the clean marker, under the loss of power: it vouches for every log, or it is not there."""
+"""Rule B13, the clean marker, under the loss of power: it vouches for every log, or it is not there."""
 
 from __future__ import annotations
 

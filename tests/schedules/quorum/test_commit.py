@@ -140,7 +140,7 @@ def test_26_a_voter_loses_its_disk() -> None:
 
 
 def test_a6_one_nodes_word_is_no_majority() -> None:
-    """A6: with both followers cut off nothing is committed, however long the leader's own log grows."""
+    """Rule A6: with both followers cut off nothing is committed, however long the leader's own log grows."""
     world, leader, others = elected()
     for node in others:
         world.isolate(node.id)
@@ -152,7 +152,7 @@ def test_a6_one_nodes_word_is_no_majority() -> None:
 
 
 def test_a6_a_followers_high_watermark_does_not_go_back() -> None:
-    """A6: a new leader, and one that answers late, may know of a lower one."""
+    """Rule A6: a new leader, and one that answers late, may know of a lower one."""
     bench = Bench()
     bench.follow(2)
     bench.fetched(batch(0, 1, 5), high_watermark=4)

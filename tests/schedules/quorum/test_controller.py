@@ -26,7 +26,7 @@ from tests.schedules.helpers import schedule
 
 @schedule(
     11,
-    rule="B: ELR: an eligible replica is elected, not who lost its tail",
+    rule="B11: an eligible replica is elected, not who lost its tail",
     mutant=(
         "unsynced-acks-count-as-synced",
         "no-eligible-replicas",
@@ -73,7 +73,7 @@ def shrunk() -> MachineCluster:
     return cluster
 
 
-@schedule(12, rule="B: a fenced member is ineligible", mutant="fenced-member-joins")
+@schedule(12, rule="B2: a fenced member is ineligible", mutant="fenced-member-joins")
 def test_12_the_leader_brings_a_fenced_broker_back() -> None:
     """KAFKA-13916: every acks=all write would wait for a broker that is gone."""
     cluster = shrunk()
@@ -83,7 +83,7 @@ def test_12_the_leader_brings_a_fenced_broker_back() -> None:
     assert judge_answer(ErrorCode.INELIGIBLE_REPLICA) is Judgement.REFUSED, "the leader withdraws it"
 
 
-@schedule(12, rule="B: a stopping member is ineligible", mutant="stopping-member-joins")
+@schedule(12, rule="B2: a stopping member is ineligible", mutant="stopping-member-joins")
 def test_12_the_leader_brings_a_stopping_broker_back() -> None:
     """KAFKA-13916, as it was found: a controlled shutdown never ends while the leader brings the broker back."""
     cluster = shrunk()
@@ -93,7 +93,7 @@ def test_12_the_leader_brings_a_stopping_broker_back() -> None:
     assert 3 not in cluster.partition().isr
 
 
-@schedule(12, rule="B: an unregistered member is ineligible", mutant="unregistered-member-joins")
+@schedule(12, rule="B2: an unregistered member is ineligible", mutant="unregistered-member-joins")
 def test_12_an_unregistered_broker_does_not_come_back() -> None:
     """The same for one that an operator has taken out."""
     cluster = shrunk()
@@ -103,7 +103,7 @@ def test_12_an_unregistered_broker_does_not_come_back() -> None:
     assert 3 not in cluster.partition().isr
 
 
-@schedule(13, rule="B: NOT_CONTROLLER from the stale one, and the leader retries", mutant="stale-controller-judges")
+@schedule(13, rule="B2: NOT_CONTROLLER from the stale one, and the leader retries", mutant="stale-controller-judges")
 def test_13_a_proposal_reaches_a_zombie_controller() -> None:
     """KAFKA-14154: an error that means "your picture is stale" makes the leader wait for metadata that will not come:
     the ISR sticks."""
@@ -122,7 +122,7 @@ def test_13_a_proposal_reaches_a_zombie_controller() -> None:
     assert cluster.partition().isr == (2,)
 
 
-# --- rule B, elections and brokers -----------------------------------------------------------------------------------
+# --- Rules B10 to B12, elections and brokers -------------------------------------------------------------------------
 
 
 def elected(before: PartitionInfo, alive: set[int], **how: object) -> PartitionInfo:
@@ -178,7 +178,7 @@ def test_b_an_eligible_replica_that_stops_uncleanly_is_so_no_more() -> None:
     assert cluster.partition().eligible_leader_replicas == ()
 
 
-# --- rule A13 --------------------------------------------------------------------------------------------------------
+# --- Rule A13 --------------------------------------------------------------------------------------------------------
 
 
 class Ledger:
@@ -214,7 +214,7 @@ async def turn() -> None:
 
 
 def test_a13_a_refusal_waits_for_what_it_rests_on() -> None:
-    """A13: the second is refused because of the first, which is not committed, and perhaps never will be."""
+    """Rule A13: the second is refused because of the first, which is not committed, and perhaps never will be."""
     cluster = MachineCluster(3)
 
     async def scenario() -> None:
@@ -234,7 +234,7 @@ def test_a13_a_refusal_waits_for_what_it_rests_on() -> None:
 
 
 def test_a13_a_lost_leadership_fails_what_is_unanswered() -> None:
-    """A13: the client must look for the new controller; its records may be committed or not."""
+    """Rule A13: the client must look for the new controller; its records may be committed or not."""
     cluster = MachineCluster(3)
 
     async def scenario() -> None:
@@ -254,7 +254,7 @@ def test_a13_a_lost_leadership_fails_what_is_unanswered() -> None:
 
 
 def test_a13_a_new_leadership_begins_on_what_is_committed() -> None:
-    """A13: what was decided and never committed is forgotten."""
+    """Rule A13: what was decided and never committed is forgotten."""
     cluster, committed = MachineCluster(3), MachineCluster(3)
 
     async def scenario() -> None:
@@ -274,7 +274,8 @@ def test_a13_a_new_leadership_begins_on_what_is_committed() -> None:
 
 
 def test_a10_a_leader_never_loads_a_snapshot() -> None:
-    """A10, LeaderNeverLoadSnapshot: it has everything that is committed; a snapshot for it is a broken invariant."""
+    """Rule A10, LeaderNeverLoadSnapshot: it has everything that is committed; a snapshot for it is a broken
+    invariant."""
 
     async def scenario(cluster: SimCluster) -> None:
         controller = cluster.active_and_other()[0].controller
@@ -285,7 +286,7 @@ def test_a10_a_leader_never_loads_a_snapshot() -> None:
 
 
 def test_a13_only_committed_records_reach_the_state() -> None:
-    """A13: a leader without a majority appends, and its own state machine does not hear of it."""
+    """Rule A13: a leader without a majority appends, and its own state machine does not hear of it."""
     trial = Trial()
 
     async def test() -> None:

@@ -101,7 +101,7 @@ def test_32_a_failed_sync_retried_with_success() -> None:
 
 
 def test_a9_what_a_restart_finds_is_synced_before_it_counts() -> None:
-    """A9: a follower was killed between write and sync; the next process finds the record, and its first fetch
+    """Rule A9: a follower was killed between write and sync; the next process finds the record, and its first fetch
     acknowledges it. Then the power fails there, and the leader dies."""
     for seed in range(8):
         trial = Trial(seed=seed)

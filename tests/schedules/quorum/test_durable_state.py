@@ -54,7 +54,7 @@ def after_a_power_cut(seed: int, operations: int) -> tuple[bool, Remembered | No
 
 
 def test_a1_a_power_cut_at_any_instant_leaves_the_old_state_or_the_new() -> None:
-    """A1: temp file, sync, rename, sync of the directory; written means there for ever, and never is it a mix."""
+    """Rule A1: temp file, sync, rename, sync of the directory; written means there for ever, and never is it a mix."""
     for seed in range(6):
         for operations in range(1, OPERATIONS):
             written, state = after_a_power_cut(seed, operations)
@@ -62,7 +62,8 @@ def test_a1_a_power_cut_at_any_instant_leaves_the_old_state_or_the_new() -> None
 
 
 def test_a1_a_vote_survives_the_loss_of_power() -> None:
-    """A1: whoever has been granted a vote of this node is asked again after its power failed at that very moment."""
+    """Rule A1: whoever has been granted a vote of this node is asked again after its power failed at that very
+    moment."""
     for seed in range(8):
         trial = Trial(seed=seed)
 

@@ -63,7 +63,7 @@ def test_28_a_node_that_sends_and_does_not_receive() -> None:
 
 
 def test_a3_the_longer_of_two_logs_is_elected() -> None:
-    """A3: of two who are left, one has a committed record; whoever stands first, that one leads."""
+    """Rule A3: of two who are left, one has a committed record; whoever stands first, that one leads."""
     for seed in range(10):
         world, leader, (one, other) = elected(seed=seed)
         world.isolate(other.id)
@@ -76,7 +76,7 @@ def test_a3_the_longer_of_two_logs_is_elected() -> None:
 
 
 def test_a3_a_minority_elects_nobody() -> None:
-    """A3: two of five, cut off together, have no leader; the three have theirs, and one only."""
+    """Rule A3: two of five, cut off together, have no leader; the three have theirs, and one only."""
     world, leader, others = elected(5)
     assert leader.core is not None
     for node in (others[0], others[1]):
@@ -87,7 +87,8 @@ def test_a3_a_minority_elects_nobody() -> None:
 
 
 def test_a3_a_vote_is_for_one_directory() -> None:
-    """A3: an id under another directory id is another candidate (voters may be recorded without their directory)."""
+    """Rule A3: an id under another directory id is another candidate (voters may be recorded without their
+    directory)."""
     core = RaftCore(
         key=key(1),
         cluster_id=CLUSTER,
@@ -109,7 +110,8 @@ def test_a3_a_vote_is_for_one_directory() -> None:
 
 
 def test_a4_a_leader_grants_no_pre_vote() -> None:
-    """A4: it has heard from a majority of late, or will resign by itself; a log longer than its own is no reason."""
+    """Rule A4: it has heard from a majority of late, or will resign by itself; a log longer than its own is no
+    reason."""
     bench = Bench()
     bench.lead()
     end = bench.core.log.end
@@ -118,7 +120,7 @@ def test_a4_a_leader_grants_no_pre_vote() -> None:
 
 
 def test_a5_a_single_voter_leads_on_in_its_epoch() -> None:
-    """A5: exempt, for nobody else could fetch; resigning would cost an epoch every few seconds."""
+    """Rule A5: exempt, for nobody else could fetch; resigning would cost an epoch every few seconds."""
     bench = Bench(voters=1)
     bench.wait(1)
     epoch = bench.core.epoch

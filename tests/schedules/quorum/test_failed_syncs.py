@@ -49,8 +49,8 @@ def test_47_a_failed_sync_of_metadata_is_retried_by_a_restart() -> None:
 
 def test_47_a_vote_whose_name_a_failed_sync_forgot() -> None:
     """The vote is written, and the sync of its directory fails: nobody is told. Restarted, the node finds the vote, and
-    grants it again. Then the power fails. (A1; two things hold it: names are made again, and the second copy of the
-    vote is written from the first.)"""
+    grants it again. Then the power fails. (rule A1; two things hold it: names are made again, and the second copy of
+    the vote is written from the first.)"""
     trial = Trial()
 
     async def test() -> None:

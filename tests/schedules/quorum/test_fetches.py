@@ -13,7 +13,7 @@ from tests.schedules.quorum.test_elections import elected
 
 
 def test_a7_a_fetch_answered_by_a_snapshot_counts_for_nothing() -> None:
-    """A7: only VALID updates replica state; a fetcher from before the log's start holds who knows what."""
+    """Rule A7: only VALID updates replica state; a fetcher from before the log's start holds who knows what."""
     log = LogSummary(start=OffsetAndEpoch(10, 2), end_offset=12, epochs=((2, 10),), snapshot=OffsetAndEpoch(10, 2))
     bench = Bench(saved=ElectionState(2), log=log)
     bench.lead()
@@ -25,7 +25,7 @@ def test_a7_a_fetch_answered_by_a_snapshot_counts_for_nothing() -> None:
 
 
 def test_a7_a_fetch_beyond_its_epochs_end_diverges() -> None:
-    """A7: a fetcher with more of an epoch than the leader has holds records that were never committed."""
+    """Rule A7: a fetcher with more of an epoch than the leader has holds records that were never committed."""
     bench = Bench(saved=ElectionState(3), log=LogSummary(end_offset=4, epochs=((1, 0), (3, 2))))
     bench.lead()
     response = bench.fetch(2, 3, last_epoch=1)
@@ -34,7 +34,7 @@ def test_a7_a_fetch_beyond_its_epochs_end_diverges() -> None:
 
 
 def test_a7_a_diverging_tail_is_cut() -> None:
-    """A7, A8: what an old leader wrote and nobody got goes when it follows; its log is the leader's again."""
+    """Rules A7, A8: what an old leader wrote and nobody got goes when it follows; its log is the leader's again."""
     world, old, others = elected()
     world.isolate(old.id)
     for value in ("lost 1", "lost 2"):
@@ -50,7 +50,7 @@ def test_a7_a_diverging_tail_is_cut() -> None:
 
 
 def test_a8_the_smaller_end_of_the_epoch() -> None:
-    """A8: the leader has more of an epoch than this node: nothing beyond the own end can be cut."""
+    """Rule A8: the leader has more of an epoch than this node: nothing beyond the own end can be cut."""
     log = LogSummary(end_offset=8, epochs=((1, 0), (2, 6)))
     assert log.truncation_point(OffsetAndEpoch(7, 1)) == 6
     bench = Bench(saved=ElectionState(2), log=log)
@@ -60,9 +60,9 @@ def test_a8_the_smaller_end_of_the_epoch() -> None:
 
 
 def test_a8_an_answer_given_up_is_ignored() -> None:
-    """A8, D-7 in the quorum: a fetch was given up, for what the one before it had brought found no room on the disk,
-    and asked again; when its answer comes at last the log has moved on, and cutting by it would take away what has
-    been acknowledged since."""
+    """Rule A8, schedule 7 in the quorum: a fetch was given up, for what the one before it had brought found no room on
+    the disk, and asked again; when its answer comes at last the log has moved on, and cutting by it would take away
+    what has been acknowledged since."""
     bench = Bench(saved=ElectionState(1), log=LogSummary(end_offset=3, epochs=((1, 0),)))
     bench.follow(2, epoch=2)
     given_up = bench.sent(FetchRequest)[-1]

@@ -85,7 +85,7 @@ class Site:
 
 
 @pytest.mark.parametrize("role", ["leader", "follower"])
-@schedule(58, rule="B: the age of the sync in flight is a health signal", mutant="hung-sync-is-waited-for")
+@schedule(58, rule="B18: the age of the sync in flight is a health signal", mutant="hung-sync-is-waited-for")
 def test_58_a_sync_hangs_under_a_broker(role: str) -> None:
     """Of a leader: no record is acknowledged, and its heartbeats go on. Of a follower in the ISR: the same, until it
     has lagged for half a minute. Either gives up within the bound, and acks come again."""
@@ -101,6 +101,22 @@ def test_58_a_sync_hangs_under_a_broker(role: str) -> None:
         site.world.kill(victim)
         site.cluster.start(victim)
         await site.cluster.wait_in_sync(READY_MS)
+
+    site.run(story)
+
+
+@schedule(58, rule="leaderships move first", mutant="hung-disk-is-told-to-nobody")
+def test_58_leaderships_move_before_the_node_ends() -> None:
+    """Its event loop still runs: it tells the controller that it can serve nothing any more, and then it ends."""
+    site = Site(63, split=True)
+
+    async def story(site: Site) -> None:
+        leader = site.leader()
+        node = site.cluster.live[leader].node
+        site.hang(leader)
+        await site.cluster.wait_for("another leads", TIMEOUT_MS + MOVES_MS, lambda: site.leader() != leader)
+        assert not node.failed.done()
+        await site.cluster.wait_for("it gives up", MOVES_MS, node.failed.done)
 
     site.run(story)
 
@@ -131,7 +147,7 @@ def test_58_a_sync_hangs_under_the_active_controller() -> None:
     site.run(story)
 
 
-@schedule(58, rule="B: a node whose disk hangs ends", mutant="a-stop-waits-for-the-hung-sync")
+@schedule(58, rule="B18: a node whose disk hangs ends", mutant="a-stop-waits-for-the-hung-sync")
 def test_58_a_combined_node_whose_disk_hangs_ends() -> None:
     """It leads the quorum and partitions: it stops by itself although its sync never ends, and nothing waits for it."""
     site = Site(60)

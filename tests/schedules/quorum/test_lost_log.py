@@ -118,7 +118,7 @@ def key_of(node: Node) -> ReplicaKey:
 
 @pytest.mark.parametrize("recorded", [True, False])
 def test_49_the_vote_comes_back_by_a_voter_change(recorded: bool) -> None:
-    """A14, A11: removed and added, the new directory votes: with it alone the others commit, and it may lead."""
+    """Rules A14, A11: removed and added, the new directory votes: with it alone the others commit, and it may lead."""
     trial = Trial(recorded=recorded)
 
     async def test() -> None:
@@ -149,8 +149,8 @@ def test_49_the_vote_comes_back_by_a_voter_change(recorded: bool) -> None:
 
 
 def test_49_a_vote_is_not_taken_from_who_has_its_log() -> None:
-    """A11: a voter that fetches is not removed, the leader is not, nor the last one that a majority needs; a replica
-    that lags, or does not fetch, is not added; only configured controllers are."""
+    """Rule A11: a voter that fetches is not removed, the leader is not, nor the last one that a majority needs; a
+    replica that lags, or does not fetch, is not added; only configured controllers are."""
     trial = Trial()
 
     async def refusal(change: Callable[[Quorum], Awaitable[None]]) -> str:
@@ -196,8 +196,8 @@ def test_49_a_vote_is_not_taken_from_who_has_its_log() -> None:
 
 
 def test_49_a_vote_outlives_the_log_in_a_snapshot() -> None:
-    """A11: the records that gave the vote are deleted with the log below a snapshot; it says who voted. So knows who
-    fetches that snapshot, and who restarts on it."""
+    """Rule A11: the records that gave the vote are deleted with the log below a snapshot; it says who voted. So knows
+    who fetches that snapshot, and who restarts on it."""
     trial = Trial(config=QuorumConfig(snapshot_max_new_record_bytes=1_000, log_segment_bytes=1_024))
 
     async def test() -> None:

@@ -280,7 +280,8 @@ def test_62_another_leader_in_an_equal_epoch() -> None:
 
 
 def test_62_epochs_that_only_climb_are_bounded_by_what_was_proven() -> None:
-    """A17: whoever climbs step by step gets no further than the bound above the last epoch that a voter has proven."""
+    """Rule A17: whoever climbs step by step gets no further than the bound above the last epoch that a voter has
+    proven."""
 
     async def scenario(cluster: SimCluster, active: Node, topic_id: UUID) -> None:
         target = next(node for node in cluster.nodes if node != active.node)

@@ -163,7 +163,7 @@ def test_31_rot_in_what_was_replayed_reaches_no_other_node() -> None:
     trial.run(test)
 
 
-@schedule(31, rule="E: damage in a voter's log is no torn tail", mutant="killed-is-like-a-power-cut")
+@schedule(31, rule="E5: damage in a voter's log is no torn tail", mutant="killed-is-like-a-power-cut")
 def test_31_a_bit_flips_in_a_minoritys_log() -> None:
     """The same in its metadata log, in what it has synced and acknowledged: cut there it would vote for a leader that
     lacks what is committed. It refuses to serve, and the others go on."""
@@ -267,7 +267,7 @@ def kept_over_a_power_cut(seed: int, step: Step) -> list[bytes] | None:
 
 
 def test_a10_an_own_snapshot_survives_the_loss_of_power() -> None:
-    """A10: synced, renamed, its name synced: from then on the log below it is deleted."""
+    """Rule A10: synced, renamed, its name synced: from then on the log below it is deleted."""
 
     async def write(store: SnapshotStore) -> None:
         await store.write(TAKEN, STATE, timestamp_ms=0)
@@ -277,7 +277,7 @@ def test_a10_an_own_snapshot_survives_the_loss_of_power() -> None:
 
 
 def test_a10_a_fetched_snapshot_survives_the_loss_of_power() -> None:
-    """A10, KAFKA-15312: frozen, and then it replaces the whole log."""
+    """Rule A10, KAFKA-15312: frozen, and then it replaces the whole log."""
     data = encode_snapshot(STATE, epoch=TAKEN.epoch, timestamp_ms=0)
 
     async def install(store: SnapshotStore) -> None:
@@ -303,7 +303,7 @@ async def far_behind(trial: Trial) -> tuple[int, list[bytes]]:
 
 
 def test_a10_a_node_far_behind_loads_the_snapshot_and_goes_on() -> None:
-    """A10: freeze, truncate fully, reload; then records again, from the snapshot's end."""
+    """Rule A10: freeze, truncate fully, reload; then records again, from the snapshot's end."""
     trial = Trial(config=SMALL)
 
     async def test() -> None:
@@ -319,8 +319,8 @@ def test_a10_a_node_far_behind_loads_the_snapshot_and_goes_on() -> None:
 
 
 def test_a10_the_log_reaches_back_to_a_snapshot() -> None:
-    """A10 (KAFKA-14238): while a leader with a slow disk writes a snapshot the others commit on; what it deletes of its
-    log then is in a snapshot that it keeps."""
+    """Rule A10 (KAFKA-14238): while a leader with a slow disk writes a snapshot the others commit on; what it deletes
+    of its log then is in a snapshot that it keeps."""
     trial = Trial(config=SMALL)
 
     async def test() -> None:

@@ -24,7 +24,7 @@ TP = TopicPartition("orders", 0)
 DIRECTORY = "/data/orders-0"
 
 
-@schedule(18, rule="B: a log is fenced after an I/O error", mutant="append-after-an-io-error")
+@schedule(18, rule="B18: a log is fenced after an I/O error", mutant="append-after-an-io-error")
 def test_18_append_after_an_io_error(tmp_path: Path) -> None:
     """KAFKA-10778: a write fails, nobody knows what of it is there; what is appended after it is not to be trusted."""
     disk = FailingDisk()
@@ -49,7 +49,7 @@ def test_18_append_after_an_io_error(tmp_path: Path) -> None:
 
 @schedule(
     20,
-    rule="B: the epoch checkpoint is synced before it has its name, and made anew from the batches if it is damaged",
+    rule="B8: the epoch checkpoint is synced before it has its name, and made anew from the batches if it is damaged",
     mutant="epoch-checkpoint-damaged-by-a-crash",
 )
 def test_20_the_machine_crashes_after_an_election() -> None:

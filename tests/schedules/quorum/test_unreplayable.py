@@ -1,4 +1,5 @@
-"""A record that some node cannot replay takes down no majority (A16): it is not acknowledged, or one node stops."""
+"""A record that some node cannot replay takes down no majority (rule A16): it is not acknowledged, or one node
+stops."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.schedules.recovery.ruin import CHECKPOINT_MS, TP, Ruin, both_layouts
 
 @schedule(
     45,
-    rule="F45: cut is not intact; an intact member of the last ISR leads",
+    rule="cut is not intact; an intact member of the last ISR leads",
     mutant="cut-log-is-taken-for-whole",
 )
 def test_45_the_newest_batch_of_the_last_leader_rots() -> None:
@@ -59,7 +59,7 @@ def test_45_the_last_leader_starts_last_on_combined_nodes() -> None:
 
 @schedule(
     45,
-    rule="F45: members in doubt wait for all of them, and the greatest log leads",
+    rule="members in doubt wait for all of them, and the greatest log leads",
     mutant="member-in-doubt-does-not-wait",
 )
 def test_45_both_in_doubt_wait_for_each_other() -> None:
@@ -89,7 +89,7 @@ def test_45_both_in_doubt_wait_for_each_other() -> None:
 
 @schedule(
     45,
-    rule="F45: a finding survives until the registration that tells of it is committed",
+    rule="a finding survives until the registration that tells of it is committed",
     mutant="findings-are-dropped-before-they-are-committed",
 )
 def test_45_killed_between_the_cut_and_the_registration() -> None:
@@ -166,7 +166,7 @@ def test_45_the_elected_one_dies_before_the_others_are_back() -> None:
 
 
 @pytest.mark.parametrize("lost", [1, 2])
-@schedule(46, rule="F46: an empty log where checkpoints prove one is not eligible", mutant="lacking-log-counts")
+@schedule(46, rule="an empty log where checkpoints prove one is not eligible", mutant="lacking-log-counts")
 def test_46_the_advice_about_damage_is_followed(lost: int) -> None:
     """Rot below the recovery point: the node refuses the log, and advises to move its directory away and to restart.
     Done so on the last leader, and on another one: no empty log leads; the one that is whole does."""
@@ -195,7 +195,7 @@ def test_46_the_advice_about_damage_is_followed(lost: int) -> None:
 
 
 @both_layouts
-@schedule(48, rule="F48: the clean mark covers what the checkpoints name", mutant="lacking-log-counts")
+@schedule(48, rule="the clean mark covers what the checkpoints name", mutant="lacking-log-counts")
 def test_48_the_leaders_directory_vanishes_after_an_orderly_stop(split: bool) -> None:
     """All are stopped, the leader last; its directory of the partition is gone. It was made anew, empty and silently,
     and elected cleanly; the full replicas then went offline."""
@@ -219,7 +219,7 @@ def test_48_the_leaders_directory_vanishes_after_an_orderly_stop(split: bool) ->
         Ruin(seed, split).play(story)
 
 
-@schedule(48, rule="F48: an older copy of the directory counts for nothing", mutant="older-copy-counts")
+@schedule(48, rule="an older copy of the directory counts for nothing", mutant="older-copy-counts")
 def test_48_an_older_copy_of_the_whole_directory() -> None:
     """A snapshot of the leader's machine, taken in an earlier life, is put back after the crash of all: its logs agree
     with its own checkpoints, and it has never heard of the process that registered last."""
@@ -246,7 +246,7 @@ def test_48_an_older_copy_of_the_whole_directory() -> None:
 
 @both_layouts
 @pytest.mark.parametrize("dead", range(3))
-@schedule(53, rule="F53: whoever is intact and was in the last ISR leads at once", mutant="whole-log-is-taken-for-cut")
+@schedule(53, rule="whoever is intact and was in the last ISR leads at once", mutant="whole-log-is-taken-for-cut")
 def test_53_one_stays_dead(split: bool, dead: int) -> None:
     """kill -9 of all three, one machine stays dead: each choice of it. The others have everything between them."""
 

@@ -13,7 +13,7 @@ from tests.schedules.recovery.ruin import DIRECTORY, Ruin, both_layouts
 @pytest.mark.parametrize("fault", ["writes", "syncs"])
 @schedule(
     56,
-    rule="F56: who cannot serve says so, and leads no more",
+    rule="who cannot serve says so, and leads no more",
     mutant=("unserved-replica-keeps-the-leadership", "unserved-replicas-are-not-told"),
 )
 def test_56_a_leaders_log_fails(split: bool, fault: str) -> None:
@@ -58,7 +58,7 @@ async def follower_offline_and_eligible(ruin: Ruin) -> tuple[str, str, str]:
     return leader, follower, third
 
 
-@schedule(56, rule="F56: an offline replica is not elected", mutant="unserved-replica-is-elected")
+@schedule(56, rule="an offline replica is not elected", mutant="unserved-replica-is-elected")
 def test_56_an_offline_replica_is_not_elected() -> None:
     """The leader dies; the only eligible one that lives cannot serve its log: it waits for the leader, which has
     everything, instead of leading with a log that nobody can read."""
@@ -83,7 +83,7 @@ def test_56_an_offline_replica_is_not_elected() -> None:
 
 @schedule(
     56,
-    rule="F56: a session begins with all that cannot be served",
+    rule="a session begins with all that cannot be served",
     mutant="unserved-replicas-are-told-to-one-controller",
 )
 def test_56_a_new_controller_hears_of_it() -> None:

@@ -46,7 +46,7 @@ def propose(controller: FakeController, core: LeaderCore) -> None:
 
 
 @schedule(
-    8, rule="B: joining wants the broker epoch of the very fetch", mutant="another-process-inherits-what-was-fetched"
+    8, rule="B5: joining wants the broker epoch of the very fetch", mutant="another-process-inherits-what-was-fetched"
 )
 def test_08_a_stale_fetch_of_a_broker_that_registered_again() -> None:
     """KAFKA-15221: it had everything, lost its tail with the power, and is registered anew before its old fetch is
@@ -70,10 +70,10 @@ def test_08_a_stale_fetch_of_a_broker_that_registered_again() -> None:
     assert controller.state(TP).isr == (ONE, TWO, THREE)
 
 
-@schedule(9, rule="B: the high watermark waits for the maximal ISR", mutant="isr-instead-of-maximal")
+@schedule(9, rule="B3: the high watermark waits for the maximal ISR", mutant="isr-instead-of-maximal")
 def test_09_a_newcomer_of_whom_the_leader_has_not_heard() -> None:
-    """VAN 6.5.2: the expansion is committed, its answer is late, the high watermark goes on with the old ISR; then the
-    newcomer is elected."""
+    """kafka-tlaplus 6.5.2: the expansion is committed, its answer is late, the high watermark goes on with the old ISR;
+    then the newcomer is elected."""
     controller, core = controlled((1, 2), 10)
     fetched(core, THREE, 10, epoch=controller.brokers[THREE].broker_epoch)
     change = pending(core)
@@ -88,10 +88,10 @@ def test_09_a_newcomer_of_whom_the_leader_has_not_heard() -> None:
     assert core.high_watermark <= 10, "committed, and the new leader does not have it"
 
 
-@schedule(10, rule="B: joining wants a fetch in this leader epoch", mutant="progress-outlives-the-leader-epoch")
+@schedule(10, rule="B5: joining wants a fetch in this leader epoch", mutant="progress-outlives-the-leader-epoch")
 def test_10_removed_and_added_in_one_batch_of_metadata() -> None:
-    """VAN 6.5.4: the replica hears both, drops its log and begins an empty one; the leader hears of it in one, and what
-    it knows of that replica is of the log that is gone."""
+    """kafka-tlaplus 6.5.4: the replica hears both, drops its log and begins an empty one; the leader hears of it in
+    one, and what it knows of that replica is of the log that is gone."""
     bench = Bench(isr=(1, 2))
     controller = bench.controller
 
@@ -114,7 +114,7 @@ def test_10_removed_and_added_in_one_batch_of_metadata() -> None:
     bench.play(scenario)
 
 
-@schedule(14, rule="B: the ISR's commit moves the high watermark", mutant="no-recheck-when-the-isr-is-committed")
+@schedule(14, rule="B4: the ISR's commit moves the high watermark", mutant="no-recheck-when-the-isr-is-committed")
 def test_14_a_shrink_is_approved() -> None:
     """KAFKA-13091: who held the high watermark is out of the ISR: it moves with that answer, or the append waits on."""
     core = leader()
@@ -127,7 +127,7 @@ def test_14_a_shrink_is_approved() -> None:
     assert (advanced, core.high_watermark) == (True, 10)
 
 
-@schedule(15, rule="B: the high watermark waits for nobody who may not join", mutant="waits-for-the-ineligible")
+@schedule(15, rule="B4: the high watermark waits for nobody who may not join", mutant="waits-for-the-ineligible")
 def test_15_a_stopping_replica_that_keeps_up() -> None:
     """KAFKA-15021: out of the ISR for its shutdown, and at the leader's end in memory: its syncs hold up nobody."""
     core = leader(end=5, high_watermark=5)
@@ -143,7 +143,7 @@ def test_15_a_stopping_replica_that_keeps_up() -> None:
     assert core.judge_committed() is ErrorCode.NONE
 
 
-@schedule(50, rule="B: a refused proposal stands until the partition epoch moves", mutant="a-refusal-ends-every-copy")
+@schedule(50, rule="B2: a refused proposal stands until the partition epoch moves", mutant="a-refusal-ends-every-copy")
 def test_50_refused_in_one_copy_and_committed_in_a_late_one() -> None:
     """The sender gives the first copy up; the second is refused, since the newcomer was fenced in between; the newcomer
     is unfenced and the first copy arrives. What was acked meanwhile must be on whoever is elected then."""

@@ -24,7 +24,7 @@ def bench() -> Bench:
     return bench
 
 
-@schedule(54, rule="B: a batch that was appended can be replicated", mutant="large-batches-in-one-frame")
+@schedule(54, rule="B16: a batch that was appended can be replicated", mutant="large-batches-in-one-frame")
 def test_54_one_batch_above_the_frame_limit() -> None:
     """One frame that is too large ends the stream with everything on it, and ends it again when it is opened anew:
     neither that batch nor any of another partition of the leader is committed. In pieces it passes, and what is small
@@ -51,7 +51,7 @@ def test_54_one_batch_above_the_frame_limit() -> None:
     bench_.play(scenario)
 
 
-@schedule(54, rule="B: a batch that was appended can be replicated", mutant="large-batches-in-one-frame-to-who-lags")
+@schedule(54, rule="B16: a batch that was appended can be replicated", mutant="large-batches-in-one-frame-to-who-lags")
 def test_54_a_follower_catches_up_over_a_batch_above_the_frame_limit() -> None:
     """As above, for a follower that was away: it reads the batch from the leader's log."""
     bench_ = bench()

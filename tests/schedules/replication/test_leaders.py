@@ -12,7 +12,7 @@ from tests.schedules.replication.bench import ONE, Bench, decoded
 
 @schedule(
     21,
-    rule="B: min.insync.replicas, and no unclean election: unavailable, not lost",
+    rule="B9: min.insync.replicas, and no unclean election: unavailable, not lost",
     mutant=("no-strict-high-watermark", "acks-all-without-enough-replicas"),
 )
 def test_21_the_isr_shrinks_to_an_isolated_leader() -> None:
@@ -46,7 +46,7 @@ def test_21_the_isr_shrinks_to_an_isolated_leader() -> None:
     bench.play(scenario)
 
 
-@schedule(39, rule="C: followers know the producers of what they replicate", mutant="followers-forget-producers")
+@schedule(39, rule="C2: followers know the producers of what they replicate", mutant="followers-forget-producers")
 def test_39_a_retry_after_the_leader_was_killed() -> None:
     """redpanda#3039: the batch is on the followers, its answer was lost with the leader: its retry is the same batch to
     the next leader, and to the one after, and after a restart."""
@@ -80,7 +80,7 @@ def test_39_a_retry_after_the_leader_was_killed() -> None:
 
 @schedule(
     41,
-    rule="B: what a new leader inherits is committed when the ISR says so",
+    rule="B7: what a new leader inherits is committed when the ISR says so",
     mutant=("new-leader-serves-everything", "latest-offset-before-the-epoch-start"),
 )
 def test_41_a_new_leader_serves_what_is_committed() -> None:

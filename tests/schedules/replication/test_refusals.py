@@ -63,7 +63,7 @@ class Pipeline:
 
 
 @pytest.mark.parametrize("reason", ["full disk", "too few in sync"])
-@schedule(52, rule="C: what is behind a refusal is refused alike", mutant="out-of-order-behind-a-refusal")
+@schedule(52, rule="C1: what is behind a refusal is refused alike", mutant="out-of-order-behind-a-refusal")
 def test_52_a_refusal_in_the_middle_of_a_pipeline(reason: str) -> None:
     """A batch is stored and has no answer, the next is refused for a reason that passes, and those behind it come when
     it has passed: none of the answers may make the client send the stored one under another number."""
@@ -105,7 +105,7 @@ def test_52_a_refusal_in_the_middle_of_a_pipeline(reason: str) -> None:
     bench.play(scenario)
 
 
-@schedule(52, rule="C: what is behind a refusal is refused alike", mutant="out-of-order-behind-a-refusal")
+@schedule(52, rule="C1: what is behind a refusal is refused alike", mutant="out-of-order-behind-a-refusal")
 def test_52_the_first_batches_of_a_producer() -> None:
     """Nothing is known of the producer, so that any sequence would be taken: the second batch would be stored before
     the refused first one, and a client takes that for the answer to both."""
@@ -126,7 +126,7 @@ def test_52_the_first_batches_of_a_producer() -> None:
     bench.play(scenario)
 
 
-@schedule(52, rule="C: a refusal counts before there is a log, too", mutant="refused-before-the-log-is-forgotten")
+@schedule(52, rule="C1: a refusal counts before there is a log, too", mutant="refused-before-the-log-is-forgotten")
 def test_52_refused_by_a_broker_whose_metadata_lag() -> None:
     """The client has heard of a new partition before its leader has: the first batch is refused. The leader hears of it
     before the second batch comes, which must not be taken: a client takes that for the answer to both."""

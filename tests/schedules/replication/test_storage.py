@@ -40,7 +40,7 @@ def no_room_for_an_index(disk: SimDisk) -> None:
 
 
 @pytest.mark.parametrize("trouble", [index_write_fails, no_room_for_an_index], ids=["EIO", "ENOSPC"])
-@schedule(19, rule="C: an append moves the end before anything else is written", mutant="index-before-the-end-moves")
+@schedule(19, rule="C1: an append moves the end before anything else is written", mutant="index-before-the-end-moves")
 def test_19_an_index_write_fails_after_the_append(trouble: Callable[[SimDisk], None]) -> None:
     """KAFKA-7866: the records are in the log and their index entries cannot be written: the next append must not get
     the same offsets. (The transaction index comes with transactions; these are the indexes by offset and by time.)"""
@@ -82,7 +82,7 @@ def test_19_an_index_write_fails_after_the_append(trouble: Callable[[SimDisk], N
     world.run(scenario())
 
 
-@schedule(16, rule="B: nothing is deleted above the high watermark", mutant="log-start-not-clamped")
+@schedule(16, rule="B15: nothing is deleted above the high watermark", mutant="log-start-not-clamped")
 async def test_16_the_leaders_log_start_is_ahead_of_a_follower(tmp_path: Path) -> None:
     """KAFKA-5634: retention has moved the leader's log start while data for a lagging follower were on their way: the
     follower deletes nothing that it does not know to be committed, nor what it does not have."""
@@ -106,7 +106,7 @@ async def test_16_the_leaders_log_start_is_ahead_of_a_follower(tmp_path: Path) -
         assert cluster[2].fatal == []
 
 
-@schedule(16, rule="B: nothing is deleted above the high watermark", mutant="deletes-uncommitted-records")
+@schedule(16, rule="B15: nothing is deleted above the high watermark", mutant="deletes-uncommitted-records")
 def test_16_a_leader_is_asked_to_delete_what_is_not_committed() -> None:
     """KAFKA-5634, on the leader: what its followers do not have yet is not deleted, whoever asks for it."""
     bench = Bench()
@@ -132,7 +132,7 @@ def ignore(_: object) -> None:
     """For the sake of the callbacks' type."""
 
 
-@schedule(17, rule="B: a read has one snapshot of its bounds", mutant="bounds-taken-anew-in-mid-read")
+@schedule(17, rule="B14: a read has one snapshot of its bounds", mutant="bounds-taken-anew-in-mid-read")
 def test_17_appends_and_commits_in_mid_read() -> None:
     """KAFKA-9835, KAFKA-9807: a read waits for the disk; meanwhile more is appended, and more is committed: nothing
     beyond the high watermark that it was asked under."""
@@ -158,7 +158,7 @@ def test_17_appends_and_commits_in_mid_read() -> None:
     bench.play(scenario)
 
 
-@schedule(55, rule="B: a log may begin inside its first batch", mutant="a-log-begins-with-a-batch")
+@schedule(55, rule="B16: a log may begin inside its first batch", mutant="a-log-begins-with-a-batch")
 def test_55_records_deleted_up_to_the_middle_of_a_batch() -> None:
     """KAFKA-6975: the leader's log begins inside a batch; a replica that has nothing begins there, is sent the whole
     batch, and takes it: it joins, leads, and shows nothing that was deleted."""

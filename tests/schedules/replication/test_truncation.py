@@ -10,7 +10,7 @@ from tests.schedules.helpers import schedule
 from tests.schedules.replication.bench import ONE, Bench
 
 
-@schedule(1, rule="B: truncate by epoch, not to the high watermark", mutant="truncate-to-high-watermark")
+@schedule(1, rule="B8: truncate by epoch, not to the high watermark", mutant="truncate-to-high-watermark")
 def test_01_a_restarted_follower_keeps_what_was_acked() -> None:
     """KIP-101: B has an acked record and does not know yet that it is committed; it restarts, A dies, B leads."""
     bench = Bench()
@@ -32,7 +32,7 @@ def test_01_a_restarted_follower_keeps_what_was_acked() -> None:
     bench.play(scenario)
 
 
-@schedule(2, rule="B: truncation iterates while epochs are unknown", mutant="no-iteration")
+@schedule(2, rule="B8: truncation iterates while epochs are unknown", mutant="no-iteration")
 def test_02_back_to_back_failovers() -> None:
     """KAFKA-6361: the leader lacks the follower's newest epochs, and the follower the leader's: one question and one
     cut do not make them meet."""
@@ -50,7 +50,7 @@ def test_02_back_to_back_failovers() -> None:
     bench.play(scenario)
 
 
-@schedule(3, rule="B: the epoch is in the log since the election", mutant="no-epoch-at-election")
+@schedule(3, rule="B8: the epoch is in the log since the election", mutant="no-epoch-at-election")
 def test_03_two_elections_without_appends() -> None:
     """KAFKA-7415: nothing was written in the last two epochs; the leader can still say where its own begins, and its
     checkpoint says so too."""
@@ -69,7 +69,7 @@ def test_03_two_elections_without_appends() -> None:
     bench.play(scenario)
 
 
-@schedule(4, rule="B: truncate on a missed epoch", mutant="no-truncation-when-the-leader-returns")
+@schedule(4, rule="B8: truncate on a missed epoch", mutant="no-truncation-when-the-leader-returns")
 def test_04_the_same_leader_again() -> None:
     """KAFKA-7164: a follower misses the epoch of another leader, in which its own lost a record that it has."""
     bench = Bench()
@@ -97,7 +97,7 @@ def test_04_the_same_leader_again() -> None:
     bench.play(scenario)
 
 
-@schedule(5, rule="B: a cut at the end cleans the epochs", mutant="empty-epochs-stay")
+@schedule(5, rule="B8: a cut at the end cleans the epochs", mutant="empty-epochs-stay")
 def test_05_empty_epochs() -> None:
     """KAFKA-10706: it led and wrote nothing; the next leader never heard of that epoch, and nothing can be cut."""
     bench = Bench()
@@ -116,7 +116,7 @@ def test_05_empty_epochs() -> None:
     bench.play(scenario)
 
 
-@schedule(6, rule="B: a diverging fetch is not recorded", mutant="diverging-fetch-recorded")
+@schedule(6, rule="B8: a diverging fetch is not recorded", mutant="diverging-fetch-recorded")
 def test_06_a_diverging_offset_counts_for_nothing() -> None:
     """KAFKA-13141: a member of the ISR that ends where the leader does, with other records: nothing is committed by
     that."""
@@ -141,7 +141,7 @@ def test_06_a_diverging_offset_counts_for_nothing() -> None:
     bench.play(scenario)
 
 
-@schedule(7, rule="B: no high watermark from a diverging answer", mutant="watermark-from-a-diverging-answer")
+@schedule(7, rule="B8: no high watermark from a diverging answer", mutant="watermark-from-a-diverging-answer")
 def test_07_an_ex_leader_cuts_first() -> None:
     """KAFKA-14704: it has a tail that was never committed, longer than what is committed now: it must not take those
     records for committed when it hears how far that is."""

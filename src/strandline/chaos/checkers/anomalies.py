@@ -1,4 +1,4 @@
-"""The anomaly table of correctness E (after Jepsen's `kafka.clj`), over histories of simulator and live runs alike.
+"""The anomaly table of rule E1 (after Jepsen's `kafka.clj`), over histories of simulator and live runs alike.
 
 | anomaly | definition | legal |
 |---|---|---|

@@ -1,15 +1,15 @@
-"""Invariants of where the committed records are (VAN kip_966_properties), and of what readers are shown."""
+"""Invariants of where the committed records are (kafka-tlaplus kip_966_properties), and of what readers are shown."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from strandline.chaos.checkers.batches import NotABatch
 from strandline.chaos.checkers.history import Partition, Poll, Value
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.partitions import Known
 from strandline.chaos.checkers.stored import stored_headers
 from strandline.chaos.sim.disk import SimDisk
-from strandline.proto.errors import StrandlineError
 
 
 class CopyChecks:
@@ -66,12 +66,12 @@ class CopyChecks:
 def _has(disk: SimDisk, directory: str, end: int) -> bool:
     try:
         return any(header.next_offset >= end for header, _ in stored_headers(disk, directory, start=end - 1))
-    except StrandlineError:
+    except NotABatch:
         return False  # a torn end, before which it is not
 
 
 class ConsistentRead:
-    """What was shown once at an offset is shown there ever after, to everybody (VAN kip_966_properties)."""
+    """What was shown once at an offset is shown there ever after, to everybody (kafka-tlaplus kip_966_properties)."""
 
     def __init__(self) -> None:
         self._shown: dict[tuple[Partition, int], Value] = {}

@@ -1,4 +1,4 @@
-"""Committed offsets of consumer groups never go back without a change of generation (correctness E)."""
+"""Committed offsets of consumer groups never go back without a change of generation (rule E2)."""
 
 from __future__ import annotations
 

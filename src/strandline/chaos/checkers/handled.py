@@ -6,6 +6,7 @@
 | CommittedUnhandled | the group has committed past a record that nobody has handled |
 | CopiedOnce | a copy's target holds other records than its source, or one of them twice |
 | AckedIsStored | a record is not where its acknowledgement said |
+| DeletedIsGone | a record is there whose deletion was answered |
 """
 
 from __future__ import annotations
@@ -80,6 +81,16 @@ class Ledger:
                 if found != value:
                     facts = {"partition": partition, "offset": offset, "acked": value, "found": found}
                     raise InvariantViolated("AckedIsStored", "another record is there, or none", **facts)
+
+    def check_trimmed(self, topic_id: UUID, stored: Mapping[tuple[int, int], str], *, asked: int, deleted: int) -> None:
+        """As `check_stored`, of a topic of one partition: what was asked to be deleted, below `asked`, may be gone;
+        what was answered to be, below `deleted`, is. Raises InvariantViolated."""
+        kept = {(0, offset): value for offset, value in self.acked.get((topic_id, 0), {}).items() if offset < asked}
+        self.check_stored(topic_id, kept | dict(stored))
+        back = sorted(offset for _, offset in stored if offset < deleted)
+        if back:
+            facts = {"deleted_before": deleted, "offsets": back[:SHOWN_MAX]}
+            raise InvariantViolated("DeletedIsGone", "deleted records are there", **facts)
 
 
 def check_copied(source: Sequence[str], target: Sequence[str]) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from strandline.chaos.checkers.batches import NotABatch
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.stored import Place, names_in, stored_headers
 from strandline.chaos.sim.disk import SimDisk
 from strandline.controller.raft.messages import OffsetAndEpoch, ReplicaKey
-from strandline.proto.errors import StrandlineError
 
 DIRECTORY = "/data/__cluster_metadata-0"
 """Where every simulated node has its metadata log."""
@@ -23,17 +23,17 @@ def stored_end(disk: SimDisk, directory: str = DIRECTORY) -> int:
     try:
         for header, _ in stored_headers(disk, directory, start=end):
             end = max(end, header.next_offset)
-    except StrandlineError:
+    except NotABatch:
         pass  # a torn end: what lies before it counts
     return end
 
 
 class MajorityReachedHighWatermark:
-    """When a leader's high watermark rises, a majority of the voters has everything below it on its disk (A6, A8, A9):
-    synced, where the node lives; of the dead, what lies there.
+    """When a leader's high watermark rises, a majority of the voters has everything below it on its disk (rules A6, A8,
+    A9): synced, where the node lives; of the dead, what lies there.
 
     Where a disk was destroyed in part, what it had when that was last seen counts: it had been acknowledged. So it does
-    for a replica that cut a tail and has not caught up since (A15).
+    for a replica that cut a tail and has not caught up since (rule A15).
     """
 
     def __init__(self, disk_of: Callable[[int], SimDisk]) -> None:
@@ -64,12 +64,13 @@ class MajorityReachedHighWatermark:
             return max(self._held[replica] for replica in seen)
         disk = self._disk_of(key.node_id)
         if disk.destroyed:
-            return max((self._held[replica] for replica in seen), default=0)
+            return max([self._held[replica] for replica in seen] + [stored_end(disk)])
         return stored_end(disk)
 
 
 class SnapshotAtLogStart:
-    """A log that does not begin at 0 reaches back to where a snapshot ends that is on the disk (A10, KAFKA-14238)."""
+    """A log that does not begin at 0 reaches back to where a snapshot ends that is on the disk (rule A10,
+    KAFKA-14238)."""
 
     def __init__(self, disk_of: Callable[[int], SimDisk]) -> None:
         self._disk_of = disk_of
@@ -97,7 +98,8 @@ class _Scanned:
 
 class MetadataLogMatching:
     """Metadata logs are one log: an (offset, epoch) names one batch wherever it is, and below their high watermarks all
-    nodes have the same batches (VAN `kip_966_properties`; raft's Log Matching), byte for byte by their CRCs."""
+    nodes have the same batches (kafka-tlaplus `kip_966_properties`; raft's Log Matching), byte for byte by their
+    CRCs."""
 
     def __init__(self) -> None:
         self._written: dict[tuple[int, int], int] = {}
@@ -112,11 +114,12 @@ class MetadataLogMatching:
             return
         start, high_watermark, log_end = bounds
         scanned = self._scanned.setdefault((node, incarnation), _Scanned())
-        begin = max(scanned.end, start)
+        begin = expected = max(scanned.end, start)
         try:
             for header, place in stored_headers(disk, DIRECTORY, start=begin, place=scanned.place):
                 if header.next_offset > log_end:
                     break
+                expected = header.next_offset
                 offset, epoch = header.base_offset, header.leader_epoch
                 facts = {"node": node, "offset": offset, "epoch": epoch}
                 if self._written.setdefault((offset, epoch), header.crc) != header.crc:
@@ -126,6 +129,7 @@ class MetadataLogMatching:
                     if known != (epoch, header.crc):
                         raise InvariantViolated("MetadataLogMatching", "committed batches differ", **facts)
                     scanned.end, scanned.place = header.next_offset, place
-        except StrandlineError as error:
-            message = f"the log does not parse: {error}"
-            raise InvariantViolated("MetadataLogMatching", message, node=node) from error
+        except NotABatch as error:
+            if expected < log_end:
+                message = f"the log does not parse: {error}"
+                raise InvariantViolated("MetadataLogMatching", message, node=node) from error

@@ -1,4 +1,4 @@
-"""Checks of single values: at one offset, one value, once, and there for ever if promised or shown (correctness E)."""
+"""Checks of single values: at one offset, one value, once, and there for ever if promised or shown (rule E1)."""
 
 from __future__ import annotations
 

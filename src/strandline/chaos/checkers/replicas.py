@@ -1,30 +1,79 @@
-"""After a run: the committed prefixes of all replicas, compared byte by byte (correctness E)."""
+"""After a run: the committed prefixes of all replicas, compared byte by byte, and what is in them (rule E2)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+from strandline.chaos.checkers.batches import NotABatch, StoredBatch, values
+from strandline.chaos.checkers.history import Send
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.stored import stored_batches
 from strandline.chaos.sim.disk import SimDisk
 
 
-def compare_replicas(disks: Mapping[str, SimDisk], data: str, high_watermarks: Mapping[str, Mapping[str, int]]) -> None:
-    """Every replica's batches below the lowest high watermark are the same bytes.
+def compare_replicas(
+    disks: Mapping[str, SimDisk],
+    data: str,
+    high_watermarks: Mapping[str, Mapping[str, int]],
+    sends: Iterable[Send] = (),
+) -> None:
+    """Every replica's batches below the lowest high watermark are the same bytes, from where the last of them begins;
+    and in them is what the acknowledgements of `sends` said.
 
     `high_watermarks` is partition directory name -> node name -> high watermark.
 
     Raises:
-        InvariantViolated: IdenticalReplicas.
+        InvariantViolated: IdenticalReplicas, AckedIsStored.
     """
+    acked: dict[str, list[Send]] = {}
+    for send in sends:
+        if send.acked and send.offset is not None:
+            acked.setdefault(str(send.partition), []).append(send)
     for directory, by_node in high_watermarks.items():
         end = min(by_node.values())
-        contents = {
-            name: b"".join(batch for _, batch in stored_batches(disks[name], f"{data}/{directory}", end=end))
-            for name in by_node
-        }
-        if len(set(contents.values())) > 1:
-            sizes = {name: len(content) for name, content in contents.items()}
-            raise InvariantViolated(
-                "IdenticalReplicas", "committed bytes differ", partition=directory, below=end, sizes=sizes
-            )
+        batches = {name: list(_committed(disks[name], f"{data}/{directory}", end)) for name in by_node}
+        _compare(directory, end, batches)
+        _check_acked(directory, batches, acked.get(directory, ()))
+
+
+def _committed(disk: SimDisk, directory: str, end: int) -> Iterator[tuple[StoredBatch, bytes]]:
+    reached = 0
+    try:
+        for batch, content in stored_batches(disk, directory, end=end):
+            yield batch, content
+            reached = batch.next_offset
+    except NotABatch as error:
+        if reached < end:
+            facts = {"directory": directory, "below": end}
+            raise InvariantViolated("IdenticalReplicas", f"a log does not parse: {error}", **facts) from error
+
+
+def _compare(directory: str, end: int, batches: Mapping[str, list[tuple[StoredBatch, bytes]]]) -> None:
+    """Records may be deleted on some replicas a little before they are on others."""
+    start = max((found[0][0].base_offset if found else end for found in batches.values()), default=0)
+    contents = {
+        name: b"".join(content for batch, content in found if batch.base_offset >= start)
+        for name, found in batches.items()
+    }
+    if len(set(contents.values())) > 1:
+        sizes = {name: len(content) for name, content in contents.items()}
+        facts = {"partition": directory, "from": start, "below": end, "sizes": sizes}
+        raise InvariantViolated("IdenticalReplicas", "committed bytes differ", **facts)
+
+
+def _check_acked(directory: str, batches: Mapping[str, list[tuple[StoredBatch, bytes]]], sends: Iterable[Send]) -> None:
+    """On one replica: all have the same bytes."""
+    found = next(iter(batches.values()), [])
+    stored: dict[int, str] = {}
+    try:
+        for batch, content in found:
+            texts = ((value or b"").decode(errors="replace") for value in values(batch, content))
+            stored.update(zip(range(batch.base_offset, batch.next_offset), texts, strict=True))
+    except NotABatch as error:
+        raise InvariantViolated("IdenticalReplicas", f"a log does not parse: {error}", partition=directory) from error
+    for send in sends:
+        assert send.offset is not None
+        if stored.get(send.offset) != send.value:
+            facts = {"partition": directory, "offset": send.offset, "acked": send.value}
+            facts["found"] = stored.get(send.offset)
+            raise InvariantViolated("AckedIsStored", "another record is there, or none", **facts)

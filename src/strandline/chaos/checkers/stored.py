@@ -1,14 +1,15 @@
-"""Reads partition logs straight from simulated disks, past every port: looking must change nothing."""
+"""Reads partition logs straight from simulated disks, past every port and by no parser of the product's: looking must
+change nothing, and must not believe what it looks at."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from strandline.chaos.checkers.batches import HEADER_BYTES, StoredBatch, parse, verify
 from strandline.chaos.sim.disk import SimDisk
 from strandline.chaos.sim.disk_image import FileNode
 from strandline.chaos.sim.disk_names import DirNode
-from strandline.log.batch import HEADER_SIZE, BatchHeader, parse_header
 from strandline.log.rewriting import AWAY
 
 
@@ -21,11 +22,11 @@ class Place(NamedTuple):
 
 def names_in(disk: SimDisk, directory: str) -> list[str]:
     """The names in a directory as written; none where there is no such directory."""
-    node = _find(disk, directory)
+    node = find_directory(disk, directory)
     return sorted(_home(name) for name in node.entries) if isinstance(node, DirNode) else []
 
 
-def _find(disk: SimDisk, directory: str) -> object:
+def find_directory(disk: SimDisk, directory: str) -> object:
     """The directory; a start that was cut short may have left it, or names in it, away."""
     return disk.names.find(directory) or disk.names.find(directory + AWAY)
 
@@ -36,18 +37,18 @@ def _home(name: str) -> str:
 
 def stored_headers(
     disk: SimDisk, directory: str, *, start: int = 0, place: Place | None = None
-) -> Iterator[tuple[BatchHeader, Place]]:
-    """The headers of a partition's batches as written, from the one that holds offset `start`.
+) -> Iterator[tuple[StoredBatch, Place]]:
+    """A partition's batches as written, from the one that holds offset `start`; their CRCs hold.
 
     `place`, where given, is one at or before that batch; it is of no use once its segment is deleted.
 
     Raises:
-        KafkaError, ProtocolError: what lies there is no batch.
+        NotABatch: what lies there is none that is whole.
     """
-    node = _find(disk, directory)
+    node = find_directory(disk, directory)
     if not isinstance(node, DirNode):
         return
-    segments = sorted((int(name[:20]), file) for name, file in node.entries.items() if _is_segment(_home(name)))
+    segments = segments_in(node)
     known = place is not None and any(file is place.file for _, file in segments)
     for number, (_, file) in enumerate(segments):
         position = 0
@@ -58,35 +59,44 @@ def stored_headers(
             known, position = False, place.position
         elif number + 1 < len(segments) and segments[number + 1][0] <= start:
             continue
-        assert isinstance(file, FileNode)
-        for header, at in _headers(file, position):
-            if header.last_offset >= start:
-                yield header, Place(file, at)
+        for batch, at in _batches(file, position):
+            if batch.last_offset >= start:
+                yield batch, Place(file, at)
 
 
 def stored_batches(
     disk: SimDisk, directory: str, *, start: int = 0, end: int | None = None
-) -> Iterator[tuple[BatchHeader, bytes]]:
+) -> Iterator[tuple[StoredBatch, bytes]]:
     """The batches of a partition's directory as written, from the one that holds `start`, up to offset `end`.
 
     Raises:
-        KafkaError, ProtocolError: what lies there is no batch.
+        NotABatch: what lies there is none that is whole.
     """
-    for header, (file, position) in stored_headers(disk, directory, start=start):
-        if end is not None and header.last_offset >= end:
+    for batch, (file, position) in stored_headers(disk, directory, start=start):
+        if end is not None and batch.last_offset >= end:
             return
-        yield header, file.read(header.size, position)
+        yield batch, file.read(batch.size, position)
+
+
+def segments_in(directory: DirNode) -> list[tuple[int, FileNode]]:
+    """The segments that lie there, by the offset that each begins at."""
+    names = ((_home(name), file) for name, file in directory.entries.items())
+    found = [(int(name[:20]), file) for name, file in names if _is_segment(name)]
+    return sorted(((base, file) for base, file in found if isinstance(file, FileNode)), key=lambda one: one[0])
 
 
 def _is_segment(name: str) -> bool:
     return name.endswith(".log") and len(name) == 24 and name[:20].isdigit()
 
 
-def _headers(file: FileNode, position: int) -> Iterator[tuple[BatchHeader, int]]:
-    while position + HEADER_SIZE <= file.size:
-        head = file.read(HEADER_SIZE, position)
-        if not any(head[:17]):
-            return  # preallocated, not written yet
-        header = parse_header(head)
-        yield header, position
-        position += header.size
+def batch_at(file: FileNode, position: int) -> StoredBatch | None:
+    """What a batch that begins there says of itself; None at the end of what was written. Raises NotABatch."""
+    head = file.read(HEADER_BYTES, position)
+    return parse(head) if any(head[:17]) else None  # zeros are preallocated, and not written yet
+
+
+def _batches(file: FileNode, position: int) -> Iterator[tuple[StoredBatch, int]]:
+    while (batch := batch_at(file, position)) is not None:
+        verify(batch, file.read(batch.size, position))
+        yield batch, position
+        position += batch.size

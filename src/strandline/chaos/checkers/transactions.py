@@ -1,4 +1,4 @@
-"""Checks of operations that hold several sends and polls (correctness E: precommitted-read, G0, G1c, pairs)."""
+"""Checks of operations that hold several sends and polls (rule E1: precommitted-read, G0, G1c, pairs)."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def open_faults(world: World) -> Iterator[str]:
         disk = machine.disk
         if disk.config.slow_factor != 1.0:
             yield f"disk of {name} is {disk.config.slow_factor:.0f} times slower"
-        if disk.used_bytes >= disk.config.capacity_bytes:
+        if disk.free_bytes <= 0:
             yield f"disk of {name} is full"
         if disk.faults.syncs:
             yield f"the next {disk.faults.syncs} syncs of {name} fail"

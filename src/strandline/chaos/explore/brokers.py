@@ -113,6 +113,21 @@ class ExploredStreams(Streams):
         return
 
 
+class _Room:
+    """A disk that never fills up: the models know no others."""
+
+    full = False
+
+    def ran_out(self) -> None:
+        raise AssertionError("the model's disk ran out of room")
+
+
+class _Syncs:
+    """Nor does a sync of theirs hang."""
+
+    hung = False
+
+
 class Broker:
     """A machine with its disk, and the process that runs on it (none: `partitions` is None).
 
@@ -127,6 +142,9 @@ class Broker:
         slow: what takes longer here than elsewhere (see `strandline.chaos.explore.partition`).
         trouble: what must not happen, if it happened in this step.
     """
+
+    disk_room: Any = _Room()
+    disk_stalls: Any = _Syncs()
 
     __slots__ = (
         "asked",

@@ -1,4 +1,4 @@
-"""What must hold of an explored partition: the invariants of KIP-966's specification, and those of rule B."""
+"""What must hold of an explored partition: the invariants of KIP-966's specification, and those of rules B."""
 
 from __future__ import annotations
 

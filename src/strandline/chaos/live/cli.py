@@ -80,12 +80,14 @@ def run(
 
     \b
     strandline chaos run --schedule kill-leader,pause,partition,disk-full,kill-all --minutes 5 --seed 7
+    strandline chaos run --schedule crash-all-one-rots,one-stays-dead,directory-lost,full-leader
     strandline chaos run --layout split --minutes 30
     strandline chaos run --cut netns --schedule partition,isolate
     strandline chaos run --list
     """
     from strandline.chaos.live.faults import FAULTS
     from strandline.chaos.live.runner import RunOptions, check_schedule
+    from strandline.chaos.live.target import DISK_FAULTS
 
     if only_list:
         _list(output)
@@ -95,7 +97,8 @@ def run(
     kinds = _clients(clients)
     with told_plainly(), _directory(evidence) as directory:
         settings = {**QUICK, **overrides}
-        disk_bytes = DISK_BYTES_MIN + int(minutes * DISK_BYTES_A_MINUTE) if "disk-full" in names else None
+        with_disks = any(name in DISK_FAULTS for name in names)
+        disk_bytes = DISK_BYTES_MIN + int(minutes * DISK_BYTES_A_MINUTE) if with_disks else None
         target = _cluster(directory, layout, settings, cut=cut, disk_bytes=disk_bytes)
         try:
             possible, without = check_schedule(names, target)

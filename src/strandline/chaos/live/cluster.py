@@ -23,10 +23,11 @@ from typing import TypeVar
 from strandline.chaos.demo.checks import committed_digest
 from strandline.chaos.live.namespaces import Switch
 from strandline.chaos.live.proxy import Cables
+from strandline.chaos.live.ruin import rot_newest_batch
+from strandline.chaos.live.target import ASK, DISK_FAULTS
 from strandline.chaos.live.waiting import pause
 from strandline.chaos.live.wires import Wires
 from strandline.client import Admin
-from strandline.client.settings import AdminSettings
 from strandline.client.types import PartitionDescription
 from strandline.cluster.config_setting import write_voters
 from strandline.cluster.dev import DevCluster, DevError, NodeProcess
@@ -40,8 +41,6 @@ T = TypeVar("T")
 
 WAIT_S = 20.0
 POLL_S = 0.05
-ASK: AdminSettings = {"default_api_timeout_ms": 3000, "request_timeout_ms": 2000}
-"""An admin's patience: whoever asks here asks again."""
 
 FAULT_INJECTION = "strandline.fault.injection"
 PAGE_BYTES = 4096
@@ -175,15 +174,30 @@ class LiveCluster(DevCluster):
         Raises:
             DevError: the node runs.
         """
-        if node_id in self.pids():
-            raise DevError(f"node {node_id} runs: its directory is not emptied under it")
-        directory = Path(self.data_dir(node_id))
+        directory = self._directory_of_the_dead(node_id)
         for entry in sorted(directory.iterdir()):
             if entry.is_dir():
                 shutil.rmtree(entry)
             else:
                 entry.unlink()
         self._layout.format()
+
+    def rot_newest(self, node_id: int, topic: str, partition: int, seed: int) -> str:
+        """Flip a bit in the newest batch of a replica of a node that is down; says where.
+
+        Raises:
+            DevError: the node runs.
+            NothingToRot: no batch is newer than what its checkpoints vouch for.
+        """
+        return rot_newest_batch(self._directory_of_the_dead(node_id) / f"{topic}-{partition}", seed)
+
+    def lose_directory(self, node_id: int, topic: str, partition: int) -> None:
+        """Remove the directory of a replica of a node that is down.
+
+        Raises:
+            DevError: the node runs.
+        """
+        shutil.rmtree(self._directory_of_the_dead(node_id) / f"{topic}-{partition}")
 
     def heal(self) -> None:
         """Undo cuts, pauses, slow and full disks. Nodes that are down stay down: see `revive`."""
@@ -253,7 +267,7 @@ class LiveCluster(DevCluster):
     def unsupported(self) -> dict[str, str]:
         """Faults that cannot be done here, and why."""
         if self._disk_bytes is None:
-            return {"disk-full": why_no_mount() or "the nodes were given no disks of their own"}
+            return dict.fromkeys(DISK_FAULTS, why_no_mount() or "the nodes were given no disks of their own")
         return {}
 
     def digest(self, node_id: int, topic: str, partition: int, end_offset: int) -> tuple[str, int]:
@@ -287,6 +301,11 @@ class LiveCluster(DevCluster):
         path.mkdir(parents=True, exist_ok=True)
         _mount("-t", "tmpfs", "-o", f"size={size},mode=700", "strandline-chaos", str(path))
         self._mounted.append(path)
+
+    def _directory_of_the_dead(self, node_id: int) -> Path:
+        if node_id in self.pids():
+            raise DevError(f"node {node_id} runs: its directory is not changed under it")
+        return Path(self.data_dir(node_id))
 
     def _disk(self, node_id: int) -> Path:
         if self._disk_bytes is None:

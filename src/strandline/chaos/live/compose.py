@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Self
 
 from strandline.chaos.live.compose_engine import Engine, EngineError
+from strandline.chaos.live.target import ASK, DISK_FAULTS
 from strandline.client import Admin
-from strandline.client.settings import AdminSettings
 from strandline.cluster.config_identity import BROKER, CONTROLLER
 from strandline.cluster.config_sources import environment_name
 from strandline.cluster.ports import is_free
@@ -34,8 +34,6 @@ RUNNING_S = 0.5
 """How old the answer to "who runs" may be, unless somebody was started or stopped since: each costs a process."""
 
 POLL_S = 0.1
-ASK: AdminSettings = {"default_api_timeout_ms": 3000, "request_timeout_ms": 2000}
-"""An admin's patience: whoever asks here asks again."""
 
 HEALTH = ("python3", "-m", "strandline.cluster.container", "health")
 DATA = "/var/lib/strandline/data"
@@ -52,9 +50,15 @@ from pathlib import Path
 from strandline.chaos.demo.checks import committed_digest
 print(json.dumps(committed_digest(Path(sys.argv[1]), int(sys.argv[2]))))
 """
-_WIPE = """
+_REMOVE = """
 import shutil, sys
 shutil.rmtree(sys.argv[1])
+"""
+_ROT = """
+import sys
+from pathlib import Path
+from strandline.chaos.live.ruin import rot_newest_batch
+print(rot_newest_batch(Path(sys.argv[1]), int(sys.argv[2])))
 """
 
 
@@ -229,10 +233,15 @@ class ComposeCluster:
 
         Only while all others are whole: a voter that has forgotten its vote may vote a second time.
         """
-        service = self._nodes[node_id].service
-        volume = f"{self.project}_{service}:/var/lib/strandline"
-        words = ("run", "--rm", "--network", "none", "--volume", volume, "--entrypoint", "python3", self.image)
-        self.engine.docker(*words, "-c", _WIPE, DATA)
+        self._on_volume(node_id, _REMOVE, DATA)
+
+    def rot_newest(self, node_id: int, topic: str, partition: int, seed: int) -> str:
+        """Flip a bit in the newest batch of a replica of a node that is down; says where."""
+        return self._on_volume(node_id, _ROT, f"{DATA}/{topic}-{partition}", str(seed)).strip()
+
+    def lose_directory(self, node_id: int, topic: str, partition: int) -> None:
+        """Remove the directory of a replica of a node that is down."""
+        self._on_volume(node_id, _REMOVE, f"{DATA}/{topic}-{partition}")
 
     def heal(self) -> None:
         """Undo cuts, pauses and slow disks. Nodes that are down stay down."""
@@ -331,7 +340,7 @@ class ComposeCluster:
         """Faults that cannot be done here, and why."""
         return {
             "partition": "`docker network disconnect` cuts a container off from all others, not from one",
-            "disk-full": "a volume of the engine has no size of its own",
+            **dict.fromkeys(DISK_FAULTS, "a volume of the engine has no size of its own"),
         }
 
     def digest(self, node_id: int, topic: str, partition: int, end_offset: int) -> tuple[str, int]:
@@ -362,6 +371,13 @@ class ComposeCluster:
 
     def _exec(self, node_id: int, *words: str, timeout_s: float = 60.0) -> str:
         return self.engine.docker("exec", self._nodes[node_id].name, *words, timeout_s=timeout_s)
+
+    def _on_volume(self, node_id: int, program: str, *arguments: str) -> str:
+        """Run a program in a container of its own, with the data of a node that is down."""
+        service = self._nodes[node_id].service
+        volume = f"{self.project}_{service}:/var/lib/strandline"
+        words = ("run", "--rm", "--network", "none", "--volume", volume, "--entrypoint", "python3", self.image)
+        return self.engine.docker(*words, "-c", program, *arguments)
 
     def _find_containers(self) -> None:
         """Learn which container is which node, from what they were told themselves: after `up` has made new ones."""

@@ -7,10 +7,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from strandline.chaos.live.target import ChaosTarget
+from strandline.chaos.live.target import ASK, ChaosTarget
+from strandline.chaos.live.waiting import pause
+from strandline.client import Admin
+from strandline.client.types import ConfigChange, ConfigResource
 from strandline.proto.errors import StrandlineError
 
 SLOW_DISK_MS = (20, 50, 200)
+SEGMENT_BYTES = 1 << 20
+SMALL_SEGMENT_BYTES = 4096
+CLOSED_S = 2.0
+"""So long after a change of their size segments are closed, on a machine that is not very busy."""
 
 
 class NotNow(Exception):
@@ -39,6 +46,8 @@ class Scene:
     Attributes:
         whole: whether every replica is in its ISR and every node runs, now.
         wait_whole: returns once it is so; raises TimeoutError.
+        wait_acked: returns once something sent from now on was acknowledged in every partition; a run in which nothing
+            comes ends there.
     """
 
     target: ChaosTarget
@@ -46,14 +55,27 @@ class Scene:
     partitions: list[tuple[str, int]]
     whole: Callable[[], bool]
     wait_whole: Callable[[], None]
+    wait_acked: Callable[[], None]
+
+    def led_partition(self) -> tuple[int, str, int]:
+        """The leader of some partition, and which one that is."""
+        topic, number = self.rng.choice(self.partitions)
+        try:
+            return self.target.leader(topic, number), topic, number
+        except TimeoutError:
+            raise NotNow(f"{topic}-{number} has no leader") from None
 
     def any_leader(self) -> tuple[int, str]:
         """The leader of some partition, and its name."""
-        topic, number = self.rng.choice(self.partitions)
-        try:
-            return self.target.leader(topic, number), f"the leader of {topic}-{number}"
-        except TimeoutError:
-            raise NotNow(f"{topic}-{number} has no leader") from None
+        leader, topic, number = self.led_partition()
+        return leader, f"the leader of {topic}-{number}"
+
+    def all_whole(self) -> None:
+        """Wait until no replica lags, for what destroys data: one machine of those in sync is all that may lose any."""
+        with suppress(TimeoutError):
+            self.wait_whole()
+        if not self.whole():
+            raise NotNow("not every replica is in sync: a disk too many would be lost")
 
     def any_node(self) -> int:
         """Some node that runs."""
@@ -109,12 +131,71 @@ def _kill_any(scene: Scene) -> Strike:
     return _kill(scene, scene.any_node(), "any node")
 
 
-def _kill_all(scene: Scene) -> Strike:
+def _kill_every_node(scene: Scene) -> list[int]:
+    """Those that ran, in any order."""
     nodes = scene.target.running()
     for node in nodes:
         scene.target.kill(node)
     scene.rng.shuffle(nodes)
+    return nodes
+
+
+def _start_last(scene: Scene, nodes: list[int], last: list[int]) -> list[Callable[[], None]]:
+    """Start all but `last`: those must acknowledge by themselves. Then start `last`."""
+    starts = [_start(scene.target, node) for node in nodes if node not in last]
+    return [*starts, scene.wait_acked, *(_start(scene.target, node) for node in last)]
+
+
+def _kill_all(scene: Scene) -> Strike:
+    nodes = _kill_every_node(scene)
     return Strike("SIGKILL of every node at once", [_start(scene.target, node) for node in nodes], nodes)
+
+
+def _crash_all_one_rots(scene: Scene) -> Strike:
+    """Schedule 45. What rots is what was written last: a start cannot tell it from a torn write."""
+    scene.all_whole()
+    leader, topic, number = scene.led_partition()
+    nodes = _kill_every_node(scene)
+    undo = _start_last(scene, nodes, [leader])
+    try:
+        where = scene.target.rot_newest(leader, topic, number, scene.rng.randrange(1 << 30))
+    except (OSError, StrandlineError) as error:
+        return Strike(f"SIGKILL of every node at once; nothing rots ({error})", undo, nodes)
+    return Strike(f"SIGKILL of every node at once; on node {leader}, which led and starts last, {where}", undo, nodes)
+
+
+def _one_stays_dead(scene: Scene) -> Strike:
+    """Schedule 53. A machine is a broker; where controllers are processes of their own one of those dies with it."""
+    dead = [scene.any_broker()]
+    if dead[0] not in scene.target.controller_ids:
+        dead.append(scene.rng.choice(scene.target.controller_ids))
+    nodes = _kill_every_node(scene)
+    told = " and ".join(map(str, dead))
+    return Strike(
+        f"SIGKILL of every node at once; {told} dead until the others acknowledge",
+        _start_last(scene, nodes, dead),
+        nodes,
+    )
+
+
+def _directory_lost(scene: Scene) -> Strike:
+    """Schedule 48: after a crash of the leader alone, or after a stop of all nodes: then it starts first."""
+    target = scene.target
+    scene.all_whole()
+    leader, topic, number = scene.led_partition()
+    if scene.rng.random() < 0.5:
+        target.kill(leader)
+        target.lose_directory(leader, topic, number)
+        said = f"SIGKILL of node {leader}, and its directory {topic}-{number}, which it led, is removed"
+        return Strike(said, [_start(target, leader)], [leader])
+    brokers = [node for node in target.broker_ids if node != leader]
+    controllers = [node for node in target.controller_ids if node not in target.broker_ids]
+    for node in (*brokers, leader, *controllers):
+        target.stop_node(node)
+    target.lose_directory(leader, topic, number)
+    said = f"every node stopped in an orderly way, node {leader} last, and its directory {topic}-{number} is removed"
+    nodes = [leader, *controllers, *brokers]
+    return Strike(said, [_start(target, node) for node in nodes], nodes)
 
 
 def _pause(scene: Scene) -> Strike:
@@ -158,20 +239,36 @@ def _slow_disk(scene: Scene) -> Strike:
     return Strike(f"syncs of node {node} take {delay_ms} ms longer", [scene.target.heal])
 
 
-def _disk_full(scene: Scene) -> Strike:
-    node = scene.any_node()
+def _fill(scene: Scene, node: int, who: str) -> Strike:
+    """Segments are allocated ahead of their records, and would have room for the whole fault. Small ones need some with
+    nearly every batch, once those that were there are closed."""
+    _set_segment_bytes(scene, SMALL_SEGMENT_BYTES)
+    pause(CLOSED_S)
     scene.target.fill_disk(node)
-    return Strike(f"the disk of node {node} is full", [lambda: scene.target.free_disk(node)])
+    undo = [lambda: scene.target.free_disk(node), lambda: _set_segment_bytes(scene, SEGMENT_BYTES)]
+    return Strike(f"the disk of node {node} is full{who}", undo)
+
+
+def _set_segment_bytes(scene: Scene, size: int) -> None:
+    change = [ConfigChange("segment.bytes", str(size))]
+    with Admin(scene.target.responsive, **ASK) as admin:
+        admin.alter_configs({ConfigResource("topic", topic): change for topic, _ in scene.partitions})
+
+
+def _disk_full(scene: Scene) -> Strike:
+    return _fill(scene, scene.any_node(), "")
+
+
+def _full_leader(scene: Scene) -> Strike:
+    node, who = scene.any_leader()
+    return _fill(scene, node, f", {who}")
 
 
 def _wiped_dir(scene: Scene) -> Strike:
     """A wiped voter has forgotten its votes, a wiped replica what it acknowledged: only the others' being whole keeps
     the promises."""
     target = scene.target
-    with suppress(TimeoutError):
-        scene.wait_whole()
-    if not scene.whole():
-        raise NotNow("not every replica is in sync: a disk too many would be lost")
+    scene.all_whole()
     node = scene.any_node()
     target.kill(node)
     return Strike(
@@ -186,12 +283,31 @@ _ALL = (
     Fault("kill-controller", "SIGKILL of the active controller; started again", (0.5, 6), _kill_controller),
     Fault("kill", "SIGKILL of any node; started again", (0.2, 6), _kill_any),
     Fault("kill-all", "SIGKILL of every node at once; all started again, in any order", (0.2, 2), _kill_all),
-    Fault("pause", "SIGSTOP of any node, shorter or longer than its session; SIGCONT", (0.5, 8), _pause),
+    Fault(
+        "crash-all-one-rots",
+        "SIGKILL of every node at once; a bit rots in the newest batch of one that led, which starts last",
+        (0.2, 2),
+        _crash_all_one_rots,
+    ),
+    Fault(
+        "one-stays-dead",
+        "SIGKILL of every node at once; one machine stays dead until the others acknowledge",
+        (0.2, 2),
+        _one_stays_dead,
+    ),
+    Fault(
+        "directory-lost",
+        "a leader is killed, or all are stopped, and its directory of that partition removed; started again",
+        (0.2, 2),
+        _directory_lost,
+    ),
+    Fault("pause", "SIGSTOP of any node, shorter or longer than silence is borne; SIGCONT", (0.5, 8), _pause),
     Fault("partition", "the cable between two nodes cut, one way or both", (1, 8), _partition),
     Fault("isolate", "one node cut off from all others; clients still reach it", (1, 8), _isolate),
     Fault("rolling-restart", "every node stopped in an orderly way and started again", (0, 0), _rolling_restart),
     Fault("slow-disk", "every sync of one broker 20 to 200 ms slower", (2, 6), _slow_disk),
     Fault("disk-full", "one node's disk without room, then with room again", (1, 6), _disk_full),
+    Fault("full-leader", "the disk of a partition's leader without room, then with room again", (3, 10), _full_leader),
     Fault("wiped-dir", "a node killed, its directory emptied and formatted anew, all others whole", (1, 4), _wiped_dir),
 )
 

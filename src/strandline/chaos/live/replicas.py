@@ -1,4 +1,4 @@
-"""After a run: what every replica holds below the high watermark is the same bytes (correctness E)."""
+"""After a run: what every replica holds below the high watermark is the same bytes (rule E2)."""
 
 from __future__ import annotations
 

@@ -14,14 +14,13 @@ from typing import Any
 from strandline.chaos.checkers.anomalies import judge
 from strandline.chaos.checkers.history import History, Partition, Status
 from strandline.chaos.checkers.journal import write_history
-from strandline.chaos.live.faults import FAULTS, Fault, NotNow, Scene, Strike, plan, undo
+from strandline.chaos.live.faults import FAULTS, SEGMENT_BYTES, Fault, NotNow, Scene, Strike, plan, undo
 from strandline.chaos.live.gaps import NO_FAULT, AckTimes, Window, table
 from strandline.chaos.live.load import FINAL_KINDS, ClientFailed, Load
 from strandline.chaos.live.replicas import compare
-from strandline.chaos.live.target import ChaosTarget
+from strandline.chaos.live.target import ASK, ChaosTarget
 from strandline.chaos.live.waiting import pause
 from strandline.client import Admin, NewTopic
-from strandline.client.settings import AdminSettings
 from strandline.proto.errors import StrandlineError
 
 READY_S = 60.0
@@ -31,13 +30,14 @@ WHOLE_S = 90.0
 QUIET_S = 1.5
 POLL_S = 0.1
 SECOND_FAULT_PROBABILITY = 0.2
-ALONE = frozenset({"wiped-dir", "rolling-restart", "kill-all"})
-"""Faults during which no other strikes: the first allows none, the others leave nothing to strike."""
+ALONE = frozenset(
+    {"wiped-dir", "directory-lost", "crash-all-one-rots", "rolling-restart", "kill-all", "one-stays-dead"}
+)
+"""Faults during which no other strikes: those that destroy data allow none, the others leave nothing to strike."""
 
 TWO_AT_ONCE = "(two at once)"
 JOURNAL_BYTES_MAX = 1 << 30
 ROUNDS_MAX = 3
-ASK: AdminSettings = {"default_api_timeout_ms": 3000, "request_timeout_ms": 2000}
 SHOWN_MAX = 20
 
 
@@ -112,10 +112,11 @@ class LiveRun:
         self._strikes: list[Strike] = []
         self._struck_alone: set[str] = set()
         self._outcome = Outcome()
+        self._over = False
         self._began = time.monotonic()
         self._partitions = [Partition(topic, n) for topic, count in options.topics.items() for n in range(count)]
         partitions = [(where.topic, where.number) for where in self._partitions]
-        self._scene = Scene(target, self._rng, partitions, self._whole, self._wait_whole)
+        self._scene = Scene(target, self._rng, partitions, self._whole, self._wait_whole, self._wait_acked)
 
     def execute(self) -> Outcome:
         """Run it; the cluster is there, and started. It is left running, healed as far as it can be."""
@@ -133,6 +134,7 @@ class LiveRun:
             # Not a promise that is known to be broken, but one that nobody has checked: the evidence is kept as well.
             self._outcome.violations.append(f"Unjudged: the run came to no end: {type(error).__name__}: {error}")
         finally:
+            self._over = True
             for strike in self._strikes:
                 undo(strike)
             self._load.kill()
@@ -143,7 +145,7 @@ class LiveRun:
 
     def _begin(self) -> None:
         self._say(f"creating {', '.join(self.options.topics)}; clients: {', '.join(self.options.clients)}")
-        configs = {"min.insync.replicas": "2", "segment.bytes": str(1 << 20), "retention.ms": "-1"}
+        configs = {"min.insync.replicas": "2", "segment.bytes": str(SEGMENT_BYTES), "retention.ms": "-1"}
         with Admin(self._target.bootstrap) as admin:
             admin.create_topics([NewTopic(name, count, 3, configs) for name, count in self.options.topics.items()])
         self._load.start(self.options.clients)
@@ -253,14 +255,24 @@ class LiveRun:
             self._pause()
 
     def _wait_whole(self) -> None:
-        self._until(self._whole, WHOLE_S, "not every replica is in sync")
+        if not self._over:
+            self._until(self._whole, WHOLE_S, "not every replica is in sync")
+
+    def _wait_acked(self) -> None:
+        """Every partition must acknowledge, with what has been undone so far. Raises Violated."""
+        if not self._over:
+            since_ms = _now_ms()
+            self._progress(lambda: self._acked_since(since_ms), "no acks in every partition")
 
     def _wait_progress(self) -> None:
         """Everything has been undone: the cluster must be whole and acknowledge. Raises Violated."""
         since_ms = _now_ms()
+        self._progress(self._whole_or_fallen, "not every node runs with every replica in sync")
+        self._progress(lambda: self._acked_since(since_ms), "no acks in every partition")
+
+    def _progress(self, holds: Callable[[], bool], what: str) -> None:
         try:
-            self._until(self._whole_or_fallen, WHOLE_S, "not every node runs with every replica in sync")
-            self._until(lambda: self._acked_since(since_ms), WHOLE_S, "no acks in every partition")
+            self._until(holds, WHOLE_S, what)
         except TimeoutError as error:
             raise Violated(f"Progress: {error}; {self._state()}") from None
 

@@ -6,6 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from strandline.client.settings import AdminSettings
+
+ASK: AdminSettings = {"default_api_timeout_ms": 3000, "request_timeout_ms": 2000}
+"""An admin's patience: whoever asks here asks again."""
+
+DISK_FAULTS = ("disk-full", "full-leader")
+"""The faults that need a disk for each node."""
+
 
 class ChaosTarget(Protocol):
     """A cluster that faults can be done to. Nodes are named by their ids. Not safe for threads.
@@ -74,6 +82,12 @@ class ChaosTarget(Protocol):
 
     def wipe(self, node_id: int) -> None:
         """Empty the directory of a node that is down and format it anew, as the same node."""
+
+    def rot_newest(self, node_id: int, topic: str, partition: int, seed: int) -> str:
+        """Flip a bit in the newest batch of a replica of a node that is down; says where."""
+
+    def lose_directory(self, node_id: int, topic: str, partition: int) -> None:
+        """Remove the directory of a replica of a node that is down."""
 
     def heal(self) -> None:
         """Undo cuts, pauses, slow and full disks. Nodes that are down stay down."""

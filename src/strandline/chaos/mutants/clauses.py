@@ -66,7 +66,7 @@ QUORUM: tuple[Mutant, ...] = (
 PARTITIONS: tuple[Mutant, ...] = (
     one_change(
         "newer-leader-epoch-is-judged",
-        "B: AlterPartition from the future: a leader epoch > the controller's",
+        "B2: AlterPartition from the future: a leader epoch > the controller's",
         _VALIDATE,
         _NEWER,
         "if item.partition_epoch > partition.partition_epoch:",
@@ -74,7 +74,7 @@ PARTITIONS: tuple[Mutant, ...] = (
     ),
     one_change(
         "newer-partition-epoch-is-judged",
-        "B: AlterPartition from the future: a partition epoch > the controller's",
+        "B2: AlterPartition from the future: a partition epoch > the controller's",
         _VALIDATE,
         _NEWER,
         "if item.leader_epoch > partition.leader_epoch:",
@@ -82,7 +82,7 @@ PARTITIONS: tuple[Mutant, ...] = (
     ),
     one_change(
         "broker-epoch-that-is-not-named-is-asked-for",
-        "B: AlterPartition: a member's broker epoch of -1 is not compared",
+        "B2: AlterPartition: a member's broker epoch of -1 is not compared",
         "controller.machine.isr:_ineligible",
         "if member.broker_epoch not in (-1, broker.broker_epoch):",
         "if member.broker_epoch != broker.broker_epoch:",
@@ -90,7 +90,7 @@ PARTITIONS: tuple[Mutant, ...] = (
     ),
     one_change(
         "what-was-not-attempted-is-sent-again",
-        "B: AlterPartition: OPERATION_NOT_ATTEMPTED ends a proposal",
+        "B2: AlterPartition: OPERATION_NOT_ATTEMPTED ends a proposal",
         "replica.core.isr:judge_answer",
         "return _JUDGEMENTS.get(error, Judgement.RETRY)",
         "if error is ErrorCode.OPERATION_NOT_ATTEMPTED:\n"
@@ -100,7 +100,7 @@ PARTITIONS: tuple[Mutant, ...] = (
     ),
     one_change(
         "answer-of-another-leader-epoch-counts",
-        "B: AlterPartition: an answer of another leader epoch, or of an older partition epoch, says nothing",
+        "B2: AlterPartition: an answer of another leader epoch, or of an older partition epoch, says nothing",
         "replica.core.leader:LeaderCore.answered",
         "if outcome.leader_epoch != self.leader_epoch or outcome.partition_epoch <= self.partition_epoch:",
         "if False:",
@@ -108,7 +108,7 @@ PARTITIONS: tuple[Mutant, ...] = (
     ),
     one_change(
         "fenced-broker-waits-for-leaderships-it-has-not",
-        "B: a fenced broker that wants to stop may at once",
+        "B12: a fenced broker that wants to stop may at once",
         "controller.machine.brokers:_next",
         "if request.want_shutdown:\n            return BrokerState.SHUTDOWN_NOW\n        if not request.want_fence",
         "if not request.want_fence",
@@ -116,7 +116,7 @@ PARTITIONS: tuple[Mutant, ...] = (
     ),
     one_change(
         "clean-marker-not-synced",
-        "B: the clean marker is forced to disk",
+        "B13: the clean marker is forced to disk",
         "log.log_dir:LogDir.close",
         'write_file_durably(self.disk, f"{self.path}/{CLEAN_SHUTDOWN}", encode_clean_shutdown(epoch))',
         'self.disk.open(f"{self.path}/{CLEAN_SHUTDOWN}", create=True).pwrite(encode_clean_shutdown(epoch), 0)',
@@ -127,7 +127,7 @@ PARTITIONS: tuple[Mutant, ...] = (
 IDEMPOTENCE: tuple[Mutant, ...] = (
     one_change(
         "duplicate-of-another-epoch",
-        "C: append: a batch of a new epoch is no duplicate of the older one's",
+        "C1: append: a batch of a new epoch is no duplicate of the older one's",
         "log.producer_state:ProducerStates.check",
         "if epoch == entry.epoch:",
         "if True:",
@@ -135,7 +135,7 @@ IDEMPOTENCE: tuple[Mutant, ...] = (
     ),
     one_change(
         "older-epoch-in-one-append",
-        "C: append: a lower epoch is refused within one append, too",
+        "C1: append: a lower epoch is refused within one append, too",
         "log.producer_state:ProducerStates.check",
         "_check_epoch(header, previous.producer_epoch)",
         "pass",
@@ -143,7 +143,7 @@ IDEMPOTENCE: tuple[Mutant, ...] = (
     ),
     one_change(
         "gap-in-one-append",
-        "C: append: sequences follow within one append, too",
+        "C1: append: sequences follow within one append, too",
         "log.producer_state:ProducerStates.check",
         "_check_follows(header, previous.producer_epoch, previous.last_sequence)",
         "pass",
@@ -151,7 +151,7 @@ IDEMPOTENCE: tuple[Mutant, ...] = (
     ),
     one_change(
         "snapshot-forgets-the-wrap",
-        "C: snapshots: a batch over the wrap of sequences",
+        "C2: snapshots: a batch over the wrap of sequences",
         "log.producer_state:ProducerStates.load_snapshot",
         "(row.last_sequence - row.offset_delta) & SEQUENCE_MAX",
         "row.last_sequence - row.offset_delta",
@@ -159,7 +159,7 @@ IDEMPOTENCE: tuple[Mutant, ...] = (
     ),
     one_change(
         "producer-ids-wrap",
-        "C: producer ids: none beyond the last one",
+        "C3: producer ids: none beyond the last one",
         "controller.machine.producer_ids:allocate_producer_ids",
         "if first > _LAST_PRODUCER_ID - PRODUCER_ID_BLOCK:",
         "if False:",
@@ -170,7 +170,7 @@ IDEMPOTENCE: tuple[Mutant, ...] = (
 DAMAGE: tuple[Mutant, ...] = (
     one_change(
         "idle-log-is-not-vouched-for",
-        "E: what a voter has synced is vouched for after half a minute, also where nothing is written any more",
+        "E5: what a voter has synced is vouched for after half a minute, also where nothing is written any more",
         "controller.quorum.driver:Driver._flushed",
         "self._loop.call_later(",
         "(lambda *_: None)(",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.command("mutants")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--rule", default=None, help="Only mutants of rules that begin so: A, A6, B, C ...")
+@click.option("--rule", default=None, help="Only mutants of this rule: A6, 'schedule 45', or a whole section: B.")
 @click.option("--list", "list_only", is_flag=True, help="Only say what there is.")
 @click.option("--jobs", type=click.IntRange(1), default=2, help="Mutants at a time, each in a process of its own.")
 @click.option("--timeout-s", type=click.FloatRange(1.0), default=300.0, help="For one mutant.")
@@ -77,8 +77,7 @@ def _choose(names: tuple[str, ...], rule: str | None) -> list[Mutant]:
         raise click.BadParameter(f"there is no mutant called {unknown[0]!r} (see --list)", param_hint="NAME")
     chosen = [MUTANTS[name] for name in names] if names else list(MUTANTS.values())
     if rule is not None:
-        # A1 is not the beginning of A10.
-        chosen = [mutant for mutant in chosen if mutant.part == rule or (len(rule) == 1 and mutant.part[0] == rule)]
+        chosen = [mutant for mutant in chosen if rule in (mutant.part, mutant.section)]
     if not chosen:
         rules = ", ".join(dict.fromkeys(mutant.part for mutant in MUTANTS.values()))
         raise click.BadParameter(f"no mutant is of such a rule; there are {rules}", param_hint="--rule")

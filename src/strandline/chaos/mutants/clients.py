@@ -1,4 +1,4 @@
-"""Mutants of the rules of clients and of what they commit (correctness F, schedules 63 to 68)."""
+"""Mutants of the rules of clients and of what they commit (schedules 63 to 68)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ANEW = "tests/schedules/clients/test_topics_made_anew.py"
 TABLE: tuple[Mutant, ...] = (
     one_change(
         "offset-committed-without-its-topic",
-        "F63: an offset belongs to a topic id: a commit stores the id of the topic that it was accepted for",
+        "schedule 63: an offset belongs to a topic id: a commit stores the id of the topic that it was accepted for",
         "cluster.service.group_offsets:GroupOffsets.commit_offsets",
         "topic_id=found.topic_id",
         "topic_id=None",
@@ -23,7 +23,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "offset-of-another-topic-told",
-        "F63: nobody is told the offset of an earlier topic of that name",
+        "schedule 63: nobody is told the offset of an earlier topic of that name",
         "cluster.coordinator.groups.offsets:OffsetStore._living",
         "value is None or self._is_of_another(topic, value)",
         "value is None",
@@ -31,7 +31,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "offsets-of-deleted-topics-loaded",
-        "F63: who loads offsets drops those of topics that went while nobody coordinated",
+        "schedule 63: who loads offsets drops those of topics that went while nobody coordinated",
         "cluster.coordinator.groups.shard:GroupShard.loaded",
         "self._offsets.forget_gone()",
         "pass",
@@ -39,7 +39,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "deletion-forgets-the-new-topic",
-        "F63: a deletion forgets offsets of the topic that was deleted, not of the one that has its name",
+        "schedule 63: a deletion forgets offsets of the topic that was deleted, not of the one that has its name",
         "cluster.coordinator.groups.offsets:OffsetStore.forget_topics",
         "if value.topic_id is None or self._is_gone(topic, value)",
         "if True",
@@ -47,7 +47,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "position-kept-over-a-topic-made-anew",
-        "F63: a position belongs to a topic id: nothing is read from another topic at an old offset",
+        "schedule 63: a position belongs to a topic id: nothing is read from another topic at an old offset",
         "client.positions:PartitionState.is_of_another",
         "return topic_id is not None and",
         "return False and",
@@ -55,7 +55,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "unsettled-record-counts-as-done",
-        "F64: what was not handled comes again: a run that ends in the middle of a record goes back to it",
+        "schedule 64: what was not handled comes again: a run that ends in the middle of a record goes back to it",
         "client.aio.consumer:Consumer.take_back",
         "if where in self._states:",
         "if False:",
@@ -64,7 +64,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "interrupted-poll-counts-as-handed-out",
-        "F64: what was not handled comes again: records that came when their caller was interrupted",
+        "schedule 64: what was not handled comes again: records that came when their caller was interrupted",
         "client.loop_thread:LoopThread.serve",
         "lost(future.result())",
         "pass",
@@ -72,7 +72,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "unchanged-offset-never-committed-again",
-        "F65: a reader that polls keeps its commit alive",
+        "schedule 65: a reader that polls keeps its commit alive",
         "client.groups.commits:Commits._renew",
         "if same:",
         "if False:",
@@ -81,7 +81,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "lost-position-told-once",
-        "F68: an error that needs a decision stays until it is made",
+        "schedule 68: an error that needs a decision stays until it is made",
         "client.fetcher:Fetcher.raise_error_of",
         "if not isinstance(error, PositionLost):",
         "if True:",
@@ -89,7 +89,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "epoch-checked-by-an-error",
-        "F68: an epoch counts as checked once it was, not when the question failed (KIP-320)",
+        "schedule 68: an epoch counts as checked once it was, not when the question failed (KIP-320)",
         "client.lookups:Lookups._settle_epoch",
         "state.error = error",
         "state.error, state.checked_epoch = error, epoch",
@@ -97,7 +97,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "forgotten-queue-begins-at-an-old-sequence",
-        "C: a sequence is given once per producer id, epoch and partition, over queues that come and go (KIP-98)",
+        "C1: a sequence is given once per producer id, epoch and partition, over queues that come and go (KIP-98)",
         "client.idempotence:Sequencer.retire",
         "if queue.producer_id == self.producer_id:",
         "if False:",
@@ -106,7 +106,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "delayed-commit-signed-anew-over-tenures",
-        "C: a commit that waited is signed with a newer epoch only for what was held all the while (KIP-848)",
+        "C7: a commit that waited is signed with a newer epoch only for what was held all the while (KIP-848)",
         "client.groups.commits:Commits._commit_as",
         "self.progress.tenures(tenures) == tenures",
         "True",
@@ -114,7 +114,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "copy-follows-into-another-topic",
-        "F63: a copy goes on in the topics that it was begun with, or not at all",
+        "schedule 63: a copy goes on in the topics that it was begun with, or not at all",
         (
             Patch("client.copying.engine:Engine._check_source", "!= planned.source_id", "is None"),
             Patch("client.copying.engine:Engine._check_topics", "target.topic_id != planned.target_id", "False"),

@@ -22,7 +22,7 @@ _NEXT = "controller.machine.brokers:_next"
 ALTER_PARTITION: tuple[Mutant, ...] = (
     one_change(
         "stale-controller-judges",
-        "B: AlterPartition from the future: NOT_CONTROLLER",
+        "B2: AlterPartition from the future: NOT_CONTROLLER",
         _VALIDATE,
         "if item.leader_epoch > partition.leader_epoch or item.partition_epoch > partition.partition_epoch:",
         "if False:",
@@ -31,7 +31,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
     ),
     one_change(
         "old-leader-alters-the-isr",
-        "B: AlterPartition of an old leader epoch: FENCED_LEADER_EPOCH",
+        "B2: AlterPartition of an old leader epoch: FENCED_LEADER_EPOCH",
         _VALIDATE,
         "if item.leader_epoch < partition.leader_epoch:",
         "if False:",
@@ -39,7 +39,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
     ),
     one_change(
         "anybody-alters-the-isr",
-        "B: AlterPartition by who does not lead: INVALID_REQUEST",
+        "B2: AlterPartition by who does not lead: INVALID_REQUEST",
         _VALIDATE,
         "if sender != partition.leader:",
         "if False:",
@@ -47,7 +47,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
     ),
     one_change(
         "old-partition-epoch-alters-the-isr",
-        "B: AlterPartition of an old partition epoch: INVALID_UPDATE_VERSION",
+        "B2: AlterPartition of an old partition epoch: INVALID_UPDATE_VERSION",
         _VALIDATE,
         "if item.partition_epoch < partition.partition_epoch:",
         "if False:",
@@ -55,7 +55,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
     ),
     one_change(
         "alter-partition-rows-in-another-order",
-        "B: AlterPartition's rows are judged in their order",
+        "B2: AlterPartition's rows are judged in their order",
         _VALIDATE,
         "if item.leader_epoch < partition.leader_epoch:",
         "if sender == partition.leader and item.leader_epoch < partition.leader_epoch:",
@@ -63,7 +63,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
     ),
     one_change(
         "isr-beyond-the-replicas",
-        "B: AlterPartition: the ISR lies within the replicas",
+        "B2: AlterPartition: the ISR lies within the replicas",
         _VALIDATE_ISR,
         " or any(node not in partition.replicas for node in nodes)",
         "",
@@ -71,7 +71,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
     ),
     one_change(
         "isr-names-a-member-twice",
-        "B: AlterPartition: the ISR's members are distinct",
+        "B2: AlterPartition: the ISR's members are distinct",
         _VALIDATE_ISR,
         " or len(set(nodes)) != len(nodes)",
         "",
@@ -79,7 +79,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
     ),
     one_change(
         "isr-without-its-leader",
-        "B: AlterPartition: the ISR has the leader",
+        "B2: AlterPartition: the ISR has the leader",
         _VALIDATE_ISR,
         "if partition.leader not in nodes:",
         "if False:",
@@ -87,7 +87,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
     ),
     one_change(
         "recovering-in-company",
-        "B: AlterPartition: RECOVERING has one member",
+        "B2: AlterPartition: RECOVERING has one member",
         _VALIDATE_ISR,
         "if item.recovering and len(nodes) > 1:",
         "if False:",
@@ -95,7 +95,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
     ),
     one_change(
         "recovered-is-recovering-again",
-        "B: AlterPartition: never RECOVERED to RECOVERING",
+        "B2: AlterPartition: never RECOVERED to RECOVERING",
         _VALIDATE_ISR,
         "if item.recovering and not partition.recovering:",
         "if False:",
@@ -103,7 +103,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
     ),
     one_change(
         "unregistered-member-joins",
-        "B: AlterPartition: an unregistered member is ineligible",
+        "B2: AlterPartition: an unregistered member is ineligible",
         _INELIGIBLE,
         'return "is not registered"',
         'return ""',
@@ -111,7 +111,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
     ),
     one_change(
         "stopping-member-joins",
-        "B: AlterPartition: a stopping member is ineligible",
+        "B2: AlterPartition: a stopping member is ineligible",
         _INELIGIBLE,
         "if broker.in_controlled_shutdown:",
         "if False:",
@@ -120,7 +120,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
     ),
     one_change(
         "fenced-member-joins",
-        "B: AlterPartition: a fenced member is ineligible",
+        "B2: AlterPartition: a fenced member is ineligible",
         _INELIGIBLE,
         "if broker.fenced:",
         "if False:",
@@ -129,7 +129,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
     ),
     one_change(
         "member-of-another-life-joins",
-        "B: AlterPartition: a member of another broker epoch is ineligible",
+        "B2: AlterPartition: a member of another broker epoch is ineligible",
         _INELIGIBLE,
         "if member.broker_epoch not in (-1, broker.broker_epoch):",
         "if False:",
@@ -137,7 +137,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
     ),
     one_change(
         "sender-of-another-life-is-heard",
-        "B: AlterPartition of an earlier process is refused",
+        "B2: AlterPartition of an earlier process is refused",
         "controller.machine.isr:alter_partition",
         "state.broker_of_epoch(request.node_id, request.broker_epoch)",
         "pass",
@@ -145,7 +145,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
     ),
     one_change(
         "one-partition-twice-in-a-request",
-        "B: AlterPartition names a partition once",
+        "B2: AlterPartition names a partition once",
         "controller.machine.isr:alter_partition",
         "if key in seen:",
         "if False:",
@@ -153,7 +153,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
     ),
     one_change(
         "election-without-a-leader-epoch",
-        "B: an election bumps the leader epoch",
+        "B1: an election bumps the leader epoch",
         "controller.metadata.delta:merge",
         "LeaderEpoch(old.leader_epoch + 1)",
         "LeaderEpoch(old.leader_epoch)",
@@ -161,7 +161,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
     ),
     one_change(
         "isr-change-bumps-the-leader-epoch",
-        "B: only an election bumps the leader epoch (KAFKA-13790)",
+        "B1: only an election bumps the leader epoch (KAFKA-13790)",
         "controller.metadata.delta:merge",
         "old.leader_epoch if change.leader is None else ",
         "",
@@ -170,7 +170,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
     ),
     one_change(
         "change-without-a-partition-epoch",
-        "B: every change bumps the partition epoch",
+        "B1: every change bumps the partition epoch",
         "controller.metadata.delta:merge",
         "PartitionEpoch(old.partition_epoch + 1)",
         "PartitionEpoch(old.partition_epoch)",
@@ -181,7 +181,7 @@ ALTER_PARTITION: tuple[Mutant, ...] = (
 BROKERS: tuple[Mutant, ...] = (
     one_change(
         "live-session-is-taken-over",
-        "B: a second process is refused while the first lives",
+        "B12: a second process is refused while the first lives",
         _REGISTER,
         "if existing is not None and state.sessions.has_valid_session(node_id, now_ms):",
         "if False:",
@@ -189,7 +189,7 @@ BROKERS: tuple[Mutant, ...] = (
     ),
     one_change(
         "same-process-gets-another-epoch",
-        "B: the same incarnation keeps its epoch",
+        "B12: the same incarnation keeps its epoch",
         _REGISTER,
         "if existing is not None and existing.incarnation_id == request.incarnation_id:",
         "if False:",
@@ -197,7 +197,7 @@ BROKERS: tuple[Mutant, ...] = (
     ),
     one_change(
         "broker-epoch-is-not-the-registrations-offset",
-        "B: the broker epoch is the offset of the registration",
+        "B12: the broker epoch is the offset of the registration",
         _REGISTER,
         "BrokerEpoch(next_offset + len(records))",
         "BrokerEpoch(next_offset)",
@@ -205,7 +205,7 @@ BROKERS: tuple[Mutant, ...] = (
     ),
     one_change(
         "broker-starts-unfenced",
-        "B: a broker starts fenced",
+        "B12: a broker starts fenced",
         "controller.machine.brokers:_registration",
         "fenced=True if amended is None",
         "fenced=False if amended is None",
@@ -213,7 +213,7 @@ BROKERS: tuple[Mutant, ...] = (
     ),
     one_change(
         "a-displaced-broker-stops",
-        "B: a fenced broker that is unregistered meanwhile registers again",
+        "B12: a fenced broker that is unregistered meanwhile registers again",
         "controller.broker_session:BrokerSession._lost_its_place",
         "if self._was_unfenced:",
         "if True:",
@@ -222,7 +222,7 @@ BROKERS: tuple[Mutant, ...] = (
     ),
     one_change(
         "unfenced-before-it-knows-its-registration",
-        "B: unfenced once its metadata reach its registration",
+        "B12: unfenced once its metadata reach its registration",
         _NEXT,
         " and request.metadata_offset >= broker.broker_epoch",
         "",
@@ -230,7 +230,7 @@ BROKERS: tuple[Mutant, ...] = (
     ),
     one_change(
         "unfenced-against-its-wish",
-        "B: unfenced when it wants to be",
+        "B12: unfenced when it wants to be",
         _NEXT,
         "if not request.want_fence and ",
         "if ",
@@ -238,7 +238,7 @@ BROKERS: tuple[Mutant, ...] = (
     ),
     one_change(
         "heartbeat-of-another-life-is-taken",
-        "B: a heartbeat of another life is refused",
+        "B12: a heartbeat of another life is refused",
         "controller.machine.state:MachineState.broker_of_epoch",
         "if broker.broker_epoch != broker_epoch:",
         "if False:",
@@ -246,7 +246,7 @@ BROKERS: tuple[Mutant, ...] = (
     ),
     one_change(
         "fenced-broker-stays-in-the-isr",
-        "B: who is fenced leaves every ISR and leads nothing",
+        "B12: who is fenced leaves every ISR and leads nothing",
         "controller.machine.brokers:fence",
         "records = state.changes(",
         "records = [] and state.changes(",
@@ -254,7 +254,7 @@ BROKERS: tuple[Mutant, ...] = (
     ),
     one_change(
         "shutdown-with-leaderships",
-        "B: a broker with leaderships is in controlled shutdown first",
+        "B12: a broker with leaderships is in controlled shutdown first",
         _NEXT,
         "return BrokerState.CONTROLLED_SHUTDOWN if leads else BrokerState.SHUTDOWN_NOW",
         "return BrokerState.SHUTDOWN_NOW",
@@ -262,7 +262,7 @@ BROKERS: tuple[Mutant, ...] = (
     ),
     one_change(
         "shutdown-before-the-others-know",
-        "B: SHUTDOWN_NOW once all active brokers passed the last move",
+        "B12: SHUTDOWN_NOW once all active brokers passed the last move",
         "controller.machine.sessions:BrokerSessions.may_shut_down",
         "return 0 <= offset <= ",
         "return True or ",
@@ -270,7 +270,7 @@ BROKERS: tuple[Mutant, ...] = (
     ),
     one_change(
         "shutdown-moves-nothing",
-        "B: leaderships move at a controlled shutdown",
+        "B12: leaderships move at a controlled shutdown",
         "controller.machine.brokers:begin_controlled_shutdown",
         "records += state.changes(",
         "_ = state.changes(",
@@ -278,7 +278,7 @@ BROKERS: tuple[Mutant, ...] = (
     ),
     one_change(
         "clean-marker-outlives-the-start",
-        "B: the clean marker is deleted at start",
+        "B13: the clean marker is deleted at start",
         "log.boots:take_clean_mark",
         "    disk.unlink(path)\n    disk.sync_dir(directory)",
         "    pass",
@@ -286,7 +286,7 @@ BROKERS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "deletion-of-the-clean-marker-is-not-synced",
-        "B: the marker's deletion is durable before logs are loaded (KAFKA-10471)",
+        "B13: the marker's deletion is durable before logs are loaded (KAFKA-10471)",
         (
             Patch(
                 "log.boots:take_clean_mark",
@@ -299,7 +299,7 @@ BROKERS: tuple[Mutant, ...] = (
     ),
     one_change(
         "clean-marker-although-a-log-is-offline",
-        "B: no clean marker if loading did not finish (KAFKA-15375)",
+        "B13: no clean marker if loading did not finish (KAFKA-15375)",
         "log.log_dir:LogDir.close",
         "failed = bool(self.offline)",
         "failed = False",
@@ -307,7 +307,7 @@ BROKERS: tuple[Mutant, ...] = (
     ),
     one_change(
         "clean-marker-before-the-logs-are-synced",
-        "B: the clean marker is written last",
+        "B13: the clean marker is written last",
         "log.log_dir:LogDir.close",
         "sync_logs(self.disk, [log for log in logs if log.failure is None])",
         'write_file_durably(self.disk, f"{self.path}/{CLEAN_SHUTDOWN}", encode_clean_shutdown(broker_epoch or -1))\n'
@@ -316,7 +316,7 @@ BROKERS: tuple[Mutant, ...] = (
     ),
     one_change(
         "clean-marker-without-the-broker-epoch",
-        "B: the clean marker names the broker epoch",
+        "B13: the clean marker names the broker epoch",
         "log.log_dir:LogDir.close",
         "epoch = -1 if broker_epoch is None else broker_epoch",
         "epoch = -1",

@@ -11,7 +11,7 @@ _RETURN = "tests/chaos/test_strays.py::test_a_broker_comes_back_after_topics_wer
 TABLE: tuple[Mutant, ...] = (
     one_change(
         "leader-answers-before-its-log-start-is-durable",
-        "B: DeleteRecords: answered once the log start is durable on the leader",
+        "B15: DeleteRecords: answered once the log start is durable on the leader",
         "replica.partition:Partition.release_trims",
         "self.log.durable_log_start_offset",
         "self.log.log_start_offset",
@@ -19,7 +19,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "follower-tells-before-its-log-start-is-durable",
-        "B: DeleteRecords: answered once the log start is durable on every replica in sync",
+        "B15: DeleteRecords: answered once the log start is durable on every replica in sync",
         (
             Patch(
                 "replica.fetcher:Fetcher._learn",
@@ -31,7 +31,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "joins-with-what-was-deleted",
-        "B: joining: what clients were told is deleted is durably deleted",
+        "B5: joining: what clients were told is deleted is durably deleted",
         "replica.core.leader:LeaderCore._may_join",
         "and follower.log_start_offset >= self.deleted_before",
         "",
@@ -39,7 +39,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "deletions-are-answered-below-min-isr",
-        "B: DeleteRecords: not answered while |ISR| < min: members that left it may be elected",
+        "B15: DeleteRecords: not answered while |ISR| < min: members that left it may be elected",
         "replica.trims:release",
         "-1 if core.under_min_isr else ",
         "",
@@ -47,7 +47,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "an-old-log-start-comes-back",
-        "B: DeleteRecords: a checkpoint that a truncation has overtaken is gathered anew",
+        "B15: DeleteRecords: a checkpoint that a truncation has overtaken is gathered anew",
         "log.log_starts:LogStarts._write",
         "if log_dir.writes == writes:",
         "if True:",
@@ -55,7 +55,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "strays-stay",
-        "B: strays: what is assigned here no longer is set aside at a start",
+        "B17: strays: what is assigned here no longer is set aside at a start",
         "cluster.broker_role:BrokerRole._await_own_registration",
         "self.replicas.strays.set_aside(assigned_partitions(image, self._node.config.node))",
         "pass",
@@ -63,7 +63,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "strays-by-metadata-of-the-past",
-        "B: strays: only metadata that reach the own registration call a directory stray (D-31)",
+        "B17: strays: only metadata that reach the own registration call a directory stray (schedule 31)",
         "cluster.broker_role:BrokerRole._await_own_registration",
         "own = image.brokers.get(self._node.config.node)",
         "own = image.brokers.get(self._node.config.node)\n"
@@ -72,7 +72,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "strays-by-name-alone",
-        "B: strays: a directory of another topic of the same name is stray",
+        "B17: strays: a directory of another topic of the same name is stray",
         "log.strays:Strays._strays",
         "known is None or topic_id not in (None, known)",
         "known is None",
@@ -80,7 +80,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "strays-on-doubt",
-        "B: strays: a directory whose topic id cannot be read is not stray while its name is assigned (D-31)",
+        "B17: strays: a directory whose topic id cannot be read is not stray while its name is assigned (schedule 31)",
         "log.strays:Strays._strays",
         "topic_id not in (None, known)",
         "topic_id != known",
@@ -88,7 +88,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "strays-are-removed-at-once",
-        "B: strays: a stray is removed after a delay (D-31)",
+        "B17: strays: a stray is removed after a delay (schedule 31)",
         "log.strays:Strays.remove_due",
         "if now_ms - stray.set_aside_ms >= self._delay_ms",
         "",
@@ -96,7 +96,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "strays-are-removed-though-assigned",
-        "B: strays: a stray that is assigned here after all is kept (D-31)",
+        "B17: strays: a stray that is assigned here after all is kept (schedule 31)",
         "log.strays:Strays._remove",
         "if topic_id is not None and is_assigned(TopicIdPartition(topic_id, number)):",
         "if False:",

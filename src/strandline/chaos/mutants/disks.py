@@ -1,4 +1,4 @@
-"""Mutants of what is relied on after a disk has failed, hung, or been used by two (D-32; schedules 47, 51, 58, 59)."""
+"""Mutants of what is relied on after a disk has failed, hung, or been used by two (schedules 32, 47, 51, 58, 59)."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ RESTARTS: tuple[Mutant, ...] = (
     ),
     one_change(
         "clean-mark-is-only-deleted",
-        "B: a clean mark whose name comes back vouches for nothing",
+        "B13: a clean mark whose name comes back vouches for nothing",
         "log.boots:take_clean_mark",
         "file.pwrite(_TAKEN_BACK.ljust(file.size()), 0)",
         "pass",
@@ -116,7 +116,7 @@ RESTARTS: tuple[Mutant, ...] = (
     ),
     one_change(
         "full-where-a-sync-failed",
-        "D-32: a sync that found no room has dropped what it was to write: no full disk that is waited for",
+        "schedule 32: a sync that found no room has dropped what it was to write: no full disk that is waited for",
         "log.real_sync:sync_file",
         'raise DiskError(number, f"sync: {os.strerror(number)}", file.path) from error',
         'raise disk_error(error, "sync", file.path) from error',
@@ -207,7 +207,7 @@ TASKS: tuple[Mutant, ...] = (
 HANGS: tuple[Mutant, ...] = (
     one_change(
         "hung-sync-is-waited-for",
-        "B: the age of the sync in flight is a health signal",
+        "B18: the age of the sync in flight is a health signal",
         "replica.disk_stalls:DiskStalls.stalled",
         "if host.config.sync_before_ack:",
         "if False:",
@@ -223,7 +223,7 @@ HANGS: tuple[Mutant, ...] = (
     ),
     one_change(
         "a-stop-waits-for-the-hung-sync",
-        "B: a node whose disk hangs ends",
+        "B18: a node whose disk hangs ends",
         "replica.manager:ReplicaManager.close",
         "self._syncer.abandon()",
         "pass",
@@ -231,7 +231,7 @@ HANGS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "looks-are-a-clock",
-        "B: a sync is as old as the looks at it: a process that was stopped has no old sync",
+        "B18: a sync is as old as the looks at it: a process that was stopped has no old sync",
         (
             Patch(
                 "log.watched_disk:SyncWatch._look",
@@ -244,7 +244,7 @@ HANGS: tuple[Mutant, ...] = (
     ),
     one_change(
         "blocking-syncs-wait-behind-a-hung-one",
-        "B: while a sync hangs the event loop begins none that would hang too",
+        "B18: while a sync hangs the event loop begins none that would hang too",
         "log.watched_disk:WatchedDisk._refuse_if_stalled",
         "if self.stalled:",
         "if False:",
@@ -252,7 +252,7 @@ HANGS: tuple[Mutant, ...] = (
     ),
     one_change(
         "poisoned-disk-is-nobody-s-business",
-        "D-32: a disk that cannot keep its names ends the node",
+        "schedule 32: a disk that cannot keep its names ends the node",
         "log.watched_disk:WatchedDisk._poisoned",
         "if tell is not None:",
         "if False:",

@@ -18,7 +18,7 @@ _NEXT_ELR = "controller.machine.election:PartitionChange._next_elr"
 TABLE: tuple[Mutant, ...] = (
     one_change(
         "leader-replaced-although-valid",
-        "B: election: the current leader stays while it may lead",
+        "B10: election: the current leader stays while it may lead",
         _ELECT,
         "order = [old.leader, *old.replicas]",
         "order = [*old.replicas]",
@@ -26,7 +26,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "election-in-the-isrs-own-order",
-        "B: election: the ISR in replica order",
+        "B10: election: the ISR in replica order",
         _ELECT,
         "order = [old.leader, *old.replicas]",
         "order = [old.leader, *self._isr, *self._elr]",
@@ -34,7 +34,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "leader-out-of-sync",
-        "B: election: only the ISR, or the ELR where it is empty",
+        "B10: election: only the ISR, or the ELR where it is empty",
         _MAY_LEAD,
         "return in_sync and self._acceptable(node)",
         "return self._acceptable(node)",
@@ -42,7 +42,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "leader-that-is-not-alive",
-        "B: election: only a live broker",
+        "B10: election: only a live broker",
         _MAY_LEAD,
         "return in_sync and self._acceptable(node)",
         "return in_sync",
@@ -50,7 +50,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "eligible-before-the-isr",
-        "B: election: the ELR only if the ISR is empty",
+        "B10: election: the ELR only if the ISR is empty",
         _MAY_LEAD,
         "(not self._isr and node in self._elr)",
         "node in self._elr",
@@ -58,7 +58,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "eligible-are-never-elected",
-        "B: election: the ELR if the ISR is empty",
+        "B10: election: the ELR if the ISR is empty",
         _MAY_LEAD,
         " or (not self._isr and node in self._elr)",
         "",
@@ -67,7 +67,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "last-known-leader-is-not-tried",
-        "B: election: the last known leader if ISR and ELR are empty",
+        "B10: election: the last known leader if ISR and ELR are empty",
         _LAST_KNOWN,
         "self._acceptable(last_known[0])",
         "False",
@@ -75,7 +75,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "last-known-leader-although-dead",
-        "B: election: the last known leader only if it lives",
+        "B10: election: the last known leader only if it lives",
         _LAST_KNOWN,
         "self._acceptable(last_known[0])",
         "not self._acceptable(last_known[0])",
@@ -83,7 +83,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "unclean-although-forbidden",
-        "B: election: any live replica only if unclean is allowed",
+        "B10: election: any live replica only if unclean is allowed",
         _ELECT,
         "if self._election is Election.UNCLEAN:",
         "if True:",
@@ -92,7 +92,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "unclean-by-replica-order",
-        "B: election: an unclean one takes the best log",
+        "B10: election: an unclean one takes the best log",
         _ELECT,
         "self._rank([node for node in old.replicas if self._acceptable(node)])",
         "[node for node in old.replicas if self._acceptable(node)]",
@@ -100,7 +100,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "unclean-leader-keeps-the-isr",
-        "B: an unclean leader is alone in its ISR",
+        "B10: an unclean leader is alone in its ISR",
         _BUILD,
         "Rule.UNCLEAN):\n            self._isr = (leader,)",
         "Rule.UNCLEAN):\n            self._isr = (*self._isr, leader) if leader not in self._isr else self._isr",
@@ -108,7 +108,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "unclean-leader-does-not-recover",
-        "B: an unclean leader is RECOVERING",
+        "B10: an unclean leader is RECOVERING",
         _BUILD,
         "self._recovering = self._recovering or rule.unclean",
         "pass",
@@ -116,7 +116,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "unclean-leader-keeps-the-eligible",
-        "B: after an unclean election nobody else is eligible",
+        "B10: after an unclean election nobody else is eligible",
         _BUILD,
         "self._isr = (leader,)\n            self._elr = ()\n            self._recovering",
         "self._isr = (leader,)\n            self._recovering",
@@ -124,7 +124,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "no-eligible-replicas",
-        "B: ELR: below min ISR those who leave the ISR stay eligible",
+        "B11: ELR: below min ISR those who leave the ISR stay eligible",
         _NEXT_ELR,
         "if len(self._isr) >= self._min_isr:",
         "if True:",
@@ -133,7 +133,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "eligible-are-never-cleared",
-        "B: ELR: cleared once |ISR| >= min ISR",
+        "B11: ELR: cleared once |ISR| >= min ISR",
         _NEXT_ELR,
         "if len(self._isr) >= self._min_isr:",
         "if False:",
@@ -141,7 +141,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "last-known-leader-without-its-disk",
-        "B: election: the last known leader only with the disk it led with",
+        "B10: election: the last known leader only with the disk it led with",
         "controller.machine.election:PartitionChange._next_last_known_leader",
         "return tuple(node for node in last_known if node != self._lost)",
         "return last_known",
@@ -149,7 +149,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "earlier-eligible-are-forgotten",
-        "B: ELR: who was eligible stays so until it is cleared",
+        "B11: ELR: who was eligible stays so until it is cleared",
         _NEXT_ELR,
         "{*self._partition.eligible_leader_replicas, *self._partition.isr}",
         "{*self._partition.isr}",
@@ -157,7 +157,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "eligible-leader-leaves-the-others-eligible-at-min-isr-1",
-        "B: ELR: a leader alone at min ISR 1 leaves nobody eligible",
+        "B11: ELR: a leader alone at min ISR 1 leaves nobody eligible",
         _BUILD,
         "self._elr = () if self._min_isr <= 1 else ",
         "self._elr = ",
@@ -165,7 +165,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "min-isr-lowered-and-the-eligible-kept",
-        "B: ELR: lowering min ISR to the ISR's size clears it",
+        "B11: ELR: lowering min ISR to the ISR's size clears it",
         "controller.machine.configs:incremental_alter_configs",
         "records += _consequences(state, records)",
         "pass",

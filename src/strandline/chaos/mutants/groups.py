@@ -1,4 +1,4 @@
-"""Mutants of correctness rule C as far as it is about groups: what a coordinator may know and tell."""
+"""Mutants of rules C7 to C9, groups: what a coordinator may know and tell."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HALFWAY = f"{_MOVES}::test_a_failover_in_the_middle_loses_nothing"
 TABLE: tuple[Mutant, ...] = (
     one_change(
         "coordinator-keeps-its-shard-over-an-epoch",
-        "C: loading is keyed by leader epoch (D-37)",
+        "C8: loading is keyed by leader epoch (schedule 37)",
         "cluster.coordinator.runtime:CoordinatorRuntime._look",
         "hosted.leadership != leadership",
         "(leadership is None or hosted.leadership[0] != leadership[0])",
@@ -20,7 +20,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "static-rejoin-not-stored",
-        "C: a static member's return is durable before it is answered (D-43)",
+        "C8: a static member's return is durable before it is answered (schedule 43)",
         "cluster.coordinator.groups.classic:ClassicProtocol._store_replacement",
         "self._context.out.write((group_record(group.group_id, group.value()),), stored, replay=False)",
         "stored(WriteOutcome(ErrorCode.NONE, True), Now(0.0, 0))",
@@ -28,7 +28,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "coordinator-applies-refused-writes",
-        "C: memory changes only by what stands in the log (D-44)",
+        "C8: memory changes only by what stands in the log (schedule 44)",
         "cluster.coordinator.runtime:CoordinatorRuntime._write",
         "if in_log and write.replay:",
         "if write.replay:",
@@ -36,7 +36,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "coordinator-reads-ahead",
-        "C: nothing is told that is not committed (D-44)",
+        "C8: nothing is told that is not committed (schedule 44)",
         "cluster.coordinator.runtime:CoordinatorRuntime._carry_out",
         "if reply.after_writes and hosted.pending:",
         "if False:",
@@ -44,7 +44,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "epoch-told-before-it-is-committed",
-        "C: what a member of the consumer protocol was told stands in the log (KIP-848, D-42)",
+        "C8: what a member of the consumer protocol was told stands in the log (KIP-848, schedule 42)",
         "cluster.coordinator.groups.modern.steps:Steps.write",
         "self._context.out.write(records, written)",
         "self._context.out.write(records, lambda _outcome, _now: None); self._context.out.reply(to, answer)",
@@ -52,7 +52,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "partition-given-twice",
-        "C: nobody is given what another has not given back (KIP-848)",
+        "C9: nobody is given what another has not given back (KIP-848)",
         "cluster.coordinator.groups.modern.group:Draft.is_taken",
         "if owner is None or owner == member_id:",
         "if True:",
@@ -60,7 +60,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "silence-gives-back",
-        "C: a heartbeat that does not say what the member owns acknowledges nothing (KIP-848)",
+        "C9: a heartbeat that does not say what the member owns acknowledges nothing (KIP-848)",
         "cluster.coordinator.groups.modern.reconcile:_holds_any",
         "return True",
         "return False",
@@ -68,7 +68,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "group-moves-without-what-is-owned",
-        "C: what a classic member may be reading is its own in the group of the other protocol (KIP-848, KIP-429)",
+        "C9: what a classic member may be reading is its own in the group of the other protocol (KIP-848, KIP-429)",
         "cluster.coordinator.groups.modern.moves:Moves._held",
         "pairs(by_id(subscription_of(member.protocols).owned, image))",
         "()",
@@ -76,7 +76,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "group-comes-down-without-what-is-owed",
-        "C: what a member has not given back is its own in the classic group (KIP-848)",
+        "C9: what a member has not given back is its own in the classic group (KIP-848)",
         "cluster.coordinator.groups.modern.moves:Moves._down",
         "(*pairs(current.assigned), *pairs(current.revoking))",
         "pairs(current.assigned)",
@@ -84,7 +84,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "group-comes-down-ahead-of-its-members",
-        "C: a classic group goes on at the generation that its members know (KIP-848)",
+        "C9: a classic group goes on at the generation that its members know (KIP-848)",
         "cluster.coordinator.groups.modern.moves:Moves._down",
         "generation=group.target_epoch",
         "generation=group.epoch",
@@ -92,7 +92,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "group-that-came-down-not-rebalanced",
-        "C: a failover loses nothing of a move: what the last member had is shared out (KIP-848)",
+        "C9: a failover loses nothing of a move: what the last member had is shared out (KIP-848)",
         "cluster.coordinator.groups.modern.moves:Moves.take_up",
         "(classic.came_down or too_many) and",
         "too_many and",
@@ -100,7 +100,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "group-too-large-by-now-stays",
-        "C: a group that is larger than group.max.size when it is loaded is rebalanced, as in Kafka",
+        "C9: a group that is larger than group.max.size when it is loaded is rebalanced, as in Kafka",
         "cluster.coordinator.groups.modern.moves:Moves.take_up",
         "(classic.came_down or too_many) and",
         "classic.came_down and",
@@ -108,7 +108,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "late-join-ends-an-empty-group",
-        "C: who is no member changes nothing: only a new one makes a classic group of an empty one (KIP-848)",
+        "C9: who is no member changes nothing: only a new one makes a classic group of an empty one (KIP-848)",
         "cluster.coordinator.groups.shard:GroupShard._join",
         "if command.member_id:",
         "if False:",
@@ -116,7 +116,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "group-of-classic-members-stays-up",
-        "C: a failover loses nothing of a move: a group of classic members alone comes down (KIP-848)",
+        "C9: a failover loses nothing of a move: a group of classic members alone comes down (KIP-848)",
         "cluster.coordinator.groups.modern.steps:Steps.loaded",
         "self._moves.down(group.group_id, now)",
         "pass",
@@ -124,7 +124,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "static-classic-member-waited-for",
-        "C: a static member changes its protocol without a rebalance (KIP-848, KIP-345)",
+        "C9: a static member changes its protocol without a rebalance (KIP-848, KIP-345)",
         "cluster.coordinator.groups.modern.protocol:ConsumerProtocol._replace_static",
         " and draft.group.members[holder].classic is None",
         "",

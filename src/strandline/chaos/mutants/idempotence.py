@@ -1,4 +1,4 @@
-"""Mutants of correctness rule C: idempotent producers."""
+"""Mutants of rules C1 to C3: idempotent producers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REFUSALS = "tests/schedules/replication/test_refusals.py"
 TABLE: tuple[Mutant, ...] = (
     one_change(
         "out-of-order-behind-a-refusal",
-        "C: append: what is sent behind a refused batch is refused for the same reason (F-52)",
+        "C1: append: what is sent behind a refused batch is refused for the same reason (schedule 52)",
         "log.producer_state:ProducerStates._check_refusal",
         "if refusal is not None:",
         "if False:",
@@ -26,7 +26,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "refused-before-the-log-is-forgotten",
-        "C: append: a refusal counts, too, where the broker knew nothing of the partition yet (F-52)",
+        "C1: append: a refusal counts, too, where the broker knew nothing of the partition yet (schedule 52)",
         "replica.appends:Appends._recall",
         "if refusal is not None:",
         "if False:",
@@ -34,7 +34,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "refusals-last-for-ever",
-        "C: append: a refused batch that never comes again holds its producer up for 10 s (F-52)",
+        "C1: append: a refused batch that never comes again holds its producer up for 10 s (schedule 52)",
         "log.refusals:Refusals.before",
         "if now_ms - refusal.refused_ms >= REFUSAL_KEPT_MS:",
         "if False:",
@@ -42,7 +42,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "a-retry-of-what-is-stored-counts-as-refused",
-        "C: append: a batch that is stored is missed by nobody when a retry of it is refused (F-52)",
+        "C1: append: a batch that is stored is missed by nobody when a retry of it is refused (schedule 52)",
         "log.producer_state:ProducerStates.refused",
         "if batches and not is_behind(refusal.sequence, batches[-1].last_sequence):",
         "if False:",
@@ -50,7 +50,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "followers-forget-producers",
-        "C: producer state follows replicated appends too (D-39)",
+        "C2: producer state follows replicated appends too (schedule 39)",
         (
             Patch(
                 "log.partition_log:PartitionLog._write",
@@ -62,7 +62,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "older-producer-epoch-writes",
-        "C: append: a lower producer epoch is INVALID_PRODUCER_EPOCH",
+        "C1: append: a lower producer epoch is INVALID_PRODUCER_EPOCH",
         "log.producer_state:_check_epoch",
         "if header.producer_epoch < current_epoch:",
         "if False:",
@@ -70,7 +70,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "one-batch-is-remembered",
-        "C: append: the last five batches",
+        "C1: append: the last five batches",
         "log.producer_state:ProducerStates.update",
         "if len(batches) == BATCHES_KEPT:",
         "if len(batches) == 1:",
@@ -78,7 +78,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "every-batch-is-remembered",
-        "C: append: not more than five",
+        "C1: append: not more than five",
         "log.producer_state:ProducerStates.update",
         "if len(batches) == BATCHES_KEPT:",
         "if False:",
@@ -86,7 +86,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "nothing-is-a-duplicate",
-        "C: append: an exact match is answered with the original offset",
+        "C1: append: an exact match is answered with the original offset",
         "log.producer_state:ProducerStates.check",
         "return batch",
         "continue",
@@ -94,7 +94,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "same-first-sequence-is-a-duplicate",
-        "C: append: first and last sequence match",
+        "C1: append: first and last sequence match",
         "log.producer_state:ProducerStates.check",
         " and batch.last_sequence == last",
         "",
@@ -102,7 +102,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "sequences-do-not-wrap",
-        "C: append: next = last + 1, from the maximum to 0",
+        "C1: append: next = last + 1, from the maximum to 0",
         "log.producer_state:_check_follows",
         "(last_sequence + 1) & SEQUENCE_MAX",
         "last_sequence + 1",
@@ -110,7 +110,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "gaps-are-accepted",
-        "C: append: else OUT_OF_ORDER_SEQUENCE_NUMBER",
+        "C1: append: else OUT_OF_ORDER_SEQUENCE_NUMBER",
         "log.producer_state:_check_follows",
         "if header.base_sequence != expected:",
         "if header.base_sequence < expected:",
@@ -118,7 +118,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "new-epoch-begins-anywhere",
-        "C: append: a new epoch starts at 0",
+        "C1: append: a new epoch starts at 0",
         "log.producer_state:_check_follows",
         "expected = 0 if header.producer_epoch != current_epoch else",
         "expected = header.base_sequence if header.producer_epoch != current_epoch else",
@@ -126,7 +126,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "older-epochs-batches-are-kept",
-        "C: append: the batches kept are of the current epoch",
+        "C1: append: the batches kept are of the current epoch",
         "log.producer_state:ProducerStates.update",
         "entry.batches.clear()",
         "pass",
@@ -134,7 +134,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "unknown-producer-begins-at-0",
-        "C: append: an unknown producer id accepts any sequence",
+        "C1: append: an unknown producer id accepts any sequence",
         "log.producer_state:ProducerStates.check",
         "if entry is None:",
         "if entry is None:\n            _check_follows(header, -2, -1)",
@@ -142,7 +142,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "half-a-duplicate-is-written",
-        "C: append: of several batches all are duplicates or none",
+        "C1: append: of several batches all are duplicates or none",
         "log.partition_log:PartitionLog._find_duplicate",
         "if len(originals) != len(headers):",
         "if len(originals) != len(headers):\n            return None\n        if False:",
@@ -150,7 +150,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "duplicate-answered-uncommitted",
-        "C: append: a duplicate under acks=all waits until its original is committed",
+        "C1: append: a duplicate under acks=all waits until its original is committed",
         "replica.appends:Appends._answer",
         "if acks == ACKS_ALL and core.high_watermark < next_offset:",
         "if acks == ACKS_ALL and core.high_watermark < next_offset and not result.duplicate:",
@@ -158,7 +158,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "replicated-appends-are-checked",
-        "C: append: replicated appends skip the checks of sequences",
+        "C1: append: replicated appends skip the checks of sequences",
         "log.partition_log:PartitionLog._write_replicated",
         "now_ms = self._clock.wall_ms()",
         "for header in headers:\n"
@@ -169,7 +169,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "state-before-the-write",
-        "C: append: state changes only after a successful append (KAFKA-6683)",
+        "C1: append: state changes only after a successful append (KAFKA-6683)",
         "log.partition_log:PartitionLog.append_as_leader",
         "self._write(batches, headers, leader_epoch, now_ms)",
         "for header in headers:\n"
@@ -180,7 +180,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "expiry-by-the-records-time",
-        "C: producers expire by this node's clock",
+        "C2: producers expire by this node's clock",
         "log.producer_state:ProducerStates.update",
         "entry.last_seen_ms = now_ms",
         "entry.last_seen_ms = header.max_timestamp",
@@ -188,7 +188,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "open-transaction-expires",
-        "C: a producer with an open transaction does not expire",
+        "C2: a producer with an open transaction does not expire",
         "log.producer_state:ProducerStates.expire",
         " and entry.transaction_start < 0",
         "",
@@ -196,7 +196,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "no-snapshot-at-the-roll",
-        "C: snapshots: at segment roll",
+        "C2: snapshots: at segment roll",
         "log.partition_log:PartitionLog._roll",
         "self.dirt.add_and_close([self.snapshots.write(self.log_end_offset, self.producers)])",
         "pass",
@@ -204,7 +204,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "snapshot-at-the-roll-not-forced",
-        "C: snapshots: forced to disk (KAFKA-9892)",
+        "C2: snapshots: forced to disk (KAFKA-9892)",
         "log.partition_log:PartitionLog._roll",
         "self.dirt.add_and_close([self.snapshots.write(self.log_end_offset, self.producers)])",
         "self.snapshots.write(self.log_end_offset, self.producers).close()",
@@ -212,7 +212,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "no-snapshot-at-a-clean-stop",
-        "C: snapshots: at clean shutdown",
+        "C2: snapshots: at clean shutdown",
         "log.partition_log:PartitionLog.seal",
         "if active.size or len(self.segments) > 1:",
         "if False:",
@@ -220,7 +220,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "snapshot-at-a-clean-stop-not-forced",
-        "C: snapshots: forced to disk at clean shutdown",
+        "C2: snapshots: forced to disk at clean shutdown",
         "log.partition_log:PartitionLog.seal",
         "self.dirt.add_and_close([self.snapshots.write(self.log_end_offset, self.producers)])",
         "self.snapshots.write(self.log_end_offset, self.producers).close()",
@@ -228,7 +228,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "snapshots-name-not-synced",
-        "C: snapshots: forced to disk, by name too",
+        "C2: snapshots: forced to disk, by name too",
         "log.partition_log:PartitionLog.seal",
         "self.dirt.add_directory(self.directory)",
         "pass",
@@ -236,7 +236,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "damaged-snapshot-is-believed",
-        "C: snapshots: checksummed",
+        "C2: snapshots: checksummed",
         "log.producer_state:decode_snapshot",
         "if crc != crc32c(memoryview(data)[_SNAPSHOT_CRC_END:]):",
         "if False:",
@@ -244,7 +244,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "one-batch-in-a-snapshot",
-        "C: snapshots: all five batches",
+        "C2: snapshots: all five batches",
         "log.producer_state:ProducerStates.load_snapshot",
         "del entry.batches[:-BATCHES_KEPT]",
         "del entry.batches[:-1]",
@@ -252,7 +252,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "no-replay-after-the-snapshot",
-        "C: recovery: the latest snapshot, then replay",
+        "C2: recovery: the latest snapshot, then replay",
         "log.snapshots:Snapshots.load",
         "replay(states, segments, start, end_offset, now_ms)",
         "pass",
@@ -260,7 +260,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "snapshot-beyond-the-point",
-        "C: recovery: the latest snapshot <= the point",
+        "C2: recovery: the latest snapshot <= the point",
         "log.snapshots:Snapshots.load",
         "self._offsets[: bisect_right(self._offsets, end_offset)]",
         "self._offsets",
@@ -268,7 +268,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "snapshots-of-lost-records",
-        "C: recovery: none above the recovery point is believed",
+        "C2: recovery: none above the recovery point is believed",
         "log.recovery:_Opening._recover",
         "self.snapshots.delete_above(self.last_life.recovery_point)",
         "pass",
@@ -276,7 +276,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "producers-survive-a-cut",
-        "C: truncation rolls producer state back",
+        "C2: truncation rolls producer state back",
         "log.truncation:cut_end",
         "log.producers = log.snapshots.load(log.segments, new_end, now_ms)",
         "pass",
@@ -284,7 +284,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "snapshots-survive-a-cut",
-        "C: truncation deletes snapshots of what is cut",
+        "C2: truncation deletes snapshots of what is cut",
         "log.truncation:cut_end",
         "names_changed = log.snapshots.delete_above(new_end)",
         "names_changed = False",
@@ -292,7 +292,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "offsets-move-before-producers",
-        "C: truncation rolls state back before offsets move (KAFKA-12153)",
+        "C2: truncation rolls state back before offsets move (KAFKA-12153)",
         "log.truncation:cut_end",
         "names_changed = log.snapshots.delete_above(new_end)",
         "log.move_end(new_end)\n    names_changed = log.snapshots.delete_above(new_end)",
@@ -300,7 +300,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "starting-anew-keeps-producers",
-        "C: a log that starts anew knows no producer",
+        "C2: a log that starts anew knows no producer",
         "log.truncation:cut_whole",
         "log.producers.clear()",
         "pass",
@@ -308,7 +308,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "producer-ids-are-leased-twice",
-        "C: producer ids: blocks are never given out twice",
+        "C3: producer ids: blocks are never given out twice",
         "controller.machine.producer_ids:allocate_producer_ids",
         "ProducerId(first + PRODUCER_ID_BLOCK)",
         "ProducerId(first + 1)",
@@ -316,7 +316,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "producer-id-is-given-twice",
-        "C: producer ids: an id is never given twice",
+        "C3: producer ids: an id is never given twice",
         "cluster.service.producer_ids:ProducerIds.init_producer_id",
         "ProducerId(producer_id + 1)",
         "ProducerId(producer_id)",

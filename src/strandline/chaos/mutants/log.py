@@ -1,4 +1,4 @@
-"""Mutants of the log: what is durable, what a stop leaves behind, what is read (rules B, E; D-16 to D-20)."""
+"""Mutants of the log: what is durable, what a stop leaves behind, what is read (rules B, C, E; schedules 16 to 20)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _POWER_CUT = "tests/log/test_power_cut.py"
 TABLE: tuple[Mutant, ...] = (
     Mutant(
         "index-before-the-end-moves",
-        "C: an append moves the end before anything else is written (D-19)",
+        "C1: an append moves the end before anything else is written (schedule 19)",
         (
             Patch(
                 "log.partition_log:PartitionLog._write",
@@ -35,7 +35,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "cut-in-mid-sync-is-forgotten",
-        "B: truncation: a sync that began before a cut covers nothing beyond it",
+        "B8: truncation: a sync that began before a cut covers nothing beyond it",
         "log.log_state:LogState.move_end",
         "self._syncing_to = min(self._syncing_to, offset)",
         "pass",
@@ -43,7 +43,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "durable-offset-survives-a-cut",
-        "B: truncation: what is durable ends with the log",
+        "B8: truncation: what is durable ends with the log",
         "log.log_state:LogState.move_end",
         "self.durable_offset = min(self.durable_offset, self.log_end_offset)",
         "pass",
@@ -51,7 +51,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "failed-sync-is-forgotten",
-        "D-32: a failed sync fences the log for ever",
+        "schedule 32: a failed sync fences the log for ever",
         "log.log_state:LogState.sync_failed",
         "self._fence(error)",
         "pass",
@@ -59,7 +59,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "io-error-does-not-fence",
-        "D-18: an I/O error fences the log",
+        "schedule 18: an I/O error fences the log",
         "log.log_state:LogState._disk_failed",
         "return self._fence(error)",
         "return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))",
@@ -67,7 +67,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "half-a-batch-on-a-full-disk",
-        "C: an append that failed has changed nothing",
+        "C1: an append that failed has changed nothing",
         "log.segment:Segment.append",
         "self.file.truncate(position)",
         "pass",
@@ -75,7 +75,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "epoch-checkpoints-name-not-synced",
-        "D-20: and its name after",
+        "schedule 20: and its name after",
         "log.dirt:Dirt.end",
         "self._directories[self._directory] = None",
         "pass",
@@ -83,7 +83,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "recovery-point-before-the-names",
-        "B: recovery point: names and epochs are durable too",
+        "B8: recovery point: names and epochs are durable too",
         "log.dirt:Dirt.is_settled",
         "return not self._epochs.dirty and not self._directories and self._directory not in self._directories_in_sync",
         "return True",
@@ -107,15 +107,15 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "checkpoint-promises-what-is-cut",
-        "B: truncation: a checkpoint is lowered before the cut",
+        "B8: truncation: a checkpoint is lowered before the cut",
         "log.truncation:cut_end",
-        "log.on_cut_below(log, new_end)",
+        "_promise_less(log, new_end)",
         "pass",
         f"{_TRUNCATION}::test_a_checkpoint_is_lowered_before_the_cut",
     ),
     one_change(
         "cut-segments-come-back",
-        "B: truncation: names are gone durably before other data take their place",
+        "B8: truncation: names are gone durably before other data take their place",
         "log.truncation:_delete_last_segment",
         "log.disk.sync_dir(log.directory)",
         "pass",
@@ -123,7 +123,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "deleted-before-the-start-is-durable",
-        "B: log start: files go only once the new start is durable",
+        "B15: log start: files go only once the new start is durable",
         "log.log_dir:LogDir.write_checkpoints",
         "self._write_checkpoints()\n        self._sweep()",
         "self._sweep()",
@@ -131,7 +131,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "epochs-outlive-the-cut",
-        "B: truncation: epochs beyond the cut go with it",
+        "B8: truncation: epochs beyond the cut go with it",
         "log.truncation:cut_end",
         "log.epochs.truncate_from_end(new_end)",
         "pass",
@@ -139,7 +139,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "half-a-batch-is-kept",
-        "B: truncation: whole batches",
+        "B8: truncation: whole batches",
         "log.truncation:cut_end",
         "(found[0], found[1].base_offset)",
         "(found[0] + found[1].size, found[1].next_offset)",
@@ -147,7 +147,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "start-beyond-the-end",
-        "B: log start: never beyond the log's end",
+        "B15: log start: never beyond the log's end",
         "log.partition_log:PartitionLog.delete_records_before",
         "self.check_range(offset)",
         "pass",
@@ -155,7 +155,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "older-leader-writes",
-        "B: four epochs: an older leader's batches are refused by the log",
+        "B1: four epochs: an older leader's batches are refused by the log",
         "log.partition_log:PartitionLog._check_epoch",
         "if leader_epoch < self.epochs.latest:",
         "if False:",
@@ -163,7 +163,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "fields-before-crc",
-        "E: a bit that flipped on the way is CORRUPT_MESSAGE, which is sent again, and not the refusal of a field",
+        "E5: a bit that flipped on the way is CORRUPT_MESSAGE, which is sent again, and not the refusal of a field",
         "log.validation:check_client_batches",
         "batch = batches[position : position + size]",
         "_check_fields(header)\n        batch = batches[position : position + size]",
@@ -171,7 +171,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "clients-crc-is-believed",
-        "E: a batch is judged by its CRC before it is written",
+        "E5: a batch is judged by its CRC before it is written",
         "log.validation:check_client_batches",
         "verify_crc(batch)",
         "pass",

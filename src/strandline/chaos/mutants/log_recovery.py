@@ -1,4 +1,4 @@
-"""Mutants of what a log is taken for after a stop (rules B, E; D-20)."""
+"""Mutants of what a log is taken for after a stop (rule E5, schedule 20)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _POWER_CUT = "tests/log/test_power_cut.py"
 TABLE: tuple[Mutant, ...] = (
     one_change(
         "damage-in-the-middle-is-cut",
-        "E: damage in the middle of once-durable data is refused",
+        "E5: damage in the middle of once-durable data is refused",
         "log.recovery:_Opening._judge",
         "if reason:",
         "if False:",
@@ -19,7 +19,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "torn-tail-is-refused",
-        "E: a torn tail is cut",
+        "E5: a torn tail is cut",
         "log.recovery:_Opening._judge",
         'reason = ""',
         'reason = "torn"',
@@ -27,7 +27,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "durable-once-is-cut",
-        "E: nothing below the recovery point is cut",
+        "E5: nothing below the recovery point is cut",
         "log.recovery:_Opening._judge",
         "elif damage.offset < self.last_life.durable_end:",
         "elif False:",
@@ -35,7 +35,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "lost-tail-is-accepted",
-        "E: a log that ends below its recovery point is refused",
+        "E5: a log that ends below its recovery point is refused",
         "log.recovery:_Opening._recover_from",
         "if expected < self.last_life.recovery_point and self.last_life.short_is_refused:",
         "if False:",
@@ -43,7 +43,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "damage-after-a-clean-stop-is-cut",
-        "E: what a clean stop left was durable to the last byte",
+        "E5: what a clean stop left was durable to the last byte",
         "log.recovery:_Opening._judge",
         "if known_durable:",
         "if False:",
@@ -51,7 +51,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "killed-is-like-a-power-cut",
-        "E: after a mere kill every completed write is there: a hole is damage",
+        "E5: after a mere kill every completed write is there: a hole is damage",
         "log.recovery:_Opening._judge",
         "elif self.last_life.same_boot:",
         "elif False:",
@@ -59,7 +59,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "power-cut-is-like-a-kill",
-        "E: a power cut may lose unsynced writes in any order",
+        "E5: a power cut may lose unsynced writes in any order",
         "log.recovery:_Opening._judge",
         "elif self.last_life.same_boot:",
         "else:",
@@ -67,7 +67,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "later-segments-are-not-looked-at",
-        "E: a torn end of a segment that is not the last is no torn tail",
+        "E5: a torn end of a segment that is not the last is no torn tail",
         "log.recovery:_Opening._judge",
         "if not reason and not only_zeros(later.file, 0, later.file.size()):",
         "if False:",
@@ -75,7 +75,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "recovery-believes-every-byte",
-        "E: recovery judges by the CRC",
+        "E5: recovery judges by the CRC",
         "log.scan:scan_batches",
         "verify_crc(data)",
         "pass",
@@ -83,7 +83,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "recovery-skips-offsets",
-        "E: recovery judges by the order of offsets",
+        "E5: recovery judges by the order of offsets",
         "log.scan:scan_batches",
         "elif header.base_offset != offset:",
         "elif False:",
@@ -91,7 +91,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "recovery-takes-older-epochs",
-        "E: recovery judges by the order of epochs",
+        "E5: recovery judges by the order of epochs",
         "log.scan:scan_batches",
         "elif header.leader_epoch < epoch:",
         "elif False:",
@@ -99,7 +99,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "missing-segment-is-accepted",
-        "E: segments follow on each other",
+        "E5: segments follow on each other",
         "log.recovery:_Opening._recover_from",
         "if segment.base_offset != expected:",
         "if False:",
@@ -107,7 +107,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "stale-epochs-are-believed",
-        "B: the epochs of what is scanned are those of its batches",
+        "B8: the epochs of what is scanned are those of its batches",
         "log.recovery:_Opening._recover_from",
         "self.epochs.truncate_from_end(expected)  #",
         "#",
@@ -115,7 +115,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "damaged-epoch-checkpoint-is-empty",
-        "D-20: epochs that cannot be read are rebuilt from the batches (KAFKA-16541)",
+        "schedule 20: epochs that cannot be read are rebuilt from the batches (KAFKA-16541)",
         "log.recovery:_Opening.repair",
         "if not self._epochs_known or self._first_epoch_is_late():",
         "if False:",
@@ -123,7 +123,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "recovered-is-not-synced",
-        "E: what recovery keeps is made durable before it counts",
+        "E5: what recovery keeps is made durable before it counts",
         "log.recovery:_Opening._cut",
         "self.touched.append(segment.file)",
         "pass",
@@ -131,7 +131,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "every-stop-was-clean",
-        "E: without its marker a log is scanned",
+        "E5: without its marker a log is scanned",
         "log.log_dir:LogDir._load",
         "clean = self.clean_shutdown_broker_epoch is not None",
         "clean = True",
@@ -139,7 +139,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "inherits-checkpoints",
-        "E: a partition made anew inherits no checkpoint",
+        "E5: a partition made anew inherits no checkpoint",
         "log.log_dir:LogDir.create",
         "if self._promises.forget(tp):",
         "if False:",
@@ -147,7 +147,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "start-is-cut-in-any-order",
-        "E: the metadata log's start goes segment by segment, each durably",
+        "E5: the metadata log's start goes segment by segment, each durably",
         "controller.quorum.metadata_log:MetadataLog.delete_removed",
         "await log.disk.sync([], [log.directory])",
         "pass",
@@ -155,7 +155,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "recovery-point-is-lowered-only-with-room",
-        "E: a full disk keeps nobody from promising less",
+        "E5: a full disk keeps nobody from promising less",
         "controller.quorum.recovery_point:RecoveryPoint.lower_to",
         "except DiskFull:",
         "except DiskFull:\n                raise",

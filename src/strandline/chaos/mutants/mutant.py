@@ -25,7 +25,8 @@ class Mutant:
 
     Attributes:
         name: what `--break` and `strandline mutants` call it.
-        rule: the rule that is gone: its place in the correctness rules, and the clause.
+        rule: the rule that is gone: its number in docs/rules.md (`A6`, or `schedule 45` where the rule has no other
+            name), a colon, and the clause.
         patches: together they take the rule out.
         killed_by: each of these must fail with the rule gone: pytest node ids, or `seed:SCENARIO:N`.
     """
@@ -37,8 +38,13 @@ class Mutant:
 
     @property
     def part(self) -> str:
-        """What its rule is filed under: the rule's text up to the colon, such as `A6`."""
+        """What its rule is filed under: the rule's text up to the colon, such as `A6` or `schedule 45`."""
         return self.rule.partition(":")[0]
+
+    @property
+    def section(self) -> str:
+        """The section of docs/rules.md that has its rule: a letter, or `schedule`."""
+        return self.part.rstrip("0123456789 ")
 
 
 def one_change(name: str, rule: str, where: str, old: str, new: str, *killed_by: str) -> Mutant:

@@ -308,9 +308,19 @@ REPLAY: tuple[Mutant, ...] = (
         "A16: no two topics have one id",
         (
             Patch("controller.machine.topics:_create_topic", "if owner is not None:", "if False:"),
+            Patch("controller.machine.topics:_create_topic", "_new_topic_id(state, topic.topic_id)", "topic.topic_id"),
             Patch("controller.metadata.delta:MetadataDelta._topic", "if record.topic_id in by_id:", "if False:"),
         ),
         (f"{_ONE_MESSAGE}::test_61_a_record_that_cannot_be_replayed[holds]",),
+    ),
+    one_change(
+        "topic-id-is-used-again",
+        "A16: no topic has the id of a deleted one",
+        "controller.machine.topics:_new_topic_id",
+        "if proposed == ZERO_UUID:",
+        "if proposed != ZERO_UUID:\n        return proposed\n    if True:",
+        "tests/controller/machine/test_topics.py::test_a_late_copy_of_a_creation_makes_another_topic",
+        "tests/schedules/replication/test_topic_ids.py::test_69_a_creation_comes_again_after_the_deletion[holds]",
     ),
     one_change(
         "batch-of-any-size",

@@ -19,7 +19,7 @@ _STANDS = "controller.machine.standing:Testimony.standing"
 ELECTION: tuple[Mutant, ...] = (
     one_change(
         "member-in-doubt-does-not-wait",
-        "F45: who cut its log leads once every member of the last ISR is back",
+        "schedule 45: who cut its log leads once every member of the last ISR is back",
         f"{_CHANGE}._greatest_in_doubt",
         "if not members or len(known) < len(members):",
         "if not known:",
@@ -29,7 +29,7 @@ ELECTION: tuple[Mutant, ...] = (
     ),
     one_change(
         "in-doubt-before-the-eligible",
-        "F45: members in doubt only if the ELR is empty",
+        "schedule 45: members in doubt only if the ELR is empty",
         f"{_CHANGE}._elect",
         "if not self._isr and not self._elr:",
         "if not self._isr:",
@@ -37,7 +37,7 @@ ELECTION: tuple[Mutant, ...] = (
     ),
     one_change(
         "smallest-log-in-doubt",
-        "F45: the greatest (epoch, end) of those in doubt",
+        "schedule 45: the greatest (epoch, end) of those in doubt",
         "controller.machine.election:greatest",
         "return max(positions, key=positions.__getitem__)",
         "return min(positions, key=positions.__getitem__)",
@@ -46,7 +46,7 @@ ELECTION: tuple[Mutant, ...] = (
     ),
     one_change(
         "in-doubt-by-length-alone",
-        "F45: the epoch comes before the end",
+        "schedule 45: the epoch comes before the end",
         "controller.machine.election:greatest",
         "return max(positions, key=positions.__getitem__)",
         "return max(positions, key=lambda node: positions[node].log_end_offset)",
@@ -54,7 +54,7 @@ ELECTION: tuple[Mutant, ...] = (
     ),
     one_change(
         "trimmed-log-is-outranked-by-its-epoch",
-        "F45: beside a log that has no records left the ends decide",
+        "schedule 45: beside a log that has no records left the ends decide",
         "controller.machine.election:greatest",
         "if any(position.last_epoch < 0 < position.log_end_offset for position in positions.values()):",
         "if False:",
@@ -62,7 +62,7 @@ ELECTION: tuple[Mutant, ...] = (
     ),
     one_change(
         "empty-log-in-doubt-leads",
-        "F46: an empty log leads only if every replica is back and none holds a record",
+        "schedule 46: an empty log leads only if every replica is back and none holds a record",
         f"{_CHANGE}._greatest_in_doubt",
         "if known[best].last_epoch < 0 and not self._nobody_reaches_beyond(known[best]):",
         "if False:",
@@ -71,7 +71,7 @@ ELECTION: tuple[Mutant, ...] = (
     ),
     one_change(
         "greatest-log-is-elected-uncleanly",
-        "F45: nobody cuts below its high watermark for a member in doubt",
+        "schedule 45: nobody cuts below its high watermark for a member in doubt",
         f"{_CHANGE}.build",
         "self._recovering = self._recovering or rule.unclean",
         "self._recovering = True",
@@ -79,7 +79,7 @@ ELECTION: tuple[Mutant, ...] = (
     ),
     one_change(
         "who-lost-its-log-is-waited-for",
-        "F46: a member that lacks what it had is waited for no more",
+        "schedule 46: a member that lacks what it had is waited for no more",
         f"{_CHANGE}._in_doubt",
         "members -= {self._lost, *self._isr, *self._elr}",
         "members -= {*self._isr, *self._elr}",
@@ -87,7 +87,7 @@ ELECTION: tuple[Mutant, ...] = (
     ),
     one_change(
         "in-doubt-although-it-caught-up",
-        "F45: who joins the ISR again is in doubt no more",
+        "schedule 45: who joins the ISR again is in doubt no more",
         f"{_CHANGE}._in_doubt",
         "members -= {self._lost, *self._isr, *self._elr}",
         "members -= {self._lost}",
@@ -95,7 +95,7 @@ ELECTION: tuple[Mutant, ...] = (
     ),
     one_change(
         "in-doubt-is-forgotten-beside-a-leader",
-        "F45: who is in doubt stays so until the ISR is back at min ISR",
+        "schedule 45: who is in doubt stays so until the ISR is back at min ISR",
         f"{_CHANGE}._next_in_doubt",
         "return () if len(self._isr) >= self._min_isr or rule.unclean else self._in_doubt()",
         "return () if self._isr else self._in_doubt()",
@@ -103,7 +103,7 @@ ELECTION: tuple[Mutant, ...] = (
     ),
     one_change(
         "in-doubt-at-min-isr",
-        "F45: at min ISR nobody is in doubt",
+        "schedule 45: at min ISR nobody is in doubt",
         f"{_CHANGE}._next_in_doubt",
         "return () if len(self._isr) >= self._min_isr or rule.unclean else self._in_doubt()",
         "return () if rule.unclean else self._in_doubt()",
@@ -112,7 +112,7 @@ ELECTION: tuple[Mutant, ...] = (
     ),
     one_change(
         "log-in-doubt-stays-eligible",
-        "F45: who cut its log leaves the ELR",
+        "schedule 45: who cut its log leaves the ELR",
         f"{_CHANGE}._next_elr",
         "node not in (self._doubtful, self._lost)",
         "node != self._lost",
@@ -121,7 +121,7 @@ ELECTION: tuple[Mutant, ...] = (
     ),
     one_change(
         "lost-log-stays-eligible",
-        "F46: who lacks what it had leaves the ELR",
+        "schedule 46: who lacks what it had leaves the ELR",
         f"{_CHANGE}._next_elr",
         "node not in (self._doubtful, self._lost)",
         "node != self._doubtful",
@@ -130,7 +130,7 @@ ELECTION: tuple[Mutant, ...] = (
     ),
     one_change(
         "report-of-an-older-leader-epoch-elects",
-        "F45: only a report made since nobody leads counts",
+        "schedule 45: only a report made since nobody leads counts",
         f"{_STATE}.position",
         "if report.broker_epoch != broker.broker_epoch or report.leader_epoch != partition.leader_epoch:",
         "if report.broker_epoch != broker.broker_epoch:",
@@ -138,7 +138,7 @@ ELECTION: tuple[Mutant, ...] = (
     ),
     one_change(
         "report-of-an-earlier-process-elects",
-        "F45: only a report of the registered process counts",
+        "schedule 45: only a report of the registered process counts",
         f"{_STATE}.position",
         "if report.broker_epoch != broker.broker_epoch or report.leader_epoch != partition.leader_epoch:",
         "if report.leader_epoch != partition.leader_epoch:",
@@ -146,7 +146,7 @@ ELECTION: tuple[Mutant, ...] = (
     ),
     one_change(
         "report-elects-nobody",
-        "F45: an election is held when the missing report comes",
+        "schedule 45: an election is held when the missing report comes",
         "controller.machine.brokers:_follow_reports",
         "records += state.changes(waiting, ",
         "_ = state.changes(waiting, ",
@@ -157,7 +157,7 @@ ELECTION: tuple[Mutant, ...] = (
 REGISTRATION: tuple[Mutant, ...] = (
     one_change(
         "cut-log-is-taken-for-whole",
-        "F45: cut is not intact",
+        "schedule 45: cut is not intact",
         _STANDS,
         "kept = found.condition is LogCondition.INTACT and (",
         "kept = (",
@@ -166,7 +166,7 @@ REGISTRATION: tuple[Mutant, ...] = (
     ),
     one_change(
         "whole-log-is-taken-for-cut",
-        "F53: an intact member of the last ISR leads at once",
+        "schedule 53: an intact member of the last ISR leads at once",
         _STANDS,
         "return Standing.KEPT if kept else Standing.IN_DOUBT",
         "return Standing.IN_DOUBT",
@@ -175,7 +175,7 @@ REGISTRATION: tuple[Mutant, ...] = (
     ),
     one_change(
         "lacking-log-is-in-doubt",
-        "F46: who lacks what its checkpoints prove counts for nothing",
+        "schedule 46: who lacks what its checkpoints prove counts for nothing",
         _STANDS,
         "if found.condition is LogCondition.LACKING:",
         "if False:",
@@ -183,7 +183,7 @@ REGISTRATION: tuple[Mutant, ...] = (
     ),
     one_change(
         "lacking-log-counts",
-        "F46: an empty log where checkpoints prove one is not eligible",
+        "schedule 46: an empty log where checkpoints prove one is not eligible",
         _STANDS,
         "if found.condition is LogCondition.LACKING:\n            return Standing.LOST",
         "if found.condition is LogCondition.LACKING:\n            return Standing.KEPT",
@@ -193,7 +193,7 @@ REGISTRATION: tuple[Mutant, ...] = (
     ),
     one_change(
         "no-finding-is-intact",
-        "F46: a partition of which nothing was found is in doubt",
+        "schedule 46: a partition of which nothing was found is in doubt",
         _STANDS,
         "if found is None:\n            return Standing.IN_DOUBT",
         "if found is None:\n            return Standing.KEPT",
@@ -201,7 +201,7 @@ REGISTRATION: tuple[Mutant, ...] = (
     ),
     one_change(
         "older-topics-log-counts",
-        "F46: a directory of another topic id is no finding",
+        "schedule 46: a directory of another topic id is no finding",
         "controller.machine.standing:Testimony.__init__",
         "if topic.topic_id == ZERO_UUID:",
         "if True:",
@@ -209,7 +209,7 @@ REGISTRATION: tuple[Mutant, ...] = (
     ),
     one_change(
         "records-of-no-leader-count",
-        "F45: a log with records of an epoch that there has not been counts for nothing",
+        "schedule 45: a log with records of an epoch that there has not been counts for nothing",
         _STANDS,
         "if found.last_epoch > partition.leader_epoch:",
         "if False:",
@@ -217,7 +217,7 @@ REGISTRATION: tuple[Mutant, ...] = (
     ),
     one_change(
         "another-disk-counts",
-        "D26: a broker with another directory counts for nothing",
+        "schedule 26: a broker with another directory counts for nothing",
         "controller.machine.standing:_is_another_directory",
         "if request.directory_id is None or request.directory_id != existing.directory_id:",
         "if False:",
@@ -226,7 +226,7 @@ REGISTRATION: tuple[Mutant, ...] = (
     ),
     one_change(
         "older-copy-counts",
-        "F48: an older copy of the directory counts for nothing",
+        "schedule 48: an older copy of the directory counts for nothing",
         "controller.machine.standing:_is_another_directory",
         "if existing.incarnation_id not in request.lives:",
         "if False:",
@@ -235,7 +235,7 @@ REGISTRATION: tuple[Mutant, ...] = (
     ),
     one_change(
         "late-registration-takes-the-place",
-        "B: a registration replaces the incarnation that it names, and no other",
+        "B12: a registration replaces the incarnation that it names, and no other",
         "controller.machine.brokers:register_broker",
         "existing.incarnation_id != request.replaces",
         "False",
@@ -243,7 +243,7 @@ REGISTRATION: tuple[Mutant, ...] = (
     ),
     one_change(
         "unsynced-acks-count-as-synced",
-        "B: where acks are not synced an unclean stop may lose what was acknowledged (KIP-966)",
+        "B11: where acks are not synced an unclean stop may lose what was acknowledged (KIP-966)",
         _STANDS,
         "(acks_are_synced or self._clean)",
         "True",
@@ -252,7 +252,7 @@ REGISTRATION: tuple[Mutant, ...] = (
     ),
     one_change(
         "any-clean-marker-will-do",
-        "B: a clean marker of an older life proves nothing (KAFKA-15586)",
+        "B11: a clean marker of an older life proves nothing (KAFKA-15586)",
         "controller.machine.standing:Testimony.__init__",
         "existing.broker_epoch == request.previous_broker_epoch",
         "request.previous_broker_epoch >= 0",
@@ -260,7 +260,7 @@ REGISTRATION: tuple[Mutant, ...] = (
     ),
     one_change(
         "clean-stop-is-not-believed",
-        "B: after a clean stop a broker stays eligible",
+        "B11: after a clean stop a broker stays eligible",
         _STANDS,
         "(acks_are_synced or self._clean)",
         "acks_are_synced",
@@ -268,7 +268,7 @@ REGISTRATION: tuple[Mutant, ...] = (
     ),
     one_change(
         "one-broker-that-acks-unsynced-is-overlooked",
-        "B: acks are synced only where no replica's broker acks unsynced",
+        "B11: acks are synced only where no replica's broker acks unsynced",
         f"{_STATE}.acks_are_synced",
         "return not any(broker is not None and broker.acks_unsynced for broker in brokers)",
         "return not all(broker is not None and broker.acks_unsynced for broker in brokers)",
@@ -276,7 +276,7 @@ REGISTRATION: tuple[Mutant, ...] = (
     ),
     one_change(
         "broker-in-doubt-stays-in-the-isr",
-        "F45: who registers anew leaves the ISR, whatever it found",
+        "schedule 45: who registers anew leaves the ISR, whatever it found",
         f"{_STATE}.changes",
         "target_isr=tuple(node for node in partition.isr if node not in leaving),",
         "target_isr=tuple(node for node in partition.isr if node != remove),",
@@ -288,7 +288,7 @@ REGISTRATION: tuple[Mutant, ...] = (
 UNSERVED: tuple[Mutant, ...] = (
     one_change(
         "unserved-replica-keeps-the-leadership",
-        "F56: who cannot serve leaves the ISR and leads no more",
+        "schedule 56: who cannot serve leaves the ISR and leads no more",
         "controller.machine.brokers:_follow_reports",
         'records += state.changes(found, f"broker {node_id} cannot serve',
         '_ = state.changes(found, f"broker {node_id} cannot serve',
@@ -297,7 +297,7 @@ UNSERVED: tuple[Mutant, ...] = (
     ),
     one_change(
         "unserved-replica-is-elected",
-        "F56: who cannot serve is not elected",
+        "schedule 56: who cannot serve is not elected",
         f"{_STATE}.change",
         "acceptable=lambda node: lives(node) and self.can_serve(node, topic, partition),",
         "acceptable=lives,",
@@ -306,7 +306,7 @@ UNSERVED: tuple[Mutant, ...] = (
     ),
     one_change(
         "unserved-replica-joins-the-isr",
-        "F56: who cannot serve does not join the ISR",
+        "schedule 56: who cannot serve does not join the ISR",
         "controller.machine.isr:_alter_one",
         "if not state.can_serve(member.node_id, topic, partition):",
         "if False:",
@@ -314,7 +314,7 @@ UNSERVED: tuple[Mutant, ...] = (
     ),
     one_change(
         "unserved-replicas-are-not-told",
-        "F56: who cannot serve says so to the controller",
+        "schedule 56: who cannot serve says so to the controller",
         "controller.broker_session:BrokerSession._heartbeat",
         "unserved: Unserved | None = self._collect_unserved()",
         "unserved: Unserved | None = Unserved()",
@@ -322,7 +322,7 @@ UNSERVED: tuple[Mutant, ...] = (
     ),
     one_change(
         "unserved-replicas-are-told-to-one-controller",
-        "F56: each session begins with all that cannot be served",
+        "schedule 56: each session begins with all that cannot be served",
         "controller.broker_session:BrokerSession._hold_session",
         "self._said_unserved = None",
         "pass",
@@ -330,7 +330,7 @@ UNSERVED: tuple[Mutant, ...] = (
     ),
     one_change(
         "poisoned-disk-goes-on",
-        "F56: a node whose whole disk refuses to sync stops",
+        "schedule 56: a node whose whole disk refuses to sync stops",
         "replica.manager:ReplicaManager._sync_failed",
         "self.log_dir.disk.sync_dir(self.log_dir.path)",
         "pass",
@@ -338,7 +338,7 @@ UNSERVED: tuple[Mutant, ...] = (
     ),
     one_change(
         "failure-waits-for-the-next-heartbeat",
-        "F56: it says so at once",
+        "schedule 56: it says so at once",
         "replica.manager:ReplicaManager.stopped",
         "self._on_change()",
         "pass",
@@ -349,7 +349,7 @@ UNSERVED: tuple[Mutant, ...] = (
 LOG: tuple[Mutant, ...] = (
     one_change(
         "findings-are-not-kept",
-        "F45: a finding survives restarts until the controller has it",
+        "schedule 45: a finding survives restarts until the controller has it",
         "log.findings:Findings.keep",
         "if self.unkept():",
         "if False:",
@@ -358,7 +358,7 @@ LOG: tuple[Mutant, ...] = (
     ),
     one_change(
         "cut-before-it-is-noted",
-        "F45: a finding is durable before the tail is cut",
+        "schedule 45: a finding is durable before the tail is cut",
         "log.loading:Loading.run",
         "self._keep_findings()\n        for tp, one in examined.items():",
         "for tp, one in examined.items():",
@@ -366,7 +366,7 @@ LOG: tuple[Mutant, ...] = (
     ),
     one_change(
         "earlier-findings-are-not-read",
-        "F45: what an earlier start found is told by the next one",
+        "schedule 45: what an earlier start found is told by the next one",
         "log.findings:Findings.__init__",
         "self._earlier = self._read(present)",
         "self._earlier = {}",
@@ -374,7 +374,7 @@ LOG: tuple[Mutant, ...] = (
     ),
     one_change(
         "findings-are-told-for-ever",
-        "F45: what is committed is told no more",
+        "schedule 45: what is committed is told no more",
         "log.findings:Findings.committed",
         "self._disk.unlink(self._path)",
         "pass",
@@ -382,7 +382,7 @@ LOG: tuple[Mutant, ...] = (
     ),
     one_change(
         "missing-directory-is-silent",
-        "F48: a directory that the checkpoints name is missed",
+        "schedule 48: a directory that the checkpoints name is missed",
         "log.loading:Loading.run",
         "tp for tp in self._promises.proven() if tp not in examined",
         "tp for tp in ()",
@@ -390,7 +390,7 @@ LOG: tuple[Mutant, ...] = (
     ),
     one_change(
         "short-log-is-whole",
-        "F48: a log that ends below the checkpoints lacks something",
+        "schedule 48: a log that ends below the checkpoints lacks something",
         "log.loading:Loading._examine",
         "if end < promises.durable_end(tp):",
         "if False:",
@@ -398,7 +398,7 @@ LOG: tuple[Mutant, ...] = (
     ),
     one_change(
         "clean-mark-covers-everything",
-        "F48: the clean mark covers what the checkpoints name",
+        "schedule 48: the clean mark covers what the checkpoints name",
         "log.loading:Loading._examine",
         "if end < promises.durable_end(tp):",
         "if end < promises.durable_end(tp) and not left.clean:",
@@ -406,7 +406,7 @@ LOG: tuple[Mutant, ...] = (
     ),
     one_change(
         "committed-once-is-cut",
-        "E: nothing below the high watermark's checkpoint is cut",
+        "E5: nothing below the high watermark's checkpoint is cut",
         "log.recovery:LastLife.durable_end",
         "return max(self.recovery_point, self.high_watermark)",
         "return self.recovery_point",
@@ -414,7 +414,7 @@ LOG: tuple[Mutant, ...] = (
     ),
     one_change(
         "high-watermark-above-what-is-durable",
-        "F48: a checkpoint proves only what is durable",
+        "schedule 48: a checkpoint proves only what is durable",
         "log.promises:Promises.note",
         "min(self._told[tp], plog.durable_offset)",
         "self._told[tp]",
@@ -422,7 +422,7 @@ LOG: tuple[Mutant, ...] = (
     ),
     one_change(
         "cut-keeps-the-high-watermark",
-        "F48: a cut lowers the high watermark's checkpoint first",
+        "schedule 48: a cut lowers the high watermark's checkpoint first",
         "log.promises:Promises.lower",
         "for name, offsets in self._by_name().items() if offsets.get(tp, 0) > offset",
         "for name, offsets in self._by_name().items() if offsets.get(tp, 0) > offset and name != HIGH_WATERMARKS",
@@ -430,7 +430,7 @@ LOG: tuple[Mutant, ...] = (
     ),
     one_change(
         "deleted-partition-is-missed",
-        "F48: what was deleted by order is not missed",
+        "schedule 48: what was deleted by order is not missed",
         "log.log_dir:LogDir.delete",
         "self.write_forgotten()",
         "pass",
@@ -438,7 +438,7 @@ LOG: tuple[Mutant, ...] = (
     ),
     one_change(
         "life-is-not-noted",
-        "F48: a life is durable before it registers",
+        "schedule 48: a life is durable before it registers",
         "log.lives:Lives.begin",
         "self._write()",
         "pass",
@@ -446,7 +446,7 @@ LOG: tuple[Mutant, ...] = (
     ),
     Mutant(
         "findings-are-dropped-before-they-are-committed",
-        "F45: a finding leaves the disk only once its registration is committed",
+        "schedule 45: a finding leaves the disk only once its registration is committed",
         (
             Patch(
                 "cluster.broker_role:BrokerRole.start",

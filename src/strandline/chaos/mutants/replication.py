@@ -1,4 +1,4 @@
-"""Mutants of correctness rule B: truncation, and what a follower makes of an answer."""
+"""Mutants of rules B8 and B16: truncation, and what a follower makes of an answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PIECES = "tests/replica/test_pieces.py"
 TABLE: tuple[Mutant, ...] = (
     Mutant(
         "truncate-to-high-watermark",
-        "B: truncation goes by epoch (D-1)",
+        "B8: truncation goes by epoch (schedule 1)",
         (
             Patch(
                 "replica.partition_set:PartitionSet._take_role",
@@ -27,7 +27,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "no-iteration",
-        "B: the follower cuts at the end of its own largest epoch below, and asks again (D-2)",
+        "B8: the follower cuts at the end of its own largest epoch below, and asks again (schedule 2)",
         (
             Patch(
                 "replica.core.divergence:truncation_offset",
@@ -39,7 +39,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "no-epoch-at-election",
-        "B: (epoch, end offset) is persisted on becoming leader (D-3)",
+        "B8: (epoch, end offset) is persisted on becoming leader (schedule 3)",
         (
             Patch(
                 "replica.partition_set:PartitionSet._lead",
@@ -51,7 +51,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "no-truncation-when-the-leader-returns",
-        "B: truncation is judged in every new leader epoch, whoever leads (D-4)",
+        "B8: truncation is judged in every new leader epoch, whoever leads (schedule 4)",
         (
             Patch(
                 "replica.fetcher:Fetcher._fetch",
@@ -64,7 +64,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "empty-epochs-stay",
-        "B: a cut at the very end cleans the epochs (D-5)",
+        "B8: a cut at the very end cleans the epochs (schedule 5)",
         (
             Patch("replica.fetcher:Fetcher.on_diverging", "plog.epochs.truncate_from_end(new_end)", "pass"),
             Patch(
@@ -77,7 +77,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "diverging-fetch-recorded",
-        "B: on DIVERGING the leader does not record the fetch (D-6)",
+        "B8: on DIVERGING the leader does not record the fetch (schedule 6)",
         (
             Patch(
                 "replica.leader_stream:FollowerLink.on_fetch",
@@ -91,7 +91,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "watermark-from-a-diverging-answer",
-        "B: on DIVERGING the follower ignores the high watermark (D-7)",
+        "B8: on DIVERGING the follower ignores the high watermark (schedule 7)",
         (
             Patch(
                 "replica.leader_stream:FollowerLink.on_fetch",
@@ -104,7 +104,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "only-exact-epochs-are-known",
-        "B: truncation: the largest epoch <= the one asked for",
+        "B8: truncation: the largest epoch <= the one asked for",
         "log.epochs:LeaderEpochs.end_offset_for",
         "if i < 0:",
         "if i < 0 or self._epochs[i] != epoch:",
@@ -112,7 +112,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "unknown-epoch-is-valid",
-        "B: truncation: an epoch that the leader does not know diverges",
+        "B8: truncation: an epoch that the leader does not know diverges",
         "replica.core.divergence:judge_fetch",
         "epoch < last_fetched_epoch or ",
         "",
@@ -120,7 +120,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "longer-log-is-valid",
-        "B: truncation: beyond the end of that epoch it diverges",
+        "B8: truncation: beyond the end of that epoch it diverges",
         "replica.core.divergence:judge_fetch",
         " or end_offset < fetch_offset",
         "",
@@ -128,7 +128,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "out-of-range-is-diverging",
-        "B: truncation: below the log start is OFFSET_OUT_OF_RANGE, even when diverging",
+        "B8: truncation: below the log start is OFFSET_OUT_OF_RANGE, even when diverging",
         "replica.core.divergence:judge_fetch",
         "if fetch_offset < log_start:",
         "if False:",
@@ -136,7 +136,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "only-larger-epochs-are-kept",
-        "B: truncation: who has only larger epochs starts over (D-2)",
+        "B8: truncation: who has only larger epochs starts over (schedule 2)",
         "replica.core.divergence:truncation_offset",
         "return log_start",
         "return min(leader_end_offset, log_end)",
@@ -144,7 +144,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "cuts-at-its-own-end-of-the-epoch",
-        "B: truncation: at the smaller end of a common epoch",
+        "B8: truncation: at the smaller end of a common epoch",
         "replica.core.divergence:truncation_offset",
         "own_end = min(own_end, leader_end_offset)",
         "pass",
@@ -152,7 +152,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "verdict-on-an-older-fetch-counts",
-        "B: responses: only those to the latest fetch",
+        "B16: responses: only those to the latest fetch",
         "replica.fetcher:Fetcher.on_diverging",
         "self._by_id.get(subscription)",
         "self._by_id.get(subscription) or next(iter(self._by_id.values()), None)",
@@ -160,7 +160,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "verdict-on-another-position-counts",
-        "B: responses: only while the fetch offset is still the position",
+        "B16: responses: only while the fetch offset is still the position",
         "replica.fetcher:Fetcher.on_diverging",
         " or following.fetch_offset != following.log.log_end_offset",
         "",
@@ -168,7 +168,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "data-of-another-leader-epoch",
-        "B: responses: data of the leader epoch that was asked in",
+        "B16: responses: data of the leader epoch that was asked in",
         "replica.fetcher:Fetcher._receiver",
         "if following is not None and leader_epoch != following.core.leader_epoch:",
         "if False:",
@@ -176,7 +176,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "data-of-an-older-channel",
-        "B: responses: data of a subscription that has ended are dropped",
+        "B16: responses: data of a subscription that has ended are dropped",
         "replica.fetcher:Fetcher._unsubscribe",
         "self._by_channel.pop(following.channel, None)",
         "pass",
@@ -184,7 +184,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "large-batches-in-one-frame",
-        "B: what was appended can be replicated: a large batch goes in pieces (F-54)",
+        "B16: what was appended can be replicated: a large batch goes in pieces (schedule 54)",
         "replica.leader_stream:FollowerLink.offer",
         "or size > self._entry_bytes_max",
         "",
@@ -192,7 +192,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "large-batches-in-one-frame-to-who-lags",
-        "B: what was appended can be replicated: a large batch goes in pieces (F-54)",
+        "B16: what was appended can be replicated: a large batch goes in pieces (schedule 54)",
         (
             Patch("replica.catch_up:CatchUp._read", "one_batch_bytes=chunk", "one_batch_bytes=1 << 40"),
             Patch("replica.catch_up:CatchUp._read_waiting", "one_batch_bytes=chunk", "one_batch_bytes=1 << 40"),
@@ -201,7 +201,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "two-batches-in-pieces-at-once",
-        "B: what was appended can be replicated: one batch in pieces at a time on a stream (F-54)",
+        "B16: what was appended can be replicated: one batch in pieces at a time on a stream (schedule 54)",
         "replica.catch_up:CatchUp._may_go_in_pieces",
         "return free and subscription.next_offset",
         "return subscription.next_offset",
@@ -209,7 +209,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "a-piece-goes-on-anywhere",
-        "B: what was appended can be replicated: pieces that do not follow on each other are refused (F-54)",
+        "B16: what was appended can be replicated: pieces that do not follow on each other are refused (schedule 54)",
         "replica.pieces:Pieces.take",
         "if piece.position != len(self._batch) or not",
         "if not",
@@ -217,7 +217,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "pieces-outlive-their-subscription",
-        "B: responses: pieces of a subscription that has ended are dropped (F-54)",
+        "B16: responses: pieces of a subscription that has ended are dropped (schedule 54)",
         "replica.fetcher:Fetcher._unsubscribe",
         "self._in_pieces.drop(following)",
         "pass",
@@ -225,7 +225,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "a-log-begins-with-a-batch",
-        "B: a log may begin inside its first batch (F-55)",
+        "B16: a log may begin inside its first batch (schedule 55)",
         "log.partition_log:PartitionLog.append_as_follower",
         "if self.size_bytes == 0 and first.base_offset",
         "if False and first.base_offset",
@@ -233,7 +233,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "what-was-deleted-comes-back-with-its-batch",
-        "B: a log may begin inside its first batch, and shows nothing before its start (F-55)",
+        "B16: a log may begin inside its first batch, and shows nothing before its start (schedule 55)",
         "log.partition_log:PartitionLog.append_as_follower",
         "self.delete_records_before(start)",
         "pass",
@@ -241,7 +241,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "a-damaged-batch-empties-the-log",
-        "B: a log may begin inside its first batch, once that is found whole (F-55)",
+        "B16: a log may begin inside its first batch, once that is found whole (schedule 55)",
         "log.partition_log:PartitionLog.append_as_follower",
         "headers = check_replicated_batches(batches, first.base_offset, self.epochs.latest)\n"
         "            self.truncate_fully_and_start_at(first.base_offset)",
@@ -251,7 +251,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "acknowledges-what-was-never-sent",
-        "B: acks: nobody acknowledges what it was not sent",
+        "B9: acks: nobody acknowledges what it was not sent",
         "replica.leader_stream:FollowerLink.on_ack",
         "if not follower.fetch_offset <= fetch_offset <= sub.next_offset or durable_offset > fetch_offset:",
         "if False:",
@@ -259,7 +259,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "fetch-of-an-older-epoch",
-        "B: four epochs: FENCED_LEADER_EPOCH for a fetch of an older one",
+        "B1: four epochs: FENCED_LEADER_EPOCH for a fetch of an older one",
         "replica.leader_stream:FollowerLink._refusal",
         "if fetch.current_leader_epoch < partition.state.leader_epoch:",
         "if False:",
@@ -267,7 +267,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "fetch-of-a-newer-epoch",
-        "B: four epochs: UNKNOWN_LEADER_EPOCH for a fetch of a newer one",
+        "B1: four epochs: UNKNOWN_LEADER_EPOCH for a fetch of a newer one",
         "replica.leader_stream:FollowerLink._refusal",
         "if fetch.current_leader_epoch > partition.state.leader_epoch:",
         "if False:",
@@ -275,7 +275,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "older-process-is-let-in",
-        "B: four epochs: a stream of an older process is refused",
+        "B1: four epochs: a stream of an older process is refused",
         "replica.streams:Streams._judge",
         "if hello.broker_epoch < epoch:",
         "if False:",
@@ -283,7 +283,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "older-process-stays",
-        "B: four epochs: a newer registration ends the older process' stream (D-8)",
+        "B1: four epochs: a newer registration ends the older process' stream (schedule 8)",
         "replica.streams:Streams.brokers_changed",
         "if broker is not None and broker.broker_epoch > link.broker_epoch:",
         "if False:",
@@ -291,7 +291,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "cuts-committed-records-silently",
-        "B: truncation: below the high watermark only where an unclean election explains it",
+        "B8: truncation: below the high watermark only where an unclean election explains it",
         "replica.fetcher:Fetcher._cut",
         "if not core.may_lose_committed and self._host.config.sync_before_ack:",
         "if False:",
@@ -299,7 +299,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "follower-watermark-beyond-its-end",
-        "B: high watermark: a follower's is min(own end, the leader's)",
+        "B4: high watermark: a follower's is min(own end, the leader's)",
         "replica.core.follower:FollowerCore.watermark",
         "min(leader_high_watermark, log_end_offset)",
         "leader_high_watermark",
@@ -307,7 +307,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "follower-begins-beyond-its-end",
-        "B: high watermark: at most the own end, from the start",
+        "B4: high watermark: at most the own end, from the start",
         "replica.core.follower:FollowerCore.__init__",
         "min(high_watermark, log_end_offset)",
         "high_watermark",
@@ -315,7 +315,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "follower-watermark-survives-a-cut",
-        "B: high watermark: it falls with a cut below it",
+        "B4: high watermark: it falls with a cut below it",
         "replica.core.follower:FollowerCore.truncated",
         "self.high_watermark = min(self.high_watermark, offset)",
         "pass",
@@ -323,7 +323,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "follower-appends-over-a-gap",
-        "B: replicated batches follow on the log's end",
+        "B16: replicated batches follow on the log's end",
         "log.validation:check_replicated_batches",
         "if header[0] != offset:",
         "if False:",
@@ -331,7 +331,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "follower-epochs-go-back",
-        "B: leader epochs never go back in a log",
+        "B1: leader epochs never go back in a log",
         "log.validation:check_replicated_batches",
         "if header[2] < epoch:",
         "if False:",
@@ -339,7 +339,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "follower-believes-every-byte",
-        "B: replicated batches hold their CRC",
+        "B16: replicated batches hold their CRC",
         "log.validation:check_replicated_batches",
         "verify_crc(batches[position:following])",
         "pass",
@@ -347,7 +347,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "failed-deletion-fells-the-node",
-        "D-18: an I/O error takes the partition offline, and nothing else",
+        "schedule 18: an I/O error takes the partition offline, and nothing else",
         "replica.fetcher:Fetcher._learn",
         "except StorageError as error:",
         "except ZeroDivisionError as error:",

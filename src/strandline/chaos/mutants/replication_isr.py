@@ -1,4 +1,4 @@
-"""Mutants of correctness rule B: the in-sync replicas and the high watermark."""
+"""Mutants of rules B1 to B7: the in-sync replicas and the high watermark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MANAGER = "tests/replica/test_manager.py"
 TABLE: tuple[Mutant, ...] = (
     Mutant(
         "isr-instead-of-maximal",
-        "B: maximal ISR: a pending expansion counts (D-9)",
+        "B3: maximal ISR: a pending expansion counts (schedule 9)",
         (
             Patch(
                 "replica.core.leader:LeaderCore._set_maximal",
@@ -26,7 +26,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "another-process-inherits-what-was-fetched",
-        "B: joining: the fetch's broker epoch is the registered one, and is what is proposed (D-8)",
+        "B5: joining: the fetch's broker epoch is the registered one, and is what is proposed (schedule 8)",
         (
             Patch(
                 "replica.core.leader:LeaderCore._eligible",
@@ -43,7 +43,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "progress-outlives-the-leader-epoch",
-        "B: joining: a fetch received in this leader epoch (D-10)",
+        "B5: joining: a fetch received in this leader epoch (schedule 10)",
         (
             Patch(
                 "replica.partition_set:PartitionSet._lead",
@@ -57,7 +57,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "no-recheck-when-the-isr-is-committed",
-        "B: high watermark: recheck when an ISR is committed (D-14)",
+        "B4: high watermark: recheck when an ISR is committed (schedule 14)",
         (
             Patch(
                 "replica.core.leader:LeaderCore.answered",
@@ -69,13 +69,13 @@ TABLE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "waits-for-the-ineligible",
-        "B: high watermark: of those out of the ISR only the eligible hold it (D-15)",
+        "B4: high watermark: of those out of the ISR only the eligible hold it (schedule 15)",
         (Patch("replica.core.leader:LeaderCore._about_to_join", " and self._eligible(follower)", ""),),
         (f"{_ISR}::test_15_a_stopping_replica_that_keeps_up[holds]",),
     ),
     Mutant(
         "no-strict-high-watermark",
-        "B: high watermark: it stands while |ISR| < min(min.insync, RF) (D-21)",
+        "B4: high watermark: it stands while |ISR| < min(min.insync, RF) (schedule 21)",
         (
             Patch(
                 "replica.core.leader:LeaderCore._advance",
@@ -87,7 +87,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "new-leader-serves-everything",
-        "B: high watermark: a new leader starts from the one that it knew (D-41)",
+        "B4: high watermark: a new leader starts from the one that it knew (schedule 41)",
         (
             Patch(
                 "replica.core.leader:LeaderCore.__init__",
@@ -99,7 +99,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "latest-offset-before-the-epoch-start",
-        "B: stale HW: no latest offset before the start of the epoch is committed (D-41)",
+        "B7: stale HW: no latest offset before the start of the epoch is committed (schedule 41)",
         (
             Patch(
                 "replica.core.leader:LeaderCore.knows_committed_end",
@@ -111,7 +111,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "joins-below-the-high-watermark",
-        "B: joining: end >= high watermark",
+        "B5: joining: end >= high watermark",
         "replica.core.leader:LeaderCore._may_join",
         "and counted >= self.high_watermark",
         "",
@@ -119,7 +119,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "joins-below-the-epoch-start",
-        "B: joining: end >= start of the leader epoch",
+        "B5: joining: end >= start of the leader epoch",
         "replica.core.leader:LeaderCore._may_join",
         "and counted >= self.epoch_start_offset",
         "",
@@ -127,7 +127,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "joins-while-fenced",
-        "B: joining: unfenced",
+        "B5: joining: unfenced",
         "replica.states:BrokerState.eligible",
         "not self.fenced and ",
         "",
@@ -135,7 +135,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "joins-while-stopping",
-        "B: joining: not shutting down",
+        "B5: joining: not shutting down",
         "replica.states:BrokerState.eligible",
         " and not self.in_controlled_shutdown",
         "",
@@ -143,7 +143,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "joins-under-another-broker-epoch",
-        "B: joining: the fetch's broker epoch is the cached one",
+        "B5: joining: the fetch's broker epoch is the cached one",
         "replica.core.leader:LeaderCore._eligible",
         " and broker.broker_epoch == follower.broker_epoch",
         "",
@@ -151,7 +151,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "offsets-of-two-processes",
-        "B: joining: judged on one snapshot of the replica",
+        "B5: joining: judged on one snapshot of the replica",
         "replica.core.leader:LeaderCore.fetched",
         "follower.forget()",
         "pass",
@@ -159,7 +159,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "proposes-whoever-is-registered",
-        "B: joining: the proposal names the process that fetched",
+        "B5: joining: the proposal names the process that fetched",
         "replica.core.leader:LeaderCore._broker_epoch",
         "follower = self.followers.get(node_id)",
         "follower = None",
@@ -167,7 +167,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "joins-though-it-lags",
-        "B: joining: not who would leave at the next sweep",
+        "B5: joining: not who would leave at the next sweep",
         "replica.core.leader:LeaderCore._may_join",
         "and follower.caught_up(self.log_end_offset, self._lag_time_max_ms, now_ms)",
         "",
@@ -175,7 +175,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "nobody-leaves",
-        "B: leaving: not caught up for replica.lag.time.max.ms",
+        "B6: leaving: not caught up for replica.lag.time.max.ms",
         "replica.core.leader:LeaderCore._propose",
         "if lagging:",
         "if False:",
@@ -183,7 +183,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "leaves-for-silence",
-        "B: leaving: who is at the end has caught up, however silent",
+        "B6: leaving: who is at the end has caught up, however silent",
         "replica.core.progress:FollowerProgress.caught_up",
         "self.fetch_offset == leader_end or ",
         "",
@@ -191,7 +191,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "leaves-though-it-keeps-pace",
-        "B: leaving: caught up with where the leader was at the last fetch",
+        "B6: leaving: caught up with where the leader was at the last fetch",
         "replica.core.progress:FollowerProgress.advance",
         "elif self.leader_end_at_last_ack >= 0 and fetch_offset >= self.leader_end_at_last_ack:",
         "elif False:",
@@ -199,7 +199,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "lag-counts-from-the-last-fetch",
-        "B: leaving: who was at the end was caught up until the append",
+        "B6: leaving: who was at the end was caught up until the append",
         "replica.core.leader:LeaderCore.appended",
         "if follower.fetch_offset == end:",
         "if False:",
@@ -207,7 +207,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "pending-shrink-counts-already",
-        "B: maximal ISR: a pending shrink does not count yet",
+        "B3: maximal ISR: a pending shrink does not count yet",
         "replica.core.leader:LeaderCore._propose",
         "if node not in lagging), IsrChange.SHRINK)",
         "if node not in lagging), IsrChange.SHRINK)\n            self._set_maximal(self.pending.isr)",
@@ -215,7 +215,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "two-changes-in-flight",
-        "B: AlterPartition: one in flight",
+        "B2: AlterPartition: one in flight",
         "replica.core.leader:LeaderCore.acked",
         "and self.pending is None ",
         "",
@@ -223,7 +223,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "two-changes-in-flight-at-the-sweep",
-        "B: AlterPartition: one in flight",
+        "B2: AlterPartition: one in flight",
         "replica.core.leader:LeaderCore._propose",
         "self.pending is not None or ",
         "",
@@ -231,7 +231,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "withdraws-on-anything",
-        "B: AlterPartition: what is unheard of is sent again (D-13)",
+        "B2: AlterPartition: what is unheard of is sent again (schedule 13)",
         "replica.core.isr:judge_answer",
         "_JUDGEMENTS.get(error, Judgement.RETRY)",
         "_JUDGEMENTS.get(error, Judgement.REFUSED)",
@@ -239,7 +239,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "withdraws-on-a-definite-rejection",
-        "B: AlterPartition: only INELIGIBLE_REPLICA and OPERATION_NOT_ATTEMPTED end a proposal",
+        "B2: AlterPartition: only INELIGIBLE_REPLICA and OPERATION_NOT_ATTEMPTED end a proposal",
         "replica.core.isr:judge_answer",
         "return _JUDGEMENTS.get(error, Judgement.RETRY)",
         "found = _JUDGEMENTS.get(error, Judgement.RETRY)\n"
@@ -248,7 +248,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "a-refusal-ends-every-copy",
-        "B: AlterPartition: a refused expansion stands until the partition epoch moves (F-50)",
+        "B2: AlterPartition: a refused expansion stands until the partition epoch moves (schedule 50)",
         "replica.core.leader:LeaderCore._refused",
         "self.pending = self._proposal(self.isr, IsrChange.WITHDRAWAL)",
         "self.pending = None\n            self._set_maximal(self.isr)",
@@ -257,7 +257,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "a-refused-withdrawal-is-forgotten",
-        "B: AlterPartition: a withdrawal is sent until the partition epoch moves (F-50)",
+        "B2: AlterPartition: a withdrawal is sent until the partition epoch moves (schedule 50)",
         "replica.core.leader:LeaderCore._refused",
         "pending.sent = False",
         "self.pending = None",
@@ -265,7 +265,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a-withdrawal-moves-no-epoch",
-        "B: AlterPartition: each proposal that stands moves the partition epoch (F-50)",
+        "B2: AlterPartition: each proposal that stands moves the partition epoch (schedule 50)",
         (
             Patch(
                 "controller.machine.isr:_alter_one",
@@ -284,7 +284,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "never-withdraws",
-        "B: AlterPartition: INELIGIBLE_REPLICA ends a proposal (D-12)",
+        "B2: AlterPartition: INELIGIBLE_REPLICA ends a proposal (schedule 12)",
         "replica.core.leader:LeaderCore.answered",
         "if judgement is Judgement.REFUSED:",
         "if False:",
@@ -292,7 +292,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "never-sends-again",
-        "B: AlterPartition: otherwise it retries",
+        "B2: AlterPartition: otherwise it retries",
         "replica.core.leader:LeaderCore.answered",
         "pending.sent = False",
         "pass",
@@ -300,7 +300,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "a-lost-request-stays-lost",
-        "B: AlterPartition: a request that failed is sent again",
+        "B2: AlterPartition: a request that failed is sent again",
         "replica.isr_changes:IsrChanges._send_all",
         "pending.sent = False",
         "pass",
@@ -308,7 +308,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "an-overtaken-answer-counts",
-        "B: AlterPartition: metadata settle what was pending",
+        "B2: AlterPartition: metadata settle what was pending",
         "replica.core.leader:LeaderCore.answered",
         "if self.pending is not pending:",
         "if False:",
@@ -316,7 +316,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "equal-partition-epoch-settles",
-        "B: four epochs: an equal partition epoch says nothing new of the ISR",
+        "B1: four epochs: an equal partition epoch says nothing new of the ISR",
         "replica.core.leader:LeaderCore.metadata_changed",
         "newer = state.partition_epoch > self.partition_epoch",
         "newer = state.partition_epoch >= self.partition_epoch",
@@ -324,7 +324,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "older-partition-epoch-counts",
-        "B: four epochs: updates of a partition epoch >= the own one",
+        "B1: four epochs: updates of a partition epoch >= the own one",
         "replica.core.leader:LeaderCore.metadata_changed",
         "if state.partition_epoch < self.partition_epoch:\n"
         "            return False\n"
@@ -334,7 +334,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "partition-epoch-restarts",
-        "B: four epochs: only a leader epoch restarts followers (KAFKA-13790)",
+        "B1: four epochs: only a leader epoch restarts followers (KAFKA-13790)",
         "replica.partition_set:PartitionSet._apply",
         "elif state.leader_epoch == partition.state.leader_epoch:",
         "elif state.partition_epoch == partition.state.partition_epoch:",
@@ -342,7 +342,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "older-metadata-move-roles",
-        "B: four epochs: metadata that are older change no role",
+        "B1: four epochs: metadata that are older change no role",
         "replica.partition_set:PartitionSet._apply",
         "state.leader_epoch < partition.state.leader_epoch or state.partition_epoch < partition.state.partition_epoch",
         "False",
@@ -350,7 +350,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "no-recheck-after-an-append",
-        "B: high watermark: recheck after an append",
+        "B4: high watermark: recheck after an append",
         "replica.core.leader:LeaderCore.appended",
         "return not self._sync_before_ack and self._advance(now_ms)",
         "return False",
@@ -358,7 +358,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "no-recheck-after-a-sync",
-        "B: high watermark: recheck after the own sync",
+        "B4: high watermark: recheck after the own sync",
         "replica.core.leader:LeaderCore.synced",
         "return self._sync_before_ack and self._advance(now_ms)",
         "return False",
@@ -366,7 +366,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "no-recheck-after-a-fetch",
-        "B: high watermark: recheck after a follower's fetch",
+        "B4: high watermark: recheck after a follower's fetch",
         "replica.core.leader:LeaderCore.acked",
         "return self._advance(now_ms)",
         "return False",
@@ -374,7 +374,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "no-recheck-on-becoming-leader",
-        "B: high watermark: recheck on becoming leader",
+        "B4: high watermark: recheck on becoming leader",
         "replica.core.leader:LeaderCore.__init__",
         "self._advance(now_ms)",
         "pass",
@@ -382,7 +382,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "no-recheck-when-metadata-change",
-        "B: high watermark: recheck when metadata change",
+        "B4: high watermark: recheck when metadata change",
         "replica.core.leader:LeaderCore.metadata_changed",
         "return self._advance_and_propose(now_ms)",
         "return False",
@@ -390,7 +390,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "no-recheck-when-brokers-change",
-        "B: high watermark: recheck when brokers change (D-15)",
+        "B4: high watermark: recheck when brokers change (schedule 15)",
         "replica.core.leader:LeaderCore.brokers_changed",
         "return self._advance_and_propose(now_ms)",
         "return False",
@@ -398,7 +398,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "waits-for-who-has-gone",
-        "B: high watermark: who is out of the ISR and gone is not waited for",
+        "B4: high watermark: who is out of the ISR and gone is not waited for",
         "replica.core.leader:LeaderCore.disconnected",
         'follower.last_caught_up_ms = float("-inf")',
         "pass",
@@ -406,7 +406,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "watermark-falls",
-        "B: high watermark: it never falls",
+        "B4: high watermark: it never falls",
         "replica.core.leader:LeaderCore._advance",
         "if offset <= self.high_watermark:",
         "if offset == self.high_watermark:",
@@ -414,7 +414,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "newcomer-is-not-waited-for",
-        "B: high watermark: it waits for who is caught up and may join",
+        "B4: high watermark: it waits for who is caught up and may join",
         "replica.core.leader:LeaderCore._advance",
         " or self._about_to_join(follower, now_ms)",
         "",
@@ -422,7 +422,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "min-insync-beyond-the-replicas",
-        "B: high watermark: min(min.insync, RF)",
+        "B4: high watermark: min(min.insync, RF)",
         "replica.states:PartitionState.effective_min_isr",
         "min(self.min_insync_replicas, len(self.replicas))",
         "self.min_insync_replicas",
@@ -430,7 +430,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "counts-what-the-leader-has-not-synced",
-        "B: sync before ack: the leader's own end",
+        "B4: sync before ack: the leader's own end",
         "replica.core.leader:LeaderCore._advance",
         "self.durable_offset if self._sync_before_ack else self.log_end_offset",
         "self.log_end_offset",
@@ -438,7 +438,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "counts-what-a-follower-has-not-synced",
-        "B: sync before ack: a follower's end",
+        "B4: sync before ack: a follower's end",
         "replica.core.leader:LeaderCore.acked",
         "durable_offset if self._sync_before_ack else fetch_offset",
         "fetch_offset",
@@ -446,7 +446,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "acknowledges-what-is-not-synced",
-        "B: sync before ack: what a follower says it has synced",
+        "B4: sync before ack: what a follower says it has synced",
         "replica.fetcher:Fetcher._next_frame",
         "plog.log_end_offset, plog.durable_offset",
         "plog.log_end_offset, plog.log_end_offset",

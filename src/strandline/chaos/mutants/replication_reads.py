@@ -1,4 +1,4 @@
-"""Mutants of correctness rule B: acks, reads, and the streams between replicas."""
+"""Mutants of rules B9, B14, B15 and B16: acks, reads, log starts, and the streams between replicas."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PRODUCE = "tests/cluster/kafka/test_kafka_produce.py"
 TABLE: tuple[Mutant, ...] = (
     Mutant(
         "acks-all-without-enough-replicas",
-        "B: acks=all: |ISR| < min at the append: NOT_ENOUGH_REPLICAS, nothing written (D-21)",
+        "B9: acks=all: |ISR| < min at the append: NOT_ENOUGH_REPLICAS, nothing written (schedule 21)",
         (
             Patch(
                 "replica.core.leader:LeaderCore.admit",
@@ -25,7 +25,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "log-start-not-clamped",
-        "B: a log start is at most the high watermark (D-16)",
+        "B15: a log start is at most the high watermark (schedule 16)",
         (
             Patch(
                 "replica.fetcher:Fetcher._learn",
@@ -37,7 +37,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "bounds-taken-anew-in-mid-read",
-        "B: a read has one snapshot of its bounds (D-17)",
+        "B14: a read has one snapshot of its bounds (schedule 17)",
         (
             Patch(
                 "log.reader:LogReader.read_cold",
@@ -49,7 +49,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "acks-1-is-refused-below-min-isr",
-        "B: acks=1: after the local append, however few are in sync",
+        "B9: acks=1: after the local append, however few are in sync",
         "replica.core.leader:LeaderCore.admit",
         "acks == ACKS_ALL and ",
         "",
@@ -57,7 +57,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "written-though-refused",
-        "B: acks=all: NOT_ENOUGH_REPLICAS: nothing is written",
+        "B9: acks=all: NOT_ENOUGH_REPLICAS: nothing is written",
         "replica.appends:Appends.append",
         "error = core.admit(acks)",
         "error = core.admit(acks)\n"
@@ -67,7 +67,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "acks-all-answers-at-the-append",
-        "B: acks=all: not before the high watermark has passed the batch",
+        "B9: acks=all: not before the high watermark has passed the batch",
         "replica.appends:Appends._answer",
         "if acks == ACKS_ALL and core.high_watermark < next_offset:",
         "if False:",
@@ -75,7 +75,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "acks-1-waits",
-        "B: acks=1: after the local append",
+        "B9: acks=1: after the local append",
         "replica.appends:Appends._answer",
         "if acks == ACKS_ALL and core.high_watermark < next_offset:",
         "if core.high_watermark < next_offset:",
@@ -83,7 +83,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "acks-0-is-answered",
-        "B: acks=0: no reply",
+        "B9: acks=0: no reply",
         "cluster.kafka.apis.produce:_handle",
         "if request.acks != 0:",
         "if True:",
@@ -91,7 +91,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "acks-0-fails-silently",
-        "B: acks=0: a failure closes the connection",
+        "B9: acks=0: a failure closes the connection",
         "cluster.kafka.apis.produce:_handle",
         "elif result.failed:",
         "elif False:",
@@ -99,7 +99,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "too-few-after-the-append-unsaid",
-        "B: acks=all: NOT_ENOUGH_REPLICAS_AFTER_APPEND when |maximal ISR| < min",
+        "B9: acks=all: NOT_ENOUGH_REPLICAS_AFTER_APPEND when |maximal ISR| < min",
         "replica.core.leader:LeaderCore.judge_committed",
         "if len(self.maximal_isr) < self._min_isr:",
         "if False:",
@@ -107,7 +107,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "lost-leadership-is-success",
-        "B: acks=all: leadership lost while waiting: NOT_LEADER_OR_FOLLOWER",
+        "B9: acks=all: leadership lost while waiting: NOT_LEADER_OR_FOLLOWER",
         "replica.partition:Partition._enter",
         "pending.finish(ErrorCode.NOT_LEADER_OR_FOLLOWER, _LEADERSHIP_LOST)",
         "pending.finish(ErrorCode.NONE)",
@@ -115,7 +115,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "lost-leadership-unsaid",
-        "B: acks=all: who waits is told that leadership was lost",
+        "B9: acks=all: who waits is told that leadership was lost",
         "replica.partition:Partition._enter",
         "pending.finish(ErrorCode.NOT_LEADER_OR_FOLLOWER, _LEADERSHIP_LOST)",
         "pass",
@@ -123,7 +123,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "timeout-unsaid",
-        "B: acks=all: REQUEST_TIMED_OUT, indeterminate",
+        "B9: acks=all: REQUEST_TIMED_OUT, indeterminate",
         "cluster.service.produce:_Pending.expire",
         "append.cancel(ErrorCode.REQUEST_TIMED_OUT)",
         "pass",
@@ -131,7 +131,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "one-answer-for-two-partitions",
-        "B: acks: a request is answered when all its appends have ended",
+        "B9: acks: a request is answered when all its appends have ended",
         "cluster.service.produce:_Pending.one_ended",
         "if self.left == 0:",
         "if self.left >= 0:",
@@ -139,7 +139,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "reads-beyond-the-high-watermark",
-        "B: reads: nothing at or beyond the high watermark",
+        "B14: reads: nothing at or beyond the high watermark",
         "replica.reads:_limit",
         "if committed_only else",
         "if False else",
@@ -147,7 +147,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "a-deposed-leader-answers",
-        "B: reads: not after leadership was lost in mid-read (D-17)",
+        "B14: reads: not after leadership was lost in mid-read (schedule 17)",
         "replica.reads:read_cold",
         " is not core:",
         " is not core and False:",
@@ -155,7 +155,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "times-of-uncommitted-records",
-        "B: reads: offsets by time are below the high watermark",
+        "B14: reads: offsets by time are below the high watermark",
         "replica.reads:list_offset",
         "log.offset_for_timestamp(timestamp, core.high_watermark)",
         "log.offset_for_timestamp(timestamp, log.log_end_offset)",
@@ -163,7 +163,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "newest-time-of-uncommitted-records",
-        "B: reads: the record with the largest timestamp is below the high watermark",
+        "B14: reads: the record with the largest timestamp is below the high watermark",
         "replica.reads:list_offset",
         "log.max_timestamp(core.high_watermark)",
         "log.max_timestamp(log.log_end_offset)",
@@ -171,7 +171,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "deletes-uncommitted-records",
-        "B: log start: a leader deletes nothing above the high watermark (D-16)",
+        "B15: log start: a leader deletes nothing above the high watermark (schedule 16)",
         "replica.deletions:Deletions.delete",
         "if not 0 <= wanted <= core.high_watermark:",
         "if not 0 <= wanted <= core.log_end_offset:",
@@ -179,7 +179,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "callers-epoch-is-not-asked",
-        "B: four epochs: a caller's leader epoch is compared (KIP-320)",
+        "B1: four epochs: a caller's leader epoch is compared (KIP-320)",
         "replica.reads:refusal",
         "if current_leader_epoch >= 0 and current_leader_epoch != leader_epoch:",
         "if False:",
@@ -187,7 +187,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "followers-answer",
-        "B: reads: only the leader answers",
+        "B14: reads: only the leader answers",
         "replica.reads:refusal",
         "if partition.leader is None",
         "if partition.log is None",

@@ -1,4 +1,4 @@
-"""Mutants of the rules of Spark's source and sink (correctness F, schedule 66)."""
+"""Mutants of the rules of Spark's source and sink (schedule 66)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PLANS = "tests/spark/test_stream_planning.py"
 TABLE: tuple[Mutant, ...] = (
     one_change(
         "emptied-range-leaves-the-plan",
-        "F66: a range whose records are gone stays a task of the batch, an empty one",
+        "schedule 66: a range whose records are gone stays a task of the batch, an empty one",
         "spark.stream_planner:StreamPlanner.ranges",
         "for part in planned]",
         "for part in planned if part.end > earliest.get(part.partition, part.end)]",
@@ -20,7 +20,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "ledger-names-task-numbers",
-        "F66: the ledger names ranges, not task numbers",
+        "schedule 66: the ledger names ranges, not task numbers",
         "spark.repeats:same_rows",
         "if earlier.run == now.run or earlier.fed is None or now.fed is None:",
         "if True:",
@@ -29,7 +29,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "options-cut-a-repeated-batch",
-        "F66: a batch that is repeated is cut as it was planned, whatever the options say by then",
+        "schedule 66: a batch that is repeated is cut as it was planned, whatever the options say by then",
         "spark.stream_planner:StreamPlanner._cut",
         "by = end.tasks or Tasks(",
         "by = Tasks(",
@@ -38,7 +38,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "number-of-tasks-is-not-held-against-the-plan",
-        "F66: the checkpoint keeps the number of tasks, and another one is an error",
+        "schedule 66: the checkpoint keeps the number of tasks, and another one is an error",
         "spark.stream_planner:StreamPlanner.ranges",
         "len(planned) != end.tasks.count",
         "False",
@@ -46,7 +46,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "half-of-a-range-taken-for-all-of-it",
-        "F66: ranges that are cut otherwise than in an earlier run are an error before anything is written",
+        "schedule 66: ranges that are cut otherwise than in an earlier run are an error before anything is written",
         "spark.repeats:same_rows",
         "if all(any(one.within(other) for other in now.fed.ranges) for one in earlier.fed.ranges):",
         "if True:",
@@ -55,7 +55,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "branches-of-a-union-share-their-ranges",
-        "F66: two branches of a union that read the same ranges are two",
+        "schedule 66: two branches of a union that read the same ranges are two",
         "spark.repeats:same_rows",
         "earlier.fed.shift != now.fed.shift or not",
         "not",
@@ -63,7 +63,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "rows-of-other-tasks-are-not-held-against",
-        "F66: without ranges, a row that an earlier run wrote in another task is not written again",
+        "schedule 66: without ranges, a row that an earlier run wrote in another task is not written again",
         "spark.repeats:Found.judge",
         "if self.elsewhere:",
         "if False:",
@@ -72,7 +72,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "missing-rows-are-no-sign",
-        "F66: without ranges, what an earlier run of a task wrote is among its rows, or nothing is written",
+        "schedule 66: without ranges, what an earlier run of a task wrote is among its rows, or nothing is written",
         "spark.repeats:Found.judge",
         "if len(self._written) and not lost:",
         "if False:",
@@ -80,7 +80,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "rows-are-sent-before-the-last-is-seen",
-        "F66: a task that is run again sends nothing before all of its rows were held against the log",
+        "schedule 66: a task that is run again sends nothing before all of its rows were held against the log",
         "spark.writing:_TaskRun._repeat",
         "            found.judge(lost=fed is not None and fed.lost, tolerated=tolerated)\n",
         "",
@@ -88,7 +88,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "joined-range-not-in-the-ledger",
-        "F66: the ledger names a range before the first of its rows is sent",
+        "schedule 66: the ledger names a range before the first of its rows is sent",
         "spark.writing:_TaskRun.write",
         "                    self._note_ranges()\n",
         "",
@@ -96,7 +96,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "older-attempt-goes-on",
-        "F66: of two attempts at one task the older one stops, and the newer one waits for that",
+        "schedule 66: of two attempts at one task the older one stops, and the newer one waits for that",
         "spark.writing:_TaskRun._watch",
         'if later or whole or (begun and self._concerns(entry["run"], entry["task"])):',
         "if False:",
@@ -105,7 +105,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "pattern-matches-a-ledger",
-        "F66: no ledger of a sink is the input of a pattern, whatever its name ends in",
+        "schedule 66: no ledger of a sink is the input of a pattern, whatever its name ends in",
         "spark.sink_options:is_ledger",
         ' or topic.startswith(f"{LEDGER_TOPIC}-")',
         "",

@@ -9,7 +9,7 @@ _SCHEDULES = "tests/schedules/quorum/test_storage.py"
 TABLE: tuple[Mutant, ...] = (
     one_change(
         "append-after-an-io-error",
-        "B: a log is fenced after an I/O error",
+        "B18: a log is fenced after an I/O error",
         "log.log_state:LogState._check_usable",
         "if self.failure is not None:",
         "if False:",
@@ -17,7 +17,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     one_change(
         "epoch-checkpoint-not-synced",
-        "B: the epoch checkpoint is synced before it has its name",
+        "B8: the epoch checkpoint is synced before it has its name",
         "log.dirt:Dirt.begin",
         "                files.append(file)",
         "                pass",
@@ -25,7 +25,7 @@ TABLE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "epoch-checkpoint-damaged-by-a-crash",
-        "B: an epoch checkpoint that a crash damaged costs nothing",
+        "B8: an epoch checkpoint that a crash damaged costs nothing",
         (
             Patch("log.dirt:Dirt.begin", "                files.append(file)", "                pass"),
             Patch("log.recovery:_Opening._load_epochs", "return False  # rebuilt", "raise  # rebuilt"),

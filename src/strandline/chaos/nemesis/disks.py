@@ -8,33 +8,37 @@ acts as the node's messages say.
 
 from __future__ import annotations
 
+import errno
+import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from strandline.chaos.nemesis.options import SUPERVISOR_MS
+from strandline.replica.disk_stalls import NOTICE_MS
 
 if TYPE_CHECKING:
     from strandline.chaos.nemesis.nemesis import Nemesis
 
 _ROTS_AT_THE_END = 0.5
+_PARTITION = re.compile(r"-\d+/[^/]*$")
+"""A file in the directory of a partition."""
 _END_BYTES = 300
 """A batch or two: what recovery cuts like a torn tail."""
 
 
-_SUPERVISOR_MS = 200.0
-"""A supervisor starts what has ended so soon."""
-
-
 def slow(nemesis: Nemesis) -> None:
-    """Many times slower. A node whose syncs take longer than it bears stops itself."""
+    """Many times slower. A node whose syncs take longer than it bears stops itself, even after the fault is undone: a
+    sync that began in it takes its time."""
     name = nemesis.pick()
     config = nemesis.disk(name).config
-    config.slow_factor = nemesis.rng.choice((5.0, 30.0, 100.0))
+    factor = config.slow_factor = nemesis.rng.choice((5.0, 30.0, 100.0))
     nemesis.excuse(name)
 
     def undo() -> None:
         config.slow_factor = 1.0
-        nemesis.blame(name)
-        nemesis.restart(name)
+        nemesis.blame_after_slow_syncs(name, factor)
 
-    nemesis.note(f"disk of {name} {config.slow_factor:.0f} times slower for {nemesis.later(undo)} ms")
+    nemesis.note(f"disk of {name} {factor:.0f} times slower for {nemesis.later(undo)} ms")
 
 
 def full(nemesis: Nemesis) -> None:
@@ -52,11 +56,13 @@ def full(nemesis: Nemesis) -> None:
 
 
 def fail_sync(nemesis: Nemesis) -> None:
-    """A sync fails, of files or of names. What the kernel then shows of that disk is not what is on it (D-32)."""
+    """A sync fails, of files or of names. What the kernel then shows of that disk is not what is on it
+    (schedule 32)."""
     name = nemesis.pick()
     if nemesis.world.process(name) is None or name in nemesis.damaged:
         return
     what = nemesis.rng.choice(("syncs", "syncs", "dir_syncs"))
+    nemesis.disk(name).faults.error = nemesis.rng.choice((errno.EIO, errno.ENOSPC))
     if nemesis.rng.random() < 0.5:
         _fail_and_reboot(nemesis, name, what)
     else:
@@ -72,6 +78,7 @@ def _fail_and_reboot(nemesis: Nemesis, name: str, what: str) -> None:
 
     def reboot() -> None:
         setattr(faults, what, 0)
+        faults.error = errno.EIO
         del nemesis.damaged[name]
         nemesis.blame(name)
         nemesis.note(f"reboot {name}")
@@ -91,18 +98,19 @@ def _fail_and_restart(nemesis: Nemesis, name: str, what: str) -> None:
     def supervise() -> None:
         if not ended:
             nemesis.restart(name)
-            nemesis.call_after(_SUPERVISOR_MS, supervise)
+            nemesis.call_after(SUPERVISOR_MS, supervise)
 
     def undo() -> None:
         ended.append(True)
         setattr(faults, what, 0)
+        faults.error = errno.EIO
         nemesis.blame(name)
         nemesis.note(f"{name} is restarted without a reboot")
         nemesis.world.kill(name)
         nemesis.restart(name)
 
     duration_ms = nemesis.later(undo)
-    nemesis.call_after(_SUPERVISOR_MS, supervise)
+    nemesis.call_after(SUPERVISOR_MS, supervise)
     nemesis.note(f"{what} of {name} fail {getattr(faults, what)} times, and it is restarted, within {duration_ms} ms")
 
 
@@ -117,7 +125,7 @@ def hang_sync(nemesis: Nemesis) -> None:
 
     def undo() -> None:
         disk.let_go()
-        nemesis.blame(name)
+        nemesis.blame_after(name, 2 * NOTICE_MS)  # a node that has told that it ends over this, ends
         process = nemesis.world.process(name)
         if process is not None and process.blocked:
             nemesis.world.kill(name)
@@ -145,21 +153,23 @@ def fail_write(nemesis: Nemesis) -> None:
 
 
 def fail_name(nemesis: Nemesis) -> None:
-    """Files cannot be opened, names not be listed or changed: EIO, or no descriptor left. The node is restarted once
-    that has passed."""
+    """Files cannot be opened, directories not be listed or synced, names not be added, changed or removed: EIO, no
+    descriptor left, or no room for a name. The node is restarted once that has passed."""
     name = nemesis.pick()
     faults = nemesis.disk(name).faults
     faults.names, faults.where = nemesis.rng.choice((1, 1, 5)), nemesis.rng.choice(("", ".log", "__cluster_metadata"))
+    faults.error = nemesis.rng.choice((errno.EIO, errno.EMFILE, errno.ENOSPC))
     nemesis.excuse(name)
 
     def undo() -> None:
-        faults.names, faults.where = 0, ""
+        faults.names, faults.where, faults.error = 0, "", errno.EIO
         nemesis.blame(name)
         nemesis.note(f"the names of {name} are well again, and its node is restarted")
         nemesis.world.kill(name)
         nemesis.restart(name)
 
-    what = f"{faults.names} calls of {name} that open or name files ({faults.where or 'any'}) fail"
+    how = errno.errorcode[faults.error]
+    what = f"{faults.names} calls of {name} that open or name files ({faults.where or 'any'}) fail with {how}"
     nemesis.note(f"{what}; mend it {nemesis.later(undo)} ms later")
 
 
@@ -182,14 +192,24 @@ def bit_rot(nemesis: Nemesis) -> None:
     """A bit of a partition's log turns over, on the one machine of the run to which such things happen: anywhere, or in
     what was written last. Whoever watches the disk moves the directory away and restarts the node: it is fetched again
     from the leader."""
+    _rot(nemesis, lambda path: path.endswith(".log"))
+
+
+def rot_beside_log(nemesis: Nemesis) -> None:
+    """As `bit_rot`, in one of the small files of a partition's directory: an index, the producers' snapshot, the leader
+    epochs, the topic id."""
+    _rot(nemesis, lambda path: not path.endswith(".log"))
+
+
+def _rot(nemesis: Nemesis, may: Callable[[str], bool]) -> None:
     name = nemesis.victim
     disk = nemesis.disk(name)
-    logs = [path for path, content in disk.files().items() if path.endswith(".log") and any(content)]
-    logs = [path for path in logs if "__cluster_metadata" not in path]
-    if not logs:
+    files = {path: content for path, content in disk.files().items() if any(content) and may(path)}
+    paths = [path for path in files if _PARTITION.search(path) and "__cluster_metadata" not in path]
+    if not paths:
         return
-    path = nemesis.rng.choice(logs)
-    written = disk.files()[path].rstrip(b"\0")
+    path = nemesis.rng.choice(paths)
+    written = files[path].rstrip(b"\0")
     position, bit = nemesis.rng.randrange(len(written)), nemesis.rng.randrange(8)
     if nemesis.rng.random() < _ROTS_AT_THE_END:
         position = max(0, len(written) - 1 - position % _END_BYTES)

@@ -16,6 +16,7 @@ FAULTS = {
     "power_cut_in_callback": processes.power_cut_in_callback,
     "power_cut_all": processes.power_cut_all,
     "power_cut_all_in_callback": processes.power_cut_all_in_callback,
+    "one_stays_dead": processes.one_stays_dead,
     "pause": processes.pause,
     "rolling_restart": processes.rolling_restart,
     "wall_jump": processes.wall_jump,
@@ -37,6 +38,7 @@ FAULTS = {
     "fail_name": disks.fail_name,
     "fail_read": disks.fail_read,
     "bit_rot": disks.bit_rot,
+    "rot_beside_log": disks.rot_beside_log,
     "lose_directory": disks.lose_directory,
     "wipe": disks.wipe,
     "lose_metadata": metadata.lose,
@@ -55,6 +57,7 @@ _NODE_ALONE = (
     "fail_name",
     "fail_read",
     "bit_rot",
+    "rot_beside_log",
     "lose_directory",
 )
 
@@ -67,5 +70,5 @@ NODE_KINDS = tuple(name for name in FAULTS if name not in BY_NAME_ALONE)
 KINDS = tuple(name for name in NODE_KINDS if name not in _NODE_ALONE)
 """Those that the metadata quorum alone is asked to survive."""
 
-DESTRUCTIVE = ("bit_rot", "lose_directory", "wipe")
+DESTRUCTIVE = ("bit_rot", "rot_beside_log", "lose_directory", "wipe")
 """They take good copies of partitions away for good: harmless only where what is committed is on two disks."""

@@ -43,7 +43,7 @@ def isolate(nemesis: Nemesis) -> None:
 
 def seesaw(nemesis: Nemesis) -> None:
     """One broker is cut off for good, and of the other two, which never hear each other, one at a time, in turn: so
-    they lead in turn, and each has records of its own in every other epoch. In the end all meet (D-2).
+    they lead in turn, and each has records of its own in every other epoch. In the end all meet (schedule 2).
 
     Only with controllers apart from brokers: else the quorum has no majority meanwhile, and nobody leads.
     """

@@ -1,4 +1,4 @@
-"""Liveness with a minority that stays broken (correctness E): a majority is healed, and must go on without the rest."""
+"""Liveness with a minority that stays broken (rule E4): a majority is healed, and must go on without the rest."""
 
 from __future__ import annotations
 
@@ -10,15 +10,29 @@ from strandline.chaos.sim.world import World
 
 _SLOW = 100.0
 
-LASTING = ("dead", "isolated", "deaf", "dumb", "deaf to the nodes", "dumb to the nodes", "paused", "slow disk")
+_ALL_DIED = "dead after a power cut of all"
+
+_ALONE = ("dead", "isolated", "deaf", "dumb", "deaf to the nodes", "dumb to the nodes", "paused", "slow disk")
+LASTING = (*_ALONE, _ALL_DIED)
 """What a machine can be for as long as the others are to do without it."""
 
 
-def cripple(nemesis: Nemesis, names: Sequence[str], rng: random.Random) -> Callable[[], None]:
-    """Break one of `names` for good; what is returned mends it. Clients may reach it or not, like the other nodes."""
+def cripple(
+    nemesis: Nemesis, names: Sequence[str], rng: random.Random, *, acks_synced: bool = True
+) -> Callable[[], None]:
+    """Break one of `names` for good; what is returned mends it. Clients may reach it or not, like the other nodes. All
+    lose their power only where acks are synced: else who led last is waited for (KIP-966)."""
     world = nemesis.world
-    name, how = rng.choice(list(names)), rng.choice(LASTING)
+    name, how = rng.choice(list(names)), rng.choice(LASTING if acks_synced else _ALONE)
     nemesis.note(f"{name} is {how} from now on; the others must go on")
+    if how in ("dead", _ALL_DIED):
+        nemesis.dead[name] = None
+    if how == _ALL_DIED:
+        for each in nemesis.names:
+            world.power_cut(each)
+        for each in nemesis.names:
+            if each != name:
+                nemesis.restart(each)
     undo = _break(world, name, how, nemesis.names if how.endswith("nodes") else list(world.machines))
     slow = how == "slow disk"
     if slow:
@@ -27,8 +41,9 @@ def cripple(nemesis: Nemesis, names: Sequence[str], rng: random.Random) -> Calla
     def mend() -> None:
         nemesis.note(f"{name} is mended")
         undo()
+        nemesis.dead.pop(name, None)
         if slow:
-            nemesis.blame(name)
+            nemesis.blame_after_slow_syncs(name, _SLOW)
         nemesis.restart(name)
 
     return mend

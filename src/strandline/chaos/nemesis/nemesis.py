@@ -11,9 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strandline.chaos.nemesis.kinds import FAULTS
-from strandline.chaos.nemesis.options import FaultOptions
+from strandline.chaos.nemesis.options import SUPERVISOR_MS, FaultOptions
 from strandline.chaos.sim.disk import SimDisk
 from strandline.chaos.sim.world import World
+
+_SLOW_MARGIN = 1.5
+"""For what a sync takes beside its drawn duration: 20 us a file, and a look at its age now and then."""
+_SUPERVISED_MS = 6_000.0
+"""Longer than a failed node takes to stop."""
 
 
 @dataclass
@@ -42,6 +47,8 @@ class Nemesis:
     """Called after each fault: checkers look at the world then."""
     damaged: dict[str, None] = field(default_factory=dict)
     """Machines whose disk lies since a failed sync: nothing starts there before a reboot."""
+    dead: dict[str, None] = field(default_factory=dict)
+    """Machines on which nothing starts, until everything is healed, or whoever broke them mends them."""
     excused: dict[str, int] = field(default_factory=dict)
     """Machines whose disk was told to fail, and how many faults are under way there: a node may stop itself."""
     without_vote: dict[str, None] = field(default_factory=dict)
@@ -86,6 +93,7 @@ class Nemesis:
     def heal(self) -> None:
         """Undo everything: all machines up and reachable, disks fast and whole."""
         self._healed = True
+        self.dead.clear()
         undo, self._undo = self._undo, {}
         for action in undo.values():
             action()
@@ -94,6 +102,14 @@ class Nemesis:
             self.restart(name)
         self.world.heal()
         self.note("healed")
+        for name in self.names:
+            self._supervise(name, _SUPERVISED_MS)
+
+    def _supervise(self, name: str, left_ms: float) -> None:
+        """Start what ends of itself: a node that was about to stop over its disk when that was healed."""
+        self.restart(name)
+        if left_ms > 0:
+            self.call_after(SUPERVISOR_MS, lambda: self._supervise(name, left_ms - SUPERVISOR_MS))
 
     # --- what faults are made of ---
 
@@ -139,10 +155,16 @@ class Nemesis:
         return first, second
 
     def restart(self, name: str) -> None:
-        """Unless its disk lies: over the page cache of a failed sync nothing may start before the machine reboots."""
-        if self.world.process(name) is None and name not in self.damaged:
+        """Unless it stays dead, or its disk lies: over the page cache of a failed sync nothing may start before the
+        machine reboots."""
+        if self.world.process(name) is None and name not in self.damaged and name not in self.dead:
             self.note(f"start {name}")
             self.start(name)
+
+    def start_again(self, name: str) -> None:
+        """The operator restarts the node."""
+        self.world.kill(name)
+        self.restart(name)
 
     def force_vote(self, name: str) -> None:
         """The operator stops the node, forces its vote, and starts it again."""
@@ -160,6 +182,21 @@ class Nemesis:
     def excuse(self, name: str) -> None:
         """A node there has a reason to stop itself, until `blame`."""
         self.excused[name] = self.excused.get(name, 0) + 1
+
+    def blame_after_slow_syncs(self, name: str, factor: float) -> None:
+        """Undo one `excuse` over a disk that was slower by `factor`, and start its node, when the syncs have ended that
+        had begun on it: each takes its time."""
+        longest_ms = factor * self.disk(name).config.sync_max_us / 1000
+        self.blame_after(name, _SLOW_MARGIN * longest_ms)
+
+    def blame_after(self, name: str, delay_ms: float) -> None:
+        """Undo one `excuse` later, and start the node of whoever has stopped by then."""
+
+        def due() -> None:
+            self.blame(name)
+            self._supervise(name, _SUPERVISED_MS)
+
+        self.call_after(delay_ms, due)
 
     def blame(self, name: str) -> None:
         """Undo one `excuse`."""

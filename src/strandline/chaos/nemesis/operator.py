@@ -1,9 +1,9 @@
 """The operator of a simulated cluster: who reads that a controller has no vote, and restores it as the message says.
 
-Where nobody is elected any more the operator takes the last resort (`strandline quorum force-vote`), as the message
-about a cut log says: one controller has lost its log, so that another one, which cut a torn write, would wait for its
-vote for ever. What is destroyed is that of one machine, the `victim`; the others' torn writes are honest ones, and
-their votes are forced without a loss.
+Where nobody leads the quorum any more the operator takes the last resort (`strandline quorum force-vote`), as the
+message about a cut log says: one controller has lost its log, so that another one, which cut a torn write, would wait
+for its vote for ever. What is destroyed is that of one machine, the `victim`; the others' torn writes are honest ones,
+and their votes are forced without a loss.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _LOOKS_EVERY_MS = 500.0
 _LAST_RESORT_MS = 10_000.0
-"""So long nobody leads, with every controller running, before votes are forced."""
+"""So long nobody leads before votes are forced, or an unclean election is asked for."""
 
 
 @dataclass
@@ -41,10 +41,20 @@ class Operator:
     controllers: Sequence[str]
     note: Callable[[str], None]
     victim: str
+    """Whose data may be destroyed; empty once that is over, from when on every torn write is an honest one."""
     force: Callable[[str], None]
     """Stop that node, let it vote beyond doubt, and start it again."""
+    leaderless: Callable[[bool], frozenset[tuple[str, int]]] = lambda _: frozenset()
+    """Partitions that nobody leads although every node does its work, or (False) every one that lives."""
+    elect: Callable[[frozenset[tuple[str, int]]], None] = lambda _: None
+    """An unclean election of these, as their preview advises."""
+    offline: Callable[[], frozenset[str]] = frozenset
+    """Machines whose nodes say of a replica that it stays offline until they are restarted."""
+    restart: Callable[[str], None] = lambda _: None
     restored: int = 0
     _nobody_led_since_ms: float | None = None
+    _offline: tuple[float, frozenset[str]] = (0.0, frozenset())
+    _leaderless: tuple[float, frozenset[tuple[str, int]]] = (0.0, frozenset())
     _task: asyncio.Task[None] | None = None
     _asked: tuple[str, Process] | None = None
     """The leader that is asked, and its process: if that dies, the task in it never ends."""
@@ -58,6 +68,8 @@ class Operator:
     def _look(self) -> None:
         quorums = self.quorums()
         self._watch(quorums)
+        self._watch_partitions()
+        self._watch_replicas()
         leaders = [(quorum.leader_and_epoch.epoch, name) for name, quorum in quorums.items() if _leads(quorum)]
         if not leaders or self._busy():
             return
@@ -80,7 +92,7 @@ class Operator:
 
     def _watch(self, quorums: Mapping[str, Quorum]) -> None:
         now_ms = self.world.now_ms
-        if any(_leads(quorum) for quorum in quorums.values()) or not quorums.keys() >= set(self.controllers):
+        if any(_leads(quorum) for quorum in quorums.values()):
             self._nobody_led_since_ms = None
             return
         self._nobody_led_since_ms = self._nobody_led_since_ms or now_ms
@@ -88,10 +100,35 @@ class Operator:
             return
         self._nobody_led_since_ms = None
         for name in self.controllers:
-            if name != self.victim and _in_doubt(quorums[name]):
+            if name != self.victim and name in quorums and _in_doubt(quorums[name]):
                 mark("vote-forced")
                 self.note(f"nobody leads: the vote of {name} is forced")
                 self.force(name)
+
+    def _watch_partitions(self) -> None:
+        """Where the last ISR has nothing but new disks and empty logs, and another replica holds more, nobody is
+        elected before the operator says so; nor where of the last ISR one log was cut, and the other machine stays
+        dead."""
+        since_ms, before = self._leaderless
+        now = self.leaderless(self.victim != "")
+        if not now or now != before:
+            self._leaderless = self.world.now_ms, now
+        elif self.world.now_ms - since_ms >= _LAST_RESORT_MS:
+            self._leaderless = self.world.now_ms, frozenset()
+            mark("unclean-election-asked-for")
+            self.note(f"unclean election of {sorted(now)}")
+            self.elect(now)
+
+    def _watch_replicas(self) -> None:
+        since_ms, before = self._offline
+        now = self.offline()
+        if not now or now != before:
+            self._offline = self.world.now_ms, now
+        elif self.world.now_ms - since_ms >= _LAST_RESORT_MS:
+            self._offline = self.world.now_ms, frozenset()
+            for name in sorted(now):
+                self.note(f"replicas of {name} are offline: it is restarted")
+                self.restart(name)
 
     async def _restore(self, leader: Quorum, key: ReplicaKey) -> None:
         former = leader.voters.recorded(key.node_id)

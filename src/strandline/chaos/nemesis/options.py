@@ -10,6 +10,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+SUPERVISOR_MS = 200.0
+"""A supervisor starts what has ended so soon."""
+
 
 @dataclass
 class FaultOptions:

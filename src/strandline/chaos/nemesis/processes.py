@@ -93,6 +93,19 @@ def power_cut_all(nemesis: Nemesis) -> None:
         nemesis.down(name, "power cut of all:", nemesis.world.power_cut)
 
 
+def one_stays_dead(nemesis: Nemesis) -> None:
+    """All machines lose power, or all nodes are killed, and one does not come back before everything is healed."""
+    if nemesis.dead:
+        return
+    gone = nemesis.pick()
+    strike = nemesis.rng.choice((nemesis.world.power_cut, nemesis.world.kill))
+    nemesis.dead[gone] = None
+    strike(gone)
+    nemesis.note(f"{strike.__name__.replace('_', ' ')} of all; {gone} stays dead")
+    for name in nemesis.names:
+        nemesis.down(name, f"{strike.__name__.replace('_', ' ')} of all:", strike)
+
+
 def _strike(nemesis: Nemesis, how: str, strike: Callable[[str], Any]) -> None:
     name = nemesis.pick()
     operations = nemesis.rng.randint(1, 60)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 JOBS, LETTERS, COPIED, FLEETING = "jobs", "jobs.dead", "jobs.copied", "fleeting"
+TRIMMED, ALTERED = "trimmed", "altered"
 WORKERS, VISITORS, COPIER = "workers", "visitors", "copier"
 
 STYLES = ("poll", "commit", "iterate", "run")
@@ -57,6 +58,11 @@ class ServiceOptions:
     cancel_gap_ms: float
     kill: bool
     """The whole process dies once."""
+    alters: bool = False
+    """Records of `trimmed` are deleted from its front, and settings of `altered` changed."""
+    lowers_min_isr: bool = False
+    """`altered` has min.insync.replicas 1 now and then. What is acknowledged there may be on one disk alone: nothing
+    may destroy it, so no bits rot and no directory is lost in such a run."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> ServiceOptions:
@@ -79,6 +85,7 @@ class ServiceOptions:
             copy=rng.random() < 0.4,
             cancel_gap_ms=rng.choice((200.0, 1_000.0, 5_000.0)),
             kill=rng.random() < 0.3,
+            alters=rng.random() < 0.5,
         )
 
 

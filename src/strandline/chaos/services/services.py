@@ -9,13 +9,16 @@ from uuid import UUID
 from strandline.chaos.checkers.handled import check_copied
 from strandline.chaos.checkers.history import History
 from strandline.chaos.checkers.invariant import InvariantViolated
+from strandline.chaos.services.altered import Altered
 from strandline.chaos.services.members import Member
 from strandline.chaos.services.options import (
+    ALTERED,
     COPIED,
     COPIER,
     FLEETING,
     JOBS,
     LETTERS,
+    TRIMMED,
     VISITORS,
     WORKERS,
     ServiceOptions,
@@ -46,6 +49,7 @@ class Services:
         self._history = history
         self._now_ms = now_ms
         self._topics = Topics(self.shared)
+        self._altered = Altered(self.shared, self._topics)
         self._committed: dict[tuple[UUID, int], int] = {}
         self._broken: BaseException | None = None
 
@@ -63,6 +67,8 @@ class Services:
         work += [member.live(ports) for member in members]
         if options.copy:
             work.append(self._copy(ports))
+        if options.alters:
+            work += [self._altered.feed(ports), self._altered.trim(ports), self._altered.alter(ports)]
         try:
             async with asyncio.TaskGroup() as group:
                 for one in work:
@@ -86,7 +92,8 @@ class Services:
         if self._broken is not None:
             raise self._broken
         jobs_id = self._topics.jobs_id
-        if jobs_id is None or self.open or not (self._topics.fed and self._topics.visited):
+        fed = self._topics.fed and self._topics.visited and (self._altered.fed or not self._options.alters)
+        if jobs_id is None or self.open or not fed:
             return False
         ends = self.shared.ledger.ends(jobs_id)
         return all(self._committed.get((jobs_id, number), 0) >= end for number, end in ends.items())
@@ -105,6 +112,8 @@ class Services:
             "handled": len(ledger.handled),
             "cancelled": self.shared.cancelled,
             "errors": dict(self.shared.errors),
+            "records_deleted": self._altered.deleted,
+            "settings_changed": self._altered.changes,
         }
 
     async def _cancel(self, ports: Ports) -> None:
@@ -165,9 +174,19 @@ class Services:
         ledger.check_at_the_end(fleeting_id, ())
         ledger.check_stored(jobs_id, jobs)
         ledger.check_stored(fleeting_id, await self._whole(ports, FLEETING))
+        if self._options.alters:
+            await self._look_at_the_altered(ports)
         if self._options.copy:
             await self._engine(ports, follow=False).run()
             check_copied(list(jobs.values()), list((await self._whole(ports, COPIED)).values()))
+
+    async def _look_at_the_altered(self, ports: Ports) -> None:
+        altered, ledger = self._altered, self.shared.ledger
+        assert altered.trimmed_id is not None
+        assert altered.altered_id is not None
+        ledger.check_stored(altered.altered_id, await self._whole(ports, ALTERED))
+        trimmed = await self._whole(ports, TRIMMED)
+        ledger.check_trimmed(altered.trimmed_id, trimmed, asked=altered.asked, deleted=altered.deleted)
 
     async def _whole(self, ports: Ports, topic: str) -> dict[tuple[int, int], str]:
         """(partition, offset) -> value."""

@@ -46,7 +46,7 @@ class Topics:
         """The topic that stays."""
         async with self._shared.admin(ports) as admin:
             if self.jobs_id is None:
-                self.jobs_id = await self._create(admin, NewTopic(JOBS, self._shared.options.partitions, 3, SAFE))
+                self.jobs_id = await self.create(admin, NewTopic(JOBS, self._shared.options.partitions, 3, SAFE))
 
     async def feed(self, ports: Ports) -> None:
         """Send jobs, some of them one by one."""
@@ -57,7 +57,7 @@ class Topics:
             self._jobs += 1
             await asyncio.sleep(rng.uniform(0, 2 * options.gap_ms) / 1000)
             where, wait = rng.randrange(options.partitions), rng.random() < 0.2
-            work = self._send(producer, self.jobs_id, JOBS, f"j{self._jobs}", where, wait=wait)
+            work = self.send(producer, self.jobs_id, JOBS, f"j{self._jobs}", where, wait=wait)
             self._shared.told(await self._shared.cancellable("feed", work))
         await producer.flush()
         self.fed = True
@@ -68,7 +68,7 @@ class Topics:
         async with self._shared.admin(ports) as admin:
             while not self.visited:
                 if self.fleeting_id is None:
-                    made = await self._create(admin, NewTopic(FLEETING, 1, 3, SAFE))
+                    made = await self.create(admin, NewTopic(FLEETING, 1, 3, SAFE))
                     if made in self._gone:  # its deletion did not take place, whoever said so
                         await self._delete(admin)
                         continue
@@ -78,7 +78,7 @@ class Topics:
                 while self._visits < self._visits_wanted:
                     self._visits += 1
                     value = f"f{self._made}:{self._visits}"
-                    await self._send(producer, self.fleeting_id, FLEETING, value, 0, wait=slowly)
+                    await self.send(producer, self.fleeting_id, FLEETING, value, 0, wait=slowly)
                     await asyncio.sleep(rng.uniform(0, 0.1) if slowly else 0)
                 await producer.flush()
                 if self._made > self._shared.options.anew:
@@ -90,7 +90,7 @@ class Topics:
                 await self._delete(admin)
                 await asyncio.sleep(rng.choice((0.0, 0.0, 2.0, 6.0)))
 
-    async def _create(self, admin: Admin, new: NewTopic) -> UUID:
+    async def create(self, admin: Admin, new: NewTopic) -> UUID:
         """The topic under a name that is free, or was taken by an attempt before; its id."""
         while True:
             try:
@@ -124,7 +124,7 @@ class Topics:
                 self._shared.failed(error)
             await asyncio.sleep(0.2)
 
-    async def _send(
+    async def send(
         self, producer: Producer, topic_id: UUID, topic: str, value: str, partition: int, *, wait: bool
     ) -> None:
         """What is not acknowledged promises nothing."""

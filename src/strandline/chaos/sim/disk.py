@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from strandline.chaos.sim.disk_image import PAGE_BYTES, FileNode
 from strandline.chaos.sim.disk_names import Names
-from strandline.log.disk import DiskFull
+from strandline.log.disk import DiskError, DiskFull
+from strandline.log.real_sync import disk_error
 
 if TYPE_CHECKING:
     from strandline.chaos.sim.loop import SimLoop
@@ -41,9 +44,23 @@ class DiskFaults:
     """Syncs of directories, alone or in a group."""
     names: int = 0
     """Calls that open, list or change names."""
+    error: int = errno.EIO
+    """What syncs of files and calls of names fail with: EIO; ENOSPC, which befalls names only where one is added;
+    EMFILE, which befalls only calls that need a descriptor."""
     writes: int = 0
     reads: int = 0
     where: str = ""
+
+
+class NameCall(Enum):
+    """What a call of names needs of the machine."""
+
+    OPENS = "a descriptor"
+    ADDS = "room for a name"
+    OTHER = "neither"
+
+
+_BEFALLS = {errno.EMFILE: NameCall.OPENS, errno.ENOSPC: NameCall.ADDS}
 
 
 class SimDisk:
@@ -55,6 +72,8 @@ class SimDisk:
         self.faults = DiskFaults()
         self.names = Names()
         self.used_bytes = 0
+        self.foreign_bytes = 0
+        """What another program on the machine has taken."""
         self.power_cuts = 0
         self.wipes = 0
         self.destroyed = 0
@@ -139,8 +158,8 @@ class SimDisk:
             return
         parent, name = self.names.parent(path)
         del parent.entries[name]
-        self.loop.effects["directory-lost"] += 1
         self.destroyed += 1
+        self.loop.effects["directory-lost"] += 1
         self._count()
 
     def wipe(self) -> None:
@@ -182,6 +201,15 @@ class SimDisk:
         self.loop.effects[f"{kind[:-1].replace('_', '-')}-failed"] += 1
         return True
 
+    def name_error(self, path: str, doing: NameCall) -> DiskError | None:
+        """The injected failure of a call that opens, lists or changes names."""
+        wanted = _BEFALLS.get(self.faults.error)
+        if (wanted is not None and doing is not wanted) or not self.struck("names", path):
+            return None
+        number = self.faults.error
+        self.loop.effects["no-descriptor"] += number == errno.EMFILE
+        return disk_error(OSError(number, os.strerror(number)), "injected", path)
+
     def end_sync(self, end: Callable[[], None]) -> None:
         """A sync has taken its time: it ends, unless the disk hangs."""
         if self.hung:
@@ -197,6 +225,11 @@ class SimDisk:
             self.on_blocked(process)
             process.require_alive()
 
+    @property
+    def free_bytes(self) -> int:
+        """What is left; less than nothing where the capacity was lowered below what is used."""
+        return self.config.capacity_bytes - self.foreign_bytes - self.used_bytes
+
     def reserve(self, before: int, after: int) -> None:
         """Account for a file's change of size.
 
@@ -204,7 +237,7 @@ class SimDisk:
             DiskFull: it does not fit.
         """
         growth = occupied(after) - occupied(before)
-        if growth > 0 and self.used_bytes + growth > self.config.capacity_bytes:
+        if growth > 0 and growth > self.free_bytes:
             self.loop.effects["no-space"] += 1
             raise DiskFull(errno.ENOSPC, "No space left on device")
         self.used_bytes += growth

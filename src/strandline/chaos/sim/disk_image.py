@@ -7,7 +7,7 @@ for every sector written since, any of the versions it had.
 
 A sync that fails does what Linux does: the pages it covered count as clean from then on. Readers still see them, and
 another sync of the file succeeds without bringing them to the disk; only writing them again does, and a sync after that
-(D-32).
+(schedule 32).
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ class FileNode:
         """Pages whose write-back failed: the content that is really on the disk, until they are written again."""
         self.lost_size: int | None = None
         """The size that is really on the disk, where a failed sync should have changed it."""
+        self.changed_from = 0
+        """The lowest position that was written, or cut off, since whoever checks this file last set it."""
 
     # --- reading and writing the page cache ---
 
@@ -59,6 +61,7 @@ class FileNode:
 
     def write(self, data: memoryview, position: int) -> None:
         length = len(data)
+        self.changed_from = min(self.changed_from, position)
         done = 0
         while done < length:
             index, start = divmod(position + done, PAGE_BYTES)
@@ -70,6 +73,7 @@ class FileNode:
     def resize(self, size: int) -> None:
         """Grow with zeros, or cut."""
         if size < self.size:
+            self.changed_from = min(self.changed_from, size)
             self._push_layer(cut_to=size)
             first = -(-size // PAGE_BYTES)
             for index in [index for index in self.pages if index >= first]:
@@ -147,6 +151,31 @@ class FileNode:
                 self.lost_size = layer.size
         if covered:
             self._forget_size(self.layers[0].size)
+
+    # --- what would certainly survive ---
+
+    def survives_until(self, start: int, end: int) -> int:
+        """From `start` up to where, at most `end`, the bytes are the same in everything that a power cut at this
+        instant may leave."""
+        sizes = [self.size, *(layer.size for layer in self.layers)]
+        sizes += [layer.cut_to for layer in self.layers if layer.cut_to is not None]
+        sizes += [] if self.lost_size is None else [self.lost_size]
+        position, end = start, min(end, *sizes)
+        while position < end:
+            index = position // PAGE_BYTES
+            stop = min(end, (index + 1) * PAGE_BYTES)
+            first, last = position - index * PAGE_BYTES, stop - index * PAGE_BYTES
+            now = bytes(self.pages.get(index, _ZEROS)[first:last])
+            for content in self._left_of(index):
+                if (content or _ZEROS)[first:last] != now:
+                    return position
+            position = stop
+        return max(start, end)
+
+    def _left_of(self, index: int) -> list[bytes | None]:
+        """What else than what is written now a power cut may leave of a page."""
+        versions = [layer.pages[index] for layer in self.layers if index in layer.pages]
+        return [self.lost[index]] if index in self.lost else versions
 
     def evict(self) -> None:
         """The kernel needs memory: clean pages go, and who reads on finds what is on the disk."""

@@ -65,6 +65,12 @@ def _set(directory: DirNode, name: str, node: FileNode | DirNode | None) -> None
         directory.entries[name] = node
 
 
+def _adds(change: NameChange, node: FileNode | DirNode) -> bool:
+    """It gives the node its first name."""
+    steps = change.steps
+    return any(after is node for *_, after in steps) and not any(before is node for *_, before, _ in steps)
+
+
 class Names:
     """The directory tree, with the changes that no `sync_dir` covers yet."""
 
@@ -129,6 +135,12 @@ class Names:
             if change.steps:
                 left.append(change)
         self.unsynced = left
+
+    def survives(self, directory: DirNode, node: FileNode | DirNode) -> bool:
+        """Whether every power cut at this instant leaves `node`, which is in `directory`, under some name there."""
+        created = any(_adds(change, node) for change in self.unsynced)
+        lost = any(found is node and name in directory.lost for name, found in directory.entries.items())
+        return not created and (not lost or any(found is node for found in directory.lost.values()))
 
     def crash(self, rng: random.Random) -> list[NameChange]:
         """Lose unsynced changes: all after some point of the journal, or, on a looser file system, any of them; and

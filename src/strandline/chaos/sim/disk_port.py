@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import contextvars
 import errno
+import os
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from strandline.chaos.sim.disk import SimDisk, occupied
+from strandline.chaos.sim.disk import NameCall, SimDisk, occupied
 from strandline.chaos.sim.disk_image import PAGE_BYTES, FileNode
 from strandline.chaos.sim.disk_names import DirNode, NameChange, Names
 from strandline.log.disk import DiskError, DiskFull, DiskPoisoned, File
-from strandline.log.real_sync import SYNC_MANY
+from strandline.log.real_sync import SYNC_MANY, NoDescriptor
 from strandline.proto.errors import DirectoryInUse
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class SimFile:
         try:
             self._write(view, position)
         except DiskFull:
-            room = occupied(self.node.size) + self._disk.config.capacity_bytes - self._disk.used_bytes - position
+            room = occupied(self.node.size) + self._disk.free_bytes - position
             self._write(view[: max(0, min(len(view), room) // PAGE_BYTES * PAGE_BYTES)], position)
             raise
 
@@ -102,9 +103,13 @@ class SimFile:
         self._closed = True
 
     def begin_sync(self) -> int:
-        """Raises DiskError once a sync of this open file has failed (rule D-32)."""
+        """Raises DiskError once a sync of this open file has failed (schedule 32)."""
         self._writing()
         return self.node.begin_sync()
+
+    def poison(self) -> None:
+        """Refuse what follows: a sync was to cover this file, and did not."""
+        self._poisoned = True
 
     def finish_sync(self, token: int, *, failed: bool) -> None:
         if failed:
@@ -123,6 +128,9 @@ class SimFile:
         self._disk.operation(self._process)
         if self._closed:
             # As RealDisk: a closed file is opened again by its path when it is used.
+            error = self._disk.name_error(self._path, NameCall.OPENS)
+            if error is not None:
+                raise error
             node = self._disk.names.find(self._path)
             if not isinstance(node, FileNode):
                 raise FileNotFoundError(errno.ENOENT, "No such file or directory", self._path)
@@ -164,7 +172,7 @@ class DiskPort:
         self._poison: DiskPoisoned | None = None
 
     def lock(self, path: str) -> SimLock:
-        names = self._names(path)
+        names = self._names(path, NameCall.OPENS)
         if not isinstance(names.find(path), DirNode):
             raise DiskError(errno.ENOENT, "No such file or directory", path)
         holder = self._disk.locks.get(path)
@@ -174,7 +182,9 @@ class DiskPort:
         return SimLock(self._disk, path, self._process)
 
     def open(self, path: str, *, create: bool = False) -> SimFile:
-        names = self._changing(path) if create else self._names(path)
+        names = self._names(path, NameCall.OPENS)
+        if create:
+            self._refuse_if_poisoned()
         node = names.find(path)
         if isinstance(node, DirNode):
             raise DiskError(errno.EISDIR, "Is a directory", path)
@@ -182,6 +192,7 @@ class DiskPort:
             directory, name = names.parent(path)
             if not create:
                 raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+            self._require_names(path, NameCall.ADDS)
             node = FileNode()
             names.change((directory, name, node))
         return SimFile(self._disk, self._process, path, node, self._refuse_if_poisoned)
@@ -190,10 +201,10 @@ class DiskPort:
         return self._names(path).find(path) is not None
 
     def listdir(self, path: str) -> list[str]:
-        return sorted(self._directory(self._names(path), path).entries)
+        return sorted(self._directory(self._names(path, NameCall.OPENS), path).entries)
 
     def mkdir(self, path: str) -> None:
-        names = self._changing(path)
+        names = self._changing(path, NameCall.ADDS)
         directory = names.root
         for part in path.split("/"):
             if part:
@@ -206,7 +217,7 @@ class DiskPort:
                 directory = child
 
     def rename(self, source: str, target: str) -> None:
-        names = self._changing(source)
+        names = self._changing(source, NameCall.ADDS)
         if self._disk.struck("writes", target):
             raise DiskError(errno.EIO, "Input/output error", target)
         source_directory, source_name = names.parent(source)
@@ -248,7 +259,7 @@ class DiskPort:
 
     def free_bytes(self, path: str) -> int:
         self._look_up(self._names(path), path)
-        return max(0, self._disk.config.capacity_bytes - self._disk.used_bytes)
+        return max(0, self._disk.free_bytes)
 
     def total_bytes(self, path: str) -> int:
         self._look_up(self._names(path), path)
@@ -265,7 +276,7 @@ class DiskPort:
         self._process.stall(self._disk.sync_us(len(files) + len(directories)))
 
     def sync_dir(self, path: str) -> None:
-        names = self._names()
+        names = self._names(path, NameCall.OPENS)
         self._refuse_if_poisoned()
         directory = self._directory(names, path)
         covered = names.begin_sync(directory)
@@ -312,14 +323,21 @@ class DiskPort:
 
     def _carry_out(self, group: _Group) -> DiskError | None:
         """Files first; where one fails nothing of the group is relied on. Many go by one syncfs, whose error is
-        everybody's."""
+        everybody's. Before anything is synced the directories are opened."""
+        for path, _, _ in group.directories:
+            error = self._disk.name_error(path, NameCall.OPENS)
+            if error is not None:
+                for file, _ in group.files if not isinstance(error, NoDescriptor) else ():
+                    file.poison()
+                return error
         failed = [file for file, _ in group.files if self._disk.struck("syncs", file.path)]
         for file, token in group.files:
             file.finish_sync(token, failed=bool(failed))
         if failed:
             if len(group.files) + len(group.directories) > SYNC_MANY:
                 return self._poisoned(failed[0].path)
-            return DiskError(errno.EIO, "Input/output error in fdatasync", failed[0].path)
+            number = self._disk.faults.error  # of no kind of its own: what found no room is gone
+            return DiskError(number, f"{os.strerror(number)} in fdatasync", failed[0].path)
         for path, directory, changes in group.directories:
             if self._disk.struck("dir_syncs", path):
                 self._disk.names.fail_sync(directory, changes)
@@ -360,16 +378,21 @@ class DiskPort:
     def _operation(self) -> None:
         self._disk.operation(self._process)
 
-    def _names(self, path: str = "") -> Names:
+    def _names(self, path: str = "", doing: NameCall = NameCall.OTHER) -> Names:
         """The names, for a call that looks at `path`."""
         self._operation()
-        if path and self._disk.struck("names", path):
-            raise DiskError(errno.EIO, "Input/output error", path)
+        if path:
+            self._require_names(path, doing)
         return self._disk.names
 
-    def _changing(self, path: str) -> Names:
+    def _require_names(self, path: str, doing: NameCall) -> None:
+        error = self._disk.name_error(path, doing)
+        if error is not None:
+            raise error
+
+    def _changing(self, path: str, doing: NameCall = NameCall.OTHER) -> Names:
         """The names, for a call that changes some."""
-        names = self._names(path)
+        names = self._names(path, doing)
         self._refuse_if_poisoned()
         return names
 

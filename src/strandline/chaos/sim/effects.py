@@ -27,6 +27,7 @@ EFFECTS: dict[str, str] = {
     "dir-sync-failed": "a sync of a directory failed, and names that it covered were not on the disk",
     "sync-hung": "a sync did not end in its time",
     "loop-blocked": "a process waited for a hung disk with its event loop",
+    "no-descriptor": "a file or directory could not be opened for want of a descriptor: EMFILE",
     "name-failed": "a file could not be opened, or a name not be looked up or changed",
     "write-failed": "a write failed with EIO",
     "write-torn": "a write failed with EIO after a part of it was done",

@@ -1,6 +1,6 @@
 """The deterministic event loop: virtual time, FIFO timers, seeded interleaving of task steps, executors inline.
 
-Ordinary asyncio code runs on it unmodified. What it fixes (correctness rule E, "What breaks determinism in Python"):
+Ordinary asyncio code runs on it unmodified. What it fixes (rule E7, "What breaks determinism in Python"):
 timers of one instant run in the order they were made; tasks and futures hash by number; time passes only when nothing
 is ready; "threads" are callbacks at a later virtual instant. What it varies, by its seed: which of the ready *task
 steps* runs first. Plain callbacks keep their places, because protocol code may rely on their order.

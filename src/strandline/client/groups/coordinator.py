@@ -25,7 +25,7 @@ BY_NAME_AT_MOST = 9
 
 
 class Identity(NamedTuple):
-    """Who commits. The default is nobody: the group must be empty then (correctness: groups)."""
+    """Who commits. The default is nobody: the group must be empty then (rule C7)."""
 
     member_id: str = ""
     generation: int = -1

@@ -18,7 +18,7 @@ def prepare(config: NodeConfig, environment: Mapping[str, str]) -> None:
     """Make `log.dirs` a formatted directory of this node and cluster. Idempotent.
 
     Formatting by itself is what `strandline node` never does, for a controller that lost its volume would vote twice in
-    one epoch (D-26). Here the operator asks for it with a cluster id, and ends it with STRANDLINE_FORMAT=never.
+    one epoch (schedule 26). Here the operator asks for it with a cluster id, and ends it with STRANDLINE_FORMAT=never.
 
     Raises:
         ConfigError: it is another node's or another cluster's; it is not formatted, and must not be, or has no id.

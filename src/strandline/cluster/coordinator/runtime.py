@@ -6,9 +6,9 @@
     a write is refused  nothing stands in the log, so nothing was replayed: there is nothing to undo
     leadership lost     drop the shard; whoever waits is told NOT_COORDINATOR and finds the new coordinator
 
-What is loaded is keyed by (topic id, leader epoch): a load that an election has overtaken serves nobody (D-37). One
-timer for the deadlines of all shards, one wheel for the time that writes may take, one task that loads, partition by
-partition.
+What is loaded is keyed by (topic id, leader epoch): a load that an election has overtaken serves nobody (schedule 37).
+One timer for the deadlines of all shards, one wheel for the time that writes may take, one task that loads, partition
+by partition.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def _serve_when_committed(self, hosted: Hosted[S], began_ms: float) -> None:
         """A new leader has records of which it cannot tell yet whether they are committed. What they say may be told to
-        nobody before (D-41)."""
+        nobody before (schedule 41)."""
         if hosted.phase is not Phase.LOADING:
             return
         tp = TopicPartition(self.topic, hosted.partition)

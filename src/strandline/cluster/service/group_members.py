@@ -23,7 +23,7 @@ class GroupMembers(Base):
 
     All of them raise KafkaError: GROUP_AUTHORIZATION_FAILED, INVALID_GROUP_ID for an empty name, NOT_COORDINATOR,
     COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE. What the group's state has against them stands in the
-    answer (correctness.md C, "Groups").
+    answer (rule C7).
     """
 
     async def join_group(self, context: RequestContext, command: JoinGroup) -> JoinAnswer:

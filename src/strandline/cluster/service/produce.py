@@ -114,7 +114,7 @@ class Producing(Base):
         Each partition succeeds or fails alone. Errors of a partition: INVALID_REQUIRED_ACKS,
         UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED, INVALID_RECORD, INVALID_REQUEST (it
         stands there twice), REQUEST_TIMED_OUT (indeterminate: the batch may be committed), and whatever the replica
-        answers (rule B: acks).
+        answers (rule B9).
         """
         pending = _Pending(self, done)
         deadline_ms = self.clock.monotonic_ms() + HOLD_MS_MAX

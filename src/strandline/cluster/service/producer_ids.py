@@ -61,7 +61,7 @@ class ProducerIds(Base):
 
     async def hold_producer_ids(self) -> None:
         """Return once a block is here. A broker asks for it when it starts: new producers then need no controller,
-        and data flow on while a majority of controllers is away (S34, S45)."""
+        and data flow on while a majority of controllers is away (rows S34, S45)."""
         while self._producer_ids_left.count + self._producer_ids_next.count == 0:
             try:
                 await self._lease_block()

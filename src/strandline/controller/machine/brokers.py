@@ -1,4 +1,4 @@
-"""Registration, heartbeats, fencing, unfencing, controlled shutdown, unregistration (rule B: Brokers).
+"""Registration, heartbeats, fencing, unfencing, controlled shutdown, unregistration (rule B12).
 
 | state               | the heartbeat says                        | next                |
 |---------------------|-------------------------------------------|---------------------|
@@ -32,6 +32,7 @@ from strandline.controller.metadata.image import BrokerInfo, MetadataImage, Part
 from strandline.controller.metadata.records import (
     BrokerChangeRecord,
     MetadataRecord,
+    PartitionChangeRecord,
     RegisterBrokerRecord,
     UnregisterBrokerRecord,
 )
@@ -142,6 +143,7 @@ def _registration(
         in_controlled_shutdown=False if amended is None else amended.in_controlled_shutdown,
         directory_id=request.directory_id,
         acks_unsynced=acks_unsynced,
+        disk_full=False if amended is None else amended.disk_full,
     )
 
 
@@ -167,6 +169,8 @@ def heartbeat(state: MachineState, request: Heartbeat, next_offset: int, now_ms:
             records = fence(state, node_id, "at its own wish")
     else:
         records = _follow_reports(state, request, *served)
+    if request.disk_full != broker.disk_full:
+        records += change_room(state, broker, full=request.disk_full, but=records)
     fenced = target in (BrokerState.FENCED, BrokerState.SHUTDOWN_NOW)
     state.sessions.touch(node_id, fenced=fenced, metadata_offset=request.metadata_offset, now_ms=now_ms)
     if target is BrokerState.CONTROLLED_SHUTDOWN:
@@ -215,6 +219,28 @@ def _follow_reports(
     ]
     records += state.changes(waiting, f"broker {node_id} told where its log ends")
     return records
+
+
+def change_room(
+    state: MachineState, broker: BrokerInfo, *, full: bool, but: list[MetadataRecord]
+) -> list[MetadataRecord]:
+    """Schedule 57: a broker without room leaves every ISR and leads nothing, where a member with room is left; with
+    room again it leads where the others have none. Each partition changes once: what `but` has of one settles it."""
+    mark("broker-without-room" if full else "broker-has-room-again")
+    node_id = broker.node_id
+
+    def has_room(node: NodeId) -> bool:
+        return not full if node == node_id else state.image.has_room(node)
+
+    changed = {(record.topic_id, record.partition) for record in but if isinstance(record, PartitionChangeRecord)}
+    found = [
+        (topic, partition)
+        for topic, partition in state.partitions_in_isr(node_id)
+        if (topic.topic_id, partition.partition) not in changed
+    ]
+    why = f"the disk of broker {node_id} {'is full' if full else 'has room again'}"
+    records = state.changes(found, why, has_room=has_room)
+    return [BrokerChangeRecord(node_id, broker.broker_epoch, disk_full=full), *records]
 
 
 def _current(broker: BrokerInfo) -> BrokerState:
@@ -268,12 +294,19 @@ def begin_controlled_shutdown(state: MachineState, broker: BrokerInfo) -> list[M
     return records
 
 
-def fence_expired(state: MachineState, now_ms: float) -> Result[NodeId | None]:
-    """Fence one broker whose session ended; one at a time, for the next shall see what became of its partitions."""
+def fence_expired(state: MachineState, now_ms: float) -> Result[tuple[NodeId, str] | None]:
+    """Fence one broker whose session ended; one at a time, for the next shall see what became of its partitions.
+
+    Answers the broker, and why.
+    """
     for node_id in state.sessions.expired(now_ms):
-        records = fence(state, node_id, "for it is gone")
+        why = "it is gone"
+        if state.sessions.is_silent(node_id, now_ms):
+            mark("silent-broker-fenced")
+            why = "it answers no probe"
+        records = fence(state, node_id, f"for {why}")
         state.sessions.mark_fenced(node_id)
-        return Result(node_id, records)
+        return Result((node_id, why), records)
     return Result(None)
 
 

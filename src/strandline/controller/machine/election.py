@@ -1,11 +1,14 @@
 """One partition's change: who is in the ISR, who is eligible, who leads (Kafka's PartitionChangeBuilder, KIP-966).
 
-Election order (rule B): the current leader if it still may lead; the ISR in replica order; the eligible leader replicas
-in replica order, if the ISR is empty. Then, if the ELR is empty too:
+Election order (rule B10): the current leader if it still may lead; the ISR in replica order; the eligible leader
+replicas in replica order, if the ISR is empty. Then, if the ELR is empty too:
 
 - the greatest log of the members in doubt, once all of them are back (docs/correctness.md, "After a crash: who may
   lead"). It has everything that was acknowledged, so this is no unclean election;
 - where a broker acks what it has not synced (flush.policy=replicate) the last known leader.
+
+A replica whose disk is full takes no writes: it leads, and is in the ISR, only where no member with room is left
+(schedule 57). What it has counts as anybody's does, so it is as eligible as it was.
 
 At last, where the topic or an operator allows an unclean election, the live replica with the greatest (last epoch, log
 end). The last known leader and an unclean one may lack committed records: the ISR becomes the new leader alone, and the
@@ -70,12 +73,18 @@ def not_reported(_: NodeId) -> LogPosition | None:
     return None
 
 
+def everybody_has_room(_: NodeId) -> bool:
+    """Nothing is known of anybody's disk."""
+    return True
+
+
 class PartitionChange:
     """Computes the record that brings a partition from what it is to what it should be.
 
     Invariants of the result:
 
     * the leader is in the ISR, and only acceptable replicas are elected;
+    * of the acceptable members of the ISR all have room on their disks, or none;
     * ISR and ELR are disjoint, and the ELR is empty while |ISR| >= min ISR;
     * a replica leaves ISR and ELR together only if it is in doubt, or has lost its log, was in neither, or the ISR
       reached min ISR;
@@ -97,6 +106,7 @@ class PartitionChange:
         doubtful: NodeId = NO_NODE,
         lost: NodeId = NO_NODE,
         synced: bool = True,
+        has_room: Callable[[NodeId], bool] = everybody_has_room,
         position: Callable[[NodeId], LogPosition | None] = not_reported,
         rank: Rank = keep_order,
         reason: str = "",
@@ -104,6 +114,7 @@ class PartitionChange:
         """`doubtful`: its log may lack the end that it had. `lost`: its log lacks what it had, for certain.
 
         `synced`: nothing was acknowledged that its ISR had not synced (flush.policy=ack on every replica's broker).
+        `has_room`: its broker has not said that its disk is full.
         `position`: what a replica that lives has reported since nobody leads; None while it has not.
         """
         self._partition = partition
@@ -111,7 +122,8 @@ class PartitionChange:
         self._acceptable = acceptable
         self._min_isr = min_isr
         self._election = election
-        self._isr = partition.isr if target_isr is None else target_isr
+        self._has_room = has_room
+        self._isr = self._without_the_full(partition.isr if target_isr is None else target_isr)
         self._elr = partition.eligible_leader_replicas
         self._recovering = partition.recovering if recovering is None else recovering
         self._doubtful = doubtful
@@ -168,6 +180,12 @@ class PartitionChange:
         if len(self._elr) > len(old.eligible_leader_replicas):
             mark("elr-grew")
 
+    def _without_the_full(self, isr: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
+        """Schedule 57: acks do not wait for who has no room, as long as a member has some that may lead."""
+        if not any(self._has_room(node) and self._acceptable(node) for node in isr):
+            return isr
+        return tuple(node for node in isr if self._has_room(node))
+
     def _next_elr(self) -> tuple[NodeId, ...]:
         """KIP-966: below min ISR those who leave the ISR stay eligible; at min ISR the list is cleared.
 
@@ -188,6 +206,7 @@ class PartitionChange:
         order = [old.leader, *old.replicas]
         if self._election is Election.PREFERRED:
             order.insert(0, old.preferred_leader)
+        order.sort(key=lambda node: not self._has_room(node))  # of the eligible, too, who can take writes
         for node in order:
             if self._may_lead(node):
                 return node, self._clean_rule(node)

@@ -1,4 +1,4 @@
-"""AlterPartition: a leader proposes an ISR, the controller judges (rule B, the table and its order)."""
+"""AlterPartition: a leader proposes an ISR, the controller judges (rule B2, the table and its order)."""
 
 from __future__ import annotations
 
@@ -70,15 +70,16 @@ def _alter_one(
     )
     record = accepted(change, topic.topic_id, partition.partition)
     after = merge(partition, record)
-    if after.leader != sender:
-        raise KafkaError(ErrorCode.NEW_LEADER_ELECTED, f"Broker {after.leader} leads now.")
+    if after.leader != sender:  # its disk is full, and who joins has room (schedule 57)
+        message = f"Broker {after.leader} leads now."
+        return AlterPartitionOutcome(item.topic_id, item.partition, ErrorCode.NEW_LEADER_ELECTED, message), record
     return _outcome(state, topic, after), record
 
 
 def accepted(change: PartitionChange, topic_id: TopicId, partition: int) -> PartitionChangeRecord:
     """The record of a proposal that stands. One is written even where nothing changes: a leader that proposes the
     committed ISR withdraws an earlier proposal, and what ends the late copies of that one is the partition epoch, which
-    every record moves (F-50)."""
+    every record moves (schedule 50)."""
     return change.build() or PartitionChangeRecord(topic_id, partition, reason="its leader kept the ISR")
 
 
@@ -97,7 +98,7 @@ def _outcome(state: MachineState, topic: TopicInfo, partition: PartitionInfo) ->
 
 
 def validate(image: MetadataImage, sender: NodeId, partition: PartitionInfo, item: AlterPartitionItem) -> None:
-    """Judge one proposal, in the order of the table of rule B; the first that fails decides.
+    """Judge one proposal, in the order of the table of rule B2; the first that fails decides.
 
     Raises:
         KafkaError: NOT_CONTROLLER, FENCED_LEADER_EPOCH, INVALID_REQUEST, INVALID_UPDATE_VERSION, INELIGIBLE_REPLICA.
@@ -126,6 +127,8 @@ def validate(image: MetadataImage, sender: NodeId, partition: PartitionInfo, ite
     _validate_isr(partition, item)
     for member in item.new_isr:
         why = _ineligible(image, member)
+        if not why and member.node_id not in partition.isr and not image.has_room(member.node_id):
+            why = "has no room on its disk"
         if why:
             mark("alter-partition-ineligible")
             raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"Broker {member.node_id} {why}.")

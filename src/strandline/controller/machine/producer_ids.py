@@ -1,4 +1,4 @@
-"""Producer ids, in blocks that are never given out twice (rule C)."""
+"""Producer ids, in blocks that are never given out twice (rule C3)."""
 
 from __future__ import annotations
 

@@ -1,17 +1,24 @@
 """Which brokers are alive: sessions, suspicions, probes. Soft state of the active controller, pure.
 
-A broker holds a session: one stream to the controller, on which its heartbeats come. Silence for the session timeout
-fences it. A broken stream is a suspicion: the controller probes at once and goes on probing.
+A broker holds a session: one stream to the controller, on which its heartbeats come. Without heartbeats for the session
+timeout it is fenced. A broken stream is a suspicion: the controller probes at once and goes on probing. A stream that
+is open and silent is none yet: the controller probes after a while, and a process that answers lives, however late it
+is with its heartbeats (schedule 60).
 
 | what the probe finds                     | what follows                                                    |
 |------------------------------------------|-----------------------------------------------------------------|
-| the same process answers                 | the suspicion ends; the session timeout remains                 |
+| the same process answers                 | suspicion and silence end; the session timeout remains          |
 | another process of that node answers     | the one that registered is dead: fence                          |
 | nobody listens (refused)                 | a suspicion in itself; fence once refused `refused_grace_ms` on |
-| no answer                                | fence when `suspicion_ms` have passed since the stream broke    |
+| no answer                                | fence when `suspicion_ms` have passed since the stream broke,   |
+|                                          | or `answer_ms` since the first probe that it owes an answer to  |
 
-A heartbeat ends every suspicion. A new controller grants every broker a full session and probes all of them once, so
-that its election alone fences nobody, and yet a broker that died with the old controller is fenced at once.
+A heartbeat ends every suspicion, and silence. Where heartbeats come in and no probe was ever answered, it is the way to
+the broker that is broken, not the broker: silence is not counted, and the session timeout remains.
+
+A new controller grants every broker a full session and probes all of them at once, so that its election alone fences
+nobody, and yet who died with the old controller, or was silent under it, is fenced soon. The broker of the node that
+led the quorum before is suspected from the start: most likely it lost its leadership for being silent.
 """
 
 from __future__ import annotations
@@ -23,13 +30,19 @@ from strandline.proto.ids import NodeId, Offset
 
 NEVER = float("inf")
 
+PROBED_SHARE = 0.4
+"""Of the silence timeout passes before the first probe; the rest is left for its answer. An event loop under load is
+late by tenths of a second, and answers."""
+
 
 @dataclass(frozen=True, slots=True)
 class SessionTimes:
     """Milliseconds.
 
     Attributes:
-        session_timeout_ms: Kafka's broker.session.timeout.ms.
+        session_timeout_ms: Kafka's broker.session.timeout.ms: without heartbeats for so long.
+        silence_timeout_ms: broker.silence.timeout.ms: with neither heartbeats nor answers to probes for so long. It is
+            never longer than the session's.
         suspicion_ms: from a broken stream to fencing, if neither a reconnect nor a probe clears the broker.
         refused_grace_ms: a port that refused every probe for this long means a dead process (a refusal is the kernel's
             own word); longer than one interval, so that a single strange refusal fences nobody.
@@ -37,9 +50,20 @@ class SessionTimes:
     """
 
     session_timeout_ms: float = 9000.0
+    silence_timeout_ms: float = 2500.0
     suspicion_ms: float = 500.0
     refused_grace_ms: float = 120.0
     probe_interval_ms: float = 40.0
+
+    @property
+    def probe_after_ms(self) -> float:
+        """Nothing was heard for so long: probe."""
+        return PROBED_SHARE * min(self.silence_timeout_ms, self.session_timeout_ms)
+
+    @property
+    def answer_ms(self) -> float:
+        """A probe that is not answered for so long: silent."""
+        return min(self.silence_timeout_ms, self.session_timeout_ms) - self.probe_after_ms
 
 
 class ProbeFinding(Enum):
@@ -56,6 +80,9 @@ class Session:
     """One registered broker as the active controller sees it. Times are the controller's monotonic milliseconds."""
 
     last_contact_ms: float
+    """The last heartbeat."""
+    heard_ms: float
+    """The last heartbeat or answer to a probe."""
     fenced: bool
     metadata_offset: Offset = Offset(-1)  # noqa: RUF009  a NewType call is the identity
     controlled_shutdown_offset: int = -1
@@ -63,7 +90,13 @@ class Session:
     suspected_since_ms: float = NEVER
     refused_since_ms: float = NEVER
     next_probe_ms: float = NEVER
+    asked_ms: float = NEVER
+    """When the first probe that is not answered yet was due."""
+    probed_ms: float = NEVER
+    """When the last probe was sent."""
     probing: bool = False
+    answers: bool = False
+    """It has answered a probe of this controller since it was unfenced: probes reach it."""
     dead: bool = False
 
 
@@ -78,17 +111,22 @@ class BrokerSessions:
         """The session of a broker, or None."""
         return self._sessions.get(node_id)
 
-    def grant(self, node_id: NodeId, *, fenced: bool, now_ms: float, probe: bool) -> None:
-        """A full session for a broker that registered, or, with `probe`, that a new controller found registered."""
-        session = Session(last_contact_ms=now_ms, fenced=fenced)
+    def grant(self, node_id: NodeId, *, fenced: bool, now_ms: float, probe: bool, suspected: bool = False) -> None:
+        """A full session for a broker that registered, or, with `probe`, that a new controller found registered.
+
+        `suspected`: as if its stream had just broken.
+        """
+        session = Session(last_contact_ms=now_ms, heard_ms=now_ms, fenced=fenced)
         if probe and not fenced:
             session.next_probe_ms = now_ms
+            if suspected:
+                session.suspected_since_ms = now_ms
         self._sessions[node_id] = session
 
     def renew(self, node_id: NodeId, *, fenced: bool, now_ms: float) -> None:
         """The same process registered again: its session goes on."""
         session = self._sessions[node_id]
-        session.last_contact_ms = now_ms
+        session.last_contact_ms = session.heard_ms = now_ms
         session.fenced = fenced
         self._clear(session)
 
@@ -97,12 +135,15 @@ class BrokerSessions:
         self._sessions.pop(node_id, None)
 
     def touch(self, node_id: NodeId, *, fenced: bool, metadata_offset: Offset, now_ms: float) -> None:
-        """A heartbeat was taken: the broker lives, and is `fenced` or not from now on."""
+        """A heartbeat was taken: the broker lives, and is `fenced` or not from now on. Whether probes reach it is found
+        out while it lives."""
         session = self._sessions[node_id]
-        session.last_contact_ms = now_ms
+        session.last_contact_ms = session.heard_ms = now_ms
         session.metadata_offset = metadata_offset
         session.fenced = fenced
         self._clear(session)
+        if not fenced and not session.answers:
+            session.next_probe_ms = now_ms
         if fenced:
             session.controlled_shutdown_offset = -1
 
@@ -111,6 +152,7 @@ class BrokerSessions:
         session = self._sessions.get(node_id)
         if session is not None:
             session.fenced = True
+            session.answers = False
             session.controlled_shutdown_offset = -1
             self._clear(session)
 
@@ -127,10 +169,12 @@ class BrokerSessions:
     def forgive(self, now_ms: float) -> None:
         """This controller itself stood still: a full session for everybody, for it cannot know who was silent.
 
-        Suspicions remain, and count from now.
+        Suspicions and silences remain, and count from now.
         """
         for session in self._sessions.values():
-            session.last_contact_ms = now_ms
+            session.last_contact_ms = session.heard_ms = now_ms
+            if session.asked_ms != NEVER:
+                session.asked_ms = now_ms
             if session.suspected_since_ms != NEVER:
                 session.suspected_since_ms = now_ms
                 session.refused_since_ms = NEVER
@@ -157,9 +201,13 @@ class BrokerSessions:
         """Whom to probe now; each is named once until its finding is told to `probed`."""
         due = []
         for node_id, session in self._sessions.items():
-            if session.next_probe_ms <= now_ms and not session.probing and not session.fenced:
+            if session.fenced or self._probe_at_ms(session) > now_ms:
+                continue
+            session.asked_ms = min(session.asked_ms, now_ms)
+            session.next_probe_ms = NEVER
+            if not session.probing:
                 session.probing = True
-                session.next_probe_ms = NEVER
+                session.probed_ms = now_ms
                 due.append(node_id)
         return due
 
@@ -169,10 +217,21 @@ class BrokerSessions:
         if session is None or not session.probing:
             return
         session.probing = False
-        if session.fenced or (session.streams > 0 and session.suspected_since_ms == NEVER):
+        if session.fenced:
             return
+        connected = session.streams > 0 and session.suspected_since_ms == NEVER
         if finding is ProbeFinding.ALIVE:
+            session.answers = True
+            if NEVER > session.suspected_since_ms > session.probed_ms:
+                # It may have answered, and then died: only a younger probe ends the suspicion.
+                session.next_probe_ms = now_ms
+                return
+            session.heard_ms = now_ms
             self._clear(session)
+        elif connected:
+            # Its heartbeats come: what answers or refuses at that address cannot be believed against them.
+            if session.asked_ms != NEVER:
+                session.next_probe_ms = now_ms + self.times.probe_after_ms / 4
         elif finding is ProbeFinding.OTHER_PROCESS:
             session.dead = True
         elif finding is ProbeFinding.REFUSED:
@@ -182,7 +241,7 @@ class BrokerSessions:
             session.dead = now_ms - session.refused_since_ms >= self.times.refused_grace_ms
         else:
             session.refused_since_ms = NEVER
-            if session.suspected_since_ms != NEVER:
+            if session.asked_ms != NEVER:
                 session.next_probe_ms = now_ms + self.times.probe_interval_ms
 
     def expired(self, now_ms: float) -> list[NodeId]:
@@ -193,13 +252,28 @@ class BrokerSessions:
             if not session.fenced and self._deadline_ms(session) <= now_ms
         ]
 
+    def is_silent(self, node_id: NodeId, now_ms: float) -> bool:
+        """The broker owes an answer to a probe for too long."""
+        session = self._sessions.get(node_id)
+        return session is not None and not session.fenced and self._silent_at_ms(session) <= now_ms
+
     def next_event_ms(self) -> float:
         """When `due_probes` or `expired` may next name somebody; infinity if never."""
         earliest = NEVER
         for session in self._sessions.values():
             if not session.fenced:
-                earliest = min(earliest, self._deadline_ms(session), session.next_probe_ms)
+                earliest = min(earliest, self._deadline_ms(session), self._probe_at_ms(session))
         return earliest
+
+    def _probe_at_ms(self, session: Session) -> float:
+        """When it owes an answer, or, if it does, when it is to be asked again."""
+        if session.asked_ms != NEVER:
+            return NEVER if session.probing else session.next_probe_ms
+        return min(session.next_probe_ms, session.heard_ms + self.times.probe_after_ms)
+
+    def _silent_at_ms(self, session: Session) -> float:
+        reachable = session.answers or session.streams == 0
+        return session.asked_ms + self.times.answer_ms if reachable else NEVER
 
     def _deadline_ms(self, session: Session) -> float:
         if session.dead:
@@ -208,6 +282,7 @@ class BrokerSessions:
         return min(
             session.last_contact_ms + times.session_timeout_ms,
             session.suspected_since_ms + times.suspicion_ms,
+            self._silent_at_ms(session),
         )
 
     @staticmethod
@@ -215,6 +290,7 @@ class BrokerSessions:
         session.suspected_since_ms = NEVER
         session.refused_since_ms = NEVER
         session.next_probe_ms = NEVER
+        session.asked_ms = NEVER
         session.dead = False
 
     # Controlled shutdown

@@ -41,12 +41,20 @@ class MachineState:
     """The working image (committed, and what this controller has appended since) with sessions and tracked offsets.
 
     The image moves by `adopt` alone, over the very records that go into the log, which `replay` has tried before. On a
-    loss of leadership the whole state is dropped; the next leadership begins on the committed image (rule A-13).
+    loss of leadership the whole state is dropped; the next leadership begins on the committed image (rule A13).
     """
 
     def __init__(
-        self, image: MetadataImage, resolver: ConfigResolver, rng: Rng, settings: MachineSettings, now_ms: float
+        self,
+        image: MetadataImage,
+        resolver: ConfigResolver,
+        rng: Rng,
+        settings: MachineSettings,
+        now_ms: float,
+        *,
+        led_before: NodeId | None = None,
     ) -> None:
+        """`led_before`: the node that led the quorum until now, if it was another."""
         self.image = image
         self.resolver = resolver
         self.rng = rng
@@ -55,7 +63,8 @@ class MachineState:
         self.offsets = OffsetTracker()
         self.unserved = UnservedReplicas()
         for node_id, broker in image.brokers.items():
-            self.sessions.grant(node_id, fenced=broker.fenced, now_ms=now_ms, probe=True)
+            suspected = node_id == led_before
+            self.sessions.grant(node_id, fenced=broker.fenced, now_ms=now_ms, probe=True, suspected=suspected)
 
     def replay(self, records: Sequence[MetadataRecord]) -> MetadataDelta:
         """What these records would change; the image stays as it is. Raises FatalError if they cannot be replayed."""
@@ -95,8 +104,10 @@ class MachineState:
         lost: NodeId = NO_NODE,
         election: Election | None = None,
         resolver_image: MetadataImage | None = None,
+        has_room: Callable[[NodeId], bool] | None = None,
     ) -> PartitionChange:
-        """A partition's change under this topic's configs and this moment's live brokers that can serve it."""
+        """A partition's change under this topic's configs and this moment's live brokers that can serve it, with room
+        on their disks or without."""
         image = self.image if resolver_image is None else resolver_image
         lives = self.image.is_active if acceptable is None else acceptable
         if election is None:
@@ -113,6 +124,7 @@ class MachineState:
             doubtful=doubtful,
             lost=lost,
             synced=self.acks_are_synced(partition),
+            has_room=self.image.has_room if has_room is None else has_room,
             position=lambda node: self.position(node, topic, partition),
             rank=lambda nodes: self.offsets.rank(topic.topic_id, partition.partition, nodes),
             reason=reason,
@@ -147,12 +159,13 @@ class MachineState:
         add: NodeId = NO_NODE,
         doubtful: NodeId = NO_NODE,
         lost: NodeId = NO_NODE,
+        has_room: Callable[[NodeId], bool] | None = None,
     ) -> list[MetadataRecord]:
         """The records that take a broker out of ISRs (`remove`; out of ELRs too, if its log is in doubt; of everything
         that counts, if it is lost) or let it lead.
 
         `add` may lead although the image still has it fenced, for the record that unfences it stands in the same batch;
-        likewise the others may not, although the image has them active.
+        likewise the others may not, although the image has them active, and `has_room` knows better than the image.
         """
         leaving = (remove, doubtful, lost)
 
@@ -171,6 +184,7 @@ class MachineState:
                 target_isr=tuple(node for node in partition.isr if node not in leaving),
                 doubtful=doubtful,
                 lost=lost,
+                has_room=has_room,
             ).build()
             if record is not None:
                 records.append(record)

@@ -101,7 +101,7 @@ def _create_topic(
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
     existing = state.image.topics.get(topic.name)
     if existing is not None:
-        if topic.topic_id == existing.topic_id:
+        if topic.topic_id != ZERO_UUID and _first_half(topic.topic_id) == _first_half(existing.topic_id):
             return _retried(existing), []
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic {topic.name!r} already exists.")
     taken.check(topic.name)
@@ -119,7 +119,7 @@ def _create_topic(
     else:
         assignments, remark = _automatic_assignments(state, placement, topic)
     placement.charge(len(assignments))
-    topic_id = topic.topic_id if topic.topic_id != ZERO_UUID else _new_topic_id(state)
+    topic_id = _new_topic_id(state, topic.topic_id)
     records: list[MetadataRecord] = [TopicRecord(topic.name, topic_id)]
     records += [ConfigRecord(int(ResourceType.TOPIC), topic.name, key, configs[key]) for key in sorted(configs)]
     records += [
@@ -151,8 +151,21 @@ def _retried(topic: TopicInfo) -> CreatedTopic:
     )
 
 
-def _new_topic_id(state: MachineState) -> TopicId:
-    return UUID(int=state.rng.getrandbits(128), version=4)
+def _new_topic_id(state: MachineState, proposed: TopicId) -> TopicId:
+    """An id that no topic had before. Of a proposed one the first half stays, by which a retry finds its own work.
+
+    The other half is drawn here: a copy of the request that comes when the topic is deleted makes another topic, and
+    positions, committed offsets and logs of the deleted one are not its own.
+    """
+    drawn = state.rng.getrandbits(128)
+    if proposed == ZERO_UUID:
+        return UUID(int=drawn, version=4)
+    return UUID(int=(_first_half(proposed) << 64) | (drawn & (1 << 64) - 1), version=4)
+
+
+def _first_half(topic_id: TopicId) -> int:
+    """As it is in an id of version 4, whatever was proposed."""
+    return UUID(int=topic_id.int, version=4).int >> 64
 
 
 def _checked_configs(topic: CreatableTopic) -> dict[str, str]:
@@ -245,7 +258,8 @@ def _check_assignment(image: MetadataImage, replicas: tuple[NodeId, ...], factor
 def new_partition(
     image: MetadataImage, topic_id: TopicId, number: int, replicas: tuple[NodeId, ...], *, manual: bool
 ) -> PartitionRecord:
-    """A new partition: its ISR are the active replicas, the first of them leads.
+    """A new partition: its ISR are the active replicas that have room, or all active ones where none has; the first of
+    them leads.
 
     Raises:
         KafkaError: none is active: INVALID_REPLICA_ASSIGNMENT for a manual assignment, else INVALID_REPLICATION_FACTOR.
@@ -256,6 +270,7 @@ def new_partition(
         raise KafkaError(
             code, f"All brokers of the assignment of partition {number} are fenced or in controlled shutdown."
         )
+    isr = tuple(node for node in isr if image.has_room(node)) or isr
     return PartitionRecord(
         topic_id=topic_id,
         partition=number,

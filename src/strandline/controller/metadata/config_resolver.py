@@ -115,7 +115,7 @@ class ConfigResolver:
         ]
 
     def min_insync_replicas(self, image: MetadataImage, topic: str, replication_factor: int) -> int:
-        """min(min.insync.replicas, replication factor): what the strict high watermark rule and ELR go by (rule B)."""
+        """min(min.insync.replicas, replication factor): what the strict high watermark rule and ELR go by (rule B4)."""
         return min(int(self.topic_value(image, topic, "min.insync.replicas")), replication_factor)
 
     def unclean_election_enabled(self, image: MetadataImage, topic: str) -> bool:

@@ -45,7 +45,7 @@ class MetadataDelta:
     * `configs`: resource -> the keys set or removed.
 
     A record that does not fit the image (an unknown topic, an ISR outside the replicas) raises FatalError: metadata
-    that cannot be replayed is damaged, and nothing may be decided, least of all deleted, on its word (D-31).
+    that cannot be replayed is damaged, and nothing may be decided, least of all deleted, on its word (schedule 31).
     """
 
     __slots__ = (
@@ -146,6 +146,7 @@ class MetadataDelta:
                 in_controlled_shutdown=record.in_controlled_shutdown,
                 directory_id=record.directory_id,
                 acks_unsynced=record.acks_unsynced,
+                disk_full=record.disk_full,
             )
         )
 
@@ -160,6 +161,8 @@ class MetadataDelta:
             broker = replace(broker, fenced=record.fenced)
         if record.in_controlled_shutdown is not None:
             broker = replace(broker, in_controlled_shutdown=record.in_controlled_shutdown)
+        if record.disk_full is not None:
+            broker = replace(broker, disk_full=record.disk_full)
         self._set_broker(broker)
 
     def _topic(self, record: TopicRecord) -> None:

@@ -2,7 +2,7 @@
 
 An image never changes: a `MetadataDelta` (`strandline.controller.metadata.delta`) makes the next one and shares with
 the old all that did not change. So an image may be kept, compared and read at leisure, and the active controller can
-run ahead of what is committed on an image of its own and drop it when it loses its leadership (rule A-13).
+run ahead of what is committed on an image of its own and drop it when it loses its leadership (rule A13).
 """
 
 from __future__ import annotations
@@ -71,6 +71,8 @@ class BrokerInfo:
         directory_id: names its data directory; None where it has not told.
         acks_unsynced: flush.policy=replicate, as the controller found it to be at the registration: what this process
             counts in acks need not be on any disk.
+        disk_full: its disk has no room, as it said itself: its replicas are read and take no writes. It leads nothing
+            and is in no ISR where a replica with room is in sync (schedule 57).
     """
 
     node_id: NodeId
@@ -83,6 +85,7 @@ class BrokerInfo:
     in_controlled_shutdown: bool
     directory_id: UUID | None = None
     acks_unsynced: bool = False
+    disk_full: bool = False
 
     @property
     def active(self) -> bool:
@@ -174,6 +177,11 @@ class MetadataImage:
         """The broker is registered, unfenced and not shutting down."""
         broker = self.brokers.get(node_id)
         return broker is not None and broker.active
+
+    def has_room(self, node_id: NodeId) -> bool:
+        """The broker has not said that its disk is full."""
+        broker = self.brokers.get(node_id)
+        return broker is None or not broker.disk_full
 
     def partitions(self) -> Iterator[tuple[TopicInfo, PartitionInfo]]:
         """Every partition with its topic, in the order of topic creation and partition number."""

@@ -19,7 +19,7 @@ LeaderSubscriber = Callable[[LeaderAndEpoch], None]
 
 
 class ImagePublisher:
-    """A `QuorumListener` that holds the committed image of this node (rule A-13: nothing uncommitted is ever in it).
+    """A `QuorumListener` that holds the committed image of this node (rule A13: nothing uncommitted is ever in it).
 
     Subscribers are called synchronously, in the order of subscription, once per committed batch or snapshot load, and
     must not block. A subscriber that joins late is called at once with everything that is there.

@@ -38,6 +38,7 @@ class RegisterBrokerRecord:
     in_controlled_shutdown: bool = False
     directory_id: UUID | None = None
     acks_unsynced: bool = False
+    disk_full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +51,14 @@ class UnregisterBrokerRecord:
 
 @dataclass(frozen=True, slots=True)
 class BrokerChangeRecord:
-    """A broker is fenced, unfenced, or begins its controlled shutdown; None: unchanged."""
+    """A broker is fenced, unfenced, begins its controlled shutdown, or its disk is full or has room again; None:
+    unchanged."""
 
     node_id: NodeId
     broker_epoch: BrokerEpoch
     fenced: bool | None = None
     in_controlled_shutdown: bool | None = None
+    disk_full: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ def load_image(cluster_id: str, records: Iterable[MetadataRecord], end_offset: i
 
     Raises:
         FatalError: the records do not begin with a metadata.version, or do not fit together; a snapshot that a bit flip
-            changed must not be served, and nothing be deleted on its word (D-31).
+            changed must not be served, and nothing be deleted on its word (schedule 31).
     """
     delta = MetadataDelta(MetadataImage(cluster_id))
     delta.apply_all(records)
@@ -84,4 +84,5 @@ def _broker_record(broker: BrokerInfo) -> RegisterBrokerRecord:
         in_controlled_shutdown=broker.in_controlled_shutdown,
         directory_id=broker.directory_id,
         acks_unsynced=broker.acks_unsynced,
+        disk_full=broker.disk_full,
     )

@@ -52,7 +52,7 @@ class Voter:
     """A member of the quorum, as written when the cluster was formatted.
 
     A `directory_id` of None matches any (Kafka's static quorums); with an id, a wiped and newly formatted disk is not
-    this voter (correctness rule A11, D-26). `endpoint` is the node's internal listener.
+    this voter (rule A11, schedule 26). `endpoint` is the node's internal listener.
     """
 
     node_id: NodeId
@@ -67,7 +67,7 @@ class QuorumConfig:
     quorum_election_timeout_ms: int = 1000
     """How long an election, or a voter that knows no leader, waits; each wait is drawn from [1, 2) times this."""
 
-    quorum_fetch_timeout_ms: int = 2000
+    quorum_fetch_timeout_ms: int = 1500
     """A voter without a successful fetch for this long asks for an election. The leader resigns after 1.5 times this
     without fetches of a majority (rule A5)."""
 

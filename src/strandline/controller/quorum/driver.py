@@ -212,7 +212,7 @@ class Driver:
         self._durable.memory.hold(self._held())
 
     def _sync_failed(self, _: list[PartitionLog], error: OSError) -> None:
-        """Never retried: a second fsync may succeed over bytes that are gone (D-32)."""
+        """Never retried: a second fsync may succeed over bytes that are gone (schedule 32)."""
         self.fail(error)
 
     # --- the pump ----------------------------------------------------------------------------------------------------

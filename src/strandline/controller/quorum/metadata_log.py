@@ -19,8 +19,7 @@ from strandline.log.records import Record, decode_records
 from strandline.log.recovery import open_log
 from strandline.log.rewriting import Rewriting, refusal
 from strandline.log.segment import pread_blocking
-from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import CorruptLogError, KafkaError, StorageError
+from strandline.proto.errors import CorruptLogError, KafkaError, NoSpaceLeft, StorageError
 from strandline.proto.ids import LeaderEpoch, Offset, TopicPartition
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
@@ -172,10 +171,8 @@ class MetadataLog:
         """
         try:
             self._write(batch, timestamp_ms)
-        except KafkaError as error:
-            if error.code is ErrorCode.KAFKA_STORAGE_ERROR and self.partition_log.failure is None:
-                return False
-            raise
+        except NoSpaceLeft:
+            return False
         return True
 
     def _write(self, batch: Batch, timestamp_ms: int) -> None:

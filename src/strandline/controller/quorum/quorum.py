@@ -52,7 +52,7 @@ class Quorum:
 
     `register` listeners, then `start()`; mount `rpc_handlers()` on the node's internal listener; end with `close()`.
     After a failed write or sync, or a broken invariant, it does nothing more and calls `on_fatal` once: the node must
-    stop (rule A9, D-32).
+    stop (rule A9, schedule 32).
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Quorum:
         `fresh_boot`: no process of this boot has used `data_dir` before, so what is read there is on the disk.
 
         A node whose id is a voter's but whose directory id is not that voter's has lost its disk: it observes only,
-        and `describe` shows it so (D-26).
+        and `describe` shows it so (schedule 26).
         """
         self._formatted_id = directory_id
         self._key = ReplicaKey(node_id, directory_id)

@@ -1,7 +1,7 @@
 """How far the metadata log is known to be durable, so that recovery can tell damage from a torn tail.
 
 After a power cut a bad batch at the log's end was never synced and is cut. Below this point it was: cutting there could
-drop what a majority counted on, so the node refuses to start (rule E, no silent truncation of a voter). The file is
+drop what a majority counted on, so the node refuses to start (rule E5, no silent truncation of a voter). The file is
 written now and then: it may lag behind the truth, and must never be ahead of it.
 """
 

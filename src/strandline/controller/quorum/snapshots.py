@@ -2,7 +2,7 @@
 
 A snapshot is a row of record batches: a control batch with the header, data batches, a control batch with the footer.
 It exists once its name exists: bytes go to a `.part` file that is synced, renamed, and made durable by a sync of the
-directory (rule A10, "freeze"). A damaged one is refused, never used in part (D-31).
+directory (rule A10, "freeze"). A damaged one is refused, never used in part (schedule 31).
 """
 
 from __future__ import annotations

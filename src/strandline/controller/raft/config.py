@@ -10,7 +10,7 @@ class RaftConfig:
     """See `strandline.controller.quorum.api.QuorumConfig`, which documents each for operators."""
 
     election_timeout_ms: int = 1000
-    fetch_timeout_ms: int = 2000
+    fetch_timeout_ms: int = 1500
     retry_backoff_ms: int = 20
     election_backoff_max_ms: int = 500
     suspicion_ms: int = 60

@@ -181,7 +181,7 @@ class RaftCore:
 
     def append_failed(self, end_offset: int, now_ms: float) -> None:
         """Writing ordered batches failed; the log really ends at `end_offset`. A leader steps down: it must not write
-        something else at an (offset, epoch) that others may hold (D-24). A fetcher tries again."""
+        something else at an (offset, epoch) that others may hold (schedule 24). A fetcher tries again."""
         self._now_ms = now_ms
         self.log.truncate_to(end_offset)
         self._voters_moved()

@@ -118,6 +118,8 @@ class FetchLoop:
                 core.config.snapshot_chunk_bytes,
                 core.voteless,
             )
+        # After a failure it is a probe, too: a leader that lives answers at once, and is not given up for being late.
+        max_wait_ms = 0 if self._failures else min(core.config.fetch_max_wait_ms, core.config.fetch_timeout_ms // 3)
         return FetchRequest(
             core.cluster_id,
             core.key,
@@ -125,7 +127,7 @@ class FetchLoop:
             core.log.end_offset,
             core.log.last_epoch,
             core.high_watermark,
-            min(core.config.fetch_max_wait_ms, core.config.fetch_timeout_ms // 3),
+            max_wait_ms,
             core.config.fetch_max_bytes,
             core.voteless,
             core.life,

@@ -85,13 +85,13 @@ class Leader(Role):
     """Leads one epoch.
 
     Entered: from Candidate with a majority of votes, its leadership being durable before it acts.
-    Left: to Resigned when asked, when no majority fetched for 1.5 fetch timeouts (rule A5, D-27), or when its own write
-    failed (D-24); to Unattached or Follower on news of a higher epoch.
+    Left: to Resigned when asked, when no majority fetched for 1.5 fetch timeouts (rule A5, schedule 27), or when its
+    own write failed (schedule 24); to Unattached or Follower on news of a higher epoch.
 
     Invariants:
     - the first record of the epoch is its LeaderChange (rule A6);
     - the epoch's high watermark is unknown, or above the epoch's start and never decreasing, so that no record of an
-      older epoch commits by count (D-22);
+      older epoch commits by count (schedule 22);
     - the own end counts only as far as it is flushed (rule A9);
     - one parked fetch a replica at most.
     """

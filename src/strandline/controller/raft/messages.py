@@ -27,7 +27,8 @@ class ReplicaKey(NamedTuple):
     directory_id: UUID | None
 
     def admits(self, presented: ReplicaKey) -> bool:
-        """Whether `presented` is the replica recorded here: a wiped disk has another directory id (rule A11, D-26)."""
+        """Whether `presented` is the replica recorded here: a wiped disk has another directory id (rule A11,
+        schedule 26)."""
         if self.node_id != presented.node_id:
             return False
         return self.directory_id is None or self.directory_id == presented.directory_id
@@ -154,7 +155,7 @@ class EndQuorumEpochResponse:
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """Asks for records from `fetch_offset`; from a voter it also says: all before it I hold, durably (rule A7, A8)."""
+    """Asks for records from `fetch_offset`; from a voter it also says: all before it I hold, durably (rules A7, A8)."""
 
     cluster_id: str
     replica: ReplicaKey

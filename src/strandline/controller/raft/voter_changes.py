@@ -83,7 +83,7 @@ def add_voter(core: RaftCore, node_id: NodeId, directory_id: UUID, now_ms: float
 
 def record_directories(core: RaftCore, now_ms: float) -> None:
     """Where the voter set leaves a voter's directory open, record the one that has fetched in this epoch; the leader's
-    own is known. From then on a wiped disk under that node's id is no voter (D-26)."""
+    own is known. From then on a wiped disk under that node's id is no voter (schedule 26)."""
     leader = core.leading
     if leader is None or all(key.directory_id is not None for key in core.voters):
         return
@@ -129,7 +129,7 @@ def _is_silent(core: RaftCore, leader: Leader, node_id: NodeId, now_ms: float) -
 
 
 def _one_at_a_time(core: RaftCore, leader: Leader) -> None:
-    """The high watermark of this epoch is known, and lies above the last change (D-25)."""
+    """The high watermark of this epoch is known, and lies above the last change (schedule 25)."""
     known = leader.epoch_high_watermark
     if known is None or core.voters_offset >= known:
         what = "its own first record" if known is None else f"the voter set at offset {core.voters_offset}"

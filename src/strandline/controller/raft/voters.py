@@ -57,8 +57,8 @@ class VoterSet:
         return self._by_id.get(node_id)
 
     def is_voter(self, presented: ReplicaKey, *, voteless: bool = False) -> bool:
-        """Whether this very replica is a voter; a wiped disk under a voter's node id is not (D-26), nor one that has
-        lost its log (`voteless`), unless its directory id is the one recorded (rule A14)."""
+        """Whether this very replica is a voter; a wiped disk under a voter's node id is not (schedule 26), nor one that
+        has lost its log (`voteless`), unless its directory id is the one recorded (rule A14)."""
         recorded = self._by_id.get(presented.node_id)
         return recorded is not None and recorded.counts(presented, voteless=voteless)
 

@@ -112,7 +112,7 @@ class Unserved(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[_Union[UnservedTopic, _Mapping]]] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("node_id", "broker_epoch", "metadata_offset", "want_fence", "want_shutdown", "offsets", "unserved")
+    __slots__ = ("node_id", "broker_epoch", "metadata_offset", "want_fence", "want_shutdown", "offsets", "unserved", "disk_full")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     METADATA_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +120,7 @@ class Heartbeat(_message.Message):
     WANT_SHUTDOWN_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     UNSERVED_FIELD_NUMBER: _ClassVar[int]
+    DISK_FULL_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     broker_epoch: int
     metadata_offset: int
@@ -127,7 +128,8 @@ class Heartbeat(_message.Message):
     want_shutdown: bool
     offsets: _containers.RepeatedCompositeFieldContainer[ReplicaOffsets]
     unserved: Unserved
-    def __init__(self, node_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., metadata_offset: _Optional[int] = ..., want_fence: _Optional[bool] = ..., want_shutdown: _Optional[bool] = ..., offsets: _Optional[_Iterable[_Union[ReplicaOffsets, _Mapping]]] = ..., unserved: _Optional[_Union[Unserved, _Mapping]] = ...) -> None: ...
+    disk_full: bool
+    def __init__(self, node_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., metadata_offset: _Optional[int] = ..., want_fence: _Optional[bool] = ..., want_shutdown: _Optional[bool] = ..., offsets: _Optional[_Iterable[_Union[ReplicaOffsets, _Mapping]]] = ..., unserved: _Optional[_Union[Unserved, _Mapping]] = ..., disk_full: _Optional[bool] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
     __slots__ = ("caught_up", "fenced", "in_controlled_shutdown", "should_shut_down", "report_at_offset")

@@ -37,7 +37,7 @@ class MetadataVersionRecord(_message.Message):
     def __init__(self, level: _Optional[int] = ...) -> None: ...
 
 class RegisterBrokerRecord(_message.Message):
-    __slots__ = ("node_id", "incarnation_id", "broker_epoch", "listeners", "internal", "rack", "fenced", "in_controlled_shutdown", "directory_id", "acks_unsynced")
+    __slots__ = ("node_id", "incarnation_id", "broker_epoch", "listeners", "internal", "rack", "fenced", "in_controlled_shutdown", "directory_id", "acks_unsynced", "disk_full")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_ID_FIELD_NUMBER: _ClassVar[int]
     BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +48,7 @@ class RegisterBrokerRecord(_message.Message):
     IN_CONTROLLED_SHUTDOWN_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
     ACKS_UNSYNCED_FIELD_NUMBER: _ClassVar[int]
+    DISK_FULL_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     incarnation_id: bytes
     broker_epoch: int
@@ -58,7 +59,8 @@ class RegisterBrokerRecord(_message.Message):
     in_controlled_shutdown: bool
     directory_id: bytes
     acks_unsynced: bool
-    def __init__(self, node_id: _Optional[int] = ..., incarnation_id: _Optional[bytes] = ..., broker_epoch: _Optional[int] = ..., listeners: _Optional[_Iterable[_Union[ListenerEndpoint, _Mapping]]] = ..., internal: _Optional[_Union[InternalEndpoint, _Mapping]] = ..., rack: _Optional[str] = ..., fenced: _Optional[bool] = ..., in_controlled_shutdown: _Optional[bool] = ..., directory_id: _Optional[bytes] = ..., acks_unsynced: _Optional[bool] = ...) -> None: ...
+    disk_full: bool
+    def __init__(self, node_id: _Optional[int] = ..., incarnation_id: _Optional[bytes] = ..., broker_epoch: _Optional[int] = ..., listeners: _Optional[_Iterable[_Union[ListenerEndpoint, _Mapping]]] = ..., internal: _Optional[_Union[InternalEndpoint, _Mapping]] = ..., rack: _Optional[str] = ..., fenced: _Optional[bool] = ..., in_controlled_shutdown: _Optional[bool] = ..., directory_id: _Optional[bytes] = ..., acks_unsynced: _Optional[bool] = ..., disk_full: _Optional[bool] = ...) -> None: ...
 
 class UnregisterBrokerRecord(_message.Message):
     __slots__ = ("node_id", "broker_epoch")
@@ -69,16 +71,18 @@ class UnregisterBrokerRecord(_message.Message):
     def __init__(self, node_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ...) -> None: ...
 
 class BrokerChangeRecord(_message.Message):
-    __slots__ = ("node_id", "broker_epoch", "fenced", "in_controlled_shutdown")
+    __slots__ = ("node_id", "broker_epoch", "fenced", "in_controlled_shutdown", "disk_full")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
     IN_CONTROLLED_SHUTDOWN_FIELD_NUMBER: _ClassVar[int]
+    DISK_FULL_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     broker_epoch: int
     fenced: bool
     in_controlled_shutdown: bool
-    def __init__(self, node_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., fenced: _Optional[bool] = ..., in_controlled_shutdown: _Optional[bool] = ...) -> None: ...
+    disk_full: bool
+    def __init__(self, node_id: _Optional[int] = ..., broker_epoch: _Optional[int] = ..., fenced: _Optional[bool] = ..., in_controlled_shutdown: _Optional[bool] = ..., disk_full: _Optional[bool] = ...) -> None: ...
 
 class TopicRecord(_message.Message):
     __slots__ = ("name", "topic_id")

@@ -1,4 +1,4 @@
-"""Where two logs part, judged by leader epochs (KIP-101, KIP-279, KIP-595; rule B: truncation).
+"""Where two logs part, judged by leader epochs (KIP-101, KIP-279, KIP-595; rule B8, truncation).
 
 Both functions see a log only through its epochs: `EpochHistory.end_offset_for_epoch(e)` is the largest epoch not above
 `e` that the log knows, and the offset after that epoch's last record.
@@ -43,7 +43,7 @@ def judge_fetch(
 ) -> FetchJudgement:
     """Compare a follower's position (log end and last epoch) with the leader's log.
 
-    An offset below the log start is out of range even when the logs diverge (rule B: truncation). A leader whose
+    An offset below the log start is out of range even when the logs diverge (rule B8, truncation). A leader whose
     epochs are all newer than the follower's last one has deleted what would tell more; what it still holds from its
     log start on is of newer epochs, so the follower keeps nothing beyond that.
     """
@@ -65,8 +65,8 @@ def truncation_offset(
     """Where a follower cuts its log after DIVERGING(leader_epoch, leader_end_offset).
 
     If it knows that epoch, at the smaller of the two ends. If not, at the end of its own largest epoch below: the
-    next fetch carries that smaller epoch, and so the two iterate until they meet (KAFKA-6361, D-2). If all it has is of
-    larger epochs, none of it is the leader's.
+    next fetch carries that smaller epoch, and so the two iterate until they meet (KAFKA-6361, schedule 2). If all it
+    has is of larger epochs, none of it is the leader's.
     """
     own_epoch, own_end = history.end_offset_for_epoch(leader_epoch)
     if own_epoch < 0:

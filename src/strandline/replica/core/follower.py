@@ -1,4 +1,4 @@
-"""The follower of one partition in one leader epoch (rule B: truncation)."""
+"""The follower of one partition in one leader epoch (rule B8, truncation)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from strandline.replica.states import PartitionState
 
 
 class Truncation(NamedTuple):
-    """Cut the log at `offset`, even if nothing ends there (empty epochs beyond it must go too: KAFKA-10706, D-5).
+    """Cut the log at `offset`, even if nothing ends there (empty epochs beyond it must go too: KAFKA-10706,
+    schedule 5).
 
     `below_high_watermark`: it removes what this replica knew to be committed. Only an unclean election explains it.
     """
@@ -24,7 +25,7 @@ class FollowerCore:
 
     Invariants:
     - the high watermark is at most the own log end, and rises only with data or words of a leader whose log this one
-      is a prefix of: never from a diverging answer (KAFKA-14704, D-7);
+      is a prefix of: never from a diverging answer (KAFKA-14704, schedule 7);
     - it falls only with a truncation below it.
     """
 

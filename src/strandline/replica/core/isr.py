@@ -1,4 +1,4 @@
-"""A change of the in-sync replicas on its way to the controller (rule B: maximal ISR, AlterPartition)."""
+"""A change of the in-sync replicas on its way to the controller (rules B2, B3: AlterPartition, maximal ISR)."""
 
 from __future__ import annotations
 
@@ -60,6 +60,6 @@ _JUDGEMENTS: dict[ErrorCode, Judgement] = {
 
 
 def judge_answer(error: ErrorCode) -> Judgement:
-    """Rule B: only INELIGIBLE_REPLICA and OPERATION_NOT_ATTEMPTED end a proposal; definite rejections stay pending
-    until metadata arrive; anything else (NOT_CONTROLLER, D-13, among it) is sent again."""
+    """Rule B2: only INELIGIBLE_REPLICA and OPERATION_NOT_ATTEMPTED end a proposal; definite rejections stay pending
+    until metadata arrive; anything else (NOT_CONTROLLER, schedule 13, among it) is sent again."""
     return _JUDGEMENTS.get(error, Judgement.RETRY)

@@ -1,4 +1,4 @@
-"""The leader of one partition in one leader epoch (rule B, in full).
+"""The leader of one partition in one leader epoch (rules B1 to B9).
 
 Nothing here writes, sends or reads a clock. The caller tells what happened (an append, a finished sync, a follower's
 fetch or acknowledgement, metadata, a controller's answer, the passing of time); every such call returns whether the
@@ -40,7 +40,7 @@ class LeaderCore:
       and makes ELR safe (KIP-966);
     - it does not pass any member of the maximal ISR, nor a replica that has caught up and may join;
     - at most one ISR change is pending;
-    - the maximal ISR loses a proposed member only when the partition epoch moves (F-50).
+    - the maximal ISR loses a proposed member only when the partition epoch moves (schedule 50).
     """
 
     __slots__ = (
@@ -80,7 +80,7 @@ class LeaderCore:
         now_ms: float,
         log_start_offset: int = 0,
     ) -> None:
-        """Become leader. The caller persists (leader epoch, `epoch_start_offset`) in the log (D-3), and looks at
+        """Become leader. The caller persists (leader epoch, `epoch_start_offset`) in the log (schedule 3), and looks at
         `high_watermark`, which is judged at once (a lone replica needs nobody's fetch)."""
         self._me = me
         self._state = state
@@ -118,7 +118,8 @@ class LeaderCore:
         return not self._sync_before_ack and self._advance(now_ms)
 
     def synced(self, durable_offset: int, now_ms: float) -> bool:
-        """Everything below `durable_offset` is on this broker's disk: an end captured before the sync began (A-9)."""
+        """Everything below `durable_offset` is on this broker's disk: an end captured before the sync began
+        (rule A9)."""
         if durable_offset <= self.durable_offset:
             return False
         self.durable_offset = durable_offset
@@ -134,7 +135,7 @@ class LeaderCore:
         log_start_offset: int,
         now_ms: float,
     ) -> bool:
-        """A fetch of a replica was found VALID. Never call it for a diverging one (KAFKA-13141, D-6)."""
+        """A fetch of a replica was found VALID. Never call it for a diverging one (KAFKA-13141, schedule 6)."""
         follower = self.followers[node_id]
         if follower.broker_epoch != broker_epoch:
             follower.forget()
@@ -186,7 +187,7 @@ class LeaderCore:
 
     def brokers_changed(self, brokers: Mapping[NodeId, BrokerState], now_ms: float) -> bool:
         """Registrations, fencing or shutdowns changed: who may join did too, and whom the high watermark waits for
-        (a caught-up stopping replica no longer, KAFKA-15021, D-15)."""
+        (a caught-up stopping replica no longer, KAFKA-15021, schedule 15)."""
         self._brokers = brokers
         return self._advance_and_propose(now_ms)
 
@@ -231,7 +232,7 @@ class LeaderCore:
     @property
     def knows_committed_end(self) -> bool:
         """The high watermark has reached the start of this epoch. Before that it may lag the true one, and "the latest
-        offset" has no answer (OFFSET_NOT_AVAILABLE; rule B: stale HW)."""
+        offset" has no answer (OFFSET_NOT_AVAILABLE; rule B7, stale HW)."""
         return self.high_watermark >= self.epoch_start_offset
 
     def admit(self, acks: int) -> ErrorCode:
@@ -264,7 +265,7 @@ class LeaderCore:
     # Rules
 
     def _advance(self, now_ms: float) -> bool:
-        """Rule B: HW = min over the leader, the maximal ISR, and replicas caught up and eligible to join."""
+        """Rule B4, HW = min over the leader, the maximal ISR, and replicas caught up and eligible to join."""
         if len(self.isr) < self._min_isr:
             return False
         offset = self.durable_offset if self._sync_before_ack else self.log_end_offset
@@ -288,7 +289,7 @@ class LeaderCore:
         return follower.caught_up(self.log_end_offset, self._lag_time_max_ms, now_ms) and self._eligible(follower)
 
     def _may_join(self, follower: FollowerProgress, now_ms: float) -> bool:
-        """All conditions of rule B, on one snapshot of the replica: a fetch in this leader epoch, what counts of it
+        """All conditions of rule B5, on one snapshot of the replica: a fetch in this leader epoch, what counts of it
         reaches the high watermark and the start of the epoch, unfenced, staying, and the very process that fetched.
 
         And two of ours: it has deleted what clients were told is deleted; and it has caught up lately, for who has not
@@ -333,9 +334,9 @@ class LeaderCore:
 
     def _refused(self, pending: PendingIsr, now_ms: float) -> None:
         """The controller found a member ineligible. That settles this copy of the proposal and no other: one whose
-        sender gave up, or that the network holds, may be committed as long as the partition epoch stands (F-50). So a
-        refused expansion is withdrawn by proposing the committed ISR anew under the same partition epoch. Of the two
-        one is committed, the epoch moves, and until then the maximal ISR stands.
+        sender gave up, or that the network holds, may be committed as long as the partition epoch stands (schedule 50).
+        So a refused expansion is withdrawn by proposing the committed ISR anew under the same partition epoch. Of the
+        two one is committed, the epoch moves, and until then the maximal ISR stands.
 
         A shrink needs no withdrawal: the maximal ISR is the old one, and stays. A withdrawal that is refused is sent
         again: a member of the committed ISR is ineligible, and its removal is on the way.

@@ -14,7 +14,7 @@ class FollowerProgress:
     - durable_offset <= fetch_offset;
     - log_start_offset is durable there, too; -1 until it was told;
     - counted_offset is what the high watermark may count on: the durable offset under flush.policy = ack, else the
-      fetch offset; -1 until a fetch was validated in this leader epoch (VAN 6.5.4).
+      fetch offset; -1 until a fetch was validated in this leader epoch (kafka-tlaplus 6.5.4).
     """
 
     __slots__ = (

@@ -1,6 +1,6 @@
 """The commands of members of classic groups: join, sync, heartbeat, leave, with every rule of who is told what.
 
-Rules: correctness.md C ("Groups"), KIP-345 (static members), KIP-394 (member ids are given before the join), KIP-134
+Sources: rule C7, KIP-345 (static members), KIP-394 (member ids are given before the join), KIP-134
 (the first rebalance waits), KIP-814 (a static leader that returns need not assign).
 """
 
@@ -142,7 +142,7 @@ class ClassicProtocol:
     ) -> None:
         """KIP-345: a static member that returns takes its own place, under a new id; whoever holds the old one is
         fenced. In a stable group whose assignor stays the same that is no rebalance, but it is written down before it
-        is answered: after a failover the old id would live again (D-43)."""
+        is answered: after a failover the old id would live again (schedule 43)."""
         old_leader = group.leader or ""
         new = _member(command, member_id)
         new.assignment = old.assignment

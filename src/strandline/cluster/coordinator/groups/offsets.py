@@ -48,7 +48,8 @@ class OffsetStore:
         self._image = image
 
     def put(self, key: OffsetKey, value: OffsetValue | None) -> None:
-        """A record of the log, in the log's order: the last one counts, be its offset smaller or larger (D-44)."""
+        """A record of the log, in the log's order: the last one counts, be its offset smaller or larger
+        (schedule 44)."""
         offsets = self._context.offsets
         if value is not None:
             offsets.setdefault(key.group, {}).setdefault(key.topic, {})[key.partition] = value
@@ -112,7 +113,7 @@ class OffsetStore:
             self._context.out.reply(to, errors)
 
     def _check(self, command: CommitOffsets, now: Now) -> None:
-        """Who may commit. Raises KafkaError (correctness.md C, "Groups")."""
+        """Who may commit. Raises KafkaError (rule C7)."""
         modern = self._context.modern.get(command.group_id)
         if modern is not None:
             _check_modern(modern, command)

@@ -1,0 +1,117 @@
+"""Record batches (magic 2) by a parser of the checkers' own: what the product's get wrong must not hide itself.
+
+The format is Kafka's (KIP-98). A log that no compaction has been over holds as many records in a batch as the batch
+spans offsets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct
+
+import cramjam
+from crc32c import crc32c
+
+HEADER_BYTES = 61
+_HEADER = Struct(">qiibIhiqqqhii")
+_BEFORE_THE_LENGTH_COUNTS = 12
+_CRC_COVERS_FROM = 21
+_MAGIC = 2
+_CODEC = 0x07
+_DECOMPRESS = {1: cramjam.gzip.decompress, 3: cramjam.lz4.decompress, 4: cramjam.zstd.decompress}
+"""By the codec's number in the attributes: those that the simulator's clients use."""
+_LONGEST_VARINT = 10
+
+
+class NotABatch(Exception):
+    """What lies there is no batch, or a part of one, or one whose bytes have changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """A batch as it lies on a disk."""
+
+    base_offset: int
+    size: int
+    """Its bytes, header included."""
+    leader_epoch: int
+    crc: int
+    count: int
+    """Of its records."""
+
+    @property
+    def next_offset(self) -> int:
+        """First offset after it."""
+        return self.base_offset + self.count
+
+    @property
+    def last_offset(self) -> int:
+        """Of its last record."""
+        return self.base_offset + self.count - 1
+
+
+def parse(head: bytes) -> StoredBatch:
+    """The batch that begins with these 61 bytes. Raises NotABatch."""
+    if len(head) < HEADER_BYTES:
+        raise NotABatch(f"{len(head)} bytes are no header")
+    base, length, epoch, magic, crc, _, last_delta, *_, count = _HEADER.unpack(head[:HEADER_BYTES])
+    if magic != _MAGIC or base < 0 or epoch < -1:
+        raise NotABatch(f"magic {magic}, base offset {base}, leader epoch {epoch}")
+    if length < HEADER_BYTES - _BEFORE_THE_LENGTH_COUNTS or count < 1 or last_delta != count - 1:
+        raise NotABatch(f"{count} records over {last_delta + 1} offsets in {length} bytes, at offset {base}")
+    return StoredBatch(base, length + _BEFORE_THE_LENGTH_COUNTS, epoch, crc, count)
+
+
+def verify(batch: StoredBatch, content: bytes) -> None:
+    """All of its bytes are there and are those that were written. Raises NotABatch."""
+    if len(content) < batch.size:
+        raise NotABatch(f"{len(content)} of {batch.size} bytes are there, at offset {batch.base_offset}")
+    found = crc32c(memoryview(content)[_CRC_COVERS_FROM : batch.size])
+    if found != batch.crc:
+        raise NotABatch(f"the CRC is {found:#010x} and should be {batch.crc:#010x}, at offset {batch.base_offset}")
+
+
+def values(batch: StoredBatch, content: bytes) -> list[bytes | None]:
+    """The values of its records, in the order of their offsets; each has the offset that its place says.
+
+    Raises:
+        NotABatch: other records are inside than its header says.
+    """
+    body = content[HEADER_BYTES : batch.size]
+    codec = content[_CRC_COVERS_FROM + 1] & _CODEC
+    if codec and codec not in _DECOMPRESS:
+        raise NotABatch(f"codec {codec} is not one that is used here, at offset {batch.base_offset}")
+    if codec:
+        body = bytes(_DECOMPRESS[codec](body))
+    found: list[bytes | None] = []
+    position = 0
+    for number in range(batch.count):
+        length, start = _varint(body, position)
+        position = start + length
+        delta, value = _record(body, start)
+        if delta != number or length < 0 or position > len(body):
+            raise NotABatch(f"record {number} of the batch at offset {batch.base_offset} has offset delta {delta}")
+        found.append(value)
+    if position != len(body):
+        raise NotABatch(f"{len(body) - position} bytes follow the records of the batch at offset {batch.base_offset}")
+    return found
+
+
+def _record(body: bytes, position: int) -> tuple[int, bytes | None]:
+    """Its offset delta and its value."""
+    _, position = _varint(body, position + 1)  # attributes; timestamp delta
+    delta, position = _varint(body, position)
+    key_bytes, position = _varint(body, position)
+    value_bytes, position = _varint(body, position + max(0, key_bytes))
+    return delta, None if value_bytes < 0 else body[position : position + value_bytes]
+
+
+def _varint(body: bytes, position: int) -> tuple[int, int]:
+    """A zigzag varint, and where what follows it begins."""
+    raw = shift = 0
+    for at in range(position, min(position + _LONGEST_VARINT, len(body))):
+        raw |= (body[at] & 0x7F) << shift
+        shift += 7
+        if body[at] < 0x80:
+            return (raw >> 1) ^ -(raw & 1), at + 1
+    raise NotABatch(f"no number ends within {len(body)} bytes of records")

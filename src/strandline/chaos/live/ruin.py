@@ -1,0 +1,68 @@
+"""Damage to the files of a node that is down, as a disk does it."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from pathlib import Path
+
+from strandline.log.batch import HEADER_SIZE, BatchHeader, iter_batches, verify_crc
+from strandline.log.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, decode_offsets
+from strandline.proto.errors import KafkaError, StrandlineError
+from strandline.proto.ids import TopicPartition
+
+
+class NothingToRot(StrandlineError):
+    """No batch of the log is newer than what the checkpoints vouch for; the message says up to where that is."""
+
+
+def rot_newest_batch(directory: Path, seed: int) -> str:
+    """Flip one bit of the records of a partition's newest batch, which a start then takes for a torn write.
+
+    Damage below what the node's own checkpoints vouch for is another case: that log is refused, and waits for an
+    operator.
+
+    Args:
+        directory: the partition's, of a node that is down.
+        seed: decides which bit.
+
+    Returns:
+        Which bit of which file, and the offset of its batch.
+
+    Raises:
+        NothingToRot: such a batch does not exist.
+    """
+    topic, _, number = directory.name.rpartition("-")
+    where = TopicPartition(topic, int(number))
+    vouched_for = max(_checkpoint(directory.parent / name, where) for name in (RECOVERY_POINTS, HIGH_WATERMARKS))
+    path = max(directory.glob("*.log"))
+    raw = bytearray(path.read_bytes())
+    newest = _newest(raw)
+    if newest is None or newest[1].base_offset < vouched_for:
+        raise NothingToRot(f"{directory} has no batch from offset {vouched_for} on, where its checkpoints end")
+    position, header = newest
+    rng = random.Random(seed)
+    byte, bit = position + rng.randrange(HEADER_SIZE, header.size), rng.randrange(8)
+    with path.open("r+b") as file:
+        file.seek(byte)
+        file.write(bytes([raw[byte] ^ 1 << bit]))
+    return f"bit {bit} of byte {byte} of {directory.name}/{path.name} rots, in the batch of offset {header.base_offset}"
+
+
+def _newest(segment: bytearray) -> tuple[int, BatchHeader] | None:
+    """Position and header of the last batch that holds its checksum."""
+    found, position = None, 0
+    with suppress(KafkaError):  # behind it are zeros, or a torn write
+        for header, batch in iter_batches(segment):
+            verify_crc(batch)
+            found = position, header
+            position += header.size
+    return found
+
+
+def _checkpoint(path: Path, where: TopicPartition) -> int:
+    """What a checkpoint says of a partition; 0: nothing yet."""
+    try:
+        return decode_offsets(str(path), path.read_bytes()).get(where, 0)
+    except FileNotFoundError:
+        return 0

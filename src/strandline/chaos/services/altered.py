@@ -1,0 +1,97 @@
+"""The services' topics that are altered while they are written to: records deleted from the front of one, the settings
+of another changed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+from strandline.chaos.services.options import ALTERED, TRIMMED
+from strandline.chaos.services.shared import Shared
+from strandline.chaos.services.topics import SAFE, Topics
+from strandline.chaos.workload import Ports
+from strandline.client.aio import Admin
+from strandline.client.types import ConfigChange, ConfigResource, NewTopic
+from strandline.proto.errors import StrandlineError
+
+_BURST_MAX = 8
+"""Records that go in one batch: many a deletion ends in the middle of one."""
+
+_GAP_S = 0.7
+"""Between two deletions, or two changes of settings."""
+
+_SEGMENT_BYTES = ("20000", "100000", "1073741824")
+
+
+class Altered:
+    """Over all incarnations of the services' process.
+
+    Attributes:
+        fed: everything was sent, and answered.
+        asked: records of `trimmed` below may be gone: their deletion was asked for.
+        deleted: records of `trimmed` below are gone: it was answered.
+        changes: so many of settings were answered.
+    """
+
+    def __init__(self, shared: Shared, topics: Topics) -> None:
+        self.trimmed_id: UUID | None = None
+        self.altered_id: UUID | None = None
+        self.fed = False
+        self.asked = 0
+        self.deleted = 0
+        self.changes = 0
+        self._shared = shared
+        self._topics = topics
+        self._sent = 0
+
+    async def feed(self, ports: Ports) -> None:
+        """Make both topics, and send bursts to one or the other."""
+        options, rng, producer = self._shared.options, ports.rng, self._shared.producer(ports)
+        async with self._shared.admin(ports) as admin:
+            self.trimmed_id = await self._topics.create(admin, NewTopic(TRIMMED, 1, 3, SAFE))
+            self.altered_id = await self._topics.create(admin, NewTopic(ALTERED, 1, 3, SAFE))
+        while self._sent < options.records:
+            await asyncio.sleep(rng.uniform(0, 2 * options.gap_ms) / 1000)
+            topic, topic_id = rng.choice(((TRIMMED, self.trimmed_id), (ALTERED, self.altered_id)))
+            for _ in range(rng.randint(1, _BURST_MAX)):
+                self._sent += 1
+                await self._topics.send(producer, topic_id, topic, f"a{self._sent}", 0, wait=False)
+        await producer.flush()
+        self.fed = True
+
+    async def trim(self, ports: Ports) -> None:
+        """Delete what was acknowledged, up to some offset, again and again."""
+        await self._again_and_again(ports, self._delete)
+
+    async def alter(self, ports: Ports) -> None:
+        """Change settings of `altered`, again and again."""
+        await self._again_and_again(ports, self._change)
+
+    async def _again_and_again(self, ports: Ports, act: Callable[[Admin, random.Random], Awaitable[None]]) -> None:
+        async with self._shared.admin(ports) as admin:
+            while not self.fed:
+                await asyncio.sleep(ports.rng.expovariate(1 / _GAP_S))
+                try:
+                    await act(admin, ports.rng)
+                except StrandlineError as error:
+                    self._shared.failed(error)
+
+    async def _delete(self, admin: Admin, rng: random.Random) -> None:
+        end = 0 if self.trimmed_id is None else self._shared.ledger.ends(self.trimmed_id).get(0, 0)
+        if end > self.asked:
+            self.asked = before = rng.randint(self.asked, end)
+            await admin.delete_records({(TRIMMED, 0): before})
+            self.deleted = max(self.deleted, before)
+
+    async def _change(self, admin: Admin, rng: random.Random) -> None:
+        if self.altered_id is None:
+            return
+        # What is answered at 1 may be on one disk alone, and what was at 2 may be so once one is the whole ISR:
+        # then nothing may destroy a disk, and the options say so.
+        changes = [ConfigChange("segment.bytes", rng.choice(_SEGMENT_BYTES))]
+        if self._shared.options.lowers_min_isr:
+            changes.append(ConfigChange("min.insync.replicas", rng.choice(("1", "2"))))
+        await admin.alter_configs({ConfigResource("topic", ALTERED): changes})
+        self.changes += 1

@@ -1,0 +1,63 @@
+"""Whether a disk has room: full at once, and with room again only once that has lasted (schedule 57).
+
+A broker whose disk is full gives away its leaderships and leaves the ISRs, and takes part again with room. Each way
+costs an election. So the two bounds lie apart, and a disk that fills up again soon has to have room for longer.
+"""
+
+from __future__ import annotations
+
+FULL_BYTES, FULL_SHARE = 1 << 20, 1 / 256
+"""With less than both left the disk is full although no write has failed yet: what is left is for the metadata log and
+the checkpoints, by which this node hears of elections and tells what it has."""
+
+ROOM_BYTES, ROOM_SHARE = 64 << 20, 1 / 32
+"""It has room again with this many bytes left, or with this share of a small disk."""
+
+HOLD_MS = 1_000.0
+"""Room has to last for so long before it counts."""
+HOLD_MS_MAX = 16_000.0
+"""After the disk was full again and again: an election in so long is little, and the room may be needed."""
+CALM_MS = 60_000.0
+"""A disk that has had room for so long begins anew at `HOLD_MS`."""
+
+
+class Room:
+    """One disk's. Time and sizes are arguments.
+
+    Invariants:
+    - a write that found no room makes the disk full, whatever the file system says is left: a quota is not told there;
+    - while it is full it has room again only after a time in which every look found enough, and no write found none.
+    """
+
+    def __init__(self) -> None:
+        self.full = False
+        """No write should be expected to succeed."""
+        self._hold_ms = HOLD_MS
+        self._room_since_ms: float | None = None
+        self._back_ms = float("-inf")
+
+    def ran_out(self, now_ms: float) -> bool:
+        """A write found no room; true if that is new."""
+        self._room_since_ms = None
+        if self.full:
+            return False
+        self.full = True
+        soon = now_ms - self._back_ms < CALM_MS
+        self._hold_ms = min(self._hold_ms * 2, HOLD_MS_MAX) if soon else HOLD_MS
+        return True
+
+    def looked(self, free_bytes: int, total_bytes: int, now_ms: float) -> bool:
+        """So much is left; true if the disk is full now and was not, or has room and had none."""
+        if not self.full:
+            nothing = free_bytes < min(FULL_BYTES, total_bytes * FULL_SHARE) or not total_bytes
+            return nothing and self.ran_out(now_ms)
+        if free_bytes < min(ROOM_BYTES, total_bytes * ROOM_SHARE) or not free_bytes:
+            self._room_since_ms = None
+            return False
+        if self._room_since_ms is None:
+            self._room_since_ms = now_ms
+        if now_ms - self._room_since_ms < self._hold_ms:
+            return False
+        self.full = False
+        self._back_ms = now_ms
+        return True
