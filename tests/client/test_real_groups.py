@@ -11,12 +11,12 @@ import confluent_kafka
 import pytest
 from click.testing import CliRunner, Result
 
+from strandline.cli import register
 from strandline.client import Admin, Consumer, ConsumerRecord, NewTopic, Producer, TopicPartition
-from strandline.client.commands import register
 from strandline.client.errors import UnknownTopic
 from strandline.client.replay import GROUP as REPLAY_GROUP
 from strandline.client.types import OffsetAndMetadata
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from tests.client.conftest import MakeTopic, eventually

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from strandline.cluster.kafka.apis import metadata as metadata_api
+from strandline.cluster.broker.apis import metadata as metadata_api
 from strandline.controller import wire as controller_wire
 from strandline.controller.metadata import records as metadata_records
 from strandline.controller.quorum import wire as quorum_wire

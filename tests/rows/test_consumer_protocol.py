@@ -12,7 +12,7 @@ from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, Ka
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.proto.error_codes import ErrorCode
 from tests.rows.helpers import QUICK, eventually, make_topic
 from tests.rows.readers import JavaReader, Reader, ReaderProcess

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from strandline.client.commands.common import output_option, print_table
-from strandline.cluster.cli.options import settings_option, told_plainly
+from strandline.cli.common import output_option, print_table
+from strandline.cli.options import settings_option, told_plainly
 
 if TYPE_CHECKING:
     from strandline.chaos.live.runner import Outcome, RunOptions
