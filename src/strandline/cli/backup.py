@@ -11,20 +11,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from strandline.cli.common import (
-    CommandFailed,
     Target,
     admin_for,
     dry_run_option,
     output_option,
+    plain_errors,
     plural,
     print_json,
     print_table,
     target_options,
-    told_plainly,
 )
 from strandline.cli.name_completion import topic_names
 from strandline.client.config import CommonConfig
-from strandline.proto.errors import StrandlineError
 from strandline.proto.system import SystemClock
 
 if TYPE_CHECKING:
@@ -56,7 +54,7 @@ def backup(*, name: str, directory: Path, segment_bytes: int, dry_run: bool, out
     from strandline.client.fetching import RangeReader
 
     target = Target(**where)
-    with admin_for(target) as admin, _files_told_plainly():
+    with admin_for(target) as admin:
         refuse_unless_free(directory)
         manifest = survey(admin, name, SystemClock().wall_ms())
         if not dry_run:
@@ -101,12 +99,12 @@ def restore(
     from strandline.client.fetching import RangeReader
 
     target = Target(**where)
-    with told_plainly(target), _files_told_plainly():
+    with plain_errors(target):
         manifest = read_manifest(directory)
         with _progress("checked") as checked:
             largest = verify(directory, manifest, checked)
     name = name or manifest.topic
-    with admin_for(target) as admin, _files_told_plainly():
+    with admin_for(target) as admin:
         prepare(admin, manifest, name, replication=replication, largest_bytes=largest, dry_run=dry_run)
         if not dry_run:
             settings = target.settings_for(CommonConfig)
@@ -125,17 +123,6 @@ def restore(
         taken = datetime.fromtimestamp(manifest.taken_ms / 1000, timezone.utc)  # noqa: UP017  # as in common.py
         verb = "would restore" if dry_run else "restored, read back and compared"
         click.echo(f"{verb} {plural(manifest.records, 'record')} as topic {name}; the backup is of {taken:%F %T} UTC")
-
-
-@contextmanager
-def _files_told_plainly() -> Iterator[None]:
-    """What is wrong with files, in one sentence; the rest is told by others."""
-    try:
-        yield
-    except StrandlineError:  # timeouts among them, which are an OSError too
-        raise
-    except OSError as error:
-        raise CommandFailed(f"{error.filename or 'a file'}: {error.strerror or error}") from error
 
 
 @contextmanager

@@ -17,10 +17,10 @@ from strandline.cli.common import (
     Target,
     check_reachable,
     output_option,
+    plain_errors,
     print_json,
     print_table,
     target_options,
-    told_plainly,
 )
 from strandline.client.config import AdminConfig, ConsumerConfig, ProducerConfig
 from strandline.client.types import Ack, NewTopic
@@ -51,7 +51,7 @@ def bench(
     from strandline.client.admin import Admin
 
     target = Target(**where)
-    with told_plainly(target):
+    with plain_errors(target):
         check_reachable(target)
         common: dict[str, Any] = {key: value for key, value in target.settings.items() if _known(AdminConfig, key)}
         with Admin(target.bootstrap, **common) as admin:

@@ -8,15 +8,7 @@ from typing import Any
 
 import click
 
-from strandline.cli.common import (
-    Target,
-    admin_for,
-    output_option,
-    plural,
-    print_json,
-    print_table,
-    target_options,
-)
+from strandline.cli.common import Target, admin_for, output_option, plural, print_json, print_table, target_options
 from strandline.cli.voters import restore_vote
 from strandline.client.types import QuorumDescription
 from strandline.proto.system import SystemClock

@@ -6,7 +6,9 @@ Exit codes: 0 done, 1 the cluster refused or failed, 2 the command line is wrong
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import re
 import shutil
 import sys
@@ -18,14 +20,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from strandline.client.config import AdminConfig, CommonConfig
 from strandline.client.errors import BrokerUnreachable, ClientTimeout
-from strandline.client.session import Session
 from strandline.proto.errors import ConfigError, StrandlineError
 from strandline.proto.system import SystemClock
 
 if TYPE_CHECKING:
     from strandline.client.admin import Admin
+    from strandline.client.config import CommonConfig
+    from strandline.cluster.node.config import NodeConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -147,13 +149,56 @@ def dry_run_option(command: F) -> F:
     )
 
 
+def settings_option(command: F) -> F:
+    """``-X key=value`` of a node; the command takes the parsed pairs as `overrides`."""
+    return click.option(
+        "-X",
+        "overrides",
+        multiple=True,
+        metavar="KEY=VALUE",
+        callback=lambda _context, _parameter, pairs: _parse_overrides(pairs),
+        help="Any setting of a node under Kafka's name, as -X node.id=1; wins over file and environment.",
+    )(command)
+
+
+def config_option(command: F) -> F:
+    """``--config FILE`` of a node; the command takes it as `config_path`."""
+    return click.option(
+        "-c",
+        "--config",
+        "config_path",
+        type=click.Path(dir_okay=False),
+        help="The node's settings: Java properties, or TOML where the name ends in .toml.",
+    )(command)
+
+
+def load_config(config_path: str | None, overrides: dict[str, str]) -> NodeConfig:
+    """A node's settings from file, environment and options. Raises ConfigError."""
+    from strandline.cluster.node.config import NodeConfig
+
+    return NodeConfig.load(config_path, overrides, os.environ)
+
+
+def _parse_overrides(pairs: tuple[str, ...]) -> dict[str, str]:
+    from strandline.cluster.node.config_sources import parse_overrides
+
+    try:
+        return parse_overrides(pairs)
+    except ConfigError as error:
+        raise click.BadParameter(str(error), param_hint="-X") from error
+
+
 @contextmanager
-def told_plainly(target: Target) -> Iterator[None]:
-    """Turn errors into one sentence with the next step and an exit code."""
+def plain_errors(target: Target | None = None) -> Iterator[None]:
+    """Turn errors into one sentence with the next step and an exit code.
+
+    Args:
+        target: where the command goes, if it goes to brokers: named when none of them answers.
+    """
     try:
         yield
     except BrokerUnreachable as error:
-        raise Unreachable(_unreachable(target.bootstrap, error)) from error
+        raise Unreachable(str(error) if target is None else _unreachable(target.bootstrap, error)) from error
     except ClientTimeout as error:
         kind = Unreachable if isinstance(error.last_error, BrokerUnreachable) else CommandFailed
         raise kind(str(error)) from error
@@ -161,6 +206,11 @@ def told_plainly(target: Target) -> Iterator[None]:
         raise CommandWrong(str(error)) from error
     except StrandlineError as error:
         raise CommandFailed(str(error)) from error
+    except OSError as error:
+        if error.errno == errno.EPIPE:  # the reader of our output has gone: click ends the program silently
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        raise CommandFailed(f"{where}{error.strerror or error}") from error
 
 
 def _unreachable(bootstrap: str, error: BrokerUnreachable) -> str:
@@ -178,6 +228,9 @@ def check_reachable(target: Target) -> None:
         BrokerUnreachable: with each address and its reason.
     """
 
+    from strandline.client.config import AdminConfig
+    from strandline.client.session import Session
+
     async def knock() -> None:
         config = AdminConfig.of({key: value for key, value in target.settings.items() if _is_common(key)})
         session = Session(target.bootstrap, config)
@@ -190,15 +243,18 @@ def check_reachable(target: Target) -> None:
 
 
 def _is_common(key: str) -> bool:
+    from strandline.client.config import CommonConfig
+
     return key.replace(".", "_") in CommonConfig.__dataclass_fields__
 
 
 @contextmanager
 def admin_for(target: Target) -> Iterator[Admin]:
-    """An admin client for one command, with its errors told plainly."""
+    """An admin client for one command, its errors in one sentence."""
     from strandline.client.admin import Admin
+    from strandline.client.config import AdminConfig
 
-    with told_plainly(target):
+    with plain_errors(target):
         settings = target.settings_for(AdminConfig, default_api_timeout_ms=20_000)
         check_reachable(target)
         with Admin(target.bootstrap, **settings) as admin:

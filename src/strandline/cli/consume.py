@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from strandline.cli.common import Moment, Target, check_reachable, plural, target_options, told_plainly
+from strandline.cli.common import Moment, Target, check_reachable, plain_errors, plural, target_options
 from strandline.cli.name_completion import group_names, topic_names
 from strandline.client.config import ConsumerConfig
 from strandline.client.types import ConsumerRecord
@@ -94,7 +94,7 @@ def consume(
         )
     from strandline.client.consumer import Consumer
 
-    with told_plainly(target):
+    with plain_errors(target):
         defaults: dict[str, object] = {"default_api_timeout_ms": 20_000, "auto_offset_reset": "none"}
         if group is not None:
             defaults |= {

@@ -16,11 +16,11 @@ from strandline.cli.common import (
     dry_run_option,
     output_option,
     parse_pairs,
+    plain_errors,
     plural,
     print_json,
     print_table,
     target_options,
-    told_plainly,
 )
 from strandline.cli.name_completion import topic_names
 from strandline.client.config import ProducerConfig
@@ -78,7 +78,7 @@ def copy(
     from strandline.client.copying.topic_copy import TopicCopy
 
     wanted = Target(**where)
-    with told_plainly(wanted):
+    with plain_errors(wanted):
         settings = wanted.settings_for(ProducerConfig)
         check_reachable(wanted)
         with _progress() as told:

@@ -12,11 +12,11 @@ from strandline.cli.common import (
     check_reachable,
     dry_run_option,
     output_option,
+    plain_errors,
     plural,
     print_json,
     print_table,
     target_options,
-    told_plainly,
 )
 from strandline.cli.name_completion import topic_names
 from strandline.client.config import CommonConfig
@@ -48,7 +48,7 @@ def list_letters(topic: str, every: bool, output: str, **where: Any) -> None:
     strandline dead-letters list orders --output json | jq -r '.[].error'
     """
     target = Target(**where)
-    with told_plainly(target):
+    with plain_errors(target):
         box = _box(target, topic)
         try:
             letters = [letter for _, letter in box.letters(replayed_too=every) if letter is not None]
@@ -101,7 +101,7 @@ def replay(topic: str, dry_run: bool, output: str, **where: Any) -> None:
     strandline dead-letters replay orders
     """
     target = Target(**where)
-    with told_plainly(target):
+    with plain_errors(target):
         box = _box(target, topic)
         if dry_run:
             _foretell(box, output)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from strandline.cli.common import output_option, plural, print_table
-from strandline.cli.options import settings_option, told_plainly
+from strandline.cli.common import output_option, plain_errors, plural, print_table, settings_option
 from strandline.cluster.node.dev_layout import PORT_BASE, STATE_FILE
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def dev(
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)
-    with told_plainly():
+    with plain_errors():
         cluster = DevCluster(data_dir, nodes=nodes, controllers=controllers, port_base=port_base, settings=overrides)
         if output == "table":
             count = len({*cluster.broker_ids, *cluster.controller_ids})

@@ -10,9 +10,7 @@ from typing import Any
 
 import click
 
-from strandline.cli.common import Target, check_reachable, output_option, print_json, target_options
-from strandline.cli.common import told_plainly as told_of_brokers
-from strandline.cli.options import told_plainly
+from strandline.cli.common import Target, check_reachable, output_option, plain_errors, print_json, target_options
 from strandline.client.config import AdminConfig, ConsumerConfig, ProducerConfig
 from strandline.cluster.node.doctor import (
     NO_EFFECT,
@@ -52,10 +50,10 @@ def doctor(files: tuple[str, ...], producer: bool, consumer: bool, output: str, 
     strandline doctor --consumer -X enable.auto.commit=false -X auto.offset.reset=earliest
     """
     if producer or consumer:
-        with told_plainly():
+        with plain_errors():
             findings = list(_of_client(Target(**where), consumer=consumer))
     elif files:
-        with told_plainly():
+        with plain_errors():
             findings = [finding for path in files for finding in _of_file(path)]
     else:
         findings = _of_cluster(Target(**where))
@@ -84,7 +82,7 @@ def _of_file(path: str) -> Iterator[Finding]:
 def _of_cluster(target: Target) -> list[Finding]:
     from strandline.cluster.node.examination import QUESTION_MS, REQUEST_MS, examine
 
-    with told_of_brokers(target):
+    with plain_errors(target):
         settings = target.settings_for(AdminConfig, request_timeout_ms=REQUEST_MS, default_api_timeout_ms=QUESTION_MS)
         check_reachable(Target(target.bootstrap, {name: str(value) for name, value in settings.items()}))
         return asyncio.run(examine(target.bootstrap, settings))

@@ -6,8 +6,15 @@ import random
 
 import click
 
-from strandline.cli.common import dry_run_option, output_option, print_json
-from strandline.cli.options import config_option, load_config, settings_option, told_plainly
+from strandline.cli.common import (
+    config_option,
+    dry_run_option,
+    load_config,
+    output_option,
+    plain_errors,
+    print_json,
+    settings_option,
+)
 
 
 @click.command("format")
@@ -59,7 +66,7 @@ def format_(
     from strandline.log.real_disk import RealDisk
 
     rng = random.SystemRandom()
-    with told_plainly():
+    with plain_errors():
         config = load_config(config_path, overrides)
         made = format_directory(
             RealDisk(),

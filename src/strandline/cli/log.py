@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from strandline.cli.common import output_option, plural
-from strandline.cli.options import told_plainly
+from strandline.cli.common import output_option, plain_errors, plural
 from strandline.log.disk import Disk
 from strandline.log.dump import DumpedBatch, IndexEntry, Line, Padding, Problem, TimeIndexEntry, dump_file
 from strandline.log.records import Record
@@ -38,7 +37,7 @@ def dump(files: tuple[str, ...], records: bool, output: str) -> None:
 
     disk = RealDisk()
     problems = 0
-    with told_plainly():
+    with plain_errors():
         for path in _expand(files):
             if output == "table":
                 click.echo(path)

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from strandline.cli.options import config_option, load_config, settings_option, told_plainly
+from strandline.cli.common import config_option, load_config, plain_errors, settings_option
 
 
 @click.command()
@@ -31,6 +31,6 @@ def node(config_path: str | None, overrides: dict[str, str], end_with_input: boo
     """
     from strandline.cluster.node.run_node import run
 
-    with told_plainly():
+    with plain_errors():
         config = load_config(config_path, overrides)
     sys.exit(run(config, end_with_input=end_with_input))

@@ -15,10 +15,10 @@ from strandline.cli.common import (
     check_reachable,
     dry_run_option,
     output_option,
+    plain_errors,
     plural,
     print_json,
     target_options,
-    told_plainly,
 )
 from strandline.cli.name_completion import topic_names
 from strandline.client.config import ProducerConfig
@@ -100,7 +100,7 @@ def produce(
     tally = _Tally()
     from strandline.client.producer import Producer
 
-    with told_plainly(target):
+    with plain_errors(target):
         settings = target.settings_for(ProducerConfig)
         check_reachable(target)
         with Producer(target.bootstrap, **settings) as producer:

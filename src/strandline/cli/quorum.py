@@ -5,8 +5,15 @@ from __future__ import annotations
 import click
 
 from strandline.cli.cluster import quorum
-from strandline.cli.common import dry_run_option, output_option, print_json
-from strandline.cli.options import config_option, load_config, settings_option, told_plainly
+from strandline.cli.common import (
+    config_option,
+    dry_run_option,
+    load_config,
+    output_option,
+    plain_errors,
+    print_json,
+    settings_option,
+)
 
 __all__ = ["quorum"]
 
@@ -41,7 +48,7 @@ def force_vote(
     from strandline.controller.quorum.quorum import memory_of
     from strandline.log.real_disk import RealDisk
 
-    with told_plainly():
+    with plain_errors():
         config = load_config(config_path, overrides)
         disk = RealDisk()
         directory = read_directory(disk, config)

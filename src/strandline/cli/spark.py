@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from strandline.cli.common import output_option, print_json
-from strandline.cli.options import told_plainly
+from strandline.cli.common import output_option, plain_errors, print_json
 from strandline.cli.outcome import outcome_document, show_outcome
 
 if TYPE_CHECKING:
@@ -142,7 +141,7 @@ def _run(
     from strandline.spark.pipelines.view import TerminalView
 
     kept = keep or directory is not None
-    with told_plainly(), ExitStack() as stack:
+    with plain_errors(), ExitStack() as stack:
         ensure_spark()
         source = data_directory(data)
         root = directory or stack.enter_context(_temporary(keep))

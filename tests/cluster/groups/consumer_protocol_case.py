@@ -17,7 +17,7 @@ from strandline.proto.errors import KafkaError
 from strandline.proto.kafka.consumer_group_records import Assignment
 
 
-class ModernMember:
+class ConsumerMember:
     """A client: it takes up what it is assigned, and gives back what it is not, unless it is told to hold on to it.
 
     Attributes:
@@ -77,11 +77,11 @@ class ModernMember:
         return answer
 
 
-def members(driver: Driver, count: int, **values: Any) -> list[ModernMember]:
-    return [ModernMember(driver, f"m{number}", **values) for number in range(count)]
+def members(driver: Driver, count: int, **values: Any) -> list[ConsumerMember]:
+    return [ConsumerMember(driver, f"m{number}", **values) for number in range(count)]
 
 
-def settle(*clients: ModernMember, rounds: int = 6) -> None:
+def settle(*clients: ConsumerMember, rounds: int = 6) -> None:
     """Heartbeats until nothing is left to do."""
     for _ in range(rounds):
         for client in clients:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from modern_case import ModernMember
+from consumer_protocol_case import ConsumerMember
 from shard_case import Driver
 
 from strandline.cluster.groups.commands import (
@@ -192,7 +192,7 @@ def error_of(driver: Driver, number: int) -> ErrorCode:
     return error
 
 
-Client = ClassicClient | ModernMember
+Client = ClassicClient | ConsumerMember
 
 
 def partitions_of(client: Client) -> tuple[int, ...]:
@@ -212,7 +212,9 @@ def turn(*clients: Client, rounds: int = 8) -> None:
 
 def check(clients: Sequence[Client]) -> None:
     read = [number for client in clients for number in partitions_of(client)]
-    assert len(read) == len(set(read)), {getattr(client, "name", "modern"): partitions_of(client) for client in clients}
+    assert len(read) == len(set(read)), {
+        getattr(client, "name", "consumer"): partitions_of(client) for client in clients
+    }
 
 
 def shares(*clients: Client) -> list[int]:
@@ -235,9 +237,9 @@ def use(driver: Driver, *clients: Client) -> None:
         client.driver = driver
 
 
-def mixed(driver: Driver, *, cooperative: bool = False) -> tuple[ClassicClient, ClassicClient, ModernMember]:
+def mixed(driver: Driver, *, cooperative: bool = False) -> tuple[ClassicClient, ClassicClient, ConsumerMember]:
     """Two classic members and one of the consumer protocol, two partitions each."""
     one, two = classic_group(driver, cooperative=cooperative)
-    member = ModernMember(driver, "m")
+    member = ConsumerMember(driver, "m")
     turn(one, two, member)
     return one, two, member

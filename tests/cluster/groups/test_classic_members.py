@@ -4,8 +4,8 @@ they have to do it (KIP-848, "Online migration")."""
 from __future__ import annotations
 
 import pytest
-from modern_case import ModernMember
-from moves_case import ClassicClient, classic_group, error_of, mixed, shares, turn, use
+from consumer_protocol_case import ConsumerMember
+from migration_case import ClassicClient, classic_group, error_of, mixed, shares, turn, use
 from shard_case import Driver, topic_id_of
 
 from strandline.cluster.groups.commands import DescribeGroup, ListGroups
@@ -19,7 +19,7 @@ T = topic_id_of("t")
 def test_who_may_join() -> None:
     """Consumers that have an assignor in common, for the day when they are among themselves."""
     driver = Driver(consumer_max_size=3)
-    ModernMember(driver, "m").beat()
+    ConsumerMember(driver, "m").beat()
     client = ClassicClient(driver, "c")
     wrong = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     for values in ({"protocol_type": "connect"}, {"protocols": (("range", b"\x00"),)}, {"protocols": ()}):
@@ -29,7 +29,7 @@ def test_who_may_join() -> None:
     other = client.join_command(member_id="", protocols=(("sticky", subscription),))
     assert error_of(driver, driver.ask(other)) is wrong
     driver.ask(other._replace(protocols=(("sticky", subscription), ("common", subscription)), member_id="y"))
-    assert set(driver.shard.modern["g"].classic) == {client.member_id, "y"}
+    assert set(driver.shard.consumer_groups["g"].classic) == {client.member_id, "y"}
     assert error_of(driver, driver.ask(other._replace(protocols=(("range", subscription),), member_id="z"))) is wrong
     full = ErrorCode.GROUP_MAX_SIZE_REACHED
     again = other._replace(protocols=(("common", subscription),))
@@ -42,18 +42,18 @@ def test_who_may_join() -> None:
 def test_an_old_client_joins_in_one_step() -> None:
     """One that does not know KIP-394 gets its id with its first answer."""
     driver = Driver()
-    ModernMember(driver, "m").beat()
+    ConsumerMember(driver, "m").beat()
     answer = driver.get(ClassicClient(driver, "c").join_command(member_id_required=False))
     assert (answer.error, answer.leader, answer.members) == (ErrorCode.NONE, "", ())
     assert (answer.protocol_type, answer.protocol_name) == ("consumer", "range")
-    assert answer.member_id in driver.shard.modern["g"].classic
+    assert answer.member_id in driver.shard.consumer_groups["g"].classic
 
 
 def test_who_is_told_to_join_anew() -> None:
     """Who is behind the group's epoch, and who has something to give back until it says that it did."""
     driver = Driver()
     (one,) = classic_group(driver, 1, cooperative=True)
-    member = ModernMember(driver, "m")
+    member = ConsumerMember(driver, "m")
     member.beat()
     assert one.beat() is ErrorCode.REBALANCE_IN_PROGRESS, "behind the group's epoch"
     driver.sync(driver.joined(driver.ask(one.join_command())))
@@ -71,7 +71,7 @@ def test_a_member_that_waits_is_called_when_all_is_free() -> None:
     """It has what is free, and hears by its heartbeat when the rest is; not before, for joining costs an eager one its
     reading."""
     driver = Driver()
-    member = ModernMember(driver, "m")
+    member = ConsumerMember(driver, "m")
     member.beat()
     client = ClassicClient(driver, "c")
     client.step()
@@ -157,25 +157,25 @@ def test_a_classic_member_has_the_session_that_it_asked_for() -> None:
         driver.pass_ms(9_000)
         assert one.beat() is ErrorCode.NONE
         driver.pass_ms(2_000)
-        assert set(driver.shard.modern["g"].classic) == {one.member_id}
+        assert set(driver.shard.consumer_groups["g"].classic) == {one.member_id}
         driver.pass_ms(9_000)
-        assert not driver.shard.modern["g"].classic
+        assert not driver.shard.consumer_groups["g"].classic
 
 
 def test_who_does_not_join_anew_is_given_up() -> None:
     """It beats, and has its rebalance timeout from the first time that it was told."""
     driver = Driver(consumer_session_timeout_ms=500_000)
     one, two, _ = mixed(driver)
-    ModernMember(driver, "n").beat()
+    ConsumerMember(driver, "n").beat()
     for _ in range(7):
         assert one.beat() is ErrorCode.REBALANCE_IN_PROGRESS
         two.step()
         driver.pass_ms(8_000)
-    assert one.member_id in driver.shard.modern["g"].classic
+    assert one.member_id in driver.shard.consumer_groups["g"].classic
     one.beat()
     two.step()
     driver.pass_ms(5_000)
-    assert set(driver.shard.modern["g"].classic) == {two.member_id}
+    assert set(driver.shard.consumer_groups["g"].classic) == {two.member_id}
 
 
 def test_who_does_not_collect_its_assignment_is_given_up() -> None:
@@ -188,7 +188,7 @@ def test_who_does_not_collect_its_assignment_is_given_up() -> None:
         assert one.beat() is ErrorCode.NONE
         two.beat()
     driver.pass_ms(5_000)
-    assert set(driver.shard.modern["g"].classic) == {two.member_id}
+    assert set(driver.shard.consumer_groups["g"].classic) == {two.member_id}
     assert error_of(driver, driver.sync(joined)) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
@@ -197,7 +197,7 @@ def test_who_gives_nothing_back_is_given_up() -> None:
     driver = Driver(consumer_session_timeout_ms=500_000)
     (one,) = classic_group(driver, 1, cooperative=True)
     one.stubborn = True
-    member = ModernMember(driver, "m")
+    member = ConsumerMember(driver, "m")
     member.beat()
     for _ in range(9):
         driver.pass_ms(8_000)
@@ -212,12 +212,12 @@ def test_who_changes_its_protocol_has_the_deadlines_of_the_new_one() -> None:
     driver = Driver(consumer_session_timeout_ms=500_000)
     one, two, member = mixed(driver)
     driver.get(one.join_command())
-    new = ModernMember(driver, "n")
+    new = ConsumerMember(driver, "n")
     new.beat()
     assert two.beat() is ErrorCode.REBALANCE_IN_PROGRESS
-    changed = [ModernMember(driver, client.member_id) for client in (one, two)]
+    changed = [ConsumerMember(driver, client.member_id) for client in (one, two)]
     for client in changed:
         client.beat()
     driver.pass_ms(70_000)
-    assert {client.member_id for client in (*changed, member, new)} == set(driver.shard.modern["g"].members)
-    assert not driver.shard.modern["g"].classic
+    assert {client.member_id for client in (*changed, member, new)} == set(driver.shard.consumer_groups["g"].members)
+    assert not driver.shard.consumer_groups["g"].classic

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from modern_case import described, members, settle
+from consumer_protocol_case import described, members, settle
 from shard_case import Driver
 
 from strandline.cluster.groups.consumer_protocol.commands import TopicsChanged
@@ -56,7 +56,7 @@ def test_a_refused_write_leaves_nothing() -> None:
     (member,) = members(driver, 1)
     driver.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
     assert member.refused() is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert not driver.shard.modern
+    assert not driver.shard.consumer_groups
     driver.refuse = None
     member.beat()
     driver.topics["t"] = 8

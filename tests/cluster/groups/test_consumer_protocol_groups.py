@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from modern_case import ModernMember, described, members, settle
+from consumer_protocol_case import ConsumerMember, described, members, settle
 from shard_case import Driver, topic_id_of
 
 from strandline.cluster.groups.commands import (
@@ -17,7 +17,7 @@ from strandline.cluster.groups.commands import (
 )
 from strandline.cluster.groups.config import MigrationPolicy
 from strandline.cluster.groups.consumer_protocol.commands import TopicsChanged
-from strandline.cluster.groups.consumer_protocol.group import ModernState
+from strandline.cluster.groups.consumer_protocol.group import ConsumerGroupState
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 
@@ -108,7 +108,7 @@ def test_a_silent_member_is_given_up() -> None:
     settle(clients[0], rounds=1)
     assert clients[0].numbers() == (0, 1, 2, 3, 4, 5)
     driver.pass_ms(46_000)
-    assert driver.shard.modern["g"].state is ModernState.EMPTY
+    assert driver.shard.consumer_groups["g"].state is ConsumerGroupState.EMPTY
     assert len(driver.shard._context.timers) == 1, "none is left but the look for old offsets"
 
 
@@ -119,20 +119,20 @@ def test_a_refused_removal_is_tried_again() -> None:
     member.beat()
     driver.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
     driver.pass_ms(46_000)
-    assert "m0" in driver.shard.modern["g"].members
+    assert "m0" in driver.shard.consumer_groups["g"].members
     driver.refuse = None
     driver.pass_ms(46_000)
-    assert driver.shard.modern["g"].is_empty
+    assert driver.shard.consumer_groups["g"].is_empty
 
 
 def test_a_refused_return_leaves_the_deadline() -> None:
     """A static member is away; that its successor takes its place is refused, and nobody comes: it is given up."""
     driver = Driver()
-    old, other = ModernMember(driver, "old", instance_id="i"), ModernMember(driver, "other")
+    old, other = ConsumerMember(driver, "old", instance_id="i"), ConsumerMember(driver, "other")
     settle(old, other)
     old.leave(-2)
     driver.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
-    assert ModernMember(driver, "new", instance_id="i").refused() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert ConsumerMember(driver, "new", instance_id="i").refused() is ErrorCode.COORDINATOR_NOT_AVAILABLE
     driver.refuse = None
     driver.pass_ms(40_000)
     other.beat()
@@ -154,7 +154,7 @@ def test_a_refused_removal_leaves_the_time_to_give_back() -> None:
     one.beat()
     driver.refuse = None
     for _ in range(2):
-        assert "m0" in driver.shard.modern["g"].members
+        assert "m0" in driver.shard.consumer_groups["g"].members
         two.beat()
         one.beat()
         driver.pass_ms(31_000)
@@ -170,7 +170,7 @@ def test_leaving() -> None:
     assert two.leave().epoch == -1
     assert one.beat().assigned == {T: (0, 1, 2, 3, 4, 5)}
     assert two.refused(epoch=-1) is ErrorCode.UNKNOWN_MEMBER_ID
-    assert ModernMember(driver, "x").refused(epoch=-1, group_id="none") is ErrorCode.UNKNOWN_MEMBER_ID
+    assert ConsumerMember(driver, "x").refused(epoch=-1, group_id="none") is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_epochs_are_fenced() -> None:
@@ -193,7 +193,7 @@ def test_epochs_are_fenced() -> None:
     settle(one, two)
     assert one.epoch == 3
     assert one.refused(epoch=1) is ErrorCode.FENCED_MEMBER_EPOCH
-    assert ModernMember(driver, "x").refused(epoch=4) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert ConsumerMember(driver, "x").refused(epoch=4) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_joining_again_with_the_same_id() -> None:
@@ -217,11 +217,11 @@ def test_static_members() -> None:
     """Who leaves for a moment (-2) keeps its place; its successor takes it under another id; until then the instance id
     is not released. The old id is fenced."""
     driver = Driver()
-    old = ModernMember(driver, "old", instance_id="i")
-    other = ModernMember(driver, "other")
+    old = ConsumerMember(driver, "old", instance_id="i")
+    other = ConsumerMember(driver, "other")
     settle(old, other)
     had, epoch = old.numbers(), described(driver).epoch
-    new = ModernMember(driver, "new", instance_id="i")
+    new = ConsumerMember(driver, "new", instance_id="i")
     assert new.refused() is ErrorCode.UNRELEASED_INSTANCE_ID
     assert old.refused(epoch=-2, instance_id=None) is ErrorCode.INVALID_REQUEST
     assert old.leave(-2).epoch == -2
@@ -230,15 +230,15 @@ def test_static_members() -> None:
     new.beat()
     assert (new.numbers(), described(driver).epoch) == (had, epoch)
     assert old.refused(epoch=epoch) is ErrorCode.FENCED_INSTANCE_ID
-    assert ModernMember(driver, "x", instance_id="nobody").refused(epoch=1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert ConsumerMember(driver, "x", instance_id="nobody").refused(epoch=1) is ErrorCode.UNKNOWN_MEMBER_ID
     driver = driver.failover()
-    assert driver.shard.modern["g"].instances == {"i": "new"}
+    assert driver.shard.consumer_groups["g"].instances == {"i": "new"}
 
 
 def test_a_static_member_that_does_not_come_back() -> None:
     """It has until the end of its session; and may come back with its own id."""
     driver = Driver()
-    old, other = ModernMember(driver, "old", instance_id="i"), ModernMember(driver, "other")
+    old, other = ConsumerMember(driver, "old", instance_id="i"), ConsumerMember(driver, "other")
     settle(old, other)
     old.leave(-2)
     driver.pass_ms(40_000)
@@ -254,12 +254,12 @@ def test_a_static_member_that_does_not_come_back() -> None:
 def test_a_static_member_returns_to_less() -> None:
     """While it was away a third joined: it comes back to what it shall have now, at once."""
     driver = Driver()
-    old, other = ModernMember(driver, "old", instance_id="i"), ModernMember(driver, "other")
+    old, other = ConsumerMember(driver, "old", instance_id="i"), ConsumerMember(driver, "other")
     settle(old, other)
     old.leave(-2)
-    third = ModernMember(driver, "third")
+    third = ConsumerMember(driver, "third")
     third.beat()
-    new = ModernMember(driver, "new", instance_id="i")
+    new = ConsumerMember(driver, "new", instance_id="i")
     answer = new.beat()
     assert answer.epoch == 3
     assert len(new.numbers()) == 2
@@ -270,7 +270,7 @@ def test_a_static_member_returns_to_less() -> None:
 def test_an_administrator_removes_members() -> None:
     """LeaveGroup with an instance id, as `removeMembersFromConsumerGroup` sends it."""
     driver = Driver()
-    static, other = ModernMember(driver, "s", instance_id="i"), ModernMember(driver, "o")
+    static, other = ConsumerMember(driver, "s", instance_id="i"), ConsumerMember(driver, "o")
     settle(static, other)
     errors = driver.get(LeaveGroup("g", (Leaver("", "i"), Leaver("", "none"), Leaver("nobody"))))
     unknown = ErrorCode.UNKNOWN_MEMBER_ID
@@ -298,8 +298,8 @@ def test_an_administrator_removes_members() -> None:
 def test_nonsense_is_refused(values: dict[str, object], error: ErrorCode) -> None:
     """And leaves no trace: neither a group nor a deadline."""
     driver = Driver()
-    assert ModernMember(driver, "m").refused(**values) is error
-    assert not driver.shard.modern
+    assert ConsumerMember(driver, "m").refused(**values) is error
+    assert not driver.shard.consumer_groups
     assert not driver.log
     assert len(driver.shard._context.timers) == 1
 
@@ -316,17 +316,17 @@ def test_assignors() -> None:
     assert described(driver).assignor == "range"
     assert all(client.numbers("a") == client.numbers("b") for client in (one, two, three))
     driver = Driver(consumer_assignors=("range",))
-    assert ModernMember(driver, "m").refused(assignor="uniform") is ErrorCode.UNSUPPORTED_ASSIGNOR
+    assert ConsumerMember(driver, "m").refused(assignor="uniform") is ErrorCode.UNSUPPORTED_ASSIGNOR
 
 
 def test_the_group_is_full() -> None:
     driver = Driver(consumer_max_size=2)
-    one, two = ModernMember(driver, "one"), ModernMember(driver, "two", instance_id="i")
+    one, two = ConsumerMember(driver, "one"), ConsumerMember(driver, "two", instance_id="i")
     settle(one, two)
-    assert ModernMember(driver, "x").refused() is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert ConsumerMember(driver, "x").refused() is ErrorCode.GROUP_MAX_SIZE_REACHED
     one.beat()
     two.leave(-2)
-    ModernMember(driver, "new", instance_id="i").beat()
+    ConsumerMember(driver, "new", instance_id="i").beat()
 
 
 def test_topics_come_grow_and_go() -> None:
@@ -435,8 +435,8 @@ def test_operators_see_such_groups() -> None:
     ]
     member.leave()
     assert driver.get(DeleteGroup("g")) is None
-    assert "g" not in driver.shard.modern
-    assert "g" not in driver.failover().shard.modern
+    assert "g" not in driver.shard.consumer_groups
+    assert "g" not in driver.failover().shard.consumer_groups
     assert not driver.failover().offsets()
 
 
@@ -454,8 +454,8 @@ def test_old_offsets_and_groups_are_forgotten() -> None:
     member.leave()
     driver.pass_ms(20_000)
     assert not driver.offsets()
-    assert "g" not in driver.shard.modern
-    assert "g" not in driver.failover().shard.modern
+    assert "g" not in driver.shard.consumer_groups
+    assert "g" not in driver.failover().shard.consumer_groups
 
 
 def test_an_empty_group_changes_its_protocol() -> None:
@@ -473,8 +473,8 @@ def test_an_empty_group_changes_its_protocol() -> None:
     assert "g" not in driver.failover().shard.groups
     member.leave()
     driver.joined(driver.join())
-    assert "g" not in driver.shard.modern
+    assert "g" not in driver.shard.consumer_groups
     assert driver.offsets() == {("t", 0): 5}
     other = driver.failover()
-    assert "g" not in other.shard.modern
+    assert "g" not in other.shard.consumer_groups
     assert other.offsets() == {("t", 0): 5}

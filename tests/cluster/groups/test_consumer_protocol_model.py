@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from consumer_protocol_case import ConsumerMember, described, settle
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from modern_case import ModernMember, described, settle
 from shard_case import Driver
 
 from strandline.cluster.groups.commands import LeaveGroup, Leaver
 from strandline.cluster.groups.consumer_protocol.commands import ConsumerAnswer, TopicsChanged
-from strandline.cluster.groups.consumer_protocol.group import AWAY, ModernGroup
+from strandline.cluster.groups.consumer_protocol.group import AWAY, ConsumerGroup
 from strandline.cluster.groups.consumer_protocol.reconcile import pairs
 from strandline.cluster.groups.machine import COMMITTED, WriteOutcome
 from strandline.proto.error_codes import ErrorCode
@@ -43,7 +43,7 @@ class Clients:
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self.members = [
-            ModernMember(driver, f"m{number}", **({"instance_id": "i"} if number > 2 else {})) for number in range(5)
+            ConsumerMember(driver, f"m{number}", **({"instance_id": "i"} if number > 2 else {})) for number in range(5)
         ]
         self.asked: dict[int, int] = {}
 
@@ -112,7 +112,7 @@ class Clients:
 
     def drop_the_dead(self) -> None:
         """A client whose session is over, or that was removed, reads nothing: it was told, or has a clock."""
-        group = self.driver.shard.modern.get("g")
+        group = self.driver.shard.consumer_groups.get("g")
         for member in self.members:
             if group is None or member.member_id not in group.members:
                 member.owned = {}
@@ -120,14 +120,14 @@ class Clients:
 
 def check(clients: Clients) -> None:
     clients.drop_the_dead()
-    group = clients.driver.shard.modern.get("g")
+    group = clients.driver.shard.consumer_groups.get("g")
     if group is not None:
         check_group(group)
     owned = [one for member in clients.members for one in pairs(member.owned)]
     assert len(owned) == len(set(owned)), "two clients read one partition"
 
 
-def check_group(group: ModernGroup) -> None:
+def check_group(group: ConsumerGroup) -> None:
     held = [one for current in group.current.values() for one in (*pairs(current.assigned), *pairs(current.revoking))]
     assert len(held) == len(set(held)) == len(group.owners)
     assert group.target_epoch <= group.epoch
@@ -156,10 +156,10 @@ def test_whatever_clients_do(steps: Sequence[tuple[str, int, int]]) -> None:
     assert len(driver.answers) == driver.asked, "every question has its answer"
     for log in (driver.log, compact(driver.log)):
         other = Driver(driver.config, log, driver.now_ms, driver.topics)
-        assert ("g" in other.shard.modern) == ("g" in driver.shard.modern)
-        if "g" in driver.shard.modern:
+        assert ("g" in other.shard.consumer_groups) == ("g" in driver.shard.consumer_groups)
+        if "g" in driver.shard.consumer_groups:
             assert _sorted(described(other)) == _sorted(described(driver))
-            check_group(other.shard.modern["g"])
+            check_group(other.shard.consumer_groups["g"])
     _settles(clients)
 
 
@@ -180,13 +180,13 @@ def _settles(clients: Clients) -> None:
     driver = clients.driver
     driver.pass_ms(SESSION_MS + 61_000)
     driver.pass_ms(1_000)
-    fresh = [ModernMember(driver, f"n{number}") for number in range(3)]
+    fresh = [ConsumerMember(driver, f"n{number}") for number in range(3)]
     settle(*fresh, rounds=8)
     loads = [len(pairs(member.owned)) for member in fresh]
     assert sum(loads) == driver.topics["t"]
     assert max(loads) - min(loads) <= 1
     assert described(driver).state == "Stable"
-    check_group(driver.shard.modern["g"])
+    check_group(driver.shard.consumer_groups["g"])
 
 
 def _sorted(description: object) -> object:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from modern_case import ModernMember
+from consumer_protocol_case import ConsumerMember
 from shard_case import Driver
 
 from strandline.cluster.groups.classic.group import GroupState
@@ -84,7 +84,7 @@ def test_a_sync_before_the_first_generation() -> None:
 def left_behind() -> Driver:
     """An empty group of the consumer protocol, with an offset."""
     driver = Driver()
-    member = ModernMember(driver, "m")
+    member = ConsumerMember(driver, "m")
     member.beat()
     offsets = (OffsetToCommit("t", 0, 5, 1, ""),)
     assert driver.get(CommitOffsets("g", member.epoch, "m", None, offsets)) == [ErrorCode.NONE]
@@ -103,7 +103,7 @@ def test_a_late_join_does_not_end_an_empty_group_of_the_consumer_protocol() -> N
     end the group and leave its offsets to nobody: they could be neither seen nor deleted, and never expired."""
     driver = left_behind()
     assert late_join(driver).error is ErrorCode.UNKNOWN_MEMBER_ID
-    assert list(driver.shard.modern) == ["g"]
+    assert list(driver.shard.consumer_groups) == ["g"]
     for coordinator in (driver.failover(), driver):
         assert coordinator.offsets() == {("t", 0): 5}
         assert coordinator.get(DeleteGroup("g")) is None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from modern_case import ModernMember, described
-from moves_case import ClassicClient, check, classic_group, error_of, mixed, shares, turn, use
+from consumer_protocol_case import ConsumerMember, described
+from migration_case import ClassicClient, check, classic_group, error_of, mixed, shares, turn, use
 from shard_case import Driver, topic_id_of
 
 from strandline.cluster.groups.classic.group import GroupState
@@ -37,7 +37,7 @@ def test_up_and_down_while_everybody_reads(cooperative: bool) -> None:
     driver = Driver()
     classic = classic_group(driver, cooperative=cooperative)
     assert classic[0].commit(7) is ErrorCode.NONE
-    new = [ModernMember(driver, f"m{number}") for number in range(2)]
+    new = [ConsumerMember(driver, f"m{number}") for number in range(2)]
     turn(*classic, new[0])
     assert shares(*classic, new[0]) == [2, 2, 2]
     assert driver.get(ListGroups())[0].type == "consumer"
@@ -48,7 +48,7 @@ def test_up_and_down_while_everybody_reads(cooperative: bool) -> None:
     classic[1].leave()
     turn(*new)
     assert shares(*new) == [3, 3]
-    assert not driver.shard.modern["g"].classic
+    assert not driver.shard.consumer_groups["g"].classic
 
     turn(*new, classic[0])
     assert shares(*new, classic[0]) == [2, 2, 2]
@@ -70,7 +70,7 @@ def test_what_a_group_becomes() -> None:
     driver = Driver()
     one, two = classic_group(driver)
     generation, before = one.generation, {one.member_id: one.owned, two.member_id: two.owned}
-    ModernMember(driver, "m").beat()
+    ConsumerMember(driver, "m").beat()
     assert "g" not in driver.shard.groups
     for side in (driver, driver.failover()):
         found = described(side)
@@ -94,7 +94,7 @@ def test_before_it_is_committed_the_new_member_hears_nothing() -> None:
     third.step()
     joined = driver.ask(one.join_command())
     driver.hold = True
-    member = ModernMember(driver, "m")
+    member = ConsumerMember(driver, "m")
     asked = driver.ask(member.command())
     assert asked not in driver.answers
     assert joined not in driver.answers
@@ -121,7 +121,7 @@ def test_up_while_the_leader_assigns() -> None:
         if again:
             three = ClassicClient(driver, "c2", cooperative=True)
             three.step()
-        member = ModernMember(driver, "m")
+        member = ConsumerMember(driver, "m")
         member.beat()
         two.step()
         assert ErrorCode.REBALANCE_IN_PROGRESS in two.errors
@@ -136,13 +136,13 @@ def test_the_policy_of_moving_up(policy: MigrationPolicy) -> None:
     """group.consumer.migration.policy; GROUP_ID_NOT_FOUND as Kafka has it."""
     driver = Driver(consumer_migration_policy=policy)
     classic_group(driver)
-    member = ModernMember(driver, "m")
+    member = ConsumerMember(driver, "m")
     if policy in (MigrationPolicy.UPGRADE, MigrationPolicy.BIDIRECTIONAL):
         assert member.beat().epoch > 0
     else:
         assert member.refused() is ErrorCode.GROUP_ID_NOT_FOUND
         assert member.refused(epoch=3) is ErrorCode.GROUP_ID_NOT_FOUND
-        assert not driver.shard.modern
+        assert not driver.shard.consumer_groups
         assert len(driver.group().members) == 2
 
 
@@ -157,18 +157,18 @@ def test_what_cannot_move_up(values: dict[str, Any]) -> None:
     """A group of something else than consumers, and one whose bytes do not parse."""
     driver = Driver()
     driver.sync(driver.joined(driver.join(**values)), lambda _member: encode_assignment([TopicPartition("t", 0)]))
-    assert ModernMember(driver, "m").refused() is ErrorCode.GROUP_ID_NOT_FOUND
+    assert ConsumerMember(driver, "m").refused() is ErrorCode.GROUP_ID_NOT_FOUND
     assert driver.group().state is GroupState.STABLE
 
 
 def test_more_members_than_fit_do_not_move_up() -> None:
     driver = Driver(consumer_max_size=1)
     classic_group(driver)
-    assert ModernMember(driver, "m").refused() is ErrorCode.GROUP_ID_NOT_FOUND
+    assert ConsumerMember(driver, "m").refused() is ErrorCode.GROUP_ID_NOT_FOUND
     driver = Driver(consumer_max_size=2)
     classic_group(driver)
-    assert ModernMember(driver, "m").refused() is ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert not driver.shard.modern
+    assert ConsumerMember(driver, "m").refused() is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert not driver.shard.consumer_groups
 
 
 def test_a_refused_move_leaves_the_group_as_it_was() -> None:
@@ -176,11 +176,11 @@ def test_a_refused_move_leaves_the_group_as_it_was() -> None:
     driver = Driver()
     one, two = classic_group(driver)
     driver.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
-    assert ModernMember(driver, "m").refused() is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert ConsumerMember(driver, "m").refused() is ErrorCode.COORDINATOR_NOT_AVAILABLE
     driver.refuse = None
     assert (one.beat(), two.beat()) == (ErrorCode.NONE, ErrorCode.NONE)
     driver.pass_ms(11_000)
-    assert "g" not in driver.shard.modern
+    assert "g" not in driver.shard.consumer_groups
     assert not driver.group().members
 
 
@@ -189,7 +189,7 @@ def test_an_empty_group_that_both_want() -> None:
     a member. The classic one joins that, or is told why it may not."""
     for protocol_type, error in (("consumer", ErrorCode.NONE), ("connect", ErrorCode.INCONSISTENT_GROUP_PROTOCOL)):
         driver = Driver()
-        member = ModernMember(driver, "m")
+        member = ConsumerMember(driver, "m")
         member.beat()
         member.leave()
         driver.hold = True
@@ -205,9 +205,9 @@ def test_sessions_of_a_group_that_moved_up() -> None:
     """Classic members have their own sessions from the move on, whether they say anything more or not."""
     driver = Driver()
     classic_group(driver)
-    ModernMember(driver, "m").beat()
+    ConsumerMember(driver, "m").beat()
     driver.pass_ms(11_000)
-    assert set(driver.shard.modern["g"].members) == {"m"}
+    assert set(driver.shard.consumer_groups["g"].members) == {"m"}
 
 
 def test_a_member_of_the_consumer_protocol_that_was_forgotten_joins_anew() -> None:
@@ -215,7 +215,7 @@ def test_a_member_of_the_consumer_protocol_that_was_forgotten_joins_anew() -> No
     which they end)."""
     driver = Driver()
     classic_group(driver)
-    assert ModernMember(driver, "m").refused(epoch=3) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert ConsumerMember(driver, "m").refused(epoch=3) is ErrorCode.UNKNOWN_MEMBER_ID
     assert "g" in driver.shard.groups
 
 
@@ -227,7 +227,7 @@ def test_two_readers_of_one_partition_do_not_move_with_it() -> None:
         member.assignment = b"\x00\x00\x00\x00\x00\x02\x00\x01t\x00\x00\x00\x02\x00\x00\x00\x01\x00\x00\x00\x63" + (
             b"\x00\x04gone\x00\x00\x00\x01\x00\x00\x00\x00\xff\xff\xff\xff"
         )
-    ModernMember(driver, "m").beat()
+    ConsumerMember(driver, "m").beat()
     members = {member.member_id: member.assigned for member in described(driver).members}
     assert [members[one.member_id], members[two.member_id]] == [{T: (1,)}, {}]
 
@@ -256,7 +256,7 @@ def test_a_failover_in_the_middle_loses_nothing(moment: str) -> None:
     one, two, member = mixed(driver)
     driver.hold = moment == "the member has gone"
     member.leave() if not driver.hold else driver.ask(member.command(epoch=-1))
-    assert ("g" in driver.shard.modern) is driver.hold
+    assert ("g" in driver.shard.consumer_groups) is driver.hold
     other = driver.failover()
     assert other.group().state is GroupState.PREPARING_REBALANCE
     use(other, one, two)
@@ -281,7 +281,7 @@ def test_a_group_that_came_down_keeps_what_each_has() -> None:
     """Also what it shall give back and has not: the log says what it may be reading."""
     driver = Driver()
     (one,) = classic_group(driver, 1, cooperative=True)
-    member = ModernMember(driver, "m")
+    member = ConsumerMember(driver, "m")
     member.beat()
     one.joins = True
     driver.ask(one.join_command())
@@ -291,7 +291,7 @@ def test_a_group_that_came_down_keeps_what_each_has() -> None:
     assert classic.generation == one.generation + 1
     assert len(decode_assignment(classic.members[one.member_id].assignment)) == 6
     turn(one)
-    fresh = ModernMember(driver, "n")
+    fresh = ConsumerMember(driver, "n")
     fresh.beat()
     check([one, fresh])
     turn(one, fresh)
@@ -302,7 +302,7 @@ def test_a_group_that_came_down_keeps_what_each_has() -> None:
 def test_the_policy_of_moving_down(policy: MigrationPolicy) -> None:
     """A group that may not move down is one of the consumer protocol with classic members alone, and works."""
     driver = Driver(consumer_migration_policy=policy)
-    member = ModernMember(driver, "m")
+    member = ConsumerMember(driver, "m")
     member.beat()
     classic = ClassicClient(driver, "c")
     turn(member, classic)
@@ -318,13 +318,13 @@ def test_the_policy_of_moving_down(policy: MigrationPolicy) -> None:
 
 def test_too_many_for_a_classic_group_stay() -> None:
     driver = Driver(max_size=1)
-    member = ModernMember(driver, "m")
+    member = ConsumerMember(driver, "m")
     member.beat()
     classic = [ClassicClient(driver, f"c{number}") for number in range(2)]
     turn(member, *classic)
     member.leave()
     turn(*classic)
-    assert "g" in driver.shard.modern
+    assert "g" in driver.shard.consumer_groups
     classic[0].leave()
     turn(classic[1])
     assert "g" in driver.shard.groups
@@ -337,7 +337,7 @@ def test_members_that_agree_on_no_assignor_stay() -> None:
         for name in ("range", "sticky")
     ]
     log = [epoch_record(Kind.GROUP, "g", 5), *(member_record("g", f"c{one}", info) for one, info in enumerate(infos))]
-    assert set(Driver(log=log).shard.modern["g"].classic) == {"c0", "c1"}
+    assert set(Driver(log=log).shard.consumer_groups["g"].classic) == {"c0", "c1"}
 
 
 def test_an_administrator_removes_the_last_of_the_new_members() -> None:
@@ -362,14 +362,14 @@ def test_a_static_member_changes_its_protocol_and_moves_nobody() -> None:
     had = [client.owned for client in old]
     old_id = old[0].member_id
     stopped, old[0].owned = old[0], ()
-    new = ModernMember(driver, "m0", instance_id="i0")
+    new = ConsumerMember(driver, "m0", instance_id="i0")
     turn(new, old[1])
     assert (new.numbers(), old[1].owned) == tuple(had)
     assert stopped.beat() is ErrorCode.FENCED_INSTANCE_ID
-    assert old_id not in driver.shard.modern["g"].members
+    assert old_id not in driver.shard.consumer_groups["g"].members
     new.leave(-2)
     turn(old[1], rounds=2)
-    assert "g" in driver.shard.modern, "it will be back"
+    assert "g" in driver.shard.consumer_groups, "it will be back"
     back = ClassicClient(driver, "c2", instance_id="i0")
     turn(old[1], back)
     assert shares(old[1], back) == [3, 3]
@@ -381,10 +381,10 @@ def test_a_living_static_member_is_not_replaced_by_its_own_protocol() -> None:
     """Two processes with one instance id: of the consumer protocol the second waits, of the classic one the first ends;
     also in a group of both."""
     driver = Driver()
-    ModernMember(driver, "m").beat()
-    first = ModernMember(driver, "m0", instance_id="i")
+    ConsumerMember(driver, "m").beat()
+    first = ConsumerMember(driver, "m0", instance_id="i")
     first.beat()
-    assert ModernMember(driver, "m1", instance_id="i").refused() is ErrorCode.UNRELEASED_INSTANCE_ID
+    assert ConsumerMember(driver, "m1", instance_id="i").refused() is ErrorCode.UNRELEASED_INSTANCE_ID
     one = ClassicClient(driver, "c0", instance_id="i")
     one.step()
     assert one.generation > 0

@@ -5,21 +5,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from consumer_protocol_case import ConsumerMember
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from modern_case import ModernMember
-from moves_case import ClassicClient, Client, check, partitions_of, turn
+from migration_case import ClassicClient, Client, check, partitions_of, turn
 from shard_case import Driver
-from test_modern_model import check_group, compact
+from test_consumer_protocol_model import check_group, compact
 
 from strandline.cluster.groups.consumer_protocol.commands import ConsumerAnswer
 from strandline.cluster.groups.machine import COMMITTED, WriteOutcome
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 
-CLASSIC, MODERN = 4, 3
+CLASSIC, CONSUMER = 4, 3
 KINDS = (
-    *("classic", "classic", "classic", "classic", "modern", "modern", "modern", "forget", "lost", "leave", "stop"),
+    *("classic", "classic", "classic", "classic", "consumer", "consumer", "consumer"),
+    *("forget", "lost", "leave", "stop"),
     *("time", "hold", "release", "lose", "refuse", "accept", "failover"),
 )
 STEPS = st.tuples(st.sampled_from(KINDS), st.integers(0, 6), st.integers(0, 3))
@@ -34,25 +35,25 @@ class Clients:
             ClassicClient(driver, f"c{number}", cooperative=number % 2 == 1, instance_id="i" if number == 3 else None)
             for number in range(CLASSIC)
         ]
-        self.modern = [
-            ModernMember(driver, f"m{number}", **({"instance_id": "j"} if number == 2 else {}))
-            for number in range(MODERN)
+        self.consumer = [
+            ConsumerMember(driver, f"m{number}", **({"instance_id": "j"} if number == 2 else {}))
+            for number in range(CONSUMER)
         ]
-        self.all: list[Client] = [*self.classic, *self.modern]
+        self.all: list[Client] = [*self.classic, *self.consumer]
 
     def step(self, kind: str, who: int, how: int) -> None:
-        driver, classic, modern = self.driver, self.classic[who % CLASSIC], self.modern[who % MODERN]
+        driver, classic, consumer = self.driver, self.classic[who % CLASSIC], self.consumer[who % CONSUMER]
         if kind == "classic":
             classic.step()
         elif kind == "forget":
             classic.forget()
-        elif kind in ("modern", "lost"):
-            self._beat(modern, heard=kind == "modern")
+        elif kind in ("consumer", "lost"):
+            self._beat(consumer, heard=kind == "consumer")
         elif kind == "leave" and who < CLASSIC:
             classic.leave()
         elif kind == "leave":
-            driver.ask(modern.command(epoch=-2 if how and "instance_id" in modern.values else -1))
-            modern.epoch, modern.owned = 0, {}
+            driver.ask(consumer.command(epoch=-2 if how and "instance_id" in consumer.values else -1))
+            consumer.epoch, consumer.owned = 0, {}
         elif kind == "stop":
             classic.stop()
         elif kind == "failover":
@@ -75,7 +76,7 @@ class Clients:
         for client in self.classic:
             client.forget()
 
-    def _beat(self, member: ModernMember, *, heard: bool) -> None:
+    def _beat(self, member: ConsumerMember, *, heard: bool) -> None:
         answer = self.driver.answers.get(self.driver.ask(member.command()))
         fenced = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
         if isinstance(answer, KafkaError) and answer.code in fenced:
@@ -85,12 +86,12 @@ class Clients:
 
     def check(self) -> None:
         """Who is no member any more reads nothing: it was told, or has a clock."""
-        modern, classic = self.driver.shard.modern.get("g"), self.driver.shard.groups.get("g")
-        known = {**({} if modern is None else modern.members), **({} if classic is None else classic.members)}
-        assert modern is None or classic is None
-        if modern is not None:
-            check_group(modern)
-            assert set(modern.classic) == {one for one, info in modern.members.items() if info.classic is not None}
+        consumer, classic = self.driver.shard.consumer_groups.get("g"), self.driver.shard.groups.get("g")
+        known = {**({} if consumer is None else consumer.members), **({} if classic is None else classic.members)}
+        assert consumer is None or classic is None
+        if consumer is not None:
+            check_group(consumer)
+            assert set(consumer.classic) == {one for one, info in consumer.members.items() if info.classic is not None}
         for client in self.all:
             if client.member_id not in known:
                 client.owned = () if isinstance(client, ClassicClient) else {}  # type: ignore[assignment]
@@ -109,9 +110,9 @@ def test_whatever_clients_of_both_protocols_do(steps: Sequence[tuple[str, int, i
     driver.commit_held()
     for log in (driver.log, compact(driver.log)):
         other = Driver(driver.config, log, driver.now_ms, driver.topics)
-        assert {*other.shard.modern, *other.shard.groups} >= set(driver.shard.modern)
-        if "g" in other.shard.modern:
-            check_group(other.shard.modern["g"])
+        assert {*other.shard.consumer_groups, *other.shard.groups} >= set(driver.shard.consumer_groups)
+        if "g" in other.shard.consumer_groups:
+            check_group(other.shard.consumer_groups["g"])
     _settles(clients)
 
 
@@ -122,17 +123,17 @@ def _settles(clients: Clients) -> None:
     driver.pass_ms(110_000)
     assert len(driver.answers) == driver.asked, "every question has its answer"
     classic = [ClassicClient(driver, f"d{number}", cooperative=bool(number)) for number in range(2)]
-    modern = ModernMember(driver, "n")
+    consumer = ConsumerMember(driver, "n")
     turn(*classic, rounds=12)
-    turn(*classic, modern, rounds=12)
-    assert sorted(len(partitions_of(client)) for client in (*classic, modern)) == [2, 2, 2]
-    modern.leave()
+    turn(*classic, consumer, rounds=12)
+    assert sorted(len(partitions_of(client)) for client in (*classic, consumer)) == [2, 2, 2]
+    consumer.leave()
     turn(*classic, rounds=12)
     assert sorted(len(partitions_of(client)) for client in classic) == [3, 3]
     assert "g" in driver.shard.groups
-    modern.beat()
+    consumer.beat()
     for client in classic:
         client.leave()
-    turn(modern)
-    assert len(partitions_of(modern)) == 6
-    check_group(driver.shard.modern["g"])
+    turn(consumer)
+    assert len(partitions_of(consumer)) == 6
+    check_group(driver.shard.consumer_groups["g"])

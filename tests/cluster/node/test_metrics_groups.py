@@ -15,7 +15,7 @@ from strandline.cluster.node import metrics_groups
 def test_lags_beyond_the_limit_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scrape does not grow with the groups that somebody makes up; how many lags it lacks is told."""
     monkeypatch.setattr(metrics_groups, "LAG_SERIES_MAX", 3)
-    shard = SimpleNamespace(groups={}, modern={}, offsets=lambda: [(f"g{n}", "t", 0, n) for n in range(5)])
+    shard = SimpleNamespace(groups={}, consumer_groups={}, offsets=lambda: [(f"g{n}", "t", 0, n) for n in range(5)])
     runtime = SimpleNamespace(
         hosted=lambda: [SimpleNamespace(phase=Phase.SERVING, shard=shard)], partition_load_ms_max=0.0
     )

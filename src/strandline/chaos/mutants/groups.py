@@ -45,10 +45,10 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "epoch-told-before-it-is-committed",
         "C8: what a member of the consumer protocol was told stands in the log (KIP-848, schedule 42)",
-        "cluster.groups.consumer_protocol.changes:Steps.write",
+        "cluster.groups.consumer_protocol.changes:MemberChanges.write",
         "self._context.out.write(records, written)",
         "self._context.out.write(records, lambda _outcome, _now: None); self._context.out.reply(to, answer)",
-        "tests/schedules/groups/test_modern_failover.py::test_42_no_member_is_told_what_a_failover_takes_back[holds]",
+        "tests/schedules/groups/test_consumer_protocol_failover.py::test_42_no_member_is_told_what_a_failover_takes_back[holds]",
     ),
     one_change(
         "partition-given-twice",
@@ -69,7 +69,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "group-moves-without-what-is-owned",
         "C9: what a classic member may be reading is its own in the group of the other protocol (KIP-848, KIP-429)",
-        "cluster.groups.consumer_protocol.migration:Moves._held",
+        "cluster.groups.consumer_protocol.migration:Migration._held",
         "pairs(by_id(subscription_of(member.protocols).owned, image))",
         "()",
         f"{_MOVES}::test_up_while_the_leader_assigns",
@@ -77,7 +77,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "group-comes-down-without-what-is-owed",
         "C9: what a member has not given back is its own in the classic group (KIP-848)",
-        "cluster.groups.consumer_protocol.migration:Moves._down",
+        "cluster.groups.consumer_protocol.migration:Migration._down",
         "(*pairs(current.assigned), *pairs(current.revoking))",
         "pairs(current.assigned)",
         f"{_MOVES}::test_a_group_that_came_down_keeps_what_each_has",
@@ -85,7 +85,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "group-comes-down-ahead-of-its-members",
         "C9: a classic group goes on at the generation that its members know (KIP-848)",
-        "cluster.groups.consumer_protocol.migration:Moves._down",
+        "cluster.groups.consumer_protocol.migration:Migration._down",
         "generation=group.target_epoch",
         "generation=group.epoch",
         f"{_MOVES}::test_up_and_down_while_everybody_reads",
@@ -93,7 +93,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "group-that-came-down-not-rebalanced",
         "C9: a failover loses nothing of a move: what the last member had is shared out (KIP-848)",
-        "cluster.groups.consumer_protocol.migration:Moves.take_up",
+        "cluster.groups.consumer_protocol.migration:Migration.take_up",
         "(classic.came_down or too_many) and",
         "too_many and",
         f"{_HALFWAY}[the group has come down]",
@@ -101,7 +101,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "group-too-large-by-now-stays",
         "C9: a group that is larger than group.max.size when it is loaded is rebalanced, as in Kafka",
-        "cluster.groups.consumer_protocol.migration:Moves.take_up",
+        "cluster.groups.consumer_protocol.migration:Migration.take_up",
         "(classic.came_down or too_many) and",
         "classic.came_down and",
         f"{_AS_KAFKA}::test_a_group_that_has_become_too_large_is_rebalanced_when_it_is_loaded",
@@ -117,8 +117,8 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "group-of-classic-members-stays-up",
         "C9: a failover loses nothing of a move: a group of classic members alone comes down (KIP-848)",
-        "cluster.groups.consumer_protocol.changes:Steps.loaded",
-        "self._moves.down(group.group_id, now)",
+        "cluster.groups.consumer_protocol.changes:MemberChanges.loaded",
+        "self._migration.down(group.group_id, now)",
         "pass",
         f"{_HALFWAY}[the member has gone]",
     ),

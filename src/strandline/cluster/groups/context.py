@@ -6,7 +6,7 @@ from uuid import UUID
 
 from strandline.cluster.groups.classic.group import Group
 from strandline.cluster.groups.config import UNSTORED_GROUPS_MAX, GroupConfig
-from strandline.cluster.groups.consumer_protocol.group import ModernGroup
+from strandline.cluster.groups.consumer_protocol.group import ConsumerGroup
 from strandline.cluster.groups.counters import GroupCounters
 from strandline.cluster.groups.machine import Outbox
 from strandline.cluster.groups.timers import Timers
@@ -19,11 +19,11 @@ from strandline.proto.ports import Rng
 class ShardContext:
     """Attributes:
     groups: classic groups, and those that only keep offsets, by group id.
-    modern: groups of the consumer protocol; no id is in both.
+    consumer_groups: groups of the consumer protocol; no id is in both.
     offsets: group id -> topic -> partition -> committed offset.
     """
 
-    __slots__ = ("config", "counters", "groups", "modern", "offsets", "out", "rng", "timers")
+    __slots__ = ("config", "consumer_groups", "counters", "groups", "offsets", "out", "rng", "timers")
 
     def __init__(self, config: GroupConfig, rng: Rng, counters: GroupCounters) -> None:
         self.config = config
@@ -32,7 +32,7 @@ class ShardContext:
         self.out = Outbox()
         self.timers = Timers()
         self.groups: dict[str, Group] = {}
-        self.modern: dict[str, ModernGroup] = {}
+        self.consumer_groups: dict[str, ConsumerGroup] = {}
         self.offsets: dict[str, dict[str, dict[int, OffsetValue]]] = {}
 
     def group(self, group_id: str) -> Group:

@@ -13,7 +13,7 @@ from strandline.cluster.groups.commands import (
     FetchOffsets,
     ForgetTopics,
 )
-from strandline.cluster.groups.consumer_protocol.group import ModernGroup
+from strandline.cluster.groups.consumer_protocol.group import ConsumerGroup
 from strandline.cluster.groups.consumer_protocol.protocol import ConsumerProtocol
 from strandline.cluster.groups.context import ShardContext, client_error
 from strandline.cluster.groups.machine import Now, WriteOutcome
@@ -39,12 +39,12 @@ class OffsetStore:
         self,
         context: ShardContext,
         rebalancing: Rebalancing,
-        modern: ConsumerProtocol,
+        consumer_protocol: ConsumerProtocol,
         image: Callable[[], MetadataImage],
     ) -> None:
         self._context = context
         self._rebalancing = rebalancing
-        self._modern = modern
+        self._consumer_protocol = consumer_protocol
         self._image = image
 
     def put(self, key: OffsetKey, value: OffsetValue | None) -> None:
@@ -68,7 +68,7 @@ class OffsetStore:
         """Offsets without a group, committed from outside or left by one that has ended, are a group that only keeps
         offsets: it can be seen and deleted, and they expire."""
         context = self._context
-        if group_id in context.offsets and group_id not in context.groups and group_id not in context.modern:
+        if group_id in context.offsets and group_id not in context.groups and group_id not in context.consumer_groups:
             context.groups[group_id] = Group(group_id, stored=True)
 
     def _forget_keeper(self, group_id: str) -> None:
@@ -114,9 +114,9 @@ class OffsetStore:
 
     def _check(self, command: CommitOffsets, now: Now) -> None:
         """Who may commit. Raises KafkaError (rule C7)."""
-        modern = self._context.modern.get(command.group_id)
-        if modern is not None:
-            _check_modern(modern, command)
+        consumer_group = self._context.consumer_groups.get(command.group_id)
+        if consumer_group is not None:
+            _check_consumer_group(consumer_group, command)
             return
         group = self._context.groups.get(command.group_id)
         if group is None:
@@ -139,9 +139,9 @@ class OffsetStore:
     def fetch(self, command: FetchOffsets, to: object) -> None:
         """What is committed; unknown groups have nothing. Raises KafkaError for a member of the consumer protocol that
         is none, or not at the epoch that it says."""
-        modern = self._context.modern.get(command.group_id)
-        if modern is not None and command.member_id and not (modern.is_empty and command.epoch < 0):
-            modern.check_epoch(command.member_id, command.epoch)
+        consumer_group = self._context.consumer_groups.get(command.group_id)
+        if consumer_group is not None and command.member_id and not (consumer_group.is_empty and command.epoch < 0):
+            consumer_group.check_epoch(command.member_id, command.epoch)
         known = self._context.offsets.get(command.group_id, {})
         found: FetchedOffsets = []
         if command.topics is None:
@@ -198,9 +198,9 @@ class OffsetStore:
         Raises:
             KafkaError: GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP for members of another protocol type.
         """
-        modern = self._context.modern.get(group_id)
-        if modern is not None:
-            return self._modern.subscribed(modern)
+        consumer_group = self._context.consumer_groups.get(group_id)
+        if consumer_group is not None:
+            return self._consumer_protocol.subscribed(consumer_group)
         group = self._context.group(group_id)
         if group.is_empty:
             return ()
@@ -214,11 +214,11 @@ class OffsetStore:
 
     def delete_group(self, group_id: str, to: object) -> None:
         """The group with everything it has committed. Raises KafkaError GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
-        modern = self._context.modern.get(group_id)
-        group = self._context.group(group_id) if modern is None else modern
+        consumer_group = self._context.consumer_groups.get(group_id)
+        group = self._context.group(group_id) if consumer_group is None else consumer_group
         if not group.is_empty:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} has members")
-        ends = (group_record(group_id, None),) if modern is None else tuple(modern.tombstones())
+        ends = (group_record(group_id, None),) if consumer_group is None else tuple(consumer_group.tombstones())
 
         def written(outcome: WriteOutcome, _now: Now) -> None:
             failed = outcome.error is not ErrorCode.NONE
@@ -283,12 +283,12 @@ class OffsetStore:
                 else:
                     self._context.forget_if_unused(group)
             self._write_in_pieces(records)
-        for modern in list(self._context.modern.values()):
-            self._expire_modern(modern, now)
+        for consumer_group in list(self._context.consumer_groups.values()):
+            self._expire_consumer_group(consumer_group, now)
 
-    def _expire_modern(self, group: ModernGroup, now: Now) -> None:
+    def _expire_consumer_group(self, group: ConsumerGroup, now: Now) -> None:
         """By the time of the commit, where nobody reads the topic any more."""
-        read = self._modern.subscribed(group)
+        read = self._consumer_protocol.subscribed(group)
         offsets = self._context.offsets.get(group.group_id, {})
         expired = [
             OffsetKey(group.group_id, topic, partition)
@@ -340,7 +340,7 @@ class _EveryTopic(Container[str]):
 _EVERY_TOPIC = _EveryTopic()
 
 
-def _check_modern(group: ModernGroup, command: CommitOffsets) -> None:
+def _check_consumer_group(group: ConsumerGroup, command: CommitOffsets) -> None:
     """Who may commit in a group of the consumer protocol: its members, at their epoch; anybody while it has none."""
     if command.generation < 0 and group.is_empty:
         return

@@ -26,7 +26,7 @@ from strandline.cluster.groups.commands import (
     SyncGroup,
 )
 from strandline.cluster.groups.config import GroupConfig
-from strandline.cluster.groups.consumer_protocol.changes import Steps
+from strandline.cluster.groups.consumer_protocol.changes import MemberChanges
 from strandline.cluster.groups.consumer_protocol.classic_members import ClassicMembers
 from strandline.cluster.groups.consumer_protocol.commands import (
     ConsumerGroupDescription,
@@ -34,8 +34,8 @@ from strandline.cluster.groups.consumer_protocol.commands import (
     DescribeConsumerGroup,
     TopicsChanged,
 )
-from strandline.cluster.groups.consumer_protocol.group import ModernGroup
-from strandline.cluster.groups.consumer_protocol.migration import Moves
+from strandline.cluster.groups.consumer_protocol.group import ConsumerGroup
+from strandline.cluster.groups.consumer_protocol.migration import Migration
 from strandline.cluster.groups.consumer_protocol.protocol import ConsumerProtocol
 from strandline.cluster.groups.consumer_protocol.subscriptions import Subscriptions
 from strandline.cluster.groups.context import ShardContext, client_error
@@ -45,7 +45,7 @@ from strandline.cluster.groups.offsets import OffsetStore
 from strandline.controller.metadata.image import MetadataImage
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
-from strandline.proto.kafka.consumer_group_records import Kind, ModernKey
+from strandline.proto.kafka.consumer_group_records import ConsumerGroupKey, Kind
 from strandline.proto.kafka.group_records import (
     GroupKey,
     OffsetKey,
@@ -83,11 +83,11 @@ class GroupShard:
         self._rebalancing = Rebalancing(self._context)
         self._classic = ClassicProtocol(self._context, self._rebalancing)
         subscriptions = Subscriptions(image)
-        self._moves = Moves(self._context, self._rebalancing, subscriptions, image)
-        self._steps = Steps(self._context, subscriptions, self._moves)
-        self._modern = ConsumerProtocol(self._context, subscriptions, self._steps, self._moves)
-        self._classic_members = ClassicMembers(self._context, self._steps, image)
-        self._offsets = OffsetStore(self._context, self._rebalancing, self._modern, image)
+        self._migration = Migration(self._context, self._rebalancing, subscriptions, image)
+        self._changes = MemberChanges(self._context, subscriptions, self._migration)
+        self._consumer_protocol = ConsumerProtocol(self._context, subscriptions, self._changes, self._migration)
+        self._classic_members = ClassicMembers(self._context, self._changes, image)
+        self._offsets = OffsetStore(self._context, self._rebalancing, self._consumer_protocol, image)
         self.unknown_records = 0
 
     # Shard
@@ -102,30 +102,30 @@ class GroupShard:
                 self._drop(key.group)
                 self._offsets.keep(key.group)
             else:
-                self._drop_modern(key.group)
+                self._drop_consumer_group(key.group)
                 self._context.groups[key.group] = Group.from_value(key.group, read_group_value(record.value))
-        elif isinstance(key, ModernKey):
-            self._replay_modern(key, record.value)
+        elif isinstance(key, ConsumerGroupKey):
+            self._replay_consumer_group(key, record.value)
         else:
             self.unknown_records += 1
 
-    def _replay_modern(self, key: ModernKey, value: bytes | None) -> None:
+    def _replay_consumer_group(self, key: ConsumerGroupKey, value: bytes | None) -> None:
         """A group of the consumer protocol is there with any of its records, in whatever order they come: the log keeps
         the last of each. It ends with the tombstone of its epoch."""
-        group = self._context.modern.get(key.group)
+        group = self._context.consumer_groups.get(key.group)
         if value is None and (group is None or key.kind is Kind.GROUP):
-            self._drop_modern(key.group)
+            self._drop_consumer_group(key.group)
             self._offsets.keep(key.group)
             return
         if group is None:
             self._drop(key.group)
-            group = self._context.modern[key.group] = ModernGroup(key.group)
+            group = self._context.consumer_groups[key.group] = ConsumerGroup(key.group)
         group.put(key, value)
 
-    def _drop_modern(self, group_id: str) -> None:
-        group = self._context.modern.pop(group_id, None)
+    def _drop_consumer_group(self, group_id: str) -> None:
+        group = self._context.consumer_groups.pop(group_id, None)
         if group is not None:
-            self._steps.forget(group)
+            self._changes.forget(group)
 
     def _drop(self, group_id: str) -> None:
         """Deleted, expired, or a group of the other protocol now."""
@@ -138,8 +138,8 @@ class GroupShard:
         have been deleted meanwhile."""
         self._offsets.forget_gone()
         for group in self._context.groups.values():
-            self._moves.take_up(group, now)
-        self._steps.loaded(now)
+            self._migration.take_up(group, now)
+        self._changes.loaded(now)
         self._expire_later(now)
         return self._context.out.take()
 
@@ -169,11 +169,11 @@ class GroupShard:
                 case DeleteGroup():
                     self._offsets.delete_group(command.group_id, to)
                 case ConsumerHeartbeat():
-                    self._modern.heartbeat(command, to, now)
+                    self._consumer_protocol.heartbeat(command, to, now)
                 case DescribeConsumerGroup():
-                    context.out.reply(to, self._describe_modern(command.group_id), after_writes=True)
+                    context.out.reply(to, self._describe_consumer_group(command.group_id), after_writes=True)
                 case TopicsChanged():
-                    for group in context.modern.values():
+                    for group in context.consumer_groups.values():
                         group.stale = True
                     context.out.reply(to, None)
                 case ForgetTopics():
@@ -190,7 +190,7 @@ class GroupShard:
 
     def tick(self, now: Now) -> Effects:
         self._context.timers.run(now)
-        self._steps.remove_gone()
+        self._changes.remove_gone()
         return self._context.out.take()
 
     @property
@@ -212,9 +212,9 @@ class GroupShard:
         return self._context.groups
 
     @property
-    def modern(self) -> dict[str, ModernGroup]:
+    def consumer_groups(self) -> dict[str, ConsumerGroup]:
         """Those of the consumer protocol, for metrics and tests."""
-        return self._context.modern
+        return self._context.consumer_groups
 
     def offsets(self) -> Iterator[tuple[str, str, int, int]]:
         """(group, topic, partition, offset) of everything that is committed."""
@@ -224,7 +224,7 @@ class GroupShard:
                     yield group_id, topic, partition, value.offset
 
     def _describe(self, group_id: str) -> GroupDescription:
-        if group_id in self._context.modern:
+        if group_id in self._context.consumer_groups:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id!r} is no classic group")
         group = self._context.group(group_id)
         stable = group.state is GroupState.STABLE
@@ -256,7 +256,7 @@ class GroupShard:
         ]
         found += [
             ListedGroup(group.group_id, CONSUMER, group.state.value, CONSUMER)
-            for group in self._context.modern.values()
+            for group in self._context.consumer_groups.values()
         ]
         return tuple(
             group
@@ -264,20 +264,20 @@ class GroupShard:
             if (not states or group.state.lower() in states) and (not types or group.type in types)
         )
 
-    def _describe_modern(self, group_id: str) -> ConsumerGroupDescription:
-        group = self._context.modern.get(group_id)
+    def _describe_consumer_group(self, group_id: str) -> ConsumerGroupDescription:
+        group = self._context.consumer_groups.get(group_id)
         if group is None:
             there = group_id in self._context.groups
             reason = f"group {group_id!r} is no group of the consumer protocol" if there else f"no group {group_id!r}"
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, reason)
-        return self._modern.describe(group)
+        return self._consumer_protocol.describe(group)
 
     # Members of the classic protocol, in groups of either
 
     def _join(self, command: JoinGroup, to: Any, now: Now) -> None:
         """A classic member that finds an empty group of the consumer protocol ends that one; its offsets stay."""
         context = self._context
-        group = context.modern.get(command.group_id)
+        group = context.consumer_groups.get(command.group_id)
         if group is None:
             self._classic.join(command, to, now)
             return
@@ -299,21 +299,21 @@ class GroupShard:
         context.out.write(tuple(group.tombstones()), ended)
 
     def _sync(self, command: SyncGroup, to: Any, now: Now) -> None:
-        group = self._context.modern.get(command.group_id)
+        group = self._context.consumer_groups.get(command.group_id)
         if group is None:
             self._classic.sync(command, to, now)
         else:
             self._classic_members.sync(group, command, to, now)
 
     def _heartbeat(self, command: Heartbeat, to: Any, now: Now) -> None:
-        group = self._context.modern.get(command.group_id)
+        group = self._context.consumer_groups.get(command.group_id)
         if group is None:
             self._classic.heartbeat(command, to, now)
         else:
             self._classic_members.heartbeat(group, command, to, now)
 
     def _leave(self, command: LeaveGroup, to: Any, now: Now) -> None:
-        group = self._context.modern.get(command.group_id)
+        group = self._context.consumer_groups.get(command.group_id)
         if group is None:
             self._classic.leave(command, to, now)
         else:

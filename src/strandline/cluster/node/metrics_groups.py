@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from strandline.cluster.groups.classic.group import GroupState
-from strandline.cluster.groups.consumer_protocol.group import ModernState
+from strandline.cluster.groups.consumer_protocol.group import ConsumerGroupState
 from strandline.cluster.groups.runtime import Phase
 from strandline.proto.ids import TopicPartition
 
@@ -29,7 +29,7 @@ def of_groups(broker: BrokerRole) -> Iterator[Metric]:
     runtime, counters = broker.groups.runtime, broker.groups.counters
     states: Counter[GroupState] = Counter()
     phases: Counter[Phase] = Counter()
-    modern: Counter[ModernState] = Counter()
+    consumer_states: Counter[ConsumerGroupState] = Counter()
     offsets = left_out = 0
     lag = GaugeMetricFamily(
         "strandline_consumergroup_lag",
@@ -41,7 +41,7 @@ def of_groups(broker: BrokerRole) -> Iterator[Metric]:
         if hosted.phase is not Phase.SERVING:
             continue
         states.update(group.state for group in hosted.shard.groups.values())
-        modern.update(group.state for group in hosted.shard.modern.values())
+        consumer_states.update(group.state for group in hosted.shard.consumer_groups.values())
         for group_id, topic, number, offset in hosted.shard.offsets():
             offsets += 1
             replica = broker.replicas.partition(TopicPartition(topic, number))
@@ -53,7 +53,7 @@ def of_groups(broker: BrokerRole) -> Iterator[Metric]:
                 left_out += 1
     prefix = "kafka_coordinator_group_groupmetadatamanager_"
     yield GaugeMetricFamily(
-        prefix + "numgroups", "Groups coordinated here.", value=sum(states.values()) + sum(modern.values())
+        prefix + "numgroups", "Groups coordinated here.", value=sum(states.values()) + sum(consumer_states.values())
     )
     yield GaugeMetricFamily(prefix + "numoffsets", "Committed offsets kept here.", value=offsets)
     for state in GroupState:
@@ -62,8 +62,8 @@ def of_groups(broker: BrokerRole) -> Iterator[Metric]:
     by_state = GaugeMetricFamily(
         "strandline_consumer_protocol_groups", "Groups of the consumer protocol coordinated here.", labels=("state",)
     )
-    for modern_state in ModernState:
-        by_state.add_metric((modern_state.value.lower(),), modern[modern_state])
+    for consumer_state in ConsumerGroupState:
+        by_state.add_metric((consumer_state.value.lower(),), consumer_states[consumer_state])
     yield by_state
     yield lag
     yield GaugeMetricFamily(

@@ -93,7 +93,8 @@ class Group:
         state_ms: wall time since when it is in this state; -1 unknown.
         members_added: a new member came while the first rebalance waits for more of them.
         stored: a record of it stands in the log.
-        came_down: it was a group of the consumer protocol (`modern.moves`), and has had no generation of its own yet.
+        came_down: it was a group of the consumer protocol (`consumer_protocol.migration`), and has had no generation of
+            its own yet.
     """
 
     group_id: str

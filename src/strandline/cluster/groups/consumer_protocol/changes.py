@@ -10,8 +10,8 @@ from collections.abc import Callable, Hashable, Iterable
 
 from strandline.cluster.groups.classic.rebalance import session_key
 from strandline.cluster.groups.consumer_protocol.assignors import ASSIGNORS, Subscriber
-from strandline.cluster.groups.consumer_protocol.group import AWAY, Draft, ModernGroup
-from strandline.cluster.groups.consumer_protocol.migration import Moves
+from strandline.cluster.groups.consumer_protocol.group import AWAY, ConsumerGroup, Draft
+from strandline.cluster.groups.consumer_protocol.migration import Migration
 from strandline.cluster.groups.consumer_protocol.reconcile import Partition, reconcile
 from strandline.cluster.groups.consumer_protocol.subscriptions import Subscriptions
 from strandline.cluster.groups.context import ShardContext, client_error
@@ -37,19 +37,19 @@ def collect_key(group_id: str, member_id: str) -> Hashable:
     return "collect", group_id, member_id
 
 
-class Steps:
+class MemberChanges:
     """Members change, get a target, come to it, and go; with their deadlines."""
 
-    def __init__(self, context: ShardContext, subscriptions: Subscriptions, moves: Moves) -> None:
+    def __init__(self, context: ShardContext, subscriptions: Subscriptions, migration: Migration) -> None:
         self._context = context
         self._subscriptions = subscriptions
-        self._moves = moves
+        self._migration = migration
         self._gone: dict[str, dict[str, None]] = {}
         """Members whose time ran out in this tick: one change a group, not one a member."""
 
     # Members
 
-    def check_room(self, group: ModernGroup) -> None:
+    def check_room(self, group: ConsumerGroup) -> None:
         """Raises KafkaError GROUP_MAX_SIZE_REACHED."""
         if len(group.members) >= self._context.config.consumer_max_size:
             raise KafkaError(
@@ -127,7 +127,7 @@ class Steps:
         served = self._context.config.consumer_assignors
         return max(served, key=lambda name: (votes.get(name, 0), -served.index(name)))
 
-    def go_away(self, group: ModernGroup, member_id: str, to: object, answer: object) -> None:
+    def go_away(self, group: ConsumerGroup, member_id: str, to: object, answer: object) -> None:
         """A static member leaves for a moment: what it had waits for it."""
         draft = Draft(group)
         current = group.now(member_id)
@@ -135,7 +135,7 @@ class Steps:
         self._context.timers.cancel(revoke_key(group.group_id, member_id))
         self.write(tuple(draft.records()), to, answer, group)
 
-    def remove(self, group: ModernGroup, member_ids: Iterable[str], to: object, answer: object) -> None:
+    def remove(self, group: ConsumerGroup, member_ids: Iterable[str], to: object, answer: object) -> None:
         """Members go, with one new epoch for all of them; what they had is free."""
         draft = Draft(group)
         for member_id in member_ids:
@@ -185,14 +185,14 @@ class Steps:
 
     def _expect_revocation(self, group_id: str, member_id: str, timeout_ms: int, now: Now) -> None:
         def late(_then: Now) -> None:
-            group = self._context.modern.get(group_id)
+            group = self._context.consumer_groups.get(group_id)
             if group is not None and group.now(member_id).state is MemberState.UNREVOKED:
                 self._give_up(group_id, member_id)
 
         self._context.timers.set(revoke_key(group_id, member_id), now.monotonic_ms + timeout_ms, late)
 
     def _give_up(self, group_id: str, member_id: str) -> None:
-        group = self._context.modern.get(group_id)
+        group = self._context.consumer_groups.get(group_id)
         if group is not None and member_id in group.members:
             self._gone.setdefault(group_id, {})[member_id] = None
 
@@ -201,28 +201,28 @@ class Steps:
         gone, self._gone = self._gone, {}
         for group_id, member_ids in gone.items():
             self._context.counters.members_expired += len(member_ids)
-            self.remove(self._context.modern[group_id], member_ids, None, None)
+            self.remove(self._context.consumer_groups[group_id], member_ids, None, None)
 
     def loaded(self, now: Now) -> None:
         """Everybody has a whole session, and all the time to give partitions back."""
-        for group in list(self._context.modern.values()):
+        for group in list(self._context.consumer_groups.values()):
             for member_id in group.members:
                 self._begin_deadlines(group, member_id, now)
-            self._moves.down(group.group_id, now)
+            self._migration.down(group.group_id, now)
 
-    def _begin_deadlines(self, group: ModernGroup, member_id: str, now: Now) -> None:
+    def _begin_deadlines(self, group: ConsumerGroup, member_id: str, now: Now) -> None:
         info = group.members[member_id]
         self.renew(group.group_id, member_id, info, now)
         if group.now(member_id).state is MemberState.UNREVOKED:
             self._expect_revocation(group.group_id, member_id, info.rebalance_timeout_ms, now)
 
-    def _stay(self, group: ModernGroup, now: Now) -> None:
+    def _stay(self, group: ConsumerGroup, now: Now) -> None:
         """A write was refused: whom it would have removed is a member still, and has to be given up later."""
         for member_id in group.members:
             if session_key(group.group_id, member_id) not in self._context.timers:
                 self._begin_deadlines(group, member_id, now)
 
-    def forget(self, group: ModernGroup) -> None:
+    def forget(self, group: ConsumerGroup) -> None:
         """The group has ended."""
         for member_id in group.members:
             self._forget_deadlines(group.group_id, member_id)
@@ -238,7 +238,7 @@ class Steps:
         records: tuple[Record, ...],
         to: object,
         answer: object,
-        group: ModernGroup,
+        group: ConsumerGroup,
         *,
         stored: Callable[[Now], None] | None = None,
     ) -> None:
@@ -257,6 +257,6 @@ class Steps:
             failed = outcome.error is not ErrorCode.NONE
             self._context.out.reply(to, KafkaError(client_error(outcome.error)) if failed else answer)
             if outcome.written:
-                self._moves.down(group.group_id, now)
+                self._migration.down(group.group_id, now)
 
         self._context.out.write(records, written)

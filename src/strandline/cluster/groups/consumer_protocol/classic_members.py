@@ -23,9 +23,9 @@ from strandline.cluster.groups.commands import (
     SyncAnswer,
     SyncGroup,
 )
-from strandline.cluster.groups.consumer_protocol.changes import Steps
+from strandline.cluster.groups.consumer_protocol.changes import MemberChanges
 from strandline.cluster.groups.consumer_protocol.embedded import assignment_bytes, by_id, subscription_of
-from strandline.cluster.groups.consumer_protocol.group import Draft, ModernGroup
+from strandline.cluster.groups.consumer_protocol.group import ConsumerGroup, Draft
 from strandline.cluster.groups.consumer_protocol.reconcile import pairs
 from strandline.cluster.groups.context import ShardContext
 from strandline.cluster.groups.machine import Now
@@ -39,14 +39,14 @@ from strandline.proto.kafka.consumer_protocol import Subscription
 class ClassicMembers:
     """Their commands. Each raises KafkaError with the error of the command's own protocol."""
 
-    def __init__(self, context: ShardContext, steps: Steps, image: Callable[[], MetadataImage]) -> None:
+    def __init__(self, context: ShardContext, changes: MemberChanges, image: Callable[[], MetadataImage]) -> None:
         self._context = context
-        self._steps = steps
+        self._changes = changes
         self._image = image
 
     # Join
 
-    def join(self, group: ModernGroup, command: JoinGroup, to: object, now: Now) -> None:
+    def join(self, group: ConsumerGroup, command: JoinGroup, to: object, now: Now) -> None:
         """Answered when it is committed.
 
         Raises:
@@ -54,7 +54,7 @@ class ClassicMembers:
         """
         subscription = _subscription(group, command)
         if not command.member_id and command.instance_id is None and command.member_id_required:
-            self._steps.check_room(group)
+            self._changes.check_room(group)
             member_id = self._context.new_member_id(command.client_id)
             self._context.out.reply(to, JoinAnswer(ErrorCode.MEMBER_ID_REQUIRED, member_id))
             return
@@ -62,8 +62,8 @@ class ClassicMembers:
         member_id = self._enter(draft, command)
         info = _info(draft.member(member_id), command, subscription)
         owned = by_id(subscription.owned, self._image())
-        _, after = self._steps.advance(draft, member_id, info, owned, now)
-        self._steps.expect_collect(group.group_id, member_id, info.rebalance_timeout_ms, now)
+        _, after = self._changes.advance(draft, member_id, info, owned, now)
+        self._changes.expect_collect(group.group_id, member_id, info.rebalance_timeout_ms, now)
         answer = JoinAnswer(
             ErrorCode.NONE,
             member_id=member_id,
@@ -71,14 +71,14 @@ class ClassicMembers:
             protocol_type=CONSUMER_PROTOCOL,
             protocol_name=command.protocols[0][0],
         )
-        self._steps.write(tuple(draft.records()), to, answer, group)
+        self._changes.write(tuple(draft.records()), to, answer, group)
 
     def _enter(self, draft: Draft, command: JoinGroup) -> str:
         """The member's id, once it may be one. Who was given an id in a classic group may come with it here."""
         group, member_id, instance_id = draft.group, command.member_id, command.instance_id
         if instance_id is None:
             if member_id not in group.members:
-                self._steps.check_room(group)
+                self._changes.check_room(group)
             return member_id or self._context.new_member_id(command.client_id)
         if member_id:
             group.check_member(member_id, instance_id)
@@ -86,14 +86,14 @@ class ClassicMembers:
         member_id = self._context.new_member_id(instance_id)
         holder = group.instances.get(instance_id)
         if holder is None:
-            self._steps.check_room(group)
+            self._changes.check_room(group)
         else:  # KIP-345: whoever holds the instance id is fenced, whichever protocol it has
-            self._steps.replace_static(draft, holder, member_id)
+            self._changes.replace_static(draft, holder, member_id)
         return member_id
 
     # Sync, heartbeat, leave
 
-    def sync(self, group: ModernGroup, command: SyncGroup, to: object, now: Now) -> None:
+    def sync(self, group: ConsumerGroup, command: SyncGroup, to: object, now: Now) -> None:
         """What it has, at the epoch that it was told when it joined."""
         info, current = self._member(group, command.member_id, command.instance_id, command.generation)
         assert info.classic is not None
@@ -101,32 +101,32 @@ class ClassicMembers:
         if command.protocol_type not in (None, CONSUMER_PROTOCOL) or command.protocol_name not in (None, name):
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if current.epoch < group.epoch and current.state is not MemberState.UNREVOKED:
-            self._steps.expect_rejoin(group.group_id, command.member_id, info.rebalance_timeout_ms, now)
+            self._changes.expect_rejoin(group.group_id, command.member_id, info.rebalance_timeout_ms, now)
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS, "the group has a newer epoch")
-        self._steps.collected(group.group_id, command.member_id)
-        self._steps.renew(group.group_id, command.member_id, info, now)
+        self._changes.collected(group.group_id, command.member_id)
+        self._changes.renew(group.group_id, command.member_id, info, now)
         assignment = assignment_bytes(current.assigned, self._image())
         answer = SyncAnswer(ErrorCode.NONE, CONSUMER_PROTOCOL, name, assignment)
         self._context.out.reply(to, answer, after_writes=True)
 
-    def heartbeat(self, group: ModernGroup, command: Heartbeat, to: object, now: Now) -> None:
+    def heartbeat(self, group: ConsumerGroup, command: Heartbeat, to: object, now: Now) -> None:
         """Keeps the session; who has to give back, or may have more, is told to join anew."""
         info, current = self._member(group, command.member_id, command.instance_id, command.generation)
-        self._steps.renew(group.group_id, command.member_id, info, now)
+        self._changes.renew(group.group_id, command.member_id, info, now)
         draft = Draft(group)
-        self._steps.refresh(draft)
+        self._changes.refresh(draft)
         records = tuple(draft.records())
         if records:
-            self._steps.write(records, None, None, group)
+            self._changes.write(records, None, None, group)
         # Who has something to give back is behind, until it says that it did.
         shall_join = current.epoch < draft.epoch or (
             current.state is MemberState.UNRELEASED and _all_free(draft, command.member_id, current)
         )
         if shall_join:
-            self._steps.expect_rejoin(group.group_id, command.member_id, info.rebalance_timeout_ms, now)
+            self._changes.expect_rejoin(group.group_id, command.member_id, info.rebalance_timeout_ms, now)
         self._context.out.reply(to, ErrorCode.REBALANCE_IN_PROGRESS if shall_join else ErrorCode.NONE)
 
-    def leave(self, group: ModernGroup, command: LeaveGroup, to: object) -> None:
+    def leave(self, group: ConsumerGroup, command: LeaveGroup, to: object) -> None:
         """Members of the consumer protocol leave by a heartbeat; an administrator removes them like others."""
         gone: dict[str, None] = {}
         errors = []
@@ -139,12 +139,12 @@ class ClassicMembers:
             except KafkaError as error:
                 errors.append(error.code)
         if gone:
-            self._steps.remove(group, gone, to, errors)
+            self._changes.remove(group, gone, to, errors)
         else:
             self._context.out.reply(to, errors, after_writes=True)
 
     def _member(
-        self, group: ModernGroup, member_id: str, instance_id: str | None, generation: int
+        self, group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
     ) -> tuple[MemberInfo, Current]:
         """Raises KafkaError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION."""
         info = group.check_member(member_id, instance_id)
@@ -162,7 +162,7 @@ def _all_free(draft: Draft, member_id: str, current: Current) -> bool:
     return not any(one not in having and draft.is_taken(one, member_id) for one in pairs(draft.target(member_id)))
 
 
-def _subscription(group: ModernGroup, command: JoinGroup) -> Subscription:
+def _subscription(group: ConsumerGroup, command: JoinGroup) -> Subscription:
     """Raises KafkaError INCONSISTENT_GROUP_PROTOCOL."""
     if not group.supports(command.protocol_type, command.protocols):
         raise KafkaError(

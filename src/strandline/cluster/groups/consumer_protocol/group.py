@@ -14,11 +14,11 @@ from strandline.proto.errors import KafkaError
 from strandline.proto.kafka.consumer_group_records import (
     NOTHING,
     Assignment,
+    ConsumerGroupKey,
     Current,
     Kind,
     MemberInfo,
     MemberState,
-    ModernKey,
     TopicShape,
     current_record,
     epoch_record,
@@ -38,7 +38,7 @@ AWAY = -2
 """The epoch of a static member that has left for a moment."""
 
 
-class ModernState(Enum):
+class ConsumerGroupState(Enum):
     """With Kafka's words.
 
     EMPTY: no members. ASSIGNING: the target is not made for the newest epoch yet. RECONCILING: somebody has not come
@@ -52,7 +52,7 @@ class ModernState(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class ModernGroup:
+class ConsumerGroup:
     """Changes by `put` alone, which replays what stands in the log.
 
     Invariants:
@@ -88,15 +88,15 @@ class ModernGroup:
         return not self.members
 
     @property
-    def state(self) -> ModernState:
+    def state(self) -> ConsumerGroupState:
         if not self.members:
-            return ModernState.EMPTY
+            return ConsumerGroupState.EMPTY
         if self.epoch > self.target_epoch:
-            return ModernState.ASSIGNING
+            return ConsumerGroupState.ASSIGNING
         there = (MemberState.STABLE, self.target_epoch)
         if all((one.state, one.epoch) == there for one in map(self.now, self.members)):
-            return ModernState.STABLE
-        return ModernState.RECONCILING
+            return ConsumerGroupState.STABLE
+        return ConsumerGroupState.RECONCILING
 
     def now(self, member_id: str) -> Current:
         """What the member has; a new one nothing."""
@@ -141,7 +141,7 @@ class ModernGroup:
 
     # Replay
 
-    def put(self, key: ModernKey, raw: bytes | None) -> None:
+    def put(self, key: ConsumerGroupKey, raw: bytes | None) -> None:
         """A record of the log, but for the tombstone that ends the group. Raises ProtocolError."""
         match key.kind:
             case Kind.GROUP if raw is not None:
@@ -194,9 +194,9 @@ class ModernGroup:
         """The group's end."""
         for kind, known in ((Kind.CURRENT, self.current), (Kind.TARGET, self.targets), (Kind.MEMBER, self.members)):
             for member_id in known:
-                yield tombstone(ModernKey(kind, self.group_id, member_id))
+                yield tombstone(ConsumerGroupKey(kind, self.group_id, member_id))
         for kind in (Kind.TARGET_EPOCH, Kind.TOPICS, Kind.GROUP):
-            yield tombstone(ModernKey(kind, self.group_id))
+            yield tombstone(ConsumerGroupKey(kind, self.group_id))
 
 
 def _held(current: Current) -> Iterator[Partition]:
@@ -207,7 +207,7 @@ def _held(current: Current) -> Iterator[Partition]:
 class Draft:
     """What a group shall be: only what differs, and the records that make it so. The group itself stays untouched."""
 
-    def __init__(self, group: ModernGroup) -> None:
+    def __init__(self, group: ConsumerGroup) -> None:
         self.group = group
         self.epoch = group.epoch
         self.target_epoch = group.target_epoch
@@ -267,7 +267,7 @@ class Draft:
         for kind, new, old in changed:
             for member_id, value in new.items():
                 if value is None and member_id in old:
-                    yield tombstone(ModernKey(kind, group_id, member_id))
+                    yield tombstone(ConsumerGroupKey(kind, group_id, member_id))
         for member_id, member in self._members.items():
             if member is not None and member != group.members.get(member_id):
                 yield member_record(group_id, member_id, member)

@@ -22,7 +22,7 @@ from strandline.cluster.groups.consumer_protocol.embedded import (
     by_id,
     subscription_of,
 )
-from strandline.cluster.groups.consumer_protocol.group import Draft, ModernGroup
+from strandline.cluster.groups.consumer_protocol.group import ConsumerGroup, Draft
 from strandline.cluster.groups.consumer_protocol.reconcile import Partition, pairs
 from strandline.cluster.groups.consumer_protocol.subscriptions import Subscriptions
 from strandline.cluster.groups.context import ShardContext
@@ -33,16 +33,16 @@ from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.kafka.consumer_group_records import (
     Assignment,
     ClassicMember,
+    ConsumerGroupKey,
     Current,
     MemberInfo,
-    ModernKey,
     sorted_assignment,
 )
 from strandline.proto.kafka.group_records import GroupValue, group_record, read_key
 from strandline.proto.kafka.keyed_record import Record
 
 
-class Moves:
+class Migration:
     """Makes one kind of group from the other."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Moves:
         if len(classic.members) > config.consumer_max_size:
             _refuse(classic, f"has {len(classic.members)} members, too many for the consumer protocol")
 
-    def up(self, classic: Group) -> tuple[tuple[Record, ...], ModernGroup]:
+    def up(self, classic: Group) -> tuple[tuple[Record, ...], ConsumerGroup]:
         """What writes it down, and the group that this makes. Nothing is changed yet. Raises KafkaError
         GROUP_ID_NOT_FOUND when a member's bytes do not parse."""
         try:
@@ -77,8 +77,8 @@ class Moves:
         except ProtocolError as error:
             _refuse(classic, f"has a member whose subscription or assignment does not parse: {error}")
 
-    def _up(self, classic: Group) -> tuple[tuple[Record, ...], ModernGroup]:
-        draft = Draft(ModernGroup(classic.group_id))
+    def _up(self, classic: Group) -> tuple[tuple[Record, ...], ConsumerGroup]:
+        draft = Draft(ConsumerGroup(classic.group_id))
         draft.epoch = draft.target_epoch = classic.generation
         # Who has never been told anything joins again.
         members = [member for member in classic.members.values() if not member.is_new]
@@ -89,10 +89,10 @@ class Moves:
             draft.put_member(member.member_id, _info_of(member))
         draft.topics = self._subscriptions.topics(draft.members().values())
         records = tuple(draft.records())
-        group = ModernGroup(classic.group_id)
+        group = ConsumerGroup(classic.group_id)
         for record in records:
             key = read_key(record.key)
-            assert isinstance(key, ModernKey)
+            assert isinstance(key, ConsumerGroupKey)
             group.put(key, record.value)
         return (group_record(classic.group_id, None), *records), group
 
@@ -116,7 +116,7 @@ class Moves:
 
     def down(self, group_id: str, now: Now) -> None:
         """If nobody but classic members is left in the group, it is theirs again."""
-        group = self._context.modern.get(group_id)
+        group = self._context.consumer_groups.get(group_id)
         if group is None or not self._may_go_down(group):
             return
 
@@ -128,11 +128,11 @@ class Moves:
         record = group_record(group_id, self._down(group, now))
         self._context.out.write((*group.tombstones(), record), ended)
 
-    def _may_go_down(self, group: ModernGroup) -> bool:
+    def _may_go_down(self, group: ConsumerGroup) -> bool:
         config = self._context.config
         return group.is_classic and len(group.members) <= config.max_size and config.consumer_migration_policy.down
 
-    def _down(self, group: ModernGroup, now: Now) -> GroupValue:
+    def _down(self, group: ConsumerGroup, now: Now) -> GroupValue:
         """At the epoch of the target: nobody is beyond it, and who is at it hears by its heartbeat to join anew. Each
         has what it has not given back, so that nobody is given that before."""
         image = self._image()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from strandline.cluster.groups.consumer_protocol.changes import Steps
+from strandline.cluster.groups.consumer_protocol.changes import MemberChanges
 from strandline.cluster.groups.consumer_protocol.commands import (
     ConsumerAnswer,
     ConsumerGroupDescription,
     ConsumerHeartbeat,
     DescribedConsumer,
 )
-from strandline.cluster.groups.consumer_protocol.group import AWAY, Draft, ModernGroup
-from strandline.cluster.groups.consumer_protocol.migration import Moves
+from strandline.cluster.groups.consumer_protocol.group import AWAY, ConsumerGroup, Draft
+from strandline.cluster.groups.consumer_protocol.migration import Migration
 from strandline.cluster.groups.consumer_protocol.subscriptions import Subscriptions
 from strandline.cluster.groups.context import ShardContext
 from strandline.cluster.groups.machine import Now
@@ -27,11 +27,13 @@ LEAVE = -1
 class ConsumerProtocol:
     """Members come, reconcile and go."""
 
-    def __init__(self, context: ShardContext, subscriptions: Subscriptions, steps: Steps, moves: Moves) -> None:
+    def __init__(
+        self, context: ShardContext, subscriptions: Subscriptions, changes: MemberChanges, migration: Migration
+    ) -> None:
         self._context = context
         self._subscriptions = subscriptions
-        self._steps = steps
-        self._moves = moves
+        self._changes = changes
+        self._migration = migration
 
     # Heartbeat
 
@@ -52,11 +54,11 @@ class ConsumerProtocol:
         member_id = self._enter(draft, command)
         known, before = draft.member(member_id), draft.now(member_id)
         if known is not None and known.classic is not None:
-            self._steps.switched(group.group_id, member_id)
+            self._changes.switched(group.group_id, member_id)
         # Who joins owns nothing, it says. Once it has been told anything that does not count as an acknowledgement: the
         # request may be a late copy.
         owned = None if command.epoch == JOIN and before.epoch > 0 else command.owned
-        before, after = self._steps.advance(draft, member_id, _told(known, command), owned, now)
+        before, after = self._changes.advance(draft, member_id, _told(known, command), owned, now)
         whole = command.epoch == JOIN or (
             command.rebalance_timeout_ms >= 0 and command.topics is not None and command.owned is not None
         )
@@ -69,9 +71,9 @@ class ConsumerProtocol:
 
         def stored(then: Now) -> None:
             for classic_id in group.classic:
-                self._steps.renew(group.group_id, classic_id, group.members[classic_id], then)
+                self._changes.renew(group.group_id, classic_id, group.members[classic_id], then)
 
-        self._steps.write((*head, *draft.records()), to, answer, group, stored=stored if head else None)
+        self._changes.write((*head, *draft.records()), to, answer, group, stored=stored if head else None)
 
     def _check(self, command: ConsumerHeartbeat) -> None:
         regex = command.regex
@@ -103,23 +105,23 @@ class ConsumerProtocol:
         if regex:
             self._subscriptions.check(regex)
 
-    def _find(self, command: ConsumerHeartbeat) -> tuple[tuple[Record, ...], ModernGroup]:
+    def _find(self, command: ConsumerHeartbeat) -> tuple[tuple[Record, ...], ConsumerGroup]:
         """The group, made for the first member; a classic group becomes one, keeping its offsets, and its members if it
         has any: the records that do that come first."""
         group_id = command.group_id
-        group = self._context.modern.get(group_id)
+        group = self._context.consumer_groups.get(group_id)
         if group is not None:
             return (), group
         classic = self._context.groups.get(group_id)
         if classic is not None and not classic.is_empty:
-            self._moves.check_up(classic)
+            self._migration.check_up(classic)
         if command.epoch != JOIN:
             # Not GROUP_ID_NOT_FOUND, on which clients give up: a member that the group has forgotten joins anew.
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no such member in group {group_id!r}")
         if classic is not None and not classic.is_empty:
-            return self._moves.up(classic)
+            return self._migration.up(classic)
         head = () if classic is None else (group_record(group_id, None),)
-        return head, ModernGroup(group_id)
+        return head, ConsumerGroup(group_id)
 
     def _enter(self, draft: Draft, command: ConsumerHeartbeat) -> str:
         """The member's id, once it may be one."""
@@ -127,7 +129,7 @@ class ConsumerProtocol:
         joins = command.epoch == JOIN
         holder = None if command.instance_id is None else group.instances.get(command.instance_id)
         if joins and holder is None and member_id not in group.members:
-            self._steps.check_room(group)
+            self._changes.check_room(group)
             return member_id or self._context.new_id()
         if joins and holder is not None and holder != member_id:
             member_id = member_id or self._context.new_id()
@@ -157,24 +159,24 @@ class ConsumerProtocol:
             raise KafkaError(
                 ErrorCode.UNRELEASED_INSTANCE_ID, f"member {holder!r} has that instance id and has not left"
             )
-        self._steps.replace_static(draft, holder, member_id)
+        self._changes.replace_static(draft, holder, member_id)
 
     # Leaving
 
     def _leave(self, command: ConsumerHeartbeat, to: object) -> None:
-        group = self._context.modern.get(command.group_id)
+        group = self._context.consumer_groups.get(command.group_id)
         if group is None:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {command.group_id!r}")
         group.check_member(command.member_id, command.instance_id)
         answer = ConsumerAnswer(command.member_id, command.epoch, 0)
         if command.epoch == AWAY:
-            self._steps.go_away(group, command.member_id, to, answer)
+            self._changes.go_away(group, command.member_id, to, answer)
         else:
-            self._steps.remove(group, (command.member_id,), to, answer)
+            self._changes.remove(group, (command.member_id,), to, answer)
 
     # Looking
 
-    def subscribed(self, group: ModernGroup) -> frozenset[str]:
+    def subscribed(self, group: ConsumerGroup) -> frozenset[str]:
         """Every topic that somebody in it reads."""
         found: set[str] = set()
         for member in group.members.values():
@@ -182,13 +184,13 @@ class ConsumerProtocol:
             found.update(member.topics)
         return frozenset(found)
 
-    def describe(self, group: ModernGroup) -> ConsumerGroupDescription:
+    def describe(self, group: ConsumerGroup) -> ConsumerGroupDescription:
         return ConsumerGroupDescription(
             group_id=group.group_id,
             state=group.state.value,
             epoch=group.epoch,
             target_epoch=group.target_epoch,
-            assignor=self._steps.assignor(group.members.values()),
+            assignor=self._changes.assignor(group.members.values()),
             members=tuple(
                 DescribedConsumer(
                     member_id=member_id,

@@ -7,7 +7,7 @@ import pytest
 
 from strandline.chaos.sim.process import Ports
 from strandline.proto.error_codes import ErrorCode
-from tests.schedules.groups.modern_member import SESSION_MS, ModernMember
+from tests.schedules.groups.consumer_member import SESSION_MS, ConsumerMember
 from tests.schedules.groups.site import GaveUp, Site, Wire
 from tests.schedules.helpers import schedule
 
@@ -15,17 +15,17 @@ PARTITIONS = 6
 PROGRESS_MS_MAX = 3_000.0
 
 
-def members_of(site: Site, count: int = 3) -> list[ModernMember]:
+def members_of(site: Site, count: int = 3) -> list[ConsumerMember]:
     readers: dict[int, str] = {}
     members = []
     for number in range(count):
         site.world.add_machine(f"m{number}")
-        members.append(ModernMember(site, f"m{number}", readers, partitions=PARTITIONS))
+        members.append(ConsumerMember(site, f"m{number}", readers, partitions=PARTITIONS))
         members[-1].start()
     return members
 
 
-async def everybody_commits(site: Site, members: list[ModernMember], within_ms: float) -> float:
+async def everybody_commits(site: Site, members: list[ConsumerMember], within_ms: float) -> float:
     """How long it takes until every partition has a commit that is acknowledged after now, by its one reader."""
     began_ms = site.world.now_ms
 
@@ -39,7 +39,7 @@ async def everybody_commits(site: Site, members: list[ModernMember], within_ms: 
     return site.world.now_ms - began_ms
 
 
-def check(members: list[ModernMember], committed: list[int]) -> None:
+def check(members: list[ConsumerMember], committed: list[int]) -> None:
     assert not [overlap for member in members for overlap in member.overlaps]
     last: dict[int, tuple[float, int]] = {}
     for member in members:
@@ -70,7 +70,7 @@ def test_the_coordinator_dies_while_members_move(seed: int) -> None:
             else:
                 site.world.isolate(victim)
             await site.cluster.wait_for("another coordinates", 20_000, lambda gone=victim: site.led("g") != gone)
-            members.append(ModernMember(site, moved.machine, moved.readers))
+            members.append(ConsumerMember(site, moved.machine, moved.readers))
             members[-1].member_id += f"-{turn}"
             members[-1].start()
             await everybody_commits(site, members, 3 * SESSION_MS + PROGRESS_MS_MAX)
@@ -112,7 +112,7 @@ def test_42_no_member_is_told_what_a_failover_takes_back() -> None:
 
     async def story(site: Site) -> None:
         site.world.add_machine("beside")
-        joining = ModernMember(site, "beside", {})
+        joining = ConsumerMember(site, "beside", {})
         coordinator = site.led("g")
         others = [name for name in site.cluster.names if name != coordinator]
 

@@ -21,7 +21,7 @@ ELSEWHERE = (
 )
 
 
-class ModernMember:
+class ConsumerMember:
     """Attributes:
     acked: (virtual ms, epoch, partition, offset) of each acknowledged commit.
     owned: the partitions that it reads at this moment.

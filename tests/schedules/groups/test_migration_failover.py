@@ -7,12 +7,12 @@ import pytest
 
 from strandline.chaos.sim.seeds import split
 from strandline.proto.error_codes import ErrorCode
-from tests.schedules.groups.modern_member import SESSION_MS as MODERN_SESSION_MS
-from tests.schedules.groups.modern_member import ModernMember
+from tests.schedules.groups.consumer_member import SESSION_MS as CONSUMER_SESSION_MS
+from tests.schedules.groups.consumer_member import ConsumerMember
 from tests.schedules.groups.site import SESSION_MS, Member, Site
 
 PARTITIONS = 6
-WITHIN_MS = 3 * (SESSION_MS + MODERN_SESSION_MS) + 10_000.0
+WITHIN_MS = 3 * (SESSION_MS + CONSUMER_SESSION_MS) + 10_000.0
 
 GIVES_UP = {
     ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
@@ -29,17 +29,17 @@ class Rolled:
         self.site = site
         self.rng = split(seed, "rolled")
         self.readers: dict[int, str] = {}
-        self.all: list[Member | ModernMember] = []
-        self.alive: list[Member | ModernMember] = []
+        self.all: list[Member | ConsumerMember] = []
+        self.alive: list[Member | ConsumerMember] = []
 
-    def start(self, kind: type[Member] | type[ModernMember]) -> None:
+    def start(self, kind: type[Member] | type[ConsumerMember]) -> None:
         machine = f"m{len(self.all)}"
         self.site.world.add_machine(machine)
-        member: Member | ModernMember
+        member: Member | ConsumerMember
         if kind is Member:
             member = Member(self.site, machine, partitions=PARTITIONS)
         else:
-            member = ModernMember(self.site, machine, self.readers, partitions=PARTITIONS)
+            member = ConsumerMember(self.site, machine, self.readers, partitions=PARTITIONS)
         member.start()
         self.all.append(member)
         self.alive.append(member)
@@ -47,7 +47,7 @@ class Rolled:
     def end_first(self) -> None:
         """A classic member says that it leaves, or dies; one of the other kind dies."""
         member = self.alive.pop(0)
-        if isinstance(member, ModernMember):
+        if isinstance(member, ConsumerMember):
             member.kill()
         elif self.rng.random() < 0.5:
             member.leaving = True
@@ -90,7 +90,7 @@ class Rolled:
             assert committed[partition] == offsets[-1]
         for member in self.all:
             assert not GIVES_UP & set(member.errors), member.errors
-            if isinstance(member, ModernMember):
+            if isinstance(member, ConsumerMember):
                 assert not member.overlaps
 
 
@@ -103,7 +103,7 @@ def test_a_group_is_rolled_up_and_down_over_dying_coordinators(seed: int) -> Non
         for _ in range(2):
             group.start(Member)
         await group.everybody_reads()
-        for kind in (ModernMember, ModernMember, Member, Member):
+        for kind in (ConsumerMember, ConsumerMember, Member, Member):
             group.start(kind)
             group.end_first()
             await group.lose_the_coordinator()
