@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("proto", "cluster", "controller", "replica", "log", "client", "spark", "chaos")
+FOLDERS = ("proto", "cli", "cluster", "controller", "replica", "log", "client", "spark", "chaos")
 
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 90
@@ -43,9 +43,8 @@ IN_NODE = (
     "log",
     "controller",
     "replica",
-    "cluster/kafka",
-    "cluster/service",
-    "cluster/internal",
+    "cluster/broker",
+    "cluster/node/internal",
     "client/aio",
 )
 
@@ -83,13 +82,13 @@ AWAITED_TASKS = {
     "src/strandline/replica/fetcher.py": 1,
     "src/strandline/controller/broker_session.py": 1,
     "src/strandline/controller/session_server.py": 1,  # of a TaskGroup
-    "src/strandline/cluster/coordinator/internal_topic.py": 1,
-    "src/strandline/cluster/kafka/connection.py": 1,
-    "src/strandline/cluster/service/base.py": 1,
-    "src/strandline/cluster/service/producer_ids.py": 1,
-    "src/strandline/cluster/broker_role.py": 2,
-    "src/strandline/cluster/internal/grpc_server.py": 1,
-    "src/strandline/cluster/run_node.py": 2,
+    "src/strandline/cluster/groups/internal_topic.py": 1,
+    "src/strandline/cluster/broker/connection.py": 1,
+    "src/strandline/cluster/broker/service/base.py": 1,
+    "src/strandline/cluster/broker/service/producer_ids.py": 1,
+    "src/strandline/cluster/node/broker_role.py": 2,
+    "src/strandline/cluster/node/internal/grpc_server.py": 1,
+    "src/strandline/cluster/node/run_node.py": 2,
 }
 
 
