@@ -55,7 +55,7 @@ def tracked(*patterns: str) -> list[str]:
 
 
 def sources() -> list[str]:
-    return tracked("src/*.py", "tests/*.py", "bench/*.py", "interop/*.py")
+    return tracked("src/*.py", "tests/*.py", "bench/*.py", "interop/*.py", "lab/*.py")
 
 
 def test_files_are_short() -> None:
@@ -101,7 +101,7 @@ def offences(names: list[str], banned: dict[str, str]) -> list[str]:
 
 
 def test_no_banned_words() -> None:
-    names = [name for name in sources() if name.startswith("src/")]
+    names = [name for name in sources() if name.startswith(("src/", "lab/"))]
     assert not offences(names, BANNED_EVERYWHERE)
 
 
@@ -156,5 +156,6 @@ def test_no_path_of_a_machine() -> None:
 
 
 def test_every_package_says_what_it_is() -> None:
-    silent = [name for name in tracked("src/*.py") if not ast.get_docstring(ast.parse((ROOT / name).read_text()))]
+    names = tracked("src/*.py", "lab/*.py")
+    silent = [name for name in names if not ast.get_docstring(ast.parse((ROOT / name).read_text()))]
     assert not silent, f"a sentence at the head of each module: {silent}"

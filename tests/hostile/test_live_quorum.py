@@ -20,9 +20,9 @@ from strandline.client import Admin
 from strandline.cluster.node.dev import DevCluster
 from strandline.controller import methods
 from strandline.controller.raft.config import EPOCH_LEAD_MAX
+from tests.acceptance.helpers import eventually, make_topic, read_all, send_all
 from tests.hostile.internal import CONTROLLER, FORESEEN, QUORUM, Attacker
 from tests.hostile.node import MISTAKES
-from tests.rows.helpers import eventually, make_topic, read_all, send_all
 
 MESSAGES = 1500
 
