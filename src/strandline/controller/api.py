@@ -47,6 +47,10 @@ class RegisterBrokerRequest:
 
     Attributes:
         incarnation_id: drawn anew at every start of the process.
+        listeners: advertised endpoints of the client listeners, by listener name.
+        internal: where other nodes reach it.
+        rack: its failure zone; None: none.
+        min_metadata_version, max_metadata_version: the oldest and the newest metadata.version its program can replay.
         previous_broker_epoch: the epoch of the last run if that run ended cleanly, else -1; one that differs from the
             controller's means an unclean shutdown (KAFKA-15586), which matters under flush.policy=replicate alone.
         directory_id: names its data directory. Another than before: the disk was lost or wiped (schedule 26), and the
@@ -294,7 +298,10 @@ class ConfigAlteration:
 
 @dataclass(frozen=True, slots=True)
 class ResourceAlteration:
-    """All changes of one resource: they all succeed or none does."""
+    """All changes of one resource: they all succeed or none does.
+
+    `resource_name` is a topic's name, a node id in decimal, or "" for the default of all brokers.
+    """
 
     resource_type: Annotated[ResourceType, 1]
     resource_name: Annotated[str, 2]

@@ -23,7 +23,13 @@ class IsrMember:
 
 @dataclass(frozen=True, slots=True)
 class AlterPartitionItem:
-    """A leader proposes an ISR; `recovering` false says that its recovery is done."""
+    """A leader proposes an ISR.
+
+    Attributes:
+        partition_epoch: of the partition that the proposal builds on.
+        new_isr: the leader is in it.
+        recovering: false says that the leader has finished recovering from an unclean election.
+    """
 
     topic_id: Annotated[TopicId, 1]
     partition: Annotated[int, Int32(2)]

@@ -28,7 +28,10 @@ class MetadataVersionRecord:
 
 @dataclass(frozen=True, slots=True)
 class RegisterBrokerRecord:
-    """A broker's process has registered; fields as in `BrokerInfo`."""
+    """A broker's process has registered, in the place of any earlier one of its node id; fields as in `BrokerInfo`.
+
+    Only snapshots and amended registrations have `fenced` false, or `in_controlled_shutdown` or `disk_full` true.
+    """
 
     node_id: Annotated[NodeId, Int32(1)]
     incarnation_id: Annotated[UUID, 2]
@@ -96,7 +99,11 @@ class PartitionRecord:
 
 @dataclass(frozen=True, slots=True)
 class PartitionChangeRecord:
-    """A partition changes; None: unchanged. A leader that is named, even the same, bumps the leader epoch."""
+    """A partition changes; None: unchanged.
+
+    Each such record bumps the partition epoch, and one that names a leader, even the same one, the leader epoch.
+    `reason` is for people who read the log ("broker 2 fenced"): the replay does not look at it.
+    """
 
     topic_id: Annotated[TopicId, 1]
     partition: Annotated[int, Int32(2)]
@@ -111,7 +118,7 @@ class PartitionChangeRecord:
 
 @dataclass(frozen=True, slots=True)
 class ConfigRecord:
-    """A dynamic config is set, or removed where the value is None."""
+    """A dynamic config is set, or removed where the value is None; resources as in `api.ResourceAlteration`."""
 
     resource_type: Annotated[int, Int32(1)]
     resource_name: Annotated[str, 2]
@@ -121,7 +128,7 @@ class ConfigRecord:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdsRecord:
-    """A block of producer ids, up to but without `next_producer_id`, was given to a broker."""
+    """A block of producer ids, up to but without `next_producer_id`, was given to a broker: never again to any."""
 
     node_id: Annotated[NodeId, Int32(1)]
     broker_epoch: Annotated[BrokerEpoch, Int64(2)]
@@ -157,6 +164,7 @@ MAPPERS: dict[int, Mapper[MetadataRecord]] = {
     9: mapper_of(ConfigRecord),
     10: mapper_of(ProducerIdsRecord),
 }
+"""Type id on disk -> the record. An id is never given to another record."""
 
 _TYPE_IDS: dict[type, int] = {mapper.kind: type_id for type_id, mapper in MAPPERS.items()}
 
