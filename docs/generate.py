@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import rules_page
+import walk
 
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS.parent))  # the lab is not installed
@@ -28,6 +29,7 @@ def parts() -> Iterator[tuple[str, str, Callable[[], str]]]:
     yield "spark.md", "sink-options", sink_options_table
     yield "protocol.md", "apis", api_table
     yield "mutants.md", "mutants", mutants_table
+    yield "tour.md", "walk", walk.walk_table
 
 
 def whole_pages() -> Iterator[tuple[str, Callable[[], str]]]:

@@ -8,7 +8,7 @@ from lab.explore.brokers import NOTHING, Broker
 from lab.explore.controllers import NOTHING_TOLD, Metadata, Told
 from lab.explore.logs import Entry
 from lab.explore.model import NODES, Violation
-from strandline.cluster.replica_feed import replica_offsets, unserved_replicas
+from strandline.cluster.node.replica_feed import replica_offsets, unserved_replicas
 from strandline.controller.metadata.image import PartitionInfo
 from strandline.log.findings import LogCondition
 from strandline.proto.ids import NO_NODE, NodeId

@@ -23,7 +23,7 @@ SEED = "seed:"
 ROOT = Path(__file__).parents[2]
 
 _FORK = multiprocessing.get_context("fork")
-_PRELOADED = ("strandline.cluster.dev", "strandline.chaos.sim.world", "strandline.controller.controller")
+_PRELOADED = ("strandline.cluster.node.dev", "strandline.chaos.sim.world", "strandline.controller.controller")
 """Imported once, before the children fork."""
 
 _TEST_S = 60

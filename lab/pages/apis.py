@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.cluster.kafka.table import APIS
+from strandline.cluster.broker.table import APIS
 
 
 def api_table() -> str:

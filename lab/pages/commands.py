@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from strandline.cluster.cli.main import main
+from strandline.cli.main import main
 
 HEAD = """# The command line
 

@@ -24,7 +24,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.acceptance.foreign import needs_kcat
 from tests.acceptance.helpers import QUICK, describe, eventually, make_topic
 from tests.acceptance.readers import FENCED, SESSION_S, Reader, ReaderProcess, settings_of

@@ -18,7 +18,7 @@ import pytest
 
 from strandline.client import Consumer, ConsumerRecord, Producer
 from strandline.client.errors import DeserializationFailed
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.acceptance.foreign import java_class_path
 from tests.acceptance.helpers import make_topic
 from tests.acceptance.recipes import DOCS, RECIPES, load, start

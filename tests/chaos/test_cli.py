@@ -7,7 +7,7 @@ import json
 from click.testing import CliRunner, Result
 
 from lab.sim import main as sim_without
-from strandline.cluster.cli.main import main
+from strandline.cli.main import main
 
 
 def sim(arguments: list[str]) -> Result:

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 import psutil
 import pytest
 
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.acceptance.helpers import eventually, make_topic, send_all
 from tests.acceptance.raw import receive_frame
 from tests.hostile.conftest import BUDGET_MIB

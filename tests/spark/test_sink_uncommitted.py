@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from strandline.client import Admin
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.acceptance.helpers import QUICK, eventually
 from tests.acceptance.topics import create, drain
 

@@ -19,7 +19,7 @@ import pytest
 from strandline.client import Admin, Producer
 from strandline.client.fetching import RangeReader
 from strandline.client.types import LATEST
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.proto.ids import TopicPartition
 from tests.acceptance.helpers import eventually
 from tests.acceptance.topics import create
