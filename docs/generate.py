@@ -20,7 +20,7 @@ def parts() -> Iterator[tuple[str, str, Callable[[], str]]]:
     """(page, name of the part, its generator)."""
     from strandline.chaos.mutants.docs import mutants_table
     from strandline.client.config import settings_table
-    from strandline.cluster.kafka.docs import api_table
+    from strandline.cluster.broker.docs import api_table
     from strandline.spark.options import options_table
     from strandline.spark.sink_options import sink_options_table
 
@@ -34,8 +34,8 @@ def parts() -> Iterator[tuple[str, str, Callable[[], str]]]:
 
 def whole_pages() -> Iterator[tuple[str, Callable[[], str]]]:
     """(page, its generator)."""
-    from strandline.cluster.cli.docs import command_page
-    from strandline.cluster.config_docs import configuration_page
+    from strandline.cli.docs import command_page
+    from strandline.cluster.node.config_docs import configuration_page
 
     yield "configuration.md", configuration_page
     yield "cli.md", command_page

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from strandline.chaos.mutants import MUTANTS, without
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 
 settings.register_profile("strandline", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("strandline")

@@ -6,7 +6,7 @@ import json
 
 from click.testing import CliRunner, Result
 
-from strandline.cluster.cli.main import main
+from strandline.cli.main import main
 
 
 def sim(arguments: list[str]) -> Result:

@@ -17,7 +17,7 @@ from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.explain import page, text
 from strandline.chaos.explain.recorder import DOWN, QUORUM, Committed, Recording, Replica
 from strandline.chaos.explain.story import Story, tell
-from strandline.cluster.cli.main import main
+from strandline.cli.main import main
 
 T0 = Partition("t", 0)
 

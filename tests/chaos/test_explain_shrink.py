@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.explain.shrink import Candidate, Shrinker, Shrunk
 from strandline.chaos.runner import Outcome, Run
-from strandline.cluster.cli.main import main
+from strandline.cli.main import main
 
 FAULTS = 40
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from strandline.chaos.mutants import MUTANTS, Mutant, Patch
 from strandline.chaos.mutants.docs import mutants_table
-from strandline.cluster.cli.main import main
+from strandline.cli.main import main
 
 ROOT = Path(__file__).parent.parent.parent
 ROW = "tests/controller/machine/test_isr.py::test_row_of_the_table[not the leader]"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.rows.helpers import make_topic
 
 BUDGET_MIB = 64

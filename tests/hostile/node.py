@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.rows.raw import receive_frame
 
 MIB = 1 << 20

@@ -12,7 +12,7 @@ import pytest
 import zstandard
 from crc32c import crc32c
 
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.log.batch import assemble_batch, build_batch
 from strandline.log.compression import Codec, compress, decompress
 from strandline.log.records import Record

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.proto.kafka.bounds import REQUEST_ELEMENTS_MAX
 from strandline.proto.varint import uvarint
 from tests.hostile.node import MIB, attack, endpoint, frame

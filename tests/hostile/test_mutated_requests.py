@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.hostile.messages import EVERY_VERSION, mutated, request
 from tests.hostile.node import METADATA, attack, endpoint, frame
 from tests.rows.raw import receive_frame

@@ -11,8 +11,8 @@ from contextlib import suppress
 import grpc
 import pytest
 
-from strandline.cluster.dev import DevCluster
-from strandline.cluster.internal.options import MESSAGE_BYTES_MAX
+from strandline.cluster.node.dev import DevCluster
+from strandline.cluster.node.internal.options import MESSAGE_BYTES_MAX
 from strandline.controller import wire as controller_wire
 from strandline.controller.api import SESSION_METHOD
 from strandline.controller.quorum import wire as quorum_wire

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 import psutil
 import pytest
 
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.hostile.conftest import BUDGET_MIB
 from tests.hostile.node import METADATA, MIB, attack, endpoint, frame, rss_bytes
 from tests.rows.helpers import eventually, make_topic, send_all

@@ -12,7 +12,7 @@ from tests.rows.topics import create, drain
 
 LONG_AGO_MS = 1_000_000_000_000
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-STRANDLINE = "strandline.cluster.cli.main"
+STRANDLINE = "strandline.cli.main"
 
 
 def fill(bootstrap: str, topic: str, count: int, *, keys: int = 97, size: int = 0, first: int = 0) -> None:

@@ -6,7 +6,7 @@ import re
 from functools import partial
 
 from strandline.client import Admin
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.rows.helpers import eventually
 from tests.rows.proxy import PRODUCE, KafkaProxy, TcpProxy
 

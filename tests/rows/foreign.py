@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from interop.tools import KafkaTools
 
 from interop import install
-from strandline.client.commands.topics import topic as topic_command
+from strandline.cli.topics import topic as topic_command
 
 needs_kcat = pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 from strandline.client import Admin, Consumer, NewTopic, Producer
 from strandline.client.errors import UnknownTopic
 from strandline.client.types import PartitionDescription
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.log.checkpoints import RECOVERY_POINTS
 from tests.rows.helpers import (
     describe,
@@ -41,7 +41,7 @@ def cluster() -> Iterator[DevCluster]:
 
 
 def strandline(cluster: DevCluster, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "strandline.cluster.cli.main", *words, "--bootstrap", cluster.responsive]
+    command = [sys.executable, "-m", "strandline.cli.main", *words, "--bootstrap", cluster.responsive]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from strandline.cli.main import main
 from strandline.client import EARLIEST, LATEST, Admin, ConfigResource, Producer
-from strandline.cluster.cli.main import main
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.proto.ids import TopicPartition
 from tests.rows.helpers import eventually, send_all
 from tests.rows.topics import create, drain

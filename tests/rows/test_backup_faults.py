@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 from strandline.client import LATEST, Admin, NewTopic, Producer
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.rows.helpers import eventually, leader_of
 
 RECORDS = 40_000
-STRANDLINE = [sys.executable, "-m", "strandline.cluster.cli.main", "topic"]
+STRANDLINE = [sys.executable, "-m", "strandline.cli.main", "topic"]
 
 
 def test_a_restore_outlives_a_leader(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ import pytest
 
 from strandline.client import Producer
 from strandline.client.errors import ClientError
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.controller import wire as controller_wire
 from strandline.controller.api import SESSION_METHOD
 from strandline.controller.quorum import wire as quorum_wire

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from strandline.client import Admin, Producer, TopicPartition
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.rows.helpers import eventually, leader_of, make_topic
 from tests.rows.shop import TOPIC, TOTAL_CENTS, Shop, ask, content, load, start
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from strandline.client import Admin, Consumer, Producer
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.log.dump import DumpedBatch, Problem, dump_log
 from strandline.log.real_disk import RealDisk
 from tests.rows.helpers import QUICK, eventually, make_topic, read_all, send_all, wait_isr

@@ -12,7 +12,7 @@ from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, Ka
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.proto.error_codes import ErrorCode
 from tests.rows.helpers import QUICK, eventually, make_topic
 from tests.rows.readers import JavaReader, Reader, ReaderProcess
@@ -52,38 +52,38 @@ def handled(readers: list[Reader]) -> set[bytes]:
 def test_members_share_move_and_survive_their_coordinator(cluster: DevCluster) -> None:
     """Partitions are shared out, move when members come and go and the topic grows; a coordinator that is killed moves
     nothing; every record is handled, and what was committed is where the classic protocol goes on."""
-    make_topic(cluster, "modern", 6)
-    values = produce(cluster, "modern", 6, 300)
+    make_topic(cluster, "ticks", 6)
+    values = produce(cluster, "ticks", 6, 300)
     with ExitStack() as stack:
         readers = []
         for _ in range(3):
-            readers.append(Reader(cluster.responsive, "moderns", "modern", group_protocol="consumer"))
+            readers.append(Reader(cluster.responsive, "readers", "ticks", group_protocol="consumer"))
             stack.callback(readers[-1].close)
         eventually(lambda: sizes(readers) == [2, 2, 2])
         admin = AdminClient({"bootstrap.servers": cluster.responsive})
-        found = admin.describe_consumer_groups(["moderns"])["moderns"].result(15)
+        found = admin.describe_consumer_groups(["readers"])["readers"].result(15)
         assert (found.type.name, found.partition_assignor) == ("CONSUMER", "uniform")
         assert sorted(len(one.target_assignment.topic_partitions) for one in found.members) == [2, 2, 2]
-        fourth = Reader(cluster.responsive, "moderns", "modern", group_protocol="consumer")
+        fourth = Reader(cluster.responsive, "readers", "ticks", group_protocol="consumer")
         eventually(lambda: sizes([*readers, fourth]) == [2, 2, 1, 1])
-        values |= produce(cluster, "modern", 6, 100, "more")
+        values |= produce(cluster, "ticks", 6, 100, "more")
         eventually(lambda: handled([*readers, fourth]) == values)
         fourth.close()
         eventually(lambda: sizes(readers) == [2, 2, 2])
-        admin.create_partitions([NewPartitions("modern", 9)])["modern"].result(15)
+        admin.create_partitions([NewPartitions("ticks", 9)])["ticks"].result(15)
         eventually(lambda: sizes(readers) == [3, 3, 3])
         before = [set(reader.assigned) for reader in readers]
         cluster.kill(found.coordinator.id)
-        values |= produce(cluster, "modern", 9, 100, "last")
+        values |= produce(cluster, "ticks", 9, 100, "last")
         eventually(lambda: handled([*readers, fourth]) == values)
         assert [reader.assigned for reader in readers] == before
         # A commit that is under way while its member comes to a new epoch is refused, in Kafka too.
         assert {error for reader in readers for error in reader.errors} <= {ErrorCode.STALE_MEMBER_EPOCH}
         cluster.start_node(found.coordinator.id)
-    eventually(lambda: group_state(cluster, "moderns") is ConsumerGroupState.EMPTY)
-    classic = Reader(cluster.responsive, "moderns", "modern")
+    eventually(lambda: group_state(cluster, "readers") is ConsumerGroupState.EMPTY)
+    classic = Reader(cluster.responsive, "readers", "ticks")
     eventually(lambda: len(classic.assigned) == 9)
-    again = produce(cluster, "modern", 9, 18, "again")
+    again = produce(cluster, "ticks", 9, 18, "again")
     eventually(lambda: handled([classic]) == again)
     classic.close()
 

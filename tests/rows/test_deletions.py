@@ -12,7 +12,7 @@ from confluent_kafka import TopicPartition as ForeignPartition
 from confluent_kafka.admin import AdminClient
 
 from strandline.client import EARLIEST, Admin
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.rows.helpers import QUICK, down, eventually, followers, leader_of, make_topic, read_all, send_all, wait_isr
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from strandline.client import Admin, ConfigResource
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.proto.error_codes import ErrorCode
 from tests.rows.helpers import (
     QUICK,
@@ -23,7 +23,7 @@ from tests.rows.helpers import (
 
 
 def strandline(cluster: DevCluster, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "strandline.cluster.cli.main", *words, "--bootstrap", cluster.responsive]
+    command = [sys.executable, "-m", "strandline.cli.main", *words, "--bootstrap", cluster.responsive]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 

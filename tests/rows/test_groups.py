@@ -24,7 +24,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient
 
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.rows.foreign import needs_kcat
 from tests.rows.helpers import QUICK, describe, eventually, make_topic
 from tests.rows.readers import FENCED, SESSION_S, Reader, ReaderProcess, settings_of

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from strandline.client import Consumer, Producer
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.rows.helpers import QUICK, leader_of, wait_isr
 from tests.rows.hub_programs import HUB, modules
 

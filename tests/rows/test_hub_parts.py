@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from strandline.client import Consumer, ConsumerRecord
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.rows.helpers import make_topic
 from tests.rows.hub_programs import HUB, modules
 from tests.rows.recipes import DOCS

@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from interop.tools import KafkaTools
 
 from strandline.client import Admin, OffsetAndMetadata
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.rows.foreign import kafka_tools
 from tests.rows.helpers import eventually, make_topic
 from tests.rows.readers import Reader

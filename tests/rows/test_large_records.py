@@ -17,10 +17,10 @@ import pytest
 from click.testing import CliRunner
 
 from strandline.chaos.demo.checks import committed_digest
+from strandline.cli.main import main
 from strandline.client import Admin, Consumer, NewTopic, Producer, TopicPartition
-from strandline.cluster.cli.main import main
-from strandline.cluster.dev import DevCluster
-from strandline.cluster.internal.options import MESSAGE_BYTES_MAX
+from strandline.cluster.node.dev import DevCluster
+from strandline.cluster.node.internal.options import MESSAGE_BYTES_MAX
 from strandline.log.config import BATCH_BYTES_MAX
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError

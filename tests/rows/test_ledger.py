@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from strandline.client import Producer
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.rows.helpers import eventually, make_topic
 from tests.rows.recipes import load, start
 

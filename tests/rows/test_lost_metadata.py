@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from strandline.cli.main import main
 from strandline.client import Admin, NewTopic
-from strandline.cluster.cli.main import main
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.rows.helpers import QUICK, eventually, make_topic, read_all, send_all
 
 RECORDS = 60

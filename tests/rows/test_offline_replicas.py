@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.rows.helpers import QUICK, describe, down, eventually, leader_of, make_topic, read_all, send_all, wait_isr
 
 FILE_BYTES_MAX = 300_000

@@ -11,7 +11,7 @@ from typing import Any
 import confluent_kafka
 
 from strandline.client import Ack, Admin, Producer
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.rows.faults import FaultyCluster
 from tests.rows.foreign import java_class_path, kcat, needs_kcat
 from tests.rows.helpers import read_all

@@ -13,9 +13,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from strandline.cli import register
 from strandline.client import Ack, Consumer, ConsumerRecord, Producer
-from strandline.client.commands import register
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.rows.helpers import eventually, make_topic
 
 pytestmark = pytest.mark.timeout(180)

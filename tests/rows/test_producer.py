@@ -14,11 +14,11 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
+from strandline.cli.bench import bench
 from strandline.client import LATEST, Ack, Admin, Consumer, Producer
-from strandline.client.commands.bench import bench
 from strandline.client.config import ProducerConfig
 from strandline.client.errors import BufferExhausted, DeliveryTimeout
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.proto.errors import ConfigError
 from tests.rows.faults import FaultyCluster
 from tests.rows.foreign import kcat, needs_kcat, stored_batches

@@ -12,8 +12,8 @@ import confluent_kafka
 import pytest
 
 from strandline.client import Ack, Admin, Consumer, Producer
-from strandline.cluster.config_identity import RACK_AWARE
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.config_identity import RACK_AWARE
+from strandline.cluster.node.dev import DevCluster
 from tests.rows.helpers import QUICK, describe, down, eventually, leader_of, make_topic, read_all, send_all, wait_isr
 
 pytestmark = pytest.mark.timeout(240)

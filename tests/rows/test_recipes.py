@@ -18,7 +18,7 @@ import pytest
 
 from strandline.client import Consumer, ConsumerRecord, Producer
 from strandline.client.errors import DeserializationFailed
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.rows.foreign import java_class_path
 from tests.rows.helpers import make_topic
 from tests.rows.recipes import DOCS, RECIPES, load, start

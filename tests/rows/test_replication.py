@@ -14,7 +14,7 @@ import pytest
 from strandline.chaos.demo.checks import committed_digest
 from strandline.client import Ack, Admin, Consumer, NewTopic, Producer
 from strandline.client.types import ConfigChange, ConfigResource
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from tests.rows.helpers import (

@@ -10,9 +10,9 @@ from functools import partial
 import click
 from click.testing import CliRunner
 
+from strandline.cli import register
 from strandline.client import EARLIEST, Admin, Consumer, ConsumerRecord, Producer
-from strandline.client.commands import register
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.rows.helpers import eventually, make_topic
 
 RECORDS = 9_000

@@ -13,7 +13,7 @@ from strandline.chaos.checkers.anomalies import judge
 from strandline.chaos.checkers.history import History, Partition, Poll, Send, Status
 from strandline.chaos.live.cluster import LiveCluster
 from strandline.client import Ack, Admin, Consumer, NewTopic, Producer
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.proto.errors import KafkaError, StrandlineError
 from tests.rows.helpers import (
     QUICK,

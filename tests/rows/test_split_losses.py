@@ -7,7 +7,7 @@ import pytest
 from strandline.chaos.live.cluster import LiveCluster
 from strandline.client import Admin, ConfigResource, Producer
 from strandline.client.types import ConfigChange
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.proto.errors import KafkaError
 from tests.rows.helpers import QUICK, describe, eventually, leader_of, make_topic, others, read_all, send_all, wait_isr
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import pytest
 from click.testing import CliRunner, Result
 
+from strandline.cli.main import main
 from strandline.client import Admin, ConfigResource, ConsumerRecord, Producer, copy_topic
 from strandline.client.copying.errors import (
     CopyChanged,
@@ -23,8 +24,7 @@ from strandline.client.copying.errors import (
 from strandline.client.copying.topic_copy import TopicCopy
 from strandline.client.errors import UnknownTopic
 from strandline.client.types import LATEST
-from strandline.cluster.cli.main import main
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.rows.copies import STRANDLINE, assert_copied, by_key, check, essence, fill, make_source
 from tests.rows.helpers import eventually, send_all, wait_gone
 from tests.rows.topics import create, drain

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from strandline.client import LATEST, Admin
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.rows.copies import STRANDLINE, check, make_source
 from tests.rows.foreign import apache_kafka
 from tests.rows.helpers import eventually, leader_of

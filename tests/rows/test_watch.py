@@ -15,7 +15,7 @@ from strandline.client.errors import ClientTimeout
 from strandline.client.metadata import PartitionView, TopicView
 from strandline.client.types import NodeInfo
 from strandline.client.watch import Change, ClusterView, changes_between
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.proto.ids import TopicPartition
 from tests.rows.helpers import QUICK, eventually
 

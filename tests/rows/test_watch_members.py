@@ -9,7 +9,7 @@ import pytest
 
 from strandline.chaos.testing.env import Env
 from strandline.client.aio import Admin
-from tests.client.members import CLASSIC, MODERN, SETTINGS, Reader, fill, simulate, sizes, until
+from tests.client.members import CLASSIC, CONSUMER, SETTINGS, Reader, fill, simulate, sizes, until
 
 ON_THE_WAY_MS = 250.0
 """The newcomer finds the coordinator and joins, the member's heartbeat is answered, and it joins anew."""
@@ -34,7 +34,7 @@ async def heard_after_ms(env: Env, readers: list[Reader], **settings: Any) -> li
     ("settings", "interval_ms"),
     [
         (CLASSIC, float(CLASSIC["heartbeat_interval_ms"])),
-        (MODERN, float(SETTINGS["group.consumer.heartbeat.interval.ms"])),
+        (CONSUMER, float(SETTINGS["group.consumer.heartbeat.interval.ms"])),
     ],
     ids=["classic", "consumer"],
 )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from strandline.client import Admin, Producer
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.spark.ledger import Attempt, Ledger
 from strandline.spark.sink_options import LEDGER_TOPIC
 from tests.rows.topics import create, drain

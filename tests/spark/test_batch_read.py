@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from strandline.client import Producer
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.rows.topics import create
 from tests.spark.test_streaming import patiently
 

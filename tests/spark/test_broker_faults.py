@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from strandline.client import Admin, Producer
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.rows.helpers import QUICK, eventually, wait_isr
 from tests.rows.topics import create
 

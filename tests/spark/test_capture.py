@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from strandline.client import Producer
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.rows.helpers import make_topic
 from tests.rows.shop import TOPIC, Shop, ask, content, load
 from tests.spark.test_streaming import killed_in_mid_stream, patiently

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from strandline.client import Producer
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.rows.topics import create
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")

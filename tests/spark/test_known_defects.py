@@ -18,7 +18,7 @@ from strandline.chaos.sim.process import Ports
 from strandline.client import Admin, Producer, fetching
 from strandline.client.fetching import AsyncRangeReader
 from strandline.client.types import ListedOffset
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.proto.errors import ConfigError, StrandlineError
 from strandline.proto.ids import TopicPartition
 from strandline.spark import lookup

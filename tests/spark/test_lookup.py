@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.client import Consumer
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.proto.ids import TopicPartition
 from strandline.spark import lookup as lookup_module
 from strandline.spark.lookup import ClusterOffsets

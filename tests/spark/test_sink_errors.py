@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.proto.errors import ConfigError
 from tests.rows.topics import create
 

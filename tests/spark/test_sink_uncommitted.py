@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from strandline.client import Admin
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.rows.helpers import QUICK, eventually
 from tests.rows.topics import create, drain
 

@@ -19,7 +19,7 @@ import pytest
 from strandline.client import Admin, Producer
 from strandline.client.fetching import RangeReader
 from strandline.client.types import LATEST
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.proto.ids import TopicPartition
 from tests.rows.helpers import eventually
 from tests.rows.topics import create

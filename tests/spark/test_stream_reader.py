@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from strandline.client import Admin, Producer
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.rows.helpers import wait_gone, wait_led
 from tests.rows.topics import create
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 from strandline.client import Admin, Producer
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.rows.helpers import eventually
 from tests.rows.topics import create
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from strandline.client import Admin, metadata
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition
 from strandline.spark.planner import DataLossError, Narrowing, OffsetRange, TopicShape, plan

@@ -17,7 +17,7 @@ from tests.rows.helpers import eventually
 
 
 def run(pipeline: str, directory: Path) -> subprocess.Popen[str]:
-    command = ["strandline.cluster.cli.main", "spark", "run", pipeline, "--directory", str(directory)]
+    command = ["strandline.cli.main", "spark", "run", pipeline, "--directory", str(directory)]
     return subprocess.Popen(
         [sys.executable, "-m", *command, "--bootstrap", "127.0.0.1:1"],
         stdout=subprocess.PIPE,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.spark.pipelines import dataset, jobs
 from strandline.spark.pipelines.jobs import Context, Outcome
 from strandline.spark.pipelines.replay_job import flights_replay

@@ -17,7 +17,7 @@ from uuid import UUID
 from strandline.chaos.explore.brokers import CLUSTER, ENDPOINT, NOW_MS
 from strandline.chaos.explore.logs import TOPIC_ID, TOPIC_PARTITION
 from strandline.chaos.explore.model import NODES
-from strandline.cluster.replica_feed import ReplicaFeed
+from strandline.cluster.node.replica_feed import ReplicaFeed
 from strandline.controller import api
 from strandline.controller.machine import brokers, isr
 from strandline.controller.machine.election import Election

@@ -8,7 +8,7 @@ from strandline.chaos.explore.brokers import NOTHING, Broker
 from strandline.chaos.explore.controllers import NOTHING_TOLD, Metadata, Told
 from strandline.chaos.explore.logs import Entry
 from strandline.chaos.explore.model import NODES, Violation
-from strandline.cluster.replica_feed import replica_offsets, unserved_replicas
+from strandline.cluster.node.replica_feed import replica_offsets, unserved_replicas
 from strandline.controller.metadata.image import PartitionInfo
 from strandline.log.findings import LogCondition
 from strandline.proto.ids import NO_NODE, NodeId

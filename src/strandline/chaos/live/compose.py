@@ -18,9 +18,9 @@ from typing import Self
 from strandline.chaos.live.compose_engine import Engine, EngineError
 from strandline.chaos.live.target import ASK, DISK_FAULTS
 from strandline.client import Admin
-from strandline.cluster.config_identity import BROKER, CONTROLLER
-from strandline.cluster.config_sources import environment_name
-from strandline.cluster.ports import is_free
+from strandline.cluster.node.config_identity import BROKER, CONTROLLER
+from strandline.cluster.node.config_sources import environment_name
+from strandline.cluster.node.ports import is_free
 from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import Endpoint
 
@@ -35,7 +35,7 @@ RUNNING_S = 0.5
 
 POLL_S = 0.1
 
-HEALTH = ("python3", "-m", "strandline.cluster.container", "health")
+HEALTH = ("python3", "-m", "strandline.cluster.node.container", "health")
 DATA = "/var/lib/strandline/data"
 FAULT_INJECTION = "strandline.fault.injection"
 

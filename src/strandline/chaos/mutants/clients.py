@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from strandline.chaos.mutants.mutant import Mutant, Patch, one_change
 
-_OFFSETS = "tests/cluster/coordinator/test_groups_offsets.py"
+_OFFSETS = "tests/cluster/groups/test_groups_offsets.py"
 _HANDLERS = "tests/schedules/clients/test_handlers.py"
 _QUIET = "tests/schedules/clients/test_quiet_topics.py"
 _TRUNCATIONS = "tests/schedules/clients/test_truncations.py"
@@ -16,7 +16,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "offset-committed-without-its-topic",
         "schedule 63: an offset belongs to a topic id: a commit stores the id of the topic that it was accepted for",
-        "cluster.service.group_offsets:GroupOffsets.commit_offsets",
+        "cluster.broker.service.group_offsets:GroupOffsets.commit_offsets",
         "topic_id=found.topic_id",
         "topic_id=None",
         f"{_ANEW}::test_63_committed_offsets_end_with_their_topic_over_a_failover[holds-0]",
@@ -24,7 +24,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "offset-of-another-topic-told",
         "schedule 63: nobody is told the offset of an earlier topic of that name",
-        "cluster.coordinator.groups.offsets:OffsetStore._living",
+        "cluster.groups.offsets:OffsetStore._living",
         "value is None or self._is_of_another(topic, value)",
         "value is None",
         f"{_OFFSETS}::test_63_offsets_of_a_topic_made_anew_are_told_to_nobody",
@@ -32,7 +32,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "offsets-of-deleted-topics-loaded",
         "schedule 63: who loads offsets drops those of topics that went while nobody coordinated",
-        "cluster.coordinator.groups.shard:GroupShard.loaded",
+        "cluster.groups.shard:GroupShard.loaded",
         "self._offsets.forget_gone()",
         "pass",
         f"{_OFFSETS}::test_63_offsets_of_a_deleted_topic_end_when_they_are_loaded",
@@ -40,7 +40,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "deletion-forgets-the-new-topic",
         "schedule 63: a deletion forgets offsets of the topic that was deleted, not of the one that has its name",
-        "cluster.coordinator.groups.offsets:OffsetStore.forget_topics",
+        "cluster.groups.offsets:OffsetStore.forget_topics",
         "if value.topic_id is None or self._is_gone(topic, value)",
         "if True",
         f"{_OFFSETS}::test_63_offsets_of_a_topic_made_anew_are_told_to_nobody",

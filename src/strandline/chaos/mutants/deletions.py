@@ -56,7 +56,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "strays-stay",
         "B17: strays: what is assigned here no longer is set aside at a start",
-        "cluster.broker_role:BrokerRole._await_own_registration",
+        "cluster.node.broker_role:BrokerRole._await_own_registration",
         "self.replicas.strays.set_aside(assigned_partitions(image, self._node.config.node))",
         "pass",
         f"{_RETURN}[combined]",
@@ -64,7 +64,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "strays-by-metadata-of-the-past",
         "B17: strays: only metadata that reach the own registration call a directory stray (schedule 31)",
-        "cluster.broker_role:BrokerRole._await_own_registration",
+        "cluster.node.broker_role:BrokerRole._await_own_registration",
         "own = image.brokers.get(self._node.config.node)",
         "own = image.brokers.get(self._node.config.node)\n"
         "        self.replicas.strays.set_aside(assigned_partitions(image, self._node.config.node))",

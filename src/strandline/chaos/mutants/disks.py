@@ -128,7 +128,7 @@ LOCKS: tuple[Mutant, ...] = (
     one_change(
         "a-directory-for-everybody",
         "A3: one process in a data directory",
-        "cluster.format:take_directory",
+        "cluster.node.format:take_directory",
         "lock = disk.lock(path)",
         'lock = type("NoLock", (), {"release": lambda self: None})()',
         f"{_SCHEDULE_51}::test_51_two_processes_on_one_directory",
@@ -136,7 +136,7 @@ LOCKS: tuple[Mutant, ...] = (
     one_change(
         "a-directory-formatted-by-everybody",
         "A3: nobody formats a directory that a process has",
-        "cluster.format:format_directory",
+        "cluster.node.format:format_directory",
         "lock = disk.lock(path)",
         'lock = type("NoLock", (), {"release": lambda self: None})()',
         f"{_SCHEDULE_51}::test_51_a_directory_is_formatted_under_a_node",
@@ -216,7 +216,7 @@ HANGS: tuple[Mutant, ...] = (
     one_change(
         "quorum-leads-on-a-hung-disk",
         "A5: a leader whose disk hangs resigns",
-        "cluster.node:Node._disk_stalled",
+        "cluster.node.node:Node._disk_stalled",
         "self.quorum.resign()",
         "pass",
         f"{_SCHEDULE_58}::test_58_a_sync_hangs_under_the_active_controller",

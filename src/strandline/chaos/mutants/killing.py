@@ -22,7 +22,7 @@ from strandline.chaos.mutants.mutant import Mutant
 SEED = "seed:"
 
 _FORK = multiprocessing.get_context("fork")
-_PRELOADED = ("strandline.cluster.dev", "strandline.chaos.sim.world", "strandline.controller.controller")
+_PRELOADED = ("strandline.cluster.node.dev", "strandline.chaos.sim.world", "strandline.controller.controller")
 """Imported once, before the children fork."""
 
 _TEST_S = 60

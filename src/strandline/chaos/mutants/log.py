@@ -167,7 +167,7 @@ TABLE: tuple[Mutant, ...] = (
         "log.validation:check_client_batches",
         "batch = batches[position : position + size]",
         "_check_fields(header)\n        batch = batches[position : position + size]",
-        "tests/cluster/kafka/test_kafka_produce.py::test_a_flipped_bit_in_a_header_is_a_corrupt_message",
+        "tests/cluster/broker/test_kafka_produce.py::test_a_flipped_bit_in_a_header_is_a_corrupt_message",
     ),
     one_change(
         "clients-crc-is-believed",

@@ -449,14 +449,14 @@ LOG: tuple[Mutant, ...] = (
         "schedule 45: a finding leaves the disk only once its registration is committed",
         (
             Patch(
-                "cluster.broker_role:BrokerRole.start",
+                "cluster.node.broker_role:BrokerRole.start",
                 "lives = node.log_dir.begin_life(node.incarnation_id)",
                 "lives = node.log_dir.begin_life(node.incarnation_id)\n"
                 "        findings = topic_findings(node.log_dir.findings.all)\n"
                 "        node.log_dir.findings.committed()",
             ),
             Patch(
-                "cluster.broker_role:BrokerRole.start",
+                "cluster.node.broker_role:BrokerRole.start",
                 "findings=topic_findings(node.log_dir.findings.all),",
                 "findings=findings,",
             ),
