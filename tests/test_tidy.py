@@ -55,7 +55,11 @@ def tracked(*patterns: str) -> list[str]:
 
 
 def sources() -> list[str]:
-    return [name for name in tracked("src/*.py", "tests/*.py", "bench/*.py", "interop/*.py") if "_pb2" not in name]
+    return [
+        name
+        for name in tracked("src/*.py", "tests/*.py", "bench/*.py", "interop/*.py", "lab/*.py")
+        if "_pb2" not in name
+    ]
 
 
 def test_files_are_short() -> None:
@@ -101,7 +105,7 @@ def offences(names: list[str], banned: dict[str, str]) -> list[str]:
 
 
 def test_no_banned_words() -> None:
-    names = [name for name in sources() if name.startswith("src/")]
+    names = [name for name in sources() if name.startswith(("src/", "lab/"))]
     assert not offences(names, BANNED_EVERYWHERE)
 
 
@@ -158,7 +162,7 @@ def test_no_path_of_a_machine() -> None:
 def test_every_package_says_what_it_is() -> None:
     silent = [
         name
-        for name in tracked("src/*.py")
+        for name in tracked("src/*.py", "lab/*.py")
         if "_pb2" not in name and not ast.get_docstring(ast.parse((ROOT / name).read_text()))
     ]
     assert not silent, f"a sentence at the head of each module: {silent}"
