@@ -54,8 +54,8 @@ test-long: setup
 	$(BIN)/python -m pytest -q --long --timeout 900
 
 lint: setup
-	$(BIN)/ruff format --check src tests bench interop lab
-	$(BIN)/ruff check src tests bench interop lab
+	$(BIN)/ruff format --check src tests bench interop lab docs/*.py
+	$(BIN)/ruff check src tests bench interop lab docs/*.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/test_tidy.py tests/test_docs.py tests/test_citations.py

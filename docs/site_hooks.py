@@ -1,7 +1,7 @@
 """What `make site` does beyond MkDocs: links to files outside of docs/ lead to pages that show those files.
 
-- A page that links to `../src/strandline/log/segment.py` gets a page `source/src/strandline/log/segment.py.html` with its
-  text; a link to a folder, a list of what lies in it. The search leaves these pages out.
+- A file that a page links to, say `../src/strandline/log/segment.py`, gets a page with its text, under `source/`; a
+  folder, a list of what is in it. The search leaves these pages out.
 - The change log and the README, which stand at the head of the repository, are pages of the site.
 - Comments of the pages (`<!-- prints ... -->`) are left out.
 """
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 _LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
 _FENCE = re.compile(r"(^[ ]*(?:```|~~~~).*?^[ ]*(?:```|~~~~)[ ]*$)", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
-_LANGUAGES = {".py": "python", ".c": "c", ".sh": "sh", ".toml": "toml", ".yml": "yaml", ".yaml": "yaml", ".java": "java"}
+_LANGUAGES = {".py": "python", ".c": "c", ".sh": "sh", ".toml": "toml", ".yml": "yaml", ".yaml": "yaml"}
 _AT_THE_HEAD = {"CHANGELOG.md": "changelog.md", "README.md": "index.md"}
 
 
