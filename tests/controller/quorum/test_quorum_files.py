@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from itertools import product
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -414,6 +415,26 @@ def test_messages_come_back_from_the_wire() -> None:
         method = METHODS[type(request)]
         assert method.request.decode(method.request.encode(request)) == request
         assert method.reply.decode(encode_response(response)) == response
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        replace(REQUESTS[0], candidate_epoch=-1),
+        replace(REQUESTS[0], last=OffsetAndEpoch(-1, 2)),
+        replace(REQUESTS[1], leader_id=NodeId(-1)),
+        replace(REQUESTS[2], preferred_candidates=(ReplicaKey(NodeId(-2), None),)),
+        replace(REQUESTS[3], fetch_offset=-1),
+        replace(REQUESTS[3], life=-(2**63)),
+        replace(REQUESTS[4], position=-1),
+    ],
+    ids=lambda lie: type(lie).__name__,
+)
+def test_a17_a_number_below_zero_is_refused(lie: Request) -> None:
+    """Before the core sees it: an epoch, an offset or an id that cannot be."""
+    request = METHODS[type(lie)].request
+    with pytest.raises(ProtocolError, match="is below 0"):
+        request.decode(request.encode(lie))
 
 
 def test_records_on_the_wire_are_cut_into_batches() -> None:
