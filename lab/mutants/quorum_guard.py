@@ -460,7 +460,7 @@ BOUNDS: tuple[Mutant, ...] = (
         "proto.messages.forms:_from",
         "if value < minimum:",
         "if False:",
-        f"{_FILES}::test_a17_a_number_below_zero_is_refused",
+        "tests/proto/messages/test_mapper.py::test_what_is_no_such_message_is_refused",
     ),
     one_change(
         "the-zero-id-is-a-directory",

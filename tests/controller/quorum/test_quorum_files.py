@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from itertools import product
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from uuid import UUID
 
