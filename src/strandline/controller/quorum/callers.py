@@ -53,8 +53,8 @@ class Callers:
         """The caller has been answered, or has gone."""
         self._waiting.pop(token, None)
 
-    def turn_away(self) -> None:
-        """Tell everyone who waits that there will be no answer."""
+    def close(self) -> None:
+        """Fail the calls that wait: there will be no answer."""
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(RpcUnavailable("this node's quorum has stopped"))

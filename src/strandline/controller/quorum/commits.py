@@ -42,8 +42,8 @@ class Commits:
                 del self._waiting[future]
                 future.set_result(None)
 
-    def turn_away(self) -> None:
-        """This node's quorum has stopped."""
+    def close(self) -> None:
+        """This node's quorum has stopped: fail the waits."""
         for future in list(self._waiting):
             self._lost(future)
 
