@@ -33,7 +33,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_in_the_docs_exist(page: Path) -> None:
-    from strandline.cluster.cli.main import main
+    from strandline.cli.main import main
 
     blocks = re.findall(r"^```(?:sh|bash|console)?\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     for line in "\n".join(blocks).splitlines():
