@@ -30,7 +30,6 @@ from strandline.controller.raft.config import RaftConfig
 from strandline.controller.raft.core import RaftCore
 from strandline.controller.raft.leader import Leader, ReplicaProgress
 from strandline.controller.raft.messages import Batch, ReplicaKey
-from strandline.controller.raft.voter_changes import add_voter, remove_voter
 from strandline.controller.raft.voters import VoterSet
 from strandline.log.disk import Disk
 from strandline.log.rewriting import Rewriting, restore_names
@@ -327,7 +326,7 @@ class Quorum:
             KafkaError: see `raft.voter_changes.remove_voter`; REQUEST_TIMED_OUT, it was not committed in time, and may
                 be yet.
         """
-        return await self._change(lambda core, now_ms: remove_voter(core, node_id, directory_id, now_ms))
+        return await self._change(lambda core, now_ms: core.remove_voter(node_id, directory_id, now_ms))
 
     async def add_voter(self, node_id: NodeId, directory_id: UUID) -> tuple[NodeId, ...]:
         """Give a vacant place to a replica that has caught up, wait until that is committed, and return who votes then.
@@ -336,15 +335,16 @@ class Quorum:
             KafkaError: see `raft.voter_changes.add_voter`; REQUEST_TIMED_OUT, it was not committed in time, and may be
                 yet.
         """
-        return await self._change(lambda core, now_ms: add_voter(core, node_id, directory_id, now_ms))
+        return await self._change(lambda core, now_ms: core.add_voter(node_id, directory_id, now_ms))
 
     async def _change(self, change: Callable[[RaftCore, float], int | None]) -> tuple[NodeId, ...]:
         driver = self._driver
         if driver is None or driver.stopped:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "This node's quorum does not run.")
-        offset = change(driver.core, driver.now_ms())
+        core = driver.core
+        offset = change(core, driver.now_ms())
         driver.pump()
-        committed = driver.commits.committed(driver.core.epoch, driver.core.voters_offset if offset is None else offset)
+        committed = driver.commits.committed(core.epoch, core.node.voters_offset if offset is None else offset)
         try:
             async with asyncio.timeout(_CHANGE_TIMEOUT_S):
                 await committed
@@ -353,7 +353,7 @@ class Quorum:
                 "The change of the voter set is not committed yet: is a majority of the voters up? Look again later."
             )
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message) from None
-        return tuple(key.node_id for key in driver.core.voters)
+        return tuple(key.node_id for key in core.voters)
 
     def resign(self) -> None:
         """Give up leading and ask the best of the other voters to stand. Nothing happens if this node does not lead."""
