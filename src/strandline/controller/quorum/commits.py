@@ -29,7 +29,7 @@ class Commits:
         return future
 
     def settle(self) -> None:
-        """The core moved: end the waits that are over."""
+        """After any change of the core: end the waits that are over."""
         if not self._waiting:
             return
         leading = self._core.leading

@@ -103,7 +103,7 @@ class Quorum:
         self._driver: Driver | None = None
         self._log: MetadataLog | None = None
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- start and stop ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Recover what is on disk, load the latest snapshot into the listeners, and take part.
