@@ -17,6 +17,7 @@ from lab.explore.logs import TOPIC_ID, TOPIC_PARTITION, ModelLog
 from lab.explore.values import Codec, Fresh
 from strandline.log.config import LogConfig
 from strandline.log.epochs import LeaderEpochs
+from strandline.proto.isr import AlterPartitionItem
 from strandline.replica.catch_up import CatchUp
 from strandline.replica.core.isr import PendingIsr
 from strandline.replica.core.leader import LeaderCore
@@ -29,7 +30,7 @@ from strandline.replica.partition_set import PartitionSet
 from strandline.replica.pieces import Pieces
 from strandline.replica.publisher import Publisher
 from strandline.replica.signal import Signal
-from strandline.replica.states import AlterPartitionItem, BrokerState, PartitionState
+from strandline.replica.states import BrokerState, PartitionState
 from strandline.replica.streams import Streams
 
 

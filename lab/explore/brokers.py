@@ -17,6 +17,7 @@ from lab.explore.logs import TOPIC_PARTITION, ModelLog
 from strandline.log.findings import LogCondition
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint, NodeId, TopicId, TopicIdPartition
+from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.replica import frames
 from strandline.replica.core.isr import PendingIsr
 from strandline.replica.core.leader import LeaderCore
@@ -25,16 +26,7 @@ from strandline.replica.leader_stream import FollowerLink
 from strandline.replica.partition import Partition
 from strandline.replica.partition_set import PartitionSet
 from strandline.replica.publisher import Publisher
-from strandline.replica.states import (
-    ACKS_ALL,
-    AlterPartitionItem,
-    AlterPartitionOutcome,
-    BrokerState,
-    PartitionState,
-    ReplicaConfig,
-    ReplicaStatus,
-    Role,
-)
+from strandline.replica.states import ACKS_ALL, BrokerState, PartitionState, ReplicaConfig, ReplicaStatus, Role
 from strandline.replica.streams import Streams
 
 NOW_MS = 0.0

@@ -40,6 +40,7 @@ from strandline.controller.reports import ReplicaOffsets, TopicFindings, Unserve
 from strandline.log.findings import LogCondition
 from strandline.proto.errors import FatalError, KafkaError
 from strandline.proto.ids import NO_NODE, BrokerEpoch, LeaderEpoch, NodeId, Offset, PartitionEpoch
+from strandline.proto.isr import AlterPartitionItem
 from strandline.replica.states import BrokerState, PartitionState
 
 RESOLVER = ConfigResolver({})
@@ -273,22 +274,9 @@ def _failover(state: MachineState) -> None:
     state.offsets, state.unserved = OffsetTracker(), UnservedReplicas()
 
 
-def alter(node: NodeId, broker_epoch: int, item: Any) -> Command:
+def alter(node: NodeId, broker_epoch: int, item: AlterPartitionItem) -> Command:
     """A leader's proposal is judged."""
-    request = api.AlterPartitionRequest(
-        node,
-        BrokerEpoch(broker_epoch),
-        (
-            api.AlterPartitionItem(
-                item.topic_id,
-                item.partition,
-                item.leader_epoch,
-                item.partition_epoch,
-                tuple(api.IsrMember(member.node_id, member.broker_epoch) for member in item.new_isr),
-                item.recovering,
-            ),
-        ),
-    )
+    request = api.AlterPartitionRequest(node, BrokerEpoch(broker_epoch), (item,))
     return lambda state: _run(state, isr.alter_partition(state, request))
 
 

@@ -17,8 +17,8 @@ from strandline.controller.metadata.image import PartitionInfo
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError, ProtocolError
 from strandline.proto.ids import NodeId
+from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.replica import frames
-from strandline.replica.states import AlterPartitionItem, AlterPartitionOutcome
 
 
 class Frame(NamedTuple):
