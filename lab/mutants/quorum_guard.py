@@ -455,6 +455,22 @@ BOUNDS: tuple[Mutant, ...] = (
         f"{_FILES}::test_a17_a_state_that_could_not_be_read_back_is_not_written",
     ),
     one_change(
+        "numbers-below-zero-reach-the-core",
+        "A17: an epoch, an offset or an id below zero is refused where it is read",
+        "proto.messages.forms:_from",
+        "if value < minimum:",
+        "if False:",
+        "tests/proto/messages/test_mapper.py::test_what_is_no_such_message_is_refused",
+    ),
+    one_change(
+        "the-zero-id-is-a-directory",
+        "A11: a wiped directory has an id of its own, and zeros are none",
+        "proto.messages.forms:_uuid_or_empty",
+        "or data == ZERO_UUID.bytes",
+        "",
+        "tests/proto/messages/test_mapper.py::test_what_is_no_such_message_is_refused",
+    ),
+    one_change(
         "observers-without-number",
         "A17: a leader remembers a bounded number of observers",
         "controller.raft.leader:Leader._progress",

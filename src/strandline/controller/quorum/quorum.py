@@ -6,9 +6,9 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 from uuid import UUID
 
-from strandline.controller.quorum import wire
 from strandline.controller.quorum.api import (
     LeaderAndEpoch,
     NotLeader,
@@ -24,6 +24,7 @@ from strandline.controller.quorum.driver import Driver, Durable
 from strandline.controller.quorum.fetched import Fetched
 from strandline.controller.quorum.memory import Memory
 from strandline.controller.quorum.metadata_log import MetadataLog, build_data_batch
+from strandline.controller.quorum.methods import METHODS
 from strandline.controller.quorum.snapshots import SnapshotStore
 from strandline.controller.raft.config import RaftConfig
 from strandline.controller.raft.core import RaftCore
@@ -35,6 +36,7 @@ from strandline.log.rewriting import Rewriting, restore_names
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError
 from strandline.proto.ids import Endpoint, NodeId
+from strandline.proto.messages.method import Method
 from strandline.proto.ports import Clock, Rng, Rpc, RpcUnavailable, StreamHandler, UnaryHandler
 
 DIRECTORY = "__cluster_metadata-0"
@@ -199,9 +201,9 @@ class Quorum:
 
     def rpc_handlers(self) -> tuple[dict[str, UnaryHandler], dict[str, StreamHandler]]:
         """The quorum's methods for the node's internal listener."""
-        return {method.path: partial(self._serve, method) for method in wire.methods()}, {}
+        return {method.path: partial(self._serve, method) for method in METHODS.values()}, {}
 
-    async def _serve(self, method: wire.Method, payload: bytes) -> bytes:
+    async def _serve(self, method: Method[Any, Any], payload: bytes) -> bytes:
         if self._driver is None:
             raise RpcUnavailable("this node's quorum has not started yet")
         return await self._driver.serve(method, payload)
