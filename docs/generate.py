@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import measure
 import rules_page
 import walk
 
@@ -30,6 +31,7 @@ def parts() -> Iterator[tuple[str, str, Callable[[], str]]]:
     yield "protocol.md", "apis", api_table
     yield "mutants.md", "mutants", mutants_table
     yield "tour.md", "walk", walk.walk_table
+    yield "design.md", "rooms", measure.rooms_diagram
 
 
 def whole_pages() -> Iterator[tuple[str, Callable[[], str]]]:
