@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
-import click
 import pytest
 from click.testing import CliRunner
 
-from strandline.cli import register
+from strandline.cli.main import main as program
 from strandline.client import Ack, Consumer, ConsumerRecord, Producer
 from strandline.cluster.node.dev import DevCluster
 from tests.acceptance.helpers import eventually, make_topic
@@ -80,11 +79,6 @@ def _group(cluster: DevCluster, handler: _Handled) -> Iterator[None]:
 def _lag(cluster: DevCluster) -> tuple[str, int]:
     """State and lag of the group, as `group describe` tells them."""
 
-    @click.group()
-    def program() -> None:
-        """The client's commands."""
-
-    register(program)
     told = CliRunner().invoke(program, ["group", "describe", GROUP, "--output", "json", "-b", cluster.bootstrap])
     assert told.exit_code == 0, told.output
     [group] = json.loads(told.stdout)

@@ -7,10 +7,9 @@ from collections import Counter
 from contextlib import ExitStack
 from functools import partial
 
-import click
 from click.testing import CliRunner
 
-from strandline.cli import register
+from strandline.cli.main import main as program
 from strandline.client import EARLIEST, Admin, Consumer, ConsumerRecord, Producer
 from strandline.cluster.node.dev import DevCluster
 from tests.acceptance.helpers import eventually, make_topic
@@ -170,11 +169,6 @@ def test_nothing_vanishes_until_it_is_deleted_below_the_lowest_commit(cluster: D
     assert sorted(read("quick", 200)) == list(range(200))
     seen = read("slow", 70)
 
-    @click.group()
-    def program() -> None:
-        """The client's commands."""
-
-    register(program)
     words = ["topic", "trim", "emptied", "--committed-by", "quick", "--committed-by", "slow", "-y"]
     told = CliRunner().invoke(program, [*words, "-b", cluster.bootstrap])
     assert told.exit_code == 0, told.output
