@@ -92,7 +92,7 @@ class Site:
         async def story() -> None:
             for name in NAMES:
                 self.start(name)
-            await self.nemesis.run(duration_ms)
+            await self.nemesis.run(duration_ms, FAULTS)
             self.nemesis.heal()
             await self.world.sleep_ms(1_000)  # a stop that must not be cut short is waited for
 

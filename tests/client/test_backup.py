@@ -27,9 +27,9 @@ from strandline.client.backup.restoring import filler
 from strandline.client.backup.taking import take
 from strandline.client.batches import MadeRecords
 from strandline.client.fetching import RangeReader, RawBatch
-from strandline.log.batch import TRANSACTIONAL_BIT, build_batch, parse_header, verify_crc
+from strandline.log.batch import TRANSACTIONAL_BIT, parse_header, verify_crc
 from strandline.log.compression import Codec
-from strandline.log.records import Record, decode_records
+from strandline.log.records import Record, build_batch, decode_records
 
 NOTHING_LISTENS = "127.0.0.1:1"
 FILE_BYTES = 200

@@ -6,9 +6,10 @@ other is a step. `strandline explore ... --scenario FILE` writes such a file.
 
 from __future__ import annotations
 
-from strandline.chaos.explore.bounds import changed, make_model, preset_of
+from strandline.chaos.explore.bounds import changed, preset_of
 from strandline.chaos.explore.cli import steps_of
 from strandline.chaos.explore.model import Model, State, Violation
+from strandline.chaos.explore.models import make_model
 from strandline.chaos.explore.story import changes
 from strandline.chaos.explore.trace import named, walk
 

@@ -5,23 +5,49 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from inspect import isawaitable
-from typing import TYPE_CHECKING
+from typing import Protocol
+from uuid import UUID
 
 from strandline.client.dead_letters import DeadLetters
+from strandline.client.groups.listening import ConsumerState
 from strandline.client.types import ConsumerRecord
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.ports import Clock
-
-if TYPE_CHECKING:
-    from strandline.client.aio.consumer import Consumer as AsyncConsumer
-    from strandline.client.consumer import Consumer
 
 _LOOK_S = 0.5
 """How often a run without records looks whether it was told to stop."""
 
 _JOINING = ("joining", "rebalancing", "lost")
 """States of a consumer that has no partitions for now, and gets some: that no record comes then tells nothing."""
+
+
+class _Runs(Protocol):
+    """What a run needs of a consumer, blocking or not."""
+
+    @property
+    def stopped(self) -> bool: ...
+    @property
+    def state(self) -> ConsumerState: ...
+    def assignment(self) -> list[TopicPartition]: ...
+    def pause(self, *partitions: TopicPartition | tuple[str, int]) -> None: ...
+    def resume(self, *partitions: TopicPartition | tuple[str, int]) -> None: ...
+    def deserialized(self, raw: ConsumerRecord) -> ConsumerRecord: ...
+    def take_back(self, settled: ConsumerRecord | None) -> None: ...
+    def finish_run(self) -> None: ...
+
+
+class RunsAsync(_Runs, Protocol):
+    """The consumer of `strandline.client.aio`."""
+
+    async def next_record(self, timeout_s: float, *, raw: bool) -> ConsumerRecord | None: ...
+    def topic_id(self, partition: TopicPartition) -> UUID | None: ...
+
+
+class RunsBlocking(_Runs, Protocol):
+    """The blocking consumer."""
+
+    def next_record(self, timeout_s: float, *, raw: bool) -> ConsumerRecord | None: ...
 
 
 @dataclass(slots=True)
@@ -126,7 +152,7 @@ def _expired(failures: Failures, since_ms: float | None, idle_s: float | None) -
 
 
 async def run_async(
-    consumer: AsyncConsumer,
+    consumer: RunsAsync,
     handler: Callable[[ConsumerRecord], Awaitable[object] | object],
     failures: Failures,
     letters: DeadLetters | None,
@@ -174,7 +200,7 @@ async def run_async(
 
 
 def run_blocking(
-    consumer: Consumer,
+    consumer: RunsBlocking,
     handler: Callable[[ConsumerRecord], object],
     failures: Failures,
     send: Callable[[ConsumerRecord, BaseException, int], None] | None,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from strandline.chaos.explore.bounds import PartitionBounds, QuorumBounds, make_model, preset_of
+from strandline.chaos.explore.bounds import PartitionBounds, QuorumBounds, preset_of
 from strandline.chaos.explore.cli import steps_of
 from strandline.chaos.explore.model import Model
+from strandline.chaos.explore.models import make_model
 from strandline.chaos.explore.search import Limits, search
 from strandline.chaos.explore.trace import named, retrace, walk
 from strandline.chaos.mutants import without

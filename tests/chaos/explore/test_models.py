@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from strandline.chaos.explore.bounds import PRESETS, PartitionBounds, Preset, QuorumBounds, make_model
+from strandline.chaos.explore.bounds import PRESETS, PartitionBounds, Preset, QuorumBounds
 from strandline.chaos.explore.cli import explore, steps_of
 from strandline.chaos.explore.model import Model
+from strandline.chaos.explore.models import make_model
 from strandline.chaos.explore.search import Found, Limits, search
 from strandline.chaos.explore.trace import named, retrace, walk
 

@@ -13,14 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from strandline.chaos.explore.bounds import (
-    PRESETS,
-    PartitionBounds,
-    QuorumBounds,
-    changed,
-    make_model,
-    preset_of,
-)
+from strandline.chaos.explore.bounds import PRESETS, PartitionBounds, QuorumBounds, changed, preset_of
+from strandline.chaos.explore.models import make_model
 from strandline.chaos.explore.search import Limits
 from strandline.chaos.mutants import MUTANTS, without
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
 from strandline.cluster.broker.listener import KafkaListener
 from strandline.cluster.broker.service.broker_service import BrokerService
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
+from strandline.cluster.node.parts import NodeParts
 from strandline.cluster.node.replica_feed import (
     ReplicaFeed,
     assigned_partitions,
@@ -37,9 +38,6 @@ from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint
 from strandline.proto.tasks import spawn
 from strandline.replica.manager import ReplicaManager
 
-if TYPE_CHECKING:
-    from strandline.cluster.node.node import Node
-
 log = structlog.get_logger("strandline.node")
 
 CONTROLLERLESS_MS = 1000.0
@@ -51,7 +49,7 @@ class BrokerRole:
     clients; be unfenced.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeParts) -> None:
         self._node = node
         config = node.config
         self.resolver = ConfigResolver(config.dynamic, config.node)
