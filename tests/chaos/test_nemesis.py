@@ -110,7 +110,7 @@ def test_every_kind_strikes_and_is_undone(kind: str) -> None:
     async def story() -> None:
         for name in NAMES:
             site.start(name)
-        await site.nemesis.run(3_000)
+        await site.nemesis.run(3_000, FAULTS)
         site.nemesis.heal()
         alive.extend(site.world.process(name) is not None for name in NAMES)
         await site.world.sleep_ms(1_000)

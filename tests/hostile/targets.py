@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from strandline.cluster.broker.apis import metadata as metadata_api
+from strandline.cluster.broker.handlers import metadata as metadata_api
 from strandline.controller import wire as controller_wire
 from strandline.controller.metadata import records as metadata_records
 from strandline.controller.quorum import wire as quorum_wire
@@ -65,7 +65,7 @@ def _pick(choices: list[Any], data: bytes) -> tuple[Any, bytes]:
 
 PRODUCE = range(produce.FIRST, produce.LAST + 1)
 FETCH = range(fetch_request.FIRST, fetch_request.LAST + 1)
-METADATA = range(metadata_api.FIRST, metadata_api.LAST + 1)
+METADATA = range(metadata_api.VERSIONS[0], metadata_api.VERSIONS[1] + 1)
 
 # ---------------------------------------------------------------- requests, in the broker
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import structlog
 
+from strandline.cluster.broker.broker import Broker, BrokerParts
 from strandline.cluster.broker.listener import KafkaListener
-from strandline.cluster.broker.service.broker_service import BrokerService
 from strandline.cluster.groups.group_coordinator import GroupCoordinator
 from strandline.cluster.node.parts import NodeParts
 from strandline.cluster.node.replica_feed import (
@@ -20,10 +20,10 @@ from strandline.cluster.node.replica_feed import (
     unserved_replicas,
 )
 from strandline.cluster.node.settings import (
+    broker_config,
     coordinator_config,
     listener_config,
     replica_config,
-    service_config,
     session_config,
     static_settings,
 )
@@ -76,22 +76,24 @@ class BrokerRole:
             clock=node.clock,
             rng=node.rng,
         )
-        self.service = BrokerService(
-            node_id=config.node,
-            config=service_config(config),
-            image=lambda: node.publisher.image,
-            replicas=self.replicas,
-            groups=self.groups,
-            controller=self.channel,
-            quorum=node.quorum,
-            configs=self.resolver,
-            settings=static_settings(config),
-            clock=node.clock,
-            rpc=node.rpc,
-            broker_epoch=lambda: self.session.broker_epoch,
+        self.kafka = Broker(
+            BrokerParts(
+                node_id=config.node,
+                config=broker_config(config),
+                image=lambda: node.publisher.image,
+                replicas=self.replicas,
+                groups=self.groups,
+                controller=self.channel,
+                quorum=node.quorum,
+                configs=self.resolver,
+                settings=static_settings(config),
+                clock=node.clock,
+                rpc=node.rpc,
+                broker_epoch=lambda: self.session.broker_epoch,
+            )
         )
         self.listeners = [
-            KafkaListener(self.service, name=listener.name, endpoint=listener.endpoint, config=listener_config(config))
+            KafkaListener(self.kafka, name=listener.name, endpoint=listener.endpoint, config=listener_config(config))
             for listener in config.client_listeners
         ]
         self._unopened = list(self.listeners)
@@ -154,7 +156,7 @@ class BrokerRole:
 
     def _registered(self, broker_epoch: BrokerEpoch) -> None:
         self.replicas.set_broker_epoch(broker_epoch)
-        self.service.run(self.service.hold_producer_ids())
+        self.kafka.registered()
 
     def _tell_controller(self) -> None:
         """Of a replica that failed or has no leader, of a full disk: with a heartbeat that does not wait."""
@@ -182,7 +184,7 @@ class BrokerRole:
             self._serving.cancel()
         for listener in self.listeners:
             await listener.close()
-        self.service.close()
+        self.kafka.close()
         await self.session.close()
         await self.replicas.close(clean)
 

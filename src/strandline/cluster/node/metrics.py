@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from strandline.cluster.broker.listener import TIME_BOUNDS_MS, ApiTimes
-from strandline.cluster.broker.service.memory import Account
+from strandline.cluster.broker.memory import Account
+from strandline.cluster.broker.stats import TIME_BOUNDS_MS, ApiTimes
 from strandline.cluster.node.broker_role import BrokerRole
 from strandline.cluster.node.metrics_groups import of_groups
 from strandline.cluster.node.observed import ObservedNode
@@ -259,7 +259,7 @@ def _of_requests(broker: BrokerRole) -> Iterator[Metric]:
             times.add_metric(key, _buckets(seen), seen.ms_total)
             longest.add_metric(key, seen.ms_max)
     for account in Account:
-        memory.add_metric((account.value,), broker.service.memory.used_for(account))
+        memory.add_metric((account.value,), broker.kafka.memory.used_for(account))
     yield from (connections, bytes_out, refused, times, longest, memory)
 
 

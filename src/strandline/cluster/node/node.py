@@ -16,7 +16,7 @@ from collections.abc import Awaitable
 
 import structlog
 
-from strandline.cluster.broker.service.quorum import DESCRIBE_QUORUM_METHOD, describe_quorum_handler
+from strandline.cluster.broker.quorum_description import DESCRIBE_QUORUM_METHOD, describe_quorum_handler
 from strandline.cluster.node.broker_role import BrokerRole
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_identity import HTTP, INTERNAL

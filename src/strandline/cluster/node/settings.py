@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.cluster.broker.config import ListenerConfig
-from strandline.cluster.broker.service.base import ServiceConfig, StaticSetting
+from strandline.cluster.broker.config import BrokerConfig, ListenerConfig, StaticSetting
 from strandline.cluster.groups.config import GroupConfig, MigrationPolicy
 from strandline.cluster.groups.group_coordinator import CoordinatorConfig
 from strandline.cluster.node.config import NODE_SETTINGS, NodeConfig
@@ -45,9 +44,9 @@ def replica_config(config: NodeConfig) -> ReplicaConfig:
     )
 
 
-def service_config(config: NodeConfig) -> ServiceConfig:
+def broker_config(config: NodeConfig) -> BrokerConfig:
     """For the service."""
-    return ServiceConfig(
+    return BrokerConfig(
         fetch_max_bytes=config.fetch_max_bytes,
         rack_aware_fetch=config.replica_selector == RACK_AWARE,
         fetch_session_slots=config.fetch_session_slots,
