@@ -6,12 +6,11 @@ import json
 import threading
 from contextlib import ExitStack
 
-import click
 import confluent_kafka
 import pytest
 from click.testing import CliRunner, Result
 
-from strandline.cli import register
+from strandline.cli.main import main as program
 from strandline.client import Admin, Consumer, ConsumerRecord, NewTopic, Producer, TopicPartition
 from strandline.client.errors import UnknownTopic
 from strandline.client.replay import GROUP as REPLAY_GROUP
@@ -20,14 +19,6 @@ from strandline.cluster.node.dev import DevCluster
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from tests.client.conftest import MakeTopic, eventually
-
-
-@click.group()
-def program() -> None:
-    """The program, with the client's commands alone."""
-
-
-register(program)
 
 
 @pytest.fixture

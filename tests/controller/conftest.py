@@ -21,6 +21,7 @@ from strandline.controller.reports import ReplicaOffsets, TopicFindings
 from strandline.log.findings import LogCondition
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import Endpoint
+from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome, IsrMember
 
 T = TypeVar("T")
 
@@ -205,7 +206,7 @@ class MachineCluster:
 
     def alter_isr(
         self, isr_nodes: list[int], name: str = "t", number: int = 0, **changes: Any
-    ) -> api.AlterPartitionOutcome:
+    ) -> AlterPartitionOutcome:
         info = self.partition(name, number)
         sender = changes.pop("sender", info.leader)
         fields: dict[str, Any] = {
@@ -213,9 +214,9 @@ class MachineCluster:
             "partition": number,
             "leader_epoch": info.leader_epoch,
             "partition_epoch": info.partition_epoch,
-            "new_isr": tuple(api.IsrMember(node, self.epoch(node)) for node in isr_nodes),
+            "new_isr": tuple(IsrMember(node, self.epoch(node)) for node in isr_nodes),
         }
-        item = api.AlterPartitionItem(**{**fields, **changes})
+        item = AlterPartitionItem(**{**fields, **changes})
         request = api.AlterPartitionRequest(sender, self.epoch(sender), (item,))
         return self.run(isr.alter_partition(self.state, request)).outcomes[0]
 

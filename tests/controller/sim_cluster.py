@@ -21,6 +21,7 @@ from strandline.controller.quorum.quorum import Quorum
 from strandline.controller.reports import ReplicaOffsets, TopicFindings
 from strandline.log.findings import LogCondition
 from strandline.proto.ids import NO_EPOCH, Endpoint, Offset
+from strandline.proto.isr import AlterPartitionItem, IsrMember
 
 T = TypeVar("T")
 
@@ -226,12 +227,12 @@ class SimCluster:
 
         async def propose(node: Node) -> None:
             image = node.publisher.image
-            item = api.AlterPartitionItem(
+            item = AlterPartitionItem(
                 image.topics[topic].topic_id,
                 number,
                 info.leader_epoch,
                 info.partition_epoch,
-                tuple(api.IsrMember(replica, image.brokers[replica].broker_epoch) for replica in info.replicas),
+                tuple(IsrMember(replica, image.brokers[replica].broker_epoch) for replica in info.replicas),
             )
             request = api.AlterPartitionRequest(node.node, node.session.broker_epoch, (item,))
             outcome = (await node.channel.alter_partition(request)).outcomes[0]

@@ -14,6 +14,7 @@ from strandline.controller.reports import DescribeReplicasRequest, ReplicaOffset
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_BROKER_EPOCH
+from strandline.proto.isr import AlterPartitionItem, IsrMember
 from strandline.proto.ports import RpcRejected
 from tests.controller.sim_cluster import SimCluster, endpoint
 
@@ -407,12 +408,12 @@ def test_isr_proposal_goes_to_the_new_controller_when_the_old_one_is_cut_off() -
         cluster.world.partition(f"n{old.node}", f"n{third.node}")
         cluster.world.partition(f"n{old.node}", f"n{proposer.node}")
         info = proposer.partition("t")
-        item = api.AlterPartitionItem(
+        item = AlterPartitionItem(
             proposer.publisher.image.topics["t"].topic_id,
             0,
             info.leader_epoch,
             info.partition_epoch,
-            (api.IsrMember(leader, -1),),
+            (IsrMember(leader, -1),),
         )
         request = api.AlterPartitionRequest(leader, proposer.session.broker_epoch, (item,))
         reply = await cluster.on(leader, lambda node: node.channel.alter_partition(request))

@@ -18,10 +18,11 @@ from strandline.controller.metadata.image import BrokerInfo, MetadataImage, Part
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, BrokerEpoch, Endpoint, LeaderEpoch, NodeId, Offset, PartitionEpoch
+from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.replica.core.divergence import Verdict, judge_fetch
 from strandline.replica.core.follower import FollowerCore
 from strandline.replica.core.leader import LeaderCore
-from strandline.replica.states import AlterPartitionItem, AlterPartitionOutcome, BrokerState, PartitionState
+from strandline.replica.states import BrokerState, PartitionState
 from tests.replica.model import Entry, Fetch, Replica, Reply
 
 TOPIC = UUID(int=1)

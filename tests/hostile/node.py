@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from strandline.cluster.node.dev import DevCluster
-from tests.rows.raw import receive_frame
+from tests.acceptance.raw import receive_frame
 
 MIB = 1 << 20
 

@@ -20,7 +20,8 @@ from strandline.proto.ids import (
     TopicIdPartition,
     TopicPartition,
 )
-from strandline.replica.states import AlterPartitionItem, AlterPartitionOutcome, BrokerState, PartitionState
+from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
+from strandline.replica.states import BrokerState, PartitionState
 
 Subscriber = Callable[[list[PartitionState], list[TopicIdPartition], dict[NodeId, BrokerState]], None]
 

@@ -14,15 +14,10 @@ from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.real_disk import RealDisk
 from strandline.log.records import Record, build_batch
 from strandline.proto.ids import BrokerEpoch, Endpoint, NodeId, TopicPartition
+from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.proto.ports import RpcServer
 from strandline.replica.manager import ReplicaManager
-from strandline.replica.states import (
-    AlterPartitionItem,
-    AlterPartitionOutcome,
-    AppendOutcome,
-    BrokerState,
-    ReplicaConfig,
-)
+from strandline.replica.states import AppendOutcome, BrokerState, ReplicaConfig
 from tests.replica.fake_controller import FakeController, partition_state
 from tests.replica.memory_rpc import MemoryNetwork
 

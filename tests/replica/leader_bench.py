@@ -7,9 +7,10 @@ from uuid import UUID
 
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import BrokerEpoch, Endpoint, LeaderEpoch, NodeId, PartitionEpoch
+from strandline.proto.isr import AlterPartitionOutcome
 from strandline.replica.core.isr import PendingIsr
 from strandline.replica.core.leader import LeaderCore
-from strandline.replica.states import AlterPartitionOutcome, BrokerState, PartitionState
+from strandline.replica.states import BrokerState, PartitionState
 from tests.replica.fake_controller import partition_state
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)

@@ -16,11 +16,12 @@ from typing import NamedTuple
 from uuid import UUID
 
 from strandline.proto.ids import NO_NODE, BrokerEpoch, Endpoint, NodeId, TopicIdPartition
+from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.replica.core.divergence import FetchJudgement, Verdict, judge_fetch
 from strandline.replica.core.follower import FollowerCore
 from strandline.replica.core.isr import IsrChange, PendingIsr
 from strandline.replica.core.leader import LeaderCore
-from strandline.replica.states import AlterPartitionItem, AlterPartitionOutcome, BrokerState, PartitionState
+from strandline.replica.states import BrokerState, PartitionState
 from tests.replica.fake_controller import FakeController, partition_state
 
 LAG_MS = 250.0

@@ -24,17 +24,11 @@ from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.records import decode_records
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_NODE, BrokerEpoch, Endpoint, NodeId, TopicIdPartition, TopicPartition
+from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.proto.ports import RpcTimeout, RpcUnavailable
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.partition import AppendDone
-from strandline.replica.states import (
-    AlterPartitionItem,
-    AlterPartitionOutcome,
-    AppendOutcome,
-    BrokerState,
-    PartitionState,
-    ReplicaConfig,
-)
+from strandline.replica.states import AppendOutcome, BrokerState, PartitionState, ReplicaConfig
 from tests.replica.fake_controller import FakeController, partition_state
 from tests.replica.helpers import CLUSTER, batch
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from strandline.proto.ids import NodeId
+from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.proto.ports import RpcUnavailable
-from strandline.replica.states import AlterPartitionItem, AlterPartitionOutcome
 from tests.replica.helpers import TP, running, until
 
 

@@ -16,7 +16,7 @@ from strandline.client import Admin, Producer
 from strandline.cluster.node.dev import DevCluster
 from strandline.spark.ledger import Attempt, Ledger
 from strandline.spark.sink_options import LEDGER_TOPIC
-from tests.rows.topics import create, drain
+from tests.acceptance.topics import create, drain
 from tests.spark.standalone import Job, Standalone
 
 ROOT = Path(__file__).parent.parent.parent

@@ -11,8 +11,8 @@ import pytest
 
 from strandline.client import Producer
 from strandline.cluster.node.dev import DevCluster
-from tests.rows.helpers import make_topic
-from tests.rows.shop import TOPIC, Shop, ask, content, load
+from tests.acceptance.helpers import make_topic
+from tests.acceptance.shop import TOPIC, Shop, ask, content, load
 from tests.spark.test_streaming import killed_in_mid_stream, patiently
 
 pytestmark = pytest.mark.timeout(600)  # as in test_streaming
@@ -22,7 +22,7 @@ APPLIED = "select change from follower_place"
 _DRIVER = """
 import runpy
 import sys
-from tests.rows.shop import CAPTURE
+from tests.acceptance.shop import CAPTURE
 from tests.spark.conftest import SETTINGS
 from tests.spark.test_streaming import patiently
 from pyspark.sql import SparkSession

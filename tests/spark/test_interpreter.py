@@ -12,7 +12,7 @@ import pytest
 
 from strandline.client import Producer
 from strandline.cluster.node.dev import DevCluster
-from tests.rows.topics import create
+from tests.acceptance.topics import create
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
 

@@ -12,7 +12,7 @@ import pytest
 from strandline.client import Admin, Producer
 from strandline.cluster.node.dev import DevCluster
 from strandline.proto.errors import ConfigError
-from tests.rows.topics import create, drain
+from tests.acceptance.topics import create, drain
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")

@@ -11,7 +11,7 @@ from strandline.spark import lookup as lookup_module
 from strandline.spark.lookup import ClusterOffsets
 from strandline.spark.options import parse_options
 from strandline.spark.planner import plan
-from tests.rows.topics import create
+from tests.acceptance.topics import create
 
 
 def test_a_new_leader_that_waits_for_a_silent_follower_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,8 @@ import pytest
 
 from strandline.client import Admin, Producer
 from strandline.cluster.node.dev import DevCluster
-from tests.rows.helpers import wait_gone
-from tests.rows.topics import create, drain
+from tests.acceptance.helpers import wait_gone
+from tests.acceptance.topics import create, drain
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")

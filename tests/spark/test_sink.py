@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from strandline.client import Consumer, Producer
 from strandline.cluster.node.dev import DevCluster
 from strandline.proto.errors import ConfigError
-from tests.rows.topics import create
+from tests.acceptance.topics import create
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")

@@ -6,7 +6,7 @@ import pytest
 
 from strandline.cluster.node.dev import DevCluster
 from strandline.proto.errors import ConfigError
-from tests.rows.topics import create
+from tests.acceptance.topics import create
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")

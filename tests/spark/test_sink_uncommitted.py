@@ -12,8 +12,8 @@ import pytest
 
 from strandline.client import Admin
 from strandline.cluster.node.dev import DevCluster
-from tests.rows.helpers import QUICK, eventually
-from tests.rows.topics import create, drain
+from tests.acceptance.helpers import QUICK, eventually
+from tests.acceptance.topics import create, drain
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")

@@ -16,7 +16,7 @@ from strandline.proto.ids import TopicPartition
 from strandline.spark.planner import DataLossError, Narrowing, OffsetRange, TopicShape, plan
 from strandline.spark.stream_offsets import StreamOffset
 from strandline.spark.stream_planner import StreamPlanner
-from tests.rows.helpers import wait_gone
+from tests.acceptance.helpers import wait_gone
 from tests.spark import test_planning
 from tests.spark.test_stream_planning import A0, B0, HandClock, Log, options, through_json
 

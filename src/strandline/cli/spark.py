@@ -156,12 +156,12 @@ def _run(
             stack.callback(_delete_topics, context)
         outcome = job(context)
     if output == "json":
-        places = {"picture": str(outcome.picture), "directory": str(root)} if kept else {}
+        places = {"result": str(outcome.result), "directory": str(root)} if kept else {}
         print_json({**outcome_document(outcome.figures, outcome.checks, held=outcome.held), **places})
     else:
         show_outcome(outcome.figures, outcome.checks)
         if kept:
-            click.echo(f"picture: {outcome.picture}\neverything else: {root}")
+            click.echo(f"result: {outcome.result}\neverything else: {root}")
     if not outcome.held:
         raise SystemExit(1)
 

@@ -21,7 +21,6 @@ from strandline.log.findings import LogCondition
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import (
     NO_BROKER_EPOCH,
-    NO_EPOCH,
     NO_NODE,
     ZERO_UUID,
     BrokerEpoch,
@@ -29,13 +28,12 @@ from strandline.proto.ids import (
     LeaderEpoch,
     NodeId,
     Offset,
-    PartitionEpoch,
     ProducerId,
     TopicId,
 )
+from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 
 NO_OFFSET = Offset(-1)
-NO_PARTITION_EPOCH = PartitionEpoch(-1)
 
 PING_METHOD = "/strandline.v1.Node/Ping"
 SESSION_METHOD = "/strandline.v1.Controller/Session"
@@ -142,26 +140,6 @@ class HeartbeatReply:
 
 
 @dataclass(frozen=True, slots=True)
-class IsrMember:
-    """A proposed member of an ISR; broker epoch -1 skips the check of the member's incarnation."""
-
-    node_id: NodeId
-    broker_epoch: BrokerEpoch
-
-
-@dataclass(frozen=True, slots=True)
-class AlterPartitionItem:
-    """A leader proposes an ISR (and that its recovery is done, `recovering=False`)."""
-
-    topic_id: TopicId
-    partition: int
-    leader_epoch: LeaderEpoch
-    partition_epoch: PartitionEpoch
-    new_isr: tuple[IsrMember, ...]
-    recovering: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class AlterPartitionRequest:
     """All that a leader's broker has to propose at once.
 
@@ -171,25 +149,6 @@ class AlterPartitionRequest:
     node_id: NodeId
     broker_epoch: BrokerEpoch
     items: tuple[AlterPartitionItem, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AlterPartitionOutcome:
-    """The judgement on one proposal; after NONE the fields are the partition as committed.
-
-    `min_insync_replicas` is min(min.insync.replicas, replication factor) as the controller used it for this change.
-    """
-
-    topic_id: TopicId
-    partition: int
-    error: ErrorCode
-    message: str = ""
-    leader: NodeId = NO_NODE
-    leader_epoch: LeaderEpoch = NO_EPOCH
-    partition_epoch: PartitionEpoch = NO_PARTITION_EPOCH
-    isr: tuple[NodeId, ...] = ()
-    recovering: bool = False
-    min_insync_replicas: int = 0
 
 
 @dataclass(frozen=True, slots=True)

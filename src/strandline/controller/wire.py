@@ -9,6 +9,7 @@ from strandline.controller import api, reports, voter_api
 from strandline.controller.mapping import Mapper
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError
+from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome, IsrMember
 from strandline.proto.v1 import controller_pb2 as pb
 
 T = TypeVar("T")
@@ -26,10 +27,10 @@ for _kind in (
     reports.Unserved,
     api.Heartbeat,
     api.HeartbeatReply,
-    api.IsrMember,
-    api.AlterPartitionItem,
+    IsrMember,
+    AlterPartitionItem,
     api.AlterPartitionRequest,
-    api.AlterPartitionOutcome,
+    AlterPartitionOutcome,
     api.AlterPartitionReply,
     api.ReplicaAssignment,
     api.CreatableTopic,

@@ -22,6 +22,9 @@ HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = 61
 OVERHEAD = 12  # base offset and batch length, which batch_length does not count
 MAGIC = 2
+MAGIC_POSITION = 16
+ATTRIBUTES_LOW_POSITION = 22
+"""Of the byte of the attributes that holds the codec."""
 CREATE_TIME = 0
 LOG_APPEND_TIME = 1
 
@@ -132,6 +135,11 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
             count=header[12],
         )
     return header
+
+
+def announced_size(batch: Buffer) -> int:
+    """Bytes that a batch says it has, its whole header included: nothing of it is checked."""
+    return int.from_bytes(batch[8:12], "big", signed=True) + OVERHEAD
 
 
 def verify_crc(batch: Buffer) -> None:

@@ -9,12 +9,12 @@ import structlog
 
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import StrandlineError
+from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.proto.ports import RpcError
 from strandline.proto.tasks import Report, spawn
 from strandline.replica.core.isr import PendingIsr
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.partition import Partition
-from strandline.replica.states import AlterPartitionItem, AlterPartitionOutcome
 
 log = structlog.get_logger("strandline.replica")
 

@@ -20,6 +20,7 @@ from strandline.log.syncer import Syncer
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, NodeId, TopicId, TopicIdPartition, TopicPartition
+from strandline.proto.isr import AlterPartitionOutcome
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock, Rng, Rpc, StreamHandler
 from strandline.replica import reads
@@ -36,7 +37,6 @@ from strandline.replica.partition import AppendDone, Partition, PendingAppend
 from strandline.replica.partition_set import PartitionSet
 from strandline.replica.publisher import Publisher
 from strandline.replica.states import (
-    AlterPartitionOutcome,
     BrokerState,
     EpochEnd,
     ListedOffset,

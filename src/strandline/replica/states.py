@@ -13,24 +13,15 @@ from typing import NamedTuple
 from strandline.log.config import LogConfig
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import (
-    NO_EPOCH,
-    NO_NODE,
     BrokerEpoch,
     Endpoint,
     LeaderEpoch,
     NodeId,
-    Offset,
     PartitionEpoch,
     TopicId,
     TopicIdPartition,
     TopicPartition,
 )
-
-NO_OFFSET = Offset(-1)
-"""An offset that is not known."""
-
-NO_PARTITION_EPOCH = PartitionEpoch(-1)
-"""A partition epoch that is not known."""
 
 ACKS_ALL = -1
 """Kafka's acks=all: answer when every in-sync replica has the batch."""
@@ -105,44 +96,6 @@ class PartitionState:
     def effective_min_isr(self) -> int:
         """min(min.insync.replicas, replication factor): below it nothing becomes committed."""
         return min(self.min_insync_replicas, len(self.replicas))
-
-
-# ISR changes
-
-
-@dataclass(frozen=True, slots=True)
-class IsrMember:
-    """A proposed member of an ISR; broker epoch -1 skips the controller's check of its incarnation."""
-
-    node_id: NodeId
-    broker_epoch: BrokerEpoch
-
-
-@dataclass(frozen=True, slots=True)
-class AlterPartitionItem:
-    """A leader proposes an ISR to the controller; `recovering` false says that its recovery is done."""
-
-    topic_id: TopicId
-    partition: int
-    leader_epoch: LeaderEpoch
-    partition_epoch: PartitionEpoch
-    new_isr: tuple[IsrMember, ...]
-    recovering: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class AlterPartitionOutcome:
-    """The controller's judgement on one proposal; after NONE the fields are the partition as committed."""
-
-    topic_id: TopicId
-    partition: int
-    error: ErrorCode
-    message: str = ""
-    leader: NodeId = NO_NODE
-    leader_epoch: LeaderEpoch = NO_EPOCH
-    partition_epoch: PartitionEpoch = NO_PARTITION_EPOCH
-    isr: tuple[NodeId, ...] = ()
-    recovering: bool = False
 
 
 # Outcomes of the data path (NamedTuples: one is made for each request)

@@ -32,10 +32,11 @@ from strandline.controller.quorum.api import LeaderAndEpoch, QuorumDescription, 
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.real_disk import RealDisk
 from strandline.proto.ids import Endpoint, NodeId, TopicIdPartition
+from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.proto.ports import RpcServer, RpcUnavailable, Stream, StreamHandler, UnaryHandler
 from strandline.proto.system import SystemClock
 from strandline.replica.manager import ReplicaManager
-from strandline.replica.states import AlterPartitionItem, AlterPartitionOutcome, PartitionState, ReplicaConfig
+from strandline.replica.states import PartitionState, ReplicaConfig
 
 LISTENER = "PLAINTEXT"
 CLUSTER_ID = "a-cluster-of-one-node"

@@ -10,6 +10,7 @@ from strandline.controller import api
 from strandline.controller.machine import isr
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.proto.isr import AlterPartitionItem, IsrMember
 
 ROWS: list[tuple[str, dict[str, Any], ErrorCode]] = [
     ("the leader knows a newer leader epoch (D-13)", {"leader_epoch": 99}, ErrorCode.NOT_CONTROLLER),
@@ -44,7 +45,7 @@ def propose(cluster: Any, change: dict[str, Any]) -> ErrorCode:
     change = dict(change)
     nodes = change.pop("isr", [2, 3])
     epochs = change.pop("epochs", {})
-    members = tuple(api.IsrMember(node, epochs.get(node, cluster.epoch(node))) for node in nodes)
+    members = tuple(IsrMember(node, epochs.get(node, cluster.epoch(node))) for node in nodes)
     return cluster.alter_isr([], new_isr=members, **change).error
 
 
@@ -86,7 +87,7 @@ def test_unregistered_and_stopping_members_are_ineligible(cluster: Any) -> None:
     reply = cluster.beat(3, want_shutdown=True)
     assert reply.in_controlled_shutdown
     assert propose(cluster, {}) is ErrorCode.INELIGIBLE_REPLICA
-    outcome = cluster.alter_isr([], new_isr=(api.IsrMember(2, -1), api.IsrMember(3, -1)))
+    outcome = cluster.alter_isr([], new_isr=(IsrMember(2, -1), IsrMember(3, -1)))
     assert (outcome.error, outcome.message) == (ErrorCode.INELIGIBLE_REPLICA, "Broker 3 is shutting down.")
 
 
@@ -130,8 +131,8 @@ def test_a_leader_that_proposes_the_committed_isr_moves_the_partition_epoch(clus
 def test_one_partition_twice_in_a_request(cluster: Any) -> None:
     """The second proposal was made on an epoch that the first has used up."""
     info = cluster.partition()
-    item = api.AlterPartitionItem(
-        cluster.image.topics["t"].topic_id, 0, info.leader_epoch, info.partition_epoch, (api.IsrMember(2, -1),)
+    item = AlterPartitionItem(
+        cluster.image.topics["t"].topic_id, 0, info.leader_epoch, info.partition_epoch, (IsrMember(2, -1),)
     )
     request = api.AlterPartitionRequest(2, cluster.epoch(2), (item, item))
     outcomes = cluster.run(isr.alter_partition(cluster.state, request)).outcomes

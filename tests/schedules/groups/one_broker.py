@@ -22,11 +22,12 @@ from strandline.log.records import Record, build_batch
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import LeaderEpoch, NodeId, PartitionEpoch, TopicPartition
+from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.proto.kafka.group_records import OffsetKey, OffsetValue, offset_record
 from strandline.proto.ports import Rpc
 from strandline.proto.system import SystemClock
 from strandline.replica.manager import ReplicaManager
-from strandline.replica.states import AlterPartitionItem, AlterPartitionOutcome, PartitionState, ReplicaConfig
+from strandline.replica.states import PartitionState, ReplicaConfig
 
 ME, OTHER = NodeId(1), NodeId(2)
 TOPIC_ID = UUID(int=5)

@@ -18,6 +18,7 @@ from strandline.controller.quorum.api import LeaderAndEpoch
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError, KafkaError
 from strandline.proto.ids import NO_NODE, ZERO_UUID, Endpoint, NodeId
+from strandline.proto.isr import AlterPartitionOutcome, IsrMember
 from strandline.replica.core.isr import Judgement, judge_answer
 from tests.controller.conftest import MachineCluster
 from tests.controller.sim_cluster import SimCluster
@@ -59,10 +60,10 @@ def test_11_the_last_in_sync_loses_its_tail() -> None:
     assert not cluster.partition().recovering
 
 
-def proposal_with_three(cluster: MachineCluster) -> api.AlterPartitionOutcome:
+def proposal_with_three(cluster: MachineCluster) -> AlterPartitionOutcome:
     """The leader saw broker 3 catch up, and has not heard yet what became of it since."""
-    member = api.IsrMember(NodeId(3), cluster.image.brokers[3].broker_epoch if 3 in cluster.image.brokers else -1)
-    return cluster.alter_isr([], new_isr=(api.IsrMember(NodeId(1), -1), api.IsrMember(NodeId(2), -1), member))
+    member = IsrMember(NodeId(3), cluster.image.brokers[3].broker_epoch if 3 in cluster.image.brokers else -1)
+    return cluster.alter_isr([], new_isr=(IsrMember(NodeId(1), -1), IsrMember(NodeId(2), -1), member))
 
 
 def shrunk() -> MachineCluster:

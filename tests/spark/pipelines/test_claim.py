@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from strandline.spark.pipelines.claim import LOCK_FILE, DirectoryInUse, claimed
-from tests.rows.helpers import eventually
+from tests.acceptance.helpers import eventually
 
 
 def run(pipeline: str, directory: Path) -> subprocess.Popen[str]:

@@ -19,14 +19,9 @@ from strandline.proto.ids import (
     TopicIdPartition,
     TopicPartition,
 )
+from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.replica.manager import ReplicaManager
-from strandline.replica.states import (
-    AlterPartitionItem,
-    AlterPartitionOutcome,
-    BrokerState,
-    PartitionState,
-    Role,
-)
+from strandline.replica.states import BrokerState, PartitionState, Role
 
 ALTER_PARTITION_TIMEOUT_MS = 5_000.0
 """One proposal of ISR changes, retries at another controller included; the replicas propose again after it."""
@@ -173,35 +168,8 @@ def isr_proposer(
     """How the replica manager asks the active controller to change ISRs."""
 
     async def propose(items: list[AlterPartitionItem]) -> list[AlterPartitionOutcome]:
-        request = api.AlterPartitionRequest(
-            node_id,
-            broker_epoch(),
-            tuple(
-                api.AlterPartitionItem(
-                    topic_id=item.topic_id,
-                    partition=item.partition,
-                    leader_epoch=item.leader_epoch,
-                    partition_epoch=item.partition_epoch,
-                    new_isr=tuple(api.IsrMember(member.node_id, member.broker_epoch) for member in item.new_isr),
-                    recovering=item.recovering,
-                )
-                for item in items
-            ),
-        )
+        request = api.AlterPartitionRequest(node_id, broker_epoch(), tuple(items))
         reply = await channel.alter_partition(request, timeout_ms=ALTER_PARTITION_TIMEOUT_MS)
-        return [
-            AlterPartitionOutcome(
-                topic_id=outcome.topic_id,
-                partition=outcome.partition,
-                error=outcome.error,
-                message=outcome.message,
-                leader=outcome.leader,
-                leader_epoch=outcome.leader_epoch,
-                partition_epoch=outcome.partition_epoch,
-                isr=outcome.isr,
-                recovering=outcome.recovering,
-            )
-            for outcome in reply.outcomes
-        ]
+        return list(reply.outcomes)
 
     return propose

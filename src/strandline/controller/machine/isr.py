@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.controller.api import (
-    AlterPartitionItem,
-    AlterPartitionOutcome,
-    AlterPartitionReply,
-    AlterPartitionRequest,
-    IsrMember,
-)
+from strandline.controller.api import AlterPartitionReply, AlterPartitionRequest
 from strandline.controller.machine.election import PartitionChange
 from strandline.controller.machine.result import Result
 from strandline.controller.machine.state import MachineState
@@ -18,6 +12,7 @@ from strandline.controller.metadata.records import MetadataRecord, PartitionChan
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NodeId, TopicId, TopicIdPartition
+from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome, IsrMember
 from strandline.proto.marks import mark
 
 

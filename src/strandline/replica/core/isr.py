@@ -6,7 +6,7 @@ from enum import Enum
 
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId
-from strandline.replica.states import AlterPartitionItem
+from strandline.proto.isr import AlterPartitionItem
 
 
 class IsrChange(Enum):

@@ -11,18 +11,11 @@ from collections.abc import Mapping
 
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, NodeId
+from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome, IsrMember
 from strandline.proto.marks import mark
 from strandline.replica.core.isr import IsrChange, Judgement, PendingIsr, judge_answer
 from strandline.replica.core.progress import FollowerProgress
-from strandline.replica.states import (
-    ACKS_ALL,
-    AlterPartitionItem,
-    AlterPartitionOutcome,
-    BrokerState,
-    FollowerStatus,
-    IsrMember,
-    PartitionState,
-)
+from strandline.replica.states import ACKS_ALL, BrokerState, FollowerStatus, PartitionState
 
 PROPOSAL_BACKOFF_MS = 200.0
 """After the controller refused a proposal it makes no sense to repeat it with the next acknowledgement: what it knows

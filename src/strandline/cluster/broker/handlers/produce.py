@@ -22,7 +22,16 @@ from strandline.cluster.broker.topic_names import (
     topic_name_fault,
 )
 from strandline.controller.metadata.image import MetadataImage
-from strandline.log.batch import verify_crc
+from strandline.log.batch import (
+    ATTRIBUTES_LOW_POSITION,
+    CODEC_MASK,
+    HEADER_SIZE,
+    MAGIC,
+    MAGIC_POSITION,
+    announced_size,
+    verify_crc,
+)
+from strandline.log.compression import Codec
 from strandline.proto.deadlines import Deadlines, Ticket
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -45,12 +54,6 @@ from strandline.replica.states import AppendOutcome
 ACKS = (-1, 0, 1)
 """What a producer may ask for; -1 is acks=all."""
 
-BATCH_HEADER_BYTES = 61
-MAGIC_POSITION = 16
-MAGIC = 2
-ATTRIBUTES_LOW_POSITION = 22
-CODEC_MASK = 0x07
-ZSTD = 4
 ZSTD_VERSION_MIN = 7
 """KIP-110: an older producer cannot mean zstd."""
 
@@ -327,20 +330,20 @@ def batch_fault(records: memoryview | None, version: int) -> tuple[ErrorCode, st
     if size > MAGIC_POSITION and records[MAGIC_POSITION] != MAGIC:
         code = ErrorCode.INVALID_RECORD if records[MAGIC_POSITION] < MAGIC else ErrorCode.CORRUPT_MESSAGE
         return code, f"record batches of format {records[MAGIC_POSITION]} are not accepted, only of format {MAGIC}"
-    if size < BATCH_HEADER_BYTES:
-        return ErrorCode.CORRUPT_MESSAGE, f"{size} bytes are no record batch: its header alone has {BATCH_HEADER_BYTES}"
-    length = int.from_bytes(records[8:12], "big", signed=True) + 12
+    if size < HEADER_SIZE:
+        return ErrorCode.CORRUPT_MESSAGE, f"{size} bytes are no record batch: its header alone has {HEADER_SIZE}"
+    length = announced_size(records)
     if length > size:
         return ErrorCode.CORRUPT_MESSAGE, f"the record batch claims {length} bytes, {size} were sent"
-    if length < BATCH_HEADER_BYTES:
+    if length < HEADER_SIZE:
         return (
             ErrorCode.CORRUPT_MESSAGE,
-            f"the record batch claims {length} bytes, its header alone has {BATCH_HEADER_BYTES}",
+            f"the record batch claims {length} bytes, its header alone has {HEADER_SIZE}",
         )
     if length < size:
         why = "a produce request must have exactly one record batch for each partition"
         return _unless_corrupt(records[:length], ErrorCode.INVALID_RECORD, why)
-    if records[ATTRIBUTES_LOW_POSITION] & CODEC_MASK == ZSTD and version < ZSTD_VERSION_MIN:
+    if records[ATTRIBUTES_LOW_POSITION] & CODEC_MASK == Codec.ZSTD and version < ZSTD_VERSION_MIN:
         why = f"zstd needs version {ZSTD_VERSION_MIN} of Produce (KIP-110)"
         return _unless_corrupt(records, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, why)
     return None
