@@ -6,7 +6,7 @@ not copy, and two small ones. Those of `by_schema` are read and written by the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from inspect import iscoroutinefunction
@@ -108,7 +108,7 @@ class Call(NamedTuple):
     request: Any
 
 
-def part(**values: Any) -> Mapping[str, Any]:
+def part(**values: Any) -> dict[str, Any]:
     """An answer or a part of it, for every version: what a version does not have is left out when it is written.
 
     The sentence beside an error is cut to what every version has room for.
@@ -194,7 +194,7 @@ class _SchemaApi:
 
     def _respond(self, exchange: Exchange, message: Any) -> None:
         if not isinstance(message, list):
-            message = {"throttle_time": THROTTLE_MS, **message}
+            message["throttle_time"] = THROTTLE_MS
             message = [schema.response(self._api, exchange.context.version).encode(message)]
         exchange.respond(message)
 

@@ -19,7 +19,7 @@ import structlog
 from strandline.cluster.broker.quorum_description import DESCRIBE_QUORUM_METHOD, describe_quorum_handler
 from strandline.cluster.node.broker_role import BrokerRole
 from strandline.cluster.node.config import NodeConfig
-from strandline.cluster.node.config_identity import HTTP, INTERNAL
+from strandline.cluster.node.config_settings import HTTP, INTERNAL
 from strandline.cluster.node.faults.injection import FaultInjection
 from strandline.cluster.node.format import random_id, read_directory, take_directory
 from strandline.cluster.node.http.pages import commands_of, routes_of
@@ -27,9 +27,10 @@ from strandline.cluster.node.http.protocol import HttpServer
 from strandline.cluster.node.internal.health import TellsHealth
 from strandline.cluster.node.loop_lag import LoopLag
 from strandline.cluster.node.parts import NodeParts
-from strandline.cluster.node.settings import controller_config
 from strandline.controller.api import PING_METHOD
-from strandline.controller.controller import Controller, ping_handler
+from strandline.controller.controller import Controller, ControllerConfig, ping_handler
+from strandline.controller.machine.sessions import SessionTimes
+from strandline.controller.machine.state import MachineSettings
 from strandline.controller.metadata.publisher import ImagePublisher
 from strandline.controller.metadata.rehearsal import ImageRehearsal
 from strandline.controller.metadata.topic_configs import settings_without_effect
@@ -113,7 +114,7 @@ class Node:
                 rpc=rpc,
                 clock=clock,
                 rng=rng,
-                config=controller_config(config),
+                config=_controller_config(config),
                 on_fatal=self.fatal,
             )
             self.quorum.register(self.controller)
@@ -316,3 +317,18 @@ class Node:
         self.failed.set_exception(error if isinstance(error, Exception) else FatalError(str(error)))
         # Whoever runs the node waits for it; a node that is stopping already has nobody left to hear it.
         self.failed.add_done_callback(lambda future: future.exception())
+
+
+def _controller_config(config: NodeConfig) -> ControllerConfig:
+    """For the active controller."""
+    return ControllerConfig(
+        static=config.dynamic,
+        machine=MachineSettings(
+            times=SessionTimes(
+                session_timeout_ms=config.broker_session_timeout_ms,
+                silence_timeout_ms=config.broker_silence_timeout_ms,
+            )
+        ),
+        auto_leader_rebalance_enable=config.leader_rebalance_enable,
+        leader_imbalance_check_interval_ms=config.leader_rebalance_interval_s * 1000.0,
+    )
