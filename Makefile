@@ -11,7 +11,7 @@ STAMP := $(VENV)/installed
 SEEDS ?= 200
 JOBS ?= 2
 
-.PHONY: fuzz sanitize pictures help setup demo test lint docs docs-run bench interop sim explore mutants soak proto clean compose-test
+.PHONY: fuzz sanitize pictures help setup demo test lint docs docs-run site bench interop sim explore mutants soak clean compose-test
 
 help:
 	@echo "make demo          three nodes, a real data set, a killed leader, everything read back, Spark counts it"
@@ -19,6 +19,7 @@ help:
 	@echo "make test-long     every test"
 	@echo "make lint          ruff, mypy, import-linter, tidiness, the generated docs"
 	@echo "make docs          write the generated parts of docs/ anew"
+	@echo "make site          the pages as a web site, in site/: a link that leads nowhere fails"
 	@echo "make docs-run      every command and program of the pages, as typed in a fresh environment; PAGE=client: one page"
 	@echo "make bench         measure speed and memory, beside each peer that can be had"
 	@echo "make interop       other people's Kafka clients and tools, unmodified: one table, client by feature"
@@ -30,7 +31,6 @@ help:
 	@echo "make soak          half an hour of faults on real processes, in both layouts"
 	@echo "make pictures DIRECTORY=d a picture of each result that strandline spark run --directory d has left"
 	@echo "make compose-test  the image and the compose files in containers, with chaos (starts an engine if none runs)"
-	@echo "make proto         generate the protobuf modules anew"
 	@echo "make clean         remove the virtual environment and caches"
 
 setup: $(STAMP)
@@ -53,14 +53,20 @@ test-long: setup
 	$(BIN)/python -m pytest -q --long --timeout 900
 
 lint: setup
-	$(BIN)/ruff format --check src tests bench interop lab
-	$(BIN)/ruff check src tests bench interop lab
+	$(BIN)/ruff format --check src tests bench interop lab docs/*.py
+	$(BIN)/ruff check src tests bench interop lab docs/*.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/test_tidy.py tests/test_docs.py tests/test_citations.py
 
 docs: setup
 	$(BIN)/python docs/generate.py
+
+site: setup
+	@test $(VENV)/installed-docs -nt pyproject.toml || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $(VENV)/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
 
 docs-run: setup
 	$(BIN)/python -m pytest -q -ra tests/docs_run/pages.py $(if $(PAGE),-k $(PAGE))
@@ -100,8 +106,5 @@ fuzz: setup
 sanitize: setup
 	$(BIN)/python -m tests.hostile.sanitize
 
-proto: setup
-	$(BIN)/python -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src src/strandline/proto/v1/*.proto
-
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist

@@ -9,7 +9,6 @@ import grimp
 
 LEFT = {
     # Folder -> modules of its one circle, at most. It may only shrink.
-    "strandline.controller.raft": 14,
     "strandline.replica": 4,
     "strandline.chaos.sim": 10,
 }

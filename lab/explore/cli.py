@@ -29,7 +29,7 @@ def explore() -> None:
     """Meet every state of the production cores within bounds, and check that none breaks an invariant.
 
     Seeds of the simulator sample schedules; here every order of messages, syncs, crashes and timers is tried, the
-    shortest first. What is explored, and what each bound means, stands in docs/testing.md.
+    shortest first. What is explored, and what each bound means, stands in docs/explorer.md.
     """
 
 

@@ -1,4 +1,4 @@
-"""The programs of docs/hub.md, as modules."""
+"""The programs of docs/uses/hub.md, as modules."""
 
 from __future__ import annotations
 

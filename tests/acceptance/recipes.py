@@ -1,4 +1,4 @@
-"""The programs of docs/recipes.md, as modules and as processes."""
+"""The programs of docs/uses/recipes.md, as modules and as processes."""
 
 from __future__ import annotations
 

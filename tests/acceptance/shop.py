@@ -1,6 +1,6 @@
 """A database whose changes are captured (row S108): random transactions on it, and whether another one is equal.
 
-The programs are those of docs/capture.md.
+The programs are those of docs/uses/capture.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Row S108, without brokers: what the triggers of docs/capture.md write, and what a follower makes of it."""
+"""Row S108, without brokers: what the triggers of docs/uses/capture.md write, and what a follower makes of it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from tests.acceptance.shop import CAPTURE, Shop, ask, content, load
 
-PAGE = CAPTURE.parents[1] / "capture.md"
+PAGE = CAPTURE.parents[1] / "uses" / "capture.md"
 
 
 def test_the_page_shows_what_is_run() -> None:
-    """What docs/capture.md shows of the programs stands in them, line by line."""
+    """What docs/uses/capture.md shows of the programs stands in them, line by line."""
     blocks = re.findall(r"<!-- (\w+\.py) -->\n```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert {name for name, _ in blocks} == {path.name for path in CAPTURE.iterdir() if path.suffix == ".py"}
     for name, block in blocks:
@@ -187,7 +187,7 @@ def test_another_trigger_may_change_the_row(tmp_path: Path, before: bool) -> Non
 
 
 def test_what_replace_removes_is_told_with_recursive_triggers(names: Path) -> None:
-    """SQLite calls no trigger for the row that REPLACE removes, unless it is told to: docs/capture.md says so."""
+    """SQLite calls no trigger for the row that REPLACE removes, unless it is told to: docs/uses/capture.md says so."""
     captured(names, "insert into name values (1, 'a')")
     replace = "replace into name values (2, 'a')"
     assert [key for key, _ in captured(names, replace)] == ['["name",{"id":2}]']

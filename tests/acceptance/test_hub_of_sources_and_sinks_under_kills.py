@@ -1,4 +1,4 @@
-"""Row S104: docs/hub.md as it is run: every source and sink killed in the midst of its work, the others going on."""
+"""Row S104: docs/uses/hub.md as it is run: every source and sink is killed at work, and the others go on."""
 
 from __future__ import annotations
 

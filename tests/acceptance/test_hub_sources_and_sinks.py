@@ -1,4 +1,4 @@
-"""Row S104, the parts of docs/hub.md: how a source finds its place, and what a repeat does to a sink."""
+"""Row S104, the parts of docs/uses/hub.md: how a source finds its place, and what a repeat does to a sink."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.acceptance.recipes import DOCS
 
 def test_the_page_shows_what_is_run() -> None:
     """Each block stands in its file as it is, and each program is shown."""
-    blocks = re.findall(r"<!-- (\w+\.py) -->\n```python\n(.*?)```", (DOCS / "hub.md").read_text(), re.DOTALL)
+    blocks = re.findall(r"<!-- (\w+\.py) -->\n```python\n(.*?)```", (DOCS / "uses" / "hub.md").read_text(), re.DOTALL)
     for name, block in blocks:
         assert block.strip() in (HUB / name).read_text(), f"{name} has no such lines:\n{block}"
     programs = {path.name for path in [*HUB.glob("*_source.py"), *HUB.glob("*_sink.py")]}

@@ -1,4 +1,4 @@
-"""The recipes of docs/recipes.md: they stand there as they are run, and do as the page says (rows S17, S70, S103,
+"""The recipes of docs/uses/recipes.md: they stand there as they are run, and do as the page says (rows S17, S70, S103,
 S119)."""
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def test_the_page_shows_what_is_run(recipe: Path) -> None:
     """Each file stands in the page as it is."""
     blocks = re.findall(
         rf"<!-- {re.escape(recipe.name)} -->\n```{SHOWN[recipe.suffix]}\n(.*?)```",
-        (DOCS / "recipes.md").read_text(),
+        (DOCS / "uses" / "recipes.md").read_text(),
         re.DOTALL,
     )
     assert [block.strip() for block in blocks] == [recipe.read_text().strip()]

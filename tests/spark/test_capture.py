@@ -1,5 +1,5 @@
 """Row S108, the streaming half: a query of Spark keeps a copy of a database equal, killed, repeated:
-docs/capture.md."""
+docs/uses/capture.md."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def sim(
     """Run a cluster of the production code in a simulated world and check that no promise is broken.
 
     Time, network, disks and crashes follow from a seed: the same seed is the same run, on every machine. What is
-    checked, and how a failure is replayed, stands in docs/testing.md.
+    checked, and how a failure is replayed, stands in docs/simulator.md.
 
     \b
     strandline sim --seeds 200

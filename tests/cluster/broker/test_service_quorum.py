@@ -8,11 +8,11 @@ from uuid import UUID
 import pytest
 
 from strandline.cluster.broker.quorum_description import (
-    DESCRIBE_QUORUM_METHOD,
     describe_quorum_handler,
     described_by_leader,
 )
 from strandline.cluster.node.internal.grpc_rpc import GrpcRpc
+from strandline.controller import methods
 from strandline.controller.quorum.api import LeaderAndEpoch, QuorumDescription, ReplicaDescription
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -52,7 +52,7 @@ async def described(node: int, quorum: Seen, rpc: Rpc) -> QuorumDescription:
 
 
 def served(node: int, quorum: Seen) -> dict[str, UnaryHandler]:
-    return {DESCRIBE_QUORUM_METHOD: describe_quorum_handler(NodeId(node), quorum)}
+    return {methods.DESCRIBE_QUORUM.path: describe_quorum_handler(NodeId(node), quorum)}
 
 
 def test_the_leader_is_asked() -> None:

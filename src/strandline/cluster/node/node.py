@@ -16,7 +16,7 @@ from collections.abc import Awaitable
 
 import structlog
 
-from strandline.cluster.broker.quorum_description import DESCRIBE_QUORUM_METHOD, describe_quorum_handler
+from strandline.cluster.broker.quorum_description import describe_quorum_handler
 from strandline.cluster.node.broker_role import BrokerRole
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_settings import HTTP, INTERNAL
@@ -27,7 +27,7 @@ from strandline.cluster.node.http.protocol import HttpServer
 from strandline.cluster.node.internal.health import TellsHealth
 from strandline.cluster.node.loop_lag import LoopLag
 from strandline.cluster.node.parts import NodeParts
-from strandline.controller.api import PING_METHOD
+from strandline.controller import methods
 from strandline.controller.controller import Controller, ControllerConfig, ping_handler
 from strandline.controller.machine.sessions import SessionTimes
 from strandline.controller.machine.state import MachineSettings
@@ -275,8 +275,8 @@ class Node:
         unary, streams = self.quorum.rpc_handlers()
         unary = {
             **unary,
-            PING_METHOD: ping_handler(self.config.node, self.incarnation_id),
-            DESCRIBE_QUORUM_METHOD: describe_quorum_handler(self.config.node, self.quorum),
+            methods.PING.path: ping_handler(self.config.node, self.incarnation_id),
+            methods.DESCRIBE_QUORUM.path: describe_quorum_handler(self.config.node, self.quorum),
         }
         if self.controller is not None:
             more_unary, more_streams = self.controller.rpc_handlers()

@@ -19,9 +19,9 @@ from strandline.cluster.broker.request import (
     allowed,
     operations_bits,
 )
+from strandline.controller.api import AddVoterRequest, RemoveVoterRequest
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.quorum.api import QuorumDescription, ReplicaDescription
-from strandline.controller.voter_api import AddVoterRequest, RemoveVoterRequest
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, ZERO_UUID, NodeId
