@@ -56,7 +56,7 @@ def test_the_site_has_every_page() -> None:
     nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
     named = re.findall(r"(?:^|[- ])([\w/-]+\.md)$", nav, re.MULTILINE)
     pages = [str(page.relative_to(ROOT / "docs")) for page in PAGES if page.is_relative_to(ROOT / "docs")]
-    assert sorted(named) == sorted([*pages, "changelog.md"])
+    assert sorted(named) == sorted([*pages, "start.md", "changelog.md"])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
