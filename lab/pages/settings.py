@@ -1,4 +1,4 @@
-"""The settings of clients, for docs/client-settings.md, and the options of Spark's source and sink, for docs/spark.md."""
+"""The settings of clients (docs/client-settings.md), and the options of Spark's source and sink (docs/spark.md)."""
 
 from __future__ import annotations
 
