@@ -31,8 +31,7 @@ from strandline.controller import methods
 from strandline.controller.controller import Controller, ControllerConfig, ping_handler
 from strandline.controller.machine.sessions import SessionTimes
 from strandline.controller.machine.state import MachineSettings
-from strandline.controller.metadata.publisher import ImagePublisher
-from strandline.controller.metadata.rehearsal import ImageRehearsal
+from strandline.controller.metadata.publisher import ImagePublisher, ImageRehearsal
 from strandline.controller.metadata.topic_configs import settings_without_effect
 from strandline.controller.quorum.quorum import Quorum
 from strandline.log.disk import Disk, DiskError
