@@ -1,9 +1,9 @@
 """Incremental fetch sessions (KIP-227): a client names its partitions once and then only what changed.
 
-A session is a memory of the wire: which partitions the client fetches, and what the last answers said of each. It belongs
-to the connection that opened it, as a client opens a new one after a reconnect anyway, and ends with it. The number of
-all sessions is bounded; a session that nobody has used for a while makes room for a new one, and where there is no room
-a fetch is served in full, without a session.
+A session is a memory of the wire: which partitions the client fetches, and what the last answers said of each. It
+belongs to the connection that opened it, as a client opens a new one after a reconnect anyway, and ends with it. The
+number of all sessions is bounded; a session that nobody has used for a while makes room for a new one, and where
+there is no room a fetch is served in full, without a session.
 """
 
 from __future__ import annotations
