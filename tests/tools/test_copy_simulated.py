@@ -14,12 +14,12 @@ import pytest
 from strandline.chaos.testing.env import Env, UserProcess
 from strandline.chaos.testing.simulation import Simulation
 from strandline.client.aio import Admin, Consumer, Producer
-from strandline.client.copying import plan, target
-from strandline.client.copying.engine import Engine
-from strandline.client.copying.errors import CopyTakenOver
-from strandline.client.copying.target import Wish
 from strandline.client.types import EARLIEST, LATEST
 from strandline.proto.ids import TopicPartition
+from strandline.tools.copy import plan, target
+from strandline.tools.copy.engine import Engine
+from strandline.tools.copy.errors import CopyTakenOver
+from strandline.tools.copy.target import Wish
 
 RECORDS = 400
 SOURCES, TARGETS = 3, 4

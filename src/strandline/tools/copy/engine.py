@@ -9,19 +9,6 @@ from typing import Any
 
 from strandline.client.aio.admin import Admin
 from strandline.client.config import CommonConfig, ProducerConfig
-from strandline.client.copying.errors import (
-    CopyChanged,
-    CopyError,
-    CopyRefused,
-    CopyTakenOver,
-    ForeignRecords,
-    anew_words,
-)
-from strandline.client.copying.lease import Lease, LeaseLost
-from strandline.client.copying.plan import Round, from_notes, next_ranges, round_offsets, to_notes
-from strandline.client.copying.reading import Source, Tally, Transform
-from strandline.client.copying.target import Target, Wish, bounds, find_target, prepare_target
-from strandline.client.copying.writing import OutOfTurn, Writer, Written, partition_for
 from strandline.client.errors import ClientTimeout, TopicReplaced
 from strandline.client.fetching import AsyncRangeReader
 from strandline.client.idempotence import SEQUENCE_MASK, SequencesBefore
@@ -32,6 +19,19 @@ from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.ports import Clock, Rng
 from strandline.proto.system import SystemClock, system_rng
+from strandline.tools.copy.errors import (
+    CopyChanged,
+    CopyError,
+    CopyRefused,
+    CopyTakenOver,
+    ForeignRecords,
+    anew_words,
+)
+from strandline.tools.copy.lease import Lease, LeaseLost
+from strandline.tools.copy.plan import Round, from_notes, next_ranges, round_offsets, to_notes
+from strandline.tools.copy.reading import Source, Tally, Transform
+from strandline.tools.copy.target import Target, Wish, bounds, find_target, prepare_target
+from strandline.tools.copy.writing import OutOfTurn, Writer, Written, partition_for
 
 FETCH_BYTES = 4 << 20
 """One answer of the source; two are in memory at most."""

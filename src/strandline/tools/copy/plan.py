@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 from uuid import UUID
 
-from strandline.client.copying.errors import CopyRefused, anew_words
 from strandline.client.idempotence import SEQUENCE_MASK
 from strandline.client.types import OffsetAndMetadata
 from strandline.proto.ids import TopicPartition
+from strandline.tools.copy.errors import CopyRefused, anew_words
 
 VERSION = 1
 """Of the notes."""

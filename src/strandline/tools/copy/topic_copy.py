@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Unpack
 
-from strandline.client.copying.engine import Engine
-from strandline.client.copying.reading import Transform
-from strandline.client.copying.target import Wish
 from strandline.client.loop_thread import LoopThread
 from strandline.client.settings import ProducerSettings
 from strandline.proto.system import SystemClock
+from strandline.tools.copy.engine import Engine
+from strandline.tools.copy.reading import Transform
+from strandline.tools.copy.target import Wish
 
 _FAREWELL_S = 5.0
 
@@ -214,7 +214,7 @@ def copy_topic(
 
     Raises:
         CopyRefused: it cannot be done as asked: nothing was written.
-        RecordsDeleted, ForeignRecords, CopyChanged, CopyTakenOver: see `strandline.client.copying.errors`.
+        RecordsDeleted, ForeignRecords, CopyChanged, CopyTakenOver: see `strandline.tools.copy.errors`.
         UnknownTopic: there is no such source.
         KafkaError, ClientTimeout, ConfigError: as everywhere.
     """

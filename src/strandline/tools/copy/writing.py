@@ -7,8 +7,6 @@ from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 
-from strandline.client.copying.errors import CopyChanged, ForeignRecords
-from strandline.client.copying.plan import Round
 from strandline.client.decoding import consumer_records
 from strandline.client.errors import ClientError
 from strandline.client.fetching import AsyncRangeReader, RawBatch
@@ -20,6 +18,8 @@ from strandline.log.records import RecordBatchBuilder
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
+from strandline.tools.copy.errors import CopyChanged, ForeignRecords
+from strandline.tools.copy.plan import Round
 
 _OUT_OF_TURN = frozenset(
     {

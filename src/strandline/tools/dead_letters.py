@@ -6,19 +6,21 @@ time of its death, so that the retention of `<topic>.dead` begins then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from strandline.client.aio.admin import Admin
+from strandline.client.aio.consumer import Consumer
 from strandline.client.aio.producer import Producer
+from strandline.client.config import CommonConfig
 from strandline.client.errors import UnknownTopic
 from strandline.client.types import ConfigResource, ConsumerRecord, Header, NewTopic
 from strandline.log.config import BATCH_BYTES_MAX
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
-from strandline.proto.ports import Clock, Rng
 
 SUFFIX = ".dead"
 PREFIX = "dead-letter."
@@ -95,7 +97,7 @@ def own_headers(record: ConsumerRecord) -> tuple[Header, ...]:
 
 
 def parse_dead_letter(record: ConsumerRecord) -> DeadLetter | None:
-    """None: it was not written by `Consumer.run`."""
+    """None: it was not written by `strandline.tools.handling`."""
     facts = {
         name.removeprefix(PREFIX): (value or b"").decode(errors="replace")
         for name, value in record.headers
@@ -125,47 +127,40 @@ def parse_dead_letter(record: ConsumerRecord) -> DeadLetter | None:
 class DeadLetters:
     """Writes dead letters. Runs on one event loop; connects when the first one comes."""
 
-    def __init__(
-        self, bootstrap: str | Sequence[str], common: Mapping[str, Any], group: str | None, *, clock: Clock, rng: Rng
-    ) -> None:
-        self._bootstrap = bootstrap
-        self._common = dict(common)
-        self._group = group
-        self._clock = clock
-        self._rng = rng
+    def __init__(self, consumer: Consumer) -> None:
+        """Connect as the consumer does whose handler gives up."""
+        session = consumer.session
+        common = {item.name: getattr(session.config, item.name) for item in fields(CommonConfig)}
+        self._made_like: dict[str, Any] = {"bootstrap": session.bootstrap, "clock": session.clock, "rng": session.rng}
+        self._made_like |= common
+        self._consumer = consumer
         self._producer: Producer | None = None
         self._counts: dict[str, int] = {}
 
-    async def send(
-        self, record: ConsumerRecord, error: BaseException, attempts: int, topic_id: UUID | None = None
-    ) -> None:
+    async def send(self, record: ConsumerRecord, error: BaseException, attempts: int) -> None:
         """Return once all in-sync replicas have the dead letter; its topic is made if need be.
-
-        Args:
-            topic_id: of the topic that the record was read from.
 
         Raises:
             StrandlineError: it is not there, or nobody knows: the record must not count as done.
         """
         topic = record.topic + SUFFIX
+        topic_id = self._consumer.topic_id(TopicPartition(record.topic, record.partition))
         if self._producer is None:
-            settings = {**self._common, **LARGE_RECORDS, "linger_ms": 0}
-            self._producer = Producer(self._bootstrap, clock=self._clock, rng=self._rng, **settings)
+            self._producer = Producer(**{**self._made_like, **LARGE_RECORDS, "linger_ms": 0})
         if topic not in self._counts:
             self._counts[topic] = await self._make(topic, record.topic)
         await self._producer.send_and_wait(
             topic,
             record.value,
             key=record.key,
-            headers=dead_headers(record, error, attempts, self._group, topic_id),
+            headers=dead_headers(record, error, attempts, self._consumer.group_id, topic_id),
             partition=record.partition % self._counts[topic],
         )
 
     async def _make(self, topic: str, origin: str) -> int:
         """As many partitions as the origin has, so that the order per partition is kept, and room for every record of
         it; the number there are."""
-        settings = {**self._common, "default_api_timeout_ms": 60_000}
-        async with Admin(self._bootstrap, clock=self._clock, rng=self._rng, **settings) as admin:
+        async with Admin(**{**self._made_like, "default_api_timeout_ms": 60_000}) as admin:
             try:
                 [there] = await admin.describe_topics([topic])
             except UnknownTopic:

@@ -7,10 +7,13 @@ changed back between two looks is not seen.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Any
 
+from strandline.client.admin import Admin
+from strandline.client.aio.admin import Admin as AsyncAdmin
 from strandline.client.errors import ClientTimeout
 from strandline.client.metadata import Metadata, PartitionView, TopicView, nodes_of, topic_view
 from strandline.client.network import Network
@@ -19,7 +22,6 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
-from strandline.proto.ports import Clock
 
 INTERVAL_MS = 250
 ASK_TIMEOUT_MS = 500
@@ -120,27 +122,45 @@ def _partition_changes(where: TopicPartition, old: PartitionView | None, new: Pa
         yield Change("isr-changed", where, tuple(old.isr), tuple(new.isr))
 
 
-async def watch(
-    looking: Callable[[], Awaitable[ClusterView]], clock: Clock, *, interval_ms: float, patience_ms: float
-) -> AsyncIterator[Change]:
-    """Look again and again, and yield what changed since the look before.
+async def watch_async(admin: AsyncAdmin, *, interval_ms: float = INTERVAL_MS) -> AsyncIterator[Change]:
+    """What changes in the cluster from now on: brokers that come and go, topics, leaders, in-sync replicas.
+
+    Args:
+        admin: whose connections are used.
+        interval_ms: how often one broker is asked for the metadata of all topics.
 
     Raises:
-        ClientTimeout: no broker answered for `patience_ms`.
+        ClientTimeout: no broker answered for default.api.timeout.ms.
     """
+    session, patience_ms = admin.session, admin.config.default_api_timeout_ms
     known: ClusterView | None = None
-    heard_ms = clock.monotonic_ms()
+    heard_ms = session.clock.monotonic_ms()
     while True:
         try:
             async with asyncio.timeout(LOOK_TIMEOUT_MS / 1000):
-                view = await looking()
+                view = await look(session.network, session.metadata)
         except (StrandlineError, TimeoutError) as error:
-            if clock.monotonic_ms() - heard_ms > patience_ms:
+            if session.clock.monotonic_ms() - heard_ms > patience_ms:
                 raise ClientTimeout(f"no broker answered for {patience_ms:g} ms", error) from None
         else:
-            heard_ms = clock.monotonic_ms()
+            heard_ms = session.clock.monotonic_ms()
             if known is not None:
                 for change in changes_between(known, view):
                     yield change
             known = view
         await asyncio.sleep(interval_ms / 1000)
+
+
+def watch(admin: Admin, *, interval_ms: float = INTERVAL_MS) -> Iterator[Change]:
+    """As `watch_async`, with a blocking Admin: each step waits for the next change. Ends when the Admin is closed."""
+    changes = watch_async(admin.inner, interval_ms=interval_ms)
+
+    async def following() -> Change:
+        return await anext(changes)
+
+    while True:
+        try:
+            change = admin.wait(following())
+        except CancelledError:
+            return
+        yield change

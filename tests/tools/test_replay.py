@@ -1,4 +1,4 @@
-"""What a replay of dead letters sends at once (`strandline.client.replay`); the whole way is in `test_real_groups`."""
+"""What a replay of dead letters sends at once (`strandline.tools.replay`); the whole way is in `test_real_groups`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from strandline.client.dead_letters import dead_headers
-from strandline.client.replay import batches
 from strandline.client.types import ConsumerRecord
+from strandline.tools.dead_letters import dead_headers
+from strandline.tools.replay import batches
 
 OFFSET_METADATA_MAX_BYTES = 4096
 """Kafka's default of offset.metadata.max.bytes, and ours."""

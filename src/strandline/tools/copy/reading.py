@@ -7,13 +7,13 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from strandline.client.copying.errors import RecordsDeleted
 from strandline.client.decoding import consumer_records
 from strandline.client.errors import OffsetOutOfRange
 from strandline.client.fetching import AsyncRangeReader, RawBatch
 from strandline.client.types import ConsumerRecord
 from strandline.log.compression import Codec
 from strandline.proto.ids import TopicPartition
+from strandline.tools.copy.errors import RecordsDeleted
 
 Transform = Callable[[ConsumerRecord], ConsumerRecord | None]
 

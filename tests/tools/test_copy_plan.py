@@ -9,14 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.client.copying.errors import (
+from strandline.client.partitioner import partition_of_key
+from strandline.client.types import ConsumerRecord, OffsetAndMetadata
+from strandline.proto.ids import TopicPartition
+from strandline.tools.copy.errors import (
     CopyChanged,
     CopyRefused,
     CopyTakenOver,
     ForeignRecords,
     RecordsDeleted,
 )
-from strandline.client.copying.plan import (
+from strandline.tools.copy.plan import (
     FIRST_ROUND_OFFSETS,
     ROUND_BYTES,
     ROUND_OFFSETS_MAX,
@@ -26,10 +29,7 @@ from strandline.client.copying.plan import (
     round_offsets,
     to_notes,
 )
-from strandline.client.copying.writing import partition_for
-from strandline.client.partitioner import partition_of_key
-from strandline.client.types import ConsumerRecord, OffsetAndMetadata
-from strandline.proto.ids import TopicPartition
+from strandline.tools.copy.writing import partition_for
 
 OFFSETS = st.integers(0, 2**40)
 PARTITIONS = st.dictionaries(st.integers(0, 50), st.tuples(OFFSETS, st.integers(0, 100_000)), min_size=1, max_size=20)

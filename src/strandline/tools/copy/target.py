@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from strandline.client.aio.admin import Admin
-from strandline.client.copying.errors import CopyRefused
 from strandline.client.errors import UnknownTopic
 from strandline.client.types import LATEST, ConfigEntry, ConfigResource, NewTopic, TopicDescription
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
+from strandline.tools.copy.errors import CopyRefused
 
 TOPICS_OWN = "DYNAMIC_TOPIC_CONFIG"
 """The source of a setting that somebody has given to this very topic."""

@@ -11,7 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from strandline.cli.main import main
-from strandline.client.backup.files import (
+from strandline.client.batches import MadeRecords
+from strandline.client.fetching import RangeReader, RawBatch
+from strandline.log.batch import TRANSACTIONAL_BIT, build_batch, parse_header, verify_crc
+from strandline.log.compression import Codec
+from strandline.log.records import Record, decode_records
+from strandline.tools.backup.files import (
     MANIFEST,
     BackupDamaged,
     BackupRefused,
@@ -23,13 +28,8 @@ from strandline.client.backup.files import (
     verify,
     write_manifest,
 )
-from strandline.client.backup.restoring import filler
-from strandline.client.backup.taking import take
-from strandline.client.batches import MadeRecords
-from strandline.client.fetching import RangeReader, RawBatch
-from strandline.log.batch import TRANSACTIONAL_BIT, build_batch, parse_header, verify_crc
-from strandline.log.compression import Codec
-from strandline.log.records import Record, decode_records
+from strandline.tools.backup.restoring import filler
+from strandline.tools.backup.taking import take
 
 NOTHING_LISTENS = "127.0.0.1:1"
 FILE_BYTES = 200

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 from strandline.client.admin import Admin
 from strandline.client.config import CommonConfig
 from strandline.client.consumer import Consumer
-from strandline.client.dead_letters import LARGE_RECORDS, REPLAYED, SUFFIX, DeadLetter, parse_dead_letter
 from strandline.client.producer import Producer
 from strandline.client.types import LATEST, Ack, ConsumerRecord, OffsetAndMetadata
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition
+from strandline.tools.dead_letters import LARGE_RECORDS, REPLAYED, SUFFIX, DeadLetter, parse_dead_letter
 
 GROUP = "strandline.dead-letters"
 _BATCH = 500

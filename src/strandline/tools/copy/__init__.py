@@ -24,3 +24,7 @@ keep them from doing harm, Apache Kafka's as ours; there is nothing to wait for,
 - `engine`: one run of a copy;
 - `topic_copy`: what users call.
 """
+
+from strandline.tools.copy.topic_copy import TopicCopy, copy_topic
+
+__all__ = ["TopicCopy", "copy_topic"]

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from strandline.client.config import ConsumerConfig
-from strandline.client.copying.errors import CopyTakenOver
 from strandline.client.errors import ClientError, ClientTimeout
 from strandline.client.groups.classic import ClassicMembership
 from strandline.client.groups.coordinator import GroupCoordinator
@@ -19,6 +18,7 @@ from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
 from strandline.proto.ports import Clock, Rng
+from strandline.tools.copy.errors import CopyTakenOver
 
 INSTANCE_ID = "copy"
 """The one static member: a second one takes the first one's place, and the first one is told so (KIP-345)."""

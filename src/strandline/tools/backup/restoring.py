@@ -15,7 +15,6 @@ from itertools import zip_longest
 from pathlib import Path
 
 from strandline.client.admin import Admin
-from strandline.client.backup.files import BackupRefused, Manifest, PartitionCopy, read_batches
 from strandline.client.errors import ClientError, UnknownTopic
 from strandline.client.fetching import RangeReader, RawBatch
 from strandline.client.sending import BatchSender
@@ -25,6 +24,7 @@ from strandline.log.compression import Codec
 from strandline.log.records import RecordBatchBuilder
 from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import TopicPartition
+from strandline.tools.backup.files import BackupRefused, Manifest, PartitionCopy, read_batches
 
 FILLER_RECORDS = 50_000
 """Empty records in one batch: 350 kB, which travel as 70."""

@@ -10,7 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from strandline.client.admin import Admin
-from strandline.client.backup.files import (
+from strandline.client.fetching import RangeReader, RawBatch
+from strandline.client.types import EARLIEST, LATEST, ConfigResource, TopicDescription
+from strandline.proto.ids import TopicPartition
+from strandline.tools.backup.files import (
     BackupRefused,
     Manifest,
     PartitionCopy,
@@ -18,9 +21,6 @@ from strandline.client.backup.files import (
     sync_directory,
     write_manifest,
 )
-from strandline.client.fetching import RangeReader, RawBatch
-from strandline.client.types import EARLIEST, LATEST, ConfigResource, TopicDescription
-from strandline.proto.ids import TopicPartition
 
 SEGMENT_BYTES = 1 << 30
 TOPICS_OWN = "DYNAMIC_TOPIC_CONFIG"
