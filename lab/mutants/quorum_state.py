@@ -215,7 +215,7 @@ ANSWERS: tuple[Mutant, ...] = (
     one_change(
         "leadership-told-before-the-replay",
         "A13: a controller is told to lead once it has everything",
-        "controller.quorum.dispatch:Dispatcher._tell_leader",
+        "controller.quorum.dispatch:Dispatcher._announce_leader",
         "if self._leader.leader_id == self._node_id and replay.next_offset <= self._epoch_start:",
         "if False:",
         f"{_CLUSTER}::test_a_new_leader_is_told_so_when_it_has_everything",

@@ -17,7 +17,7 @@ _TURN_BYTES_MAX = 1024 * 1024
 """Replayed in one turn of the loop, so that a long replay never costs an election."""
 
 
-_NOBODY = LeaderAndEpoch(None, 0)
+_NO_LEADER = LeaderAndEpoch(None, 0)
 
 
 @dataclass(slots=True)
@@ -27,7 +27,8 @@ class _Replay:
     listener: QuorumListener
     next_offset: int = 0
     loaded: bool = False
-    told: LeaderAndEpoch = _NOBODY
+    announced: LeaderAndEpoch = _NO_LEADER
+    """The last leader that `handle_leader_change` was called with."""
 
 
 class Dispatcher:
@@ -35,7 +36,7 @@ class Dispatcher:
 
     Invariants:
     - a listener's next offset never passes the high watermark;
-    - this node's own leadership is told only to a listener that has everything up to the epoch's start.
+    - this node's own leadership is announced only to a listener that has everything up to the epoch's start.
     """
 
     def __init__(
@@ -109,9 +110,9 @@ class Dispatcher:
         self._running = True
         try:
             for replay in self._replays:
-                self._tell_leader(replay)
+                self._announce_leader(replay)
                 self._catch_up(replay)
-                self._tell_leader(replay)
+                self._announce_leader(replay)
         except Exception as error:
             self._closed = True
             self._on_fatal(error)
@@ -125,12 +126,12 @@ class Dispatcher:
         if self._cold is not None:
             self._cold.cancel()
 
-    def _tell_leader(self, replay: _Replay) -> None:
-        if replay.told == self._leader:
+    def _announce_leader(self, replay: _Replay) -> None:
+        if replay.announced == self._leader:
             return
         if self._leader.leader_id == self._node_id and replay.next_offset <= self._epoch_start:
             return
-        replay.told = self._leader
+        replay.announced = self._leader
         replay.listener.handle_leader_change(self._leader)
 
     def _catch_up(self, replay: _Replay) -> None:

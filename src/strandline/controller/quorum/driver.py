@@ -117,7 +117,7 @@ class Driver:
         self._held_back: Ready | None = None
         self._recovery_point_armed = False
         self._quiet_until_ms = -math.inf
-        self._untold = 0
+        self._suppressed = 0
         self.reloads = 0
         """Fetched snapshots that replaced the log so far."""
         self._recovery_point_due_ms = self.now_ms() + _RECOVERY_POINT_INTERVAL_MS
@@ -253,14 +253,14 @@ class Driver:
             if self.core.is_voter:
                 self._durable.memory.gain_vote()
 
-    def _tell(self, notices: tuple[str, ...]) -> None:
+    def _log_notices(self, notices: tuple[str, ...]) -> None:
         """Log what the core noticed, seldom: a peer that repeats itself must not fill the disk with lines."""
         for notice in notices:
             if self.now_ms() < self._quiet_until_ms:
-                self._untold += 1
+                self._suppressed += 1
                 continue
-            log.warning("metadata quorum: " + notice, node=self.core.key.node_id, untold_since=self._untold)
-            self._untold, self._quiet_until_ms = 0, self.now_ms() + _NOTICE_INTERVAL_MS
+            log.warning("metadata quorum: " + notice, node=self.core.key.node_id, suppressed=self._suppressed)
+            self._suppressed, self._quiet_until_ms = 0, self.now_ms() + _NOTICE_INTERVAL_MS
 
     def _hold_back(self, ready: Ready) -> None:
         """No room to remember an epoch or a vote, or a sync under way that takes long, behind which the whole node
@@ -271,7 +271,7 @@ class Driver:
 
     def _carry_out(self, ready: Ready) -> None:
         """All but `persist`, which is durable by now."""
-        self._tell(ready.notices)
+        self._log_notices(ready.notices)
         for action in ready.log:
             if not self._change_log(action):
                 break
@@ -407,7 +407,7 @@ class Driver:
             return response
         judged, why = self._fetched.judged(request, response, self._dispatcher.handed_over)
         if why:
-            self._tell((why,))
+            self._log_notices((why,))
         return judged
 
     def _timeout_ms(self, request: Request) -> float:
@@ -457,7 +457,7 @@ class Driver:
             self._on_fatal(error)
 
     def stop(self) -> None:
-        """Do nothing more; callers that wait are told so."""
+        """Do nothing more; calls that wait end with an error."""
         self._stopped = True
         self._dispatcher.close()
         if self._timer is not None:
