@@ -16,7 +16,7 @@ import pytest
 
 from strandline.chaos.sim.process import Ports
 from strandline.client import Admin, Producer, fetching
-from strandline.client.fetching import AsyncRangeReader
+from strandline.client.range_reader import AsyncRangeReader
 from strandline.client.types import ListedOffset
 from strandline.cluster.node.dev import DevCluster
 from strandline.proto.errors import ConfigError, StrandlineError
@@ -35,7 +35,7 @@ pytest.importorskip("pyspark")
 
 from strandline.spark import reading
 from strandline.spark.options import parse_options
-from strandline.spark.reading import RangePartition
+from strandline.spark.reader import RangePartition
 from strandline.spark.source import BatchReader
 from tests.spark.test_stream_reader import SCHEMA
 

@@ -89,7 +89,7 @@ class ClusterOffsets:
     def bytes_per_offset(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Mapping[TopicPartition, float]:
         """What an offset of each range takes in the log, in bytes, as the first batches of the range have it; 0 where
         they are gone, which whoever reads the range is told."""
-        from strandline.client.fetching import RangeReader
+        from strandline.client.range_reader import RangeReader
 
         sample = {**self._settings, "max.partition.fetch.bytes": str(_SAMPLE_BYTES)}
         sizes: dict[TopicPartition, float] = {}
