@@ -6,7 +6,6 @@ import os
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from strandline.client.aio.admin import Admin as AsyncAdmin
@@ -64,9 +63,7 @@ class Admin:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:

@@ -6,7 +6,6 @@ import os
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from strandline.client.aio.consumer import Consumer as AsyncConsumer
@@ -144,9 +143,7 @@ class Consumer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # -- inside -----------------------------------------------------------------------------------------------------
