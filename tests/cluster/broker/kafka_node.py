@@ -21,9 +21,8 @@ from strandline.cluster.broker.service.broker_service import BrokerService
 from strandline.cluster.groups.config import GroupConfig
 from strandline.cluster.groups.group_coordinator import CoordinatorConfig, GroupCoordinator
 from strandline.controller import api
-from strandline.controller.machine import brokers, configs, elections, producer_ids, topics
-from strandline.controller.machine.result import Result
-from strandline.controller.machine.state import MachineSettings, MachineState
+from strandline.controller.machine import brokers, configs, elections, topics
+from strandline.controller.machine.state import MachineSettings, MachineState, Result
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.image import MetadataImage, topic_resource
 from strandline.controller.metadata.records import MetadataRecord, MetadataVersionRecord
@@ -178,7 +177,7 @@ class MachineController:
     ) -> api.ProducerIdBlock:
         await self._open()
         self.blocks += 1
-        return self.run(producer_ids.allocate_producer_ids(self.state, request))
+        return self.run(brokers.allocate_producer_ids(self.state, request))
 
 
 async def until(holds: Callable[[], object]) -> None:

@@ -29,8 +29,7 @@ from strandline.cluster.node.loop_lag import LoopLag
 from strandline.cluster.node.settings import controller_config
 from strandline.controller import methods
 from strandline.controller.controller import Controller, ping_handler
-from strandline.controller.metadata.publisher import ImagePublisher
-from strandline.controller.metadata.rehearsal import ImageRehearsal
+from strandline.controller.metadata.publisher import ImagePublisher, ImageRehearsal
 from strandline.controller.metadata.topic_configs import settings_without_effect
 from strandline.controller.quorum.quorum import Quorum
 from strandline.log.disk import Disk, DiskError

@@ -1,11 +1,11 @@
-"""Where the replicas stand, as their brokers last said: soft state, shown with its age."""
+"""The last reports of brokers about their replicas: offsets, and which cannot be served. Soft state with its age."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from strandline.controller.reports import ReplicaOffsets, TopicFindings
+from strandline.controller.reports import ReplicaOffsets, TopicFindings, Unserved
 from strandline.log.findings import LogCondition
 from strandline.proto.ids import NO_EPOCH, BrokerEpoch, LeaderEpoch, NodeId, Offset, TopicId, TopicIdPartition
 
@@ -14,7 +14,7 @@ class TrackedOffsets(NamedTuple):
     """One replica's last report; `at_ms` is the controller's monotonic time of it.
 
     `broker_epoch` names the process that made it, `leader_epoch` the partition's as the replica knew it; -1 for what
-    recovery found, which is told before the replica knows of any.
+    recovery found, which is reported before the replica knows of any.
     """
 
     high_watermark: Offset
@@ -42,10 +42,10 @@ class OffsetTracker:
                 item.high_watermark, item.log_end_offset, item.last_epoch, now_ms, broker_epoch, item.leader_epoch
             )
 
-    def found(
+    def recovered(
         self, node_id: NodeId, broker_epoch: BrokerEpoch, findings: Iterable[TopicFindings], now_ms: float
     ) -> None:
-        """Take note of what a registration says: the replicas stand there until a heartbeat says more."""
+        """Take note of a registration's findings: they hold until a heartbeat reports more."""
         conditions = self._conditions[node_id] = {}
         for topic in findings:
             columns = (topic.partitions, topic.log_end_offsets, topic.last_epochs, topic.conditions)
@@ -86,10 +86,37 @@ class OffsetTracker:
                 conditions.pop(key, None)
 
     def rank(self, topic_id: TopicId, partition: int, candidates: Sequence[NodeId]) -> list[NodeId]:
-        """Best first by (last epoch, log end), never by length alone; those who never reported last, in given order."""
+        """Best first by (last epoch, log end), never by length alone; without a report last, in the given order."""
 
         def key(node_id: NodeId) -> tuple[int, int]:
             report = self.of(topic_id, partition, node_id)
             return (-1, -1) if report is None else (report.last_epoch, report.log_end_offset)
 
         return sorted(candidates, key=key, reverse=True)
+
+
+class UnservedReplicas:
+    """The replicas that each broker cannot serve, by its last report since it registered: a log that failed, or that
+    recovery refused."""
+
+    def __init__(self) -> None:
+        self._by_node: dict[NodeId, dict[TopicIdPartition, None]] = {}
+
+    def replace(self, node_id: NodeId, report: Unserved) -> tuple[list[TopicIdPartition], list[TopicIdPartition]]:
+        """Take a broker's report; returns the replicas that it cannot serve any more, and those that it can again."""
+        before = self._by_node.get(node_id, {})
+        now = {TopicIdPartition(topic.topic_id, number): None for topic in report.topics for number in topic.partitions}
+        if now:
+            self._by_node[node_id] = now
+        else:
+            self._by_node.pop(node_id, None)
+        return [key for key in now if key not in before], [key for key in before if key not in now]
+
+    def has(self, node_id: NodeId, topic_id: TopicId, partition: int) -> bool:
+        """The broker cannot serve its replica."""
+        unserved = self._by_node.get(node_id)
+        return unserved is not None and TopicIdPartition(topic_id, partition) in unserved
+
+    def forget(self, node_id: NodeId) -> None:
+        """Another process of the broker registers, or none will."""
+        self._by_node.pop(node_id, None)

@@ -1,4 +1,4 @@
-"""One partition's change: who is in the ISR, who is eligible, who leads (Kafka's PartitionChangeBuilder, KIP-966).
+"""One partition's change: its ISR, its eligible replicas, its leader (Kafka's PartitionChangeBuilder, KIP-966).
 
 Election order (rule B10): the current leader if it still may lead; the ISR in replica order; the eligible leader
 replicas in replica order, if the ISR is empty. Then, if the ELR is empty too:
@@ -8,7 +8,7 @@ replicas in replica order, if the ISR is empty. Then, if the ELR is empty too:
 - where a broker acks what it has not synced (flush.policy=replicate) the last known leader.
 
 A replica whose disk is full takes no writes: it leads, and is in the ISR, only where no member with room is left
-(schedule 57). What it has counts as anybody's does, so it is as eligible as it was.
+(schedule 57). Its log counts like any other, so it is as eligible as it was.
 
 At last, where the topic or an operator allows an unclean election, the live replica with the greatest (last epoch, log
 end). The last known leader and an unclean one may lack committed records: the ISR becomes the new leader alone, and the
@@ -53,7 +53,7 @@ class Rule(Enum):
 
 
 class LogPosition(NamedTuple):
-    """Where a replica's log ends while nobody leads; the last epoch is -1 where it has no record."""
+    """Where a replica's log ends while its partition has no leader; the last epoch is -1 where it has no record."""
 
     last_epoch: LeaderEpoch
     log_end_offset: Offset
@@ -64,17 +64,17 @@ Rank = Callable[[Sequence[NodeId]], Sequence[NodeId]]
 
 
 def keep_order(candidates: Sequence[NodeId]) -> Sequence[NodeId]:
-    """The rank of those who know nothing of the candidates' logs: replica order."""
+    """The rank where nothing is known of the candidates' logs: replica order."""
     return candidates
 
 
 def not_reported(_: NodeId) -> LogPosition | None:
-    """Nothing is known of anybody's log."""
+    """Nothing is known of any log."""
     return None
 
 
 def everybody_has_room(_: NodeId) -> bool:
-    """Nothing is known of anybody's disk."""
+    """Nothing is known of any disk."""
     return True
 
 
@@ -88,7 +88,7 @@ class PartitionChange:
     * ISR and ELR are disjoint, and the ELR is empty while |ISR| >= min ISR;
     * a replica leaves ISR and ELR together only if it is in doubt, or has lost its log, was in neither, or the ISR
       reached min ISR;
-    * who is in doubt is in neither, and the list is empty while |ISR| >= min ISR;
+    * a member in doubt is in neither, and their list is empty while |ISR| >= min ISR;
     * an election of the greatest log in doubt, and an unclean one, leave ISR = {leader}, ELR empty; only the unclean
       one leaves the partition recovering.
     """
@@ -115,7 +115,7 @@ class PartitionChange:
 
         `synced`: nothing was acknowledged that its ISR had not synced (flush.policy=ack on every replica's broker).
         `has_room`: its broker has not said that its disk is full.
-        `position`: what a replica that lives has reported since nobody leads; None while it has not.
+        `position`: what a live replica has reported since the partition lost its leader; None without a report.
         """
         self._partition = partition
         self._topic_id = topic_id
@@ -143,7 +143,7 @@ class PartitionChange:
         self.rule = rule
         self._mark(leader, rule)
         if leader != old.leader and leader in self._elr:
-            # Alone at min ISR 1 it moves the high watermark on its own: then nobody else stays eligible.
+            # Alone at min ISR 1 it raises the high watermark on its own: then no other replica stays eligible.
             self._isr = (leader,)
             self._elr = () if self._min_isr <= 1 else tuple(node for node in self._elr if node != leader)
         elif rule in (Rule.GREATEST, Rule.LAST_KNOWN, Rule.UNCLEAN):
@@ -181,15 +181,15 @@ class PartitionChange:
             mark("elr-grew")
 
     def _without_the_full(self, isr: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
-        """Schedule 57: acks do not wait for who has no room, as long as a member has some that may lead."""
+        """Schedule 57: acks do not wait for a member without room, as long as one with room may lead."""
         if not any(self._has_room(node) and self._acceptable(node) for node in isr):
             return isr
         return tuple(node for node in isr if self._has_room(node))
 
     def _next_elr(self) -> tuple[NodeId, ...]:
-        """KIP-966: below min ISR those who leave the ISR stay eligible; at min ISR the list is cleared.
+        """KIP-966: below min ISR members that leave the ISR stay eligible; at min ISR the list is cleared.
 
-        Safe because the high watermark stands still while |ISR| < min ISR (the strict rule of B): whoever was in the
+        Safe because the high watermark stands still while |ISR| < min ISR (the strict rule of B): every member of the
         ISR when it fell below holds all that is committed.
         """
         if len(self._isr) >= self._min_isr:
@@ -206,7 +206,7 @@ class PartitionChange:
         order = [old.leader, *old.replicas]
         if self._election is Election.PREFERRED:
             order.insert(0, old.preferred_leader)
-        order.sort(key=lambda node: not self._has_room(node))  # of the eligible, too, who can take writes
+        order.sort(key=lambda node: not self._has_room(node))  # eligible replicas, too: those that can take writes
         for node in order:
             if self._may_lead(node):
                 return node, self._clean_rule(node)
@@ -233,8 +233,8 @@ class PartitionChange:
     def _in_doubt(self) -> tuple[NodeId, ...]:
         """Members of the last ISR whose logs were cut when they were recovered, and that have not caught up since.
 
-        As the ELR they are those of the time when the high watermark stood still. Who was in it once stays in doubt
-        however often its log is found intact: what it lost then it lacks still.
+        Like the ELR they are members of the time when the high watermark stood still. A member stays in doubt however
+        often its log is found intact later: it still lacks what it lost then.
         """
         old = self._partition
         members = {*old.last_known_elr}

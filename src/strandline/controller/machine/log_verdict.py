@@ -1,7 +1,7 @@
-"""What a broker's registration says of its logs, and where it stands in each partition after that (docs/correctness.md,
+"""Whether the replicas of a broker that registers anew still count, by what it says of its logs (docs/correctness.md,
 "After a crash: who may lead").
 
-| the broker                                                      | its standing |
+| the broker                                                      | verdict      |
 |-----------------------------------------------------------------|--------------|
 | has another directory, or an older copy of it                   | LOST         |
 | lacks what the directory's own checkpoints prove that it had    | LOST         |
@@ -25,8 +25,8 @@ from strandline.proto.ids import ZERO_UUID, LeaderEpoch, TopicIdPartition, Topic
 from strandline.proto.marks import mark
 
 
-class Standing(Enum):
-    """What a broker that registers anew still is to a partition."""
+class LogVerdict(Enum):
+    """What a replica of a broker that registers anew still counts for."""
 
     KEPT = "it has everything that it had synced: it leaves the ISR, and may be eligible"
     IN_DOUBT = "it may lack the end: it leaves ISR and ELR, and waits for the others of the last ISR"
@@ -38,8 +38,8 @@ class _Found(NamedTuple):
     last_epoch: LeaderEpoch
 
 
-class Testimony:
-    """A registration's findings, to be asked partition by partition."""
+class RegisteredLogs:
+    """What a registration says of the broker's logs, and the verdict on each of them."""
 
     def __init__(self, request: RegisterBrokerRequest, existing: BrokerInfo | None) -> None:
         """Raises KafkaError INVALID_REQUEST where the columns of the findings do not fit together."""
@@ -60,22 +60,22 @@ class Testimony:
                 else:
                     self._by_id[TopicIdPartition(topic.topic_id, number)] = found
 
-    def standing(self, topic: TopicInfo, partition: PartitionInfo, *, acks_are_synced: bool) -> Standing:
-        """Where the broker stands in a partition that counts on it."""
+    def verdict(self, topic: TopicInfo, partition: PartitionInfo, *, acks_are_synced: bool) -> LogVerdict:
+        """The verdict on its replica of a partition that counts on it."""
         if self.everything_lost:
-            return Standing.LOST
+            return LogVerdict.LOST
         found = self._by_id.get(TopicIdPartition(topic.topic_id, partition.partition))
         if found is None:  # a directory of an older topic of that name is none of this one
             found = self._by_name.get(TopicPartition(topic.name, partition.partition))
         if found is None:
-            return Standing.IN_DOUBT
+            return LogVerdict.IN_DOUBT
         if found.condition is LogCondition.LACKING:
-            return Standing.LOST
+            return LogVerdict.LOST
         if found.last_epoch > partition.leader_epoch:
             mark("records-of-no-leader")
-            return Standing.LOST
+            return LogVerdict.LOST
         kept = found.condition is LogCondition.INTACT and (acks_are_synced or self._clean)
-        return Standing.KEPT if kept else Standing.IN_DOUBT
+        return LogVerdict.KEPT if kept else LogVerdict.IN_DOUBT
 
 
 def _is_another_directory(request: RegisterBrokerRequest, existing: BrokerInfo) -> bool:

@@ -121,7 +121,7 @@ def test_a_report_completes_the_election(machine_cluster: Any) -> None:
     info = cluster.partition()
     assert (info.leader, info.isr, info.last_known_elr, info.recovering) == (2, (2,), (3,), False)
     reasons = [record.reason for record in cluster.log if isinstance(record, PartitionChangeRecord)]
-    assert reasons[-1] == "broker 3 told where its log ends: elected for the greatest log of all members in doubt"
+    assert reasons[-1] == "broker 3 reported where its log ends: elected for the greatest log of all members in doubt"
 
 
 def test_a_controller_fails_over_between_two_registrations(machine_cluster: Any) -> None:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from strandline.controller.machine.election import Election, LogPosition, PartitionChange
+from strandline.controller.machine.partition_change import Election, LogPosition, PartitionChange
 from strandline.controller.metadata.delta import check_partition, merge
 from strandline.controller.metadata.image import PartitionInfo
 from strandline.proto.ids import NO_NODE, LeaderEpoch, Offset
