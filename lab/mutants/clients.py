@@ -16,7 +16,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "offset-committed-without-its-topic",
         "schedule 63: an offset belongs to a topic id: a commit stores the id of the topic that it was accepted for",
-        "cluster.broker.service.group_offsets:GroupOffsets.commit_offsets",
+        "cluster.broker.handlers.offset_commit:OffsetCommitHandler._commit",
         "topic_id=found.topic_id",
         "topic_id=None",
         f"{_ANEW}::test_63_committed_offsets_end_with_their_topic_over_a_failover[holds-0]",

@@ -317,7 +317,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "producer-id-is-given-twice",
         "C3: producer ids: an id is never given twice",
-        "cluster.broker.service.producer_ids:ProducerIds.init_producer_id",
+        "cluster.broker.handlers.producers:ProducersHandler.init_producer_id",
         "ProducerId(producer_id + 1)",
         "ProducerId(producer_id)",
         "tests/cluster/broker/test_kafka_offsets.py::test_init_producer_id",

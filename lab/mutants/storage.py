@@ -28,7 +28,7 @@ TABLE: tuple[Mutant, ...] = (
         "B8: an epoch checkpoint that a crash damaged costs nothing",
         (
             Patch("log.unsynced:Unsynced.begin", "                files.append(file)", "                pass"),
-            Patch("log.recovery:_Opening._load_epochs", "return False  # rebuilt", "raise  # rebuilt"),
+            Patch("log.epoch_recovery:load_epochs", "ValueError):\n        return None", "ValueError):\n        raise"),
         ),
         (f"{_SCHEDULES}::test_20_the_machine_crashes_after_an_election",),
     ),

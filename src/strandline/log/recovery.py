@@ -25,8 +25,9 @@ from strandline.log.config import LogConfig
 from strandline.log.disk import Disk, File
 from strandline.log.epoch_recovery import epochs_agree, epochs_from_batches, load_epochs
 from strandline.log.epochs import LeaderEpochs
+from strandline.log.index_cache import IndexCache
+from strandline.log.log_state import LogParts
 from strandline.log.partition_log import PartitionLog
-from strandline.log.reader import IndexCache
 from strandline.log.rewriting import Rewriting, restore_names
 from strandline.log.scan import Damage, ScannedBatch, find_batch_after, only_zeros, scan_batches, written_end
 from strandline.log.segment import (
@@ -184,19 +185,21 @@ class ExaminedLog:
             opening.repair()
             producers = opening.snapshots.load(opening.segments, opening.log_end_offset, opening.now_ms)
         log = PartitionLog(
-            disk=opening.disk,
-            clock=self._clock,
-            directory=opening.directory,
-            topic_partition=self.topic_partition,
-            topic_id=self.topic_id,
-            config=opening.config,
-            segments=opening.segments,
-            snapshots=opening.snapshots,
-            epochs=opening.epochs,
-            producers=producers,
-            log_start_offset=opening.log_start_offset,
-            log_end_offset=opening.log_end_offset,
-            cache=cache or IndexCache(),
+            LogParts(
+                disk=opening.disk,
+                clock=self._clock,
+                directory=opening.directory,
+                topic_partition=self.topic_partition,
+                topic_id=self.topic_id,
+                config=opening.config,
+                segments=opening.segments,
+                snapshots=opening.snapshots,
+                epochs=opening.epochs,
+                producers=producers,
+                log_start_offset=opening.log_start_offset,
+                log_end_offset=opening.log_end_offset,
+                cache=cache or IndexCache(),
+            )
         )
         log.must_sync(opening.touched, opening.opened, [opening.directory] if opening.names_changed else [])
         if sync:

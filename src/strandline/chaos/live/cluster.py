@@ -27,7 +27,7 @@ from strandline.chaos.live.ruin import rot_newest_batch
 from strandline.chaos.live.target import ASK, DISK_FAULTS, Wires, pause
 from strandline.client import Admin
 from strandline.client.types import PartitionDescription
-from strandline.cluster.node.config_setting import write_voters
+from strandline.cluster.node.config_values import write_voters
 from strandline.cluster.node.dev import DevCluster, DevError, NodeProcess
 from strandline.cluster.node.dev_layout import HTTP_DISTANCE, INTERNAL_DISTANCE
 from strandline.cluster.node.ports import is_free
