@@ -63,8 +63,8 @@ def demo(limit: int | None, spark: bool, output: str) -> None:
     order and unchanged, the killed node caught up, the replicas are byte-identical, and Spark counts the same. Without
     PySpark or Java that last one is not judged, and says what to install; root on Debian gets Java by apt-get.
     """
-    from strandline.chaos.demo.dataset import DatasetMissing
     from strandline.chaos.demo.job import run_job
+    from strandline.spark.pipelines.dataset import DatasetMissing
 
     try:
         with RichProgress() as progress:
