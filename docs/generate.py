@@ -28,7 +28,7 @@ def parts() -> Iterator[tuple[str, str, Callable[[], str]]]:
     from lab.pages.states import group_states, invariants_table, quorum_states, replica_states
 
     yield "../README.md", "heart", heart.heart
-    yield "client.md", "settings", settings_table
+    yield "client-settings.md", "settings", settings_table
     yield "spark.md", "options", source_options_table
     yield "spark.md", "sink-options", sink_options_table
     yield "protocol.md", "apis", api_table
