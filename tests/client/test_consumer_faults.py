@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.client.aio import Consumer, Producer
 from strandline.client.errors import (
     BrokerUnreachable,
@@ -20,7 +20,7 @@ from strandline.client.errors import (
     OffsetOutOfRange,
     UnknownTopic,
 )
-from strandline.client.fetching import AsyncRangeReader
+from strandline.client.range_reader import AsyncRangeReader
 from strandline.client.types import ConsumerRecord
 from strandline.log.batch import iter_batches
 from strandline.proto.error_codes import ErrorCode
