@@ -112,7 +112,6 @@ RESTARTS: tuple[Mutant, ...] = (
         "                rewriting=rewriting,\n",
         "",
         f"{_QUORUM_47}::test_47_a_failed_sync_of_metadata_is_retried_by_a_restart",
-        f"{_QUORUM_47}::test_47_a_vote_whose_name_a_failed_sync_forgot",
     ),
     one_change(
         "full-where-a-sync-failed",

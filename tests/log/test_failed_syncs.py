@@ -7,6 +7,7 @@ over what no disk has. So whatever it vouches for has to be there after a power 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -22,6 +23,11 @@ from tests.log.test_power_cut import TPS, Lives
 class FailingLives(Lives):
     """In each life a sync of a file or of a directory fails at some disk operation; the next one comes at once, or
     after a power cut."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        # Long segments too: a short one is a single page, which is made dirty again by setting the file's size.
+        self.config = replace(self.config, segment_bytes=self.rng.choice([1100, 50_000]))
 
     async def scenario(self) -> None:
         for _ in range(2 * 6):

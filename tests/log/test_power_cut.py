@@ -250,7 +250,10 @@ class Lives:
             self.written += 1
             values.append(b"%d-" % self.written + bytes(self.rng.randint(0, 200)))
         entry = log.producers.get(1)
-        sequence = entry.batches[-1].last_sequence + 1 if entry is not None and entry.batches else 0
+        # A producer that was forgotten starts above all that it ever sent: a deletion that a power cut undoes brings
+        # its batches back.
+        fresh = self.written - len(values)
+        sequence = entry.batches[-1].last_sequence + 1 if entry is not None and entry.batches else fresh
         items = [Record(0, 1000 + i, None, value) for i, value in enumerate(values)]
         batch = build_batch(items, producer_id=1, producer_epoch=0, base_sequence=sequence)
         for i, value in enumerate(values):
