@@ -40,8 +40,7 @@ def controlled(isr: tuple[int, ...], end: int) -> tuple[FakeController, LeaderCo
 def propose(controller: FakeController, core: LeaderCore) -> None:
     """What the leader has pending reaches the controller, and its answer the leader."""
     change = core.pending
-    if change is not None and not change.sent:
-        change.sent = True
+    if change is not None:
         core.answered(change, controller.alter_partition(ONE, [change.item])[0], 0.0)
 
 

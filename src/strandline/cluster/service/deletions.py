@@ -13,7 +13,7 @@ from strandline.cluster.service.topics import INTERNAL_TOPICS
 from strandline.controller.metadata.image import topic_resource
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition
-from strandline.replica.trims import PendingTrim
+from strandline.replica.waiting import PendingDeletion
 
 
 class Deletion(NamedTuple):
@@ -46,7 +46,7 @@ class Deletions(Base):
         """
         loop = asyncio.get_running_loop()
         outcomes: list[asyncio.Future[tuple[ErrorCode, int]]] = []
-        pending: list[PendingTrim] = []
+        pending: list[PendingDeletion] = []
         for one in wanted:
             outcome: asyncio.Future[tuple[ErrorCode, int]] = loop.create_future()
             outcomes.append(outcome)

@@ -28,8 +28,7 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.produce import PartitionResult, ProduceRequest, ProduceTopic
-from strandline.replica.partition import PendingAppend
-from strandline.replica.states import AppendOutcome
+from strandline.replica.waiting import Append
 
 ACKS = (-1, 0, 1)
 """What a producer may ask for; -1 is acks=all."""
@@ -63,7 +62,7 @@ class _Pending:
         self.left = 1
         self.failed = False
         self.result: list[tuple[ProduceTopic, list[PartitionResult]]] = []
-        self.appends: list[PendingAppend] = []
+        self.appends: list[Append] = []
         self.ticket: Ticket | None = None
 
     def one_ended(self) -> None:
@@ -91,7 +90,7 @@ class _PartitionAppend:
         self._result = result
         self._tp = tp
 
-    def __call__(self, outcome: AppendOutcome) -> None:
+    def __call__(self, outcome: Append) -> None:
         result = self._result
         error = result.error = outcome.error
         if error is ErrorCode.NONE:
