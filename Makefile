@@ -11,7 +11,7 @@ STAMP := $(VENV)/installed
 SEEDS ?= 200
 JOBS ?= 2
 
-.PHONY: fuzz sanitize help setup demo test lint docs docs-run bench interop sim explore mutants soak proto clean compose-test
+.PHONY: fuzz sanitize pictures help setup demo test lint docs docs-run site bench interop sim explore mutants soak proto clean compose-test
 
 help:
 	@echo "make demo          three nodes, a real data set, a killed leader, everything read back, Spark counts it"
@@ -19,15 +19,17 @@ help:
 	@echo "make test-long     every test"
 	@echo "make lint          ruff, mypy, import-linter, tidiness, the generated docs"
 	@echo "make docs          write the generated parts of docs/ anew"
+	@echo "make site          the pages as a web site, in site/: a link that leads nowhere fails"
 	@echo "make docs-run      every command and program of the pages, as typed in a fresh environment; PAGE=client: one page"
 	@echo "make bench         measure speed and memory, beside each peer that can be had"
 	@echo "make interop       other people's Kafka clients and tools, unmodified: one table, client by feature"
-	@echo "make sim SEEDS=200 simulate so many seeds; SEED=7 replays one"
+	@echo "make sim SEEDS=200 simulate so many seeds; SEED=7 replays one, BREAK=NAME takes a rule out"
 	@echo "make explore       every state of the quorum and of a partition, within bounds; EXPLORE='--minutes 5' ends each sooner"
 	@echo "make mutants       take each rule out of the code, one at a time: some test must notice"
 	@echo "make fuzz MINUTES=5 a coverage-guided fuzzer on every parser; what it finds is kept in tests/hostile/corpus"
 	@echo "make sanitize      the compiled record codec under AddressSanitizer"
 	@echo "make soak          half an hour of faults on real processes, in both layouts"
+	@echo "make pictures DIRECTORY=d a picture of each result that strandline spark run --directory d has left"
 	@echo "make compose-test  the image and the compose files in containers, with chaos (starts an engine if none runs)"
 	@echo "make proto         generate the protobuf modules anew"
 	@echo "make clean         remove the virtual environment and caches"
@@ -52,14 +54,20 @@ test-long: setup
 	$(BIN)/python -m pytest -q --long --timeout 900
 
 lint: setup
-	$(BIN)/ruff format --check src tests bench interop
-	$(BIN)/ruff check src tests bench interop
+	$(BIN)/ruff format --check src tests bench interop lab docs/*.py
+	$(BIN)/ruff check src tests bench interop lab docs/*.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/test_tidy.py tests/test_docs.py tests/test_citations.py
 
 docs: setup
 	$(BIN)/python docs/generate.py
+
+site: setup
+	@test $(VENV)/installed-docs -nt pyproject.toml || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $(VENV)/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
 
 docs-run: setup
 	$(BIN)/python -m pytest -q -ra tests/docs_run/pages.py $(if $(PAGE),-k $(PAGE))
@@ -71,20 +79,23 @@ interop: setup
 	$(BIN)/python -m interop $(if $(ONLY),--only $(ONLY)) --against $(or $(AGAINST),strandline)
 
 sim: setup
-	$(BIN)/strandline sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) --jobs $(JOBS) --marks
+	$(BIN)/$(if $(BREAK),python -m lab.sim --break $(BREAK),strandline sim) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) --jobs $(JOBS) --marks
 
 explore: setup
 	for preset in small usual overtaken; do \
-	  $(BIN)/strandline explore quorum --preset $$preset --jobs $(JOBS) $(EXPLORE) || exit 1; done
+	  $(BIN)/python -m lab.explore quorum --preset $$preset --jobs $(JOBS) $(EXPLORE) || exit 1; done
 	for preset in small usual crashes late all-crash; do \
-	  $(BIN)/strandline explore partition --preset $$preset --jobs $(JOBS) $(EXPLORE) || exit 1; done
+	  $(BIN)/python -m lab.explore partition --preset $$preset --jobs $(JOBS) $(EXPLORE) || exit 1; done
 
 mutants: setup
-	$(BIN)/strandline mutants --jobs $(JOBS)
+	$(BIN)/python -m lab.mutants --jobs $(JOBS)
 
 soak: setup
 	$(BIN)/strandline chaos run --minutes 15 --seed $(or $(SEED),1)
 	$(BIN)/strandline chaos run --minutes 15 --seed $(or $(SEED),1) --layout split
+
+pictures: setup
+	$(BIN)/python -m lab.pictures $(DIRECTORY)
 
 compose-test: setup
 	$(BIN)/python -m pytest -s -ra tests/deploy/compose_live.py
@@ -100,4 +111,4 @@ proto: setup
 	$(BIN)/python -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src src/strandline/proto/v1/*.proto
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist

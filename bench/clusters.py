@@ -49,7 +49,7 @@ class StrandlineCluster:
     name = "strandline"
 
     def __init__(self, settings: dict[str, str] | None = None) -> None:
-        from strandline.cluster.dev import DevCluster
+        from strandline.cluster.node.dev import DevCluster
 
         self._root = tempfile.mkdtemp(prefix="strandline-bench-")
         self._cluster = DevCluster(data_dir=self._root, settings=settings or {})

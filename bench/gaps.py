@@ -26,7 +26,7 @@ from pathlib import Path
 import click
 
 from strandline.client import Ack, Admin, Consumer, NewTopic, Producer
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.proto.errors import StrandlineError
 
 TOPIC = "gaps"

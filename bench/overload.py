@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient
 
 from bench.measures import PARTITIONS, create_topic
 from bench.paced import PacedLoad, percentile_ms
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 
 SECONDS = 300.0
 OVERLOAD, AFTER = 1.2, 0.2

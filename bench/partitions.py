@@ -16,7 +16,7 @@ import click
 
 from strandline.client import Admin, NewTopic, Producer
 from strandline.client.types import PartitionDescription
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 
 PARTITIONS = 1000
 LEADERS_PLACED_MAX_S = 15.0

@@ -21,7 +21,7 @@ from confluent_kafka import Producer
 from rich.console import Console
 
 from strandline.client import Admin, Consumer, NewTopic
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 
 TOPIC = "long"
 RECORD_BYTES = 1000

@@ -108,7 +108,7 @@ def all_prose() -> Iterator[Prose]:
 def _tracked() -> list[str]:
     """Source, tests and pages, save what is generated and this page of rules itself."""
     listed = subprocess.run(
-        ["git", "ls-files", "src", "tests", "bench", "interop", "docs", "*.md"],
+        ["git", "ls-files", "src", "tests", "bench", "interop", "lab", "docs", "*.md"],
         cwd=ROOT,
         capture_output=True,
         text=True,

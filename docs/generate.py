@@ -7,33 +7,35 @@ lines and cells are generated.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import rules_page
+import walk
 
 DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS.parent))  # the lab is not installed
 
 
 def parts() -> Iterator[tuple[str, str, Callable[[], str]]]:
     """(page, name of the part, its generator)."""
-    from strandline.chaos.mutants.docs import mutants_table
-    from strandline.client.config import settings_table
-    from strandline.cluster.kafka.docs import api_table
-    from strandline.spark.options import options_table
-    from strandline.spark.sink_options import sink_options_table
+    from lab.pages.apis import api_table
+    from lab.pages.mutants import mutants_table
+    from lab.pages.settings import settings_table, sink_options_table, source_options_table
 
     yield "client.md", "settings", settings_table
-    yield "spark.md", "options", options_table
+    yield "spark.md", "options", source_options_table
     yield "spark.md", "sink-options", sink_options_table
     yield "protocol.md", "apis", api_table
     yield "mutants.md", "mutants", mutants_table
+    yield "tour.md", "walk", walk.walk_table
 
 
 def whole_pages() -> Iterator[tuple[str, Callable[[], str]]]:
     """(page, its generator)."""
-    from strandline.cluster.cli.docs import command_page
-    from strandline.cluster.config_docs import configuration_page
+    from lab.pages.commands import command_page
+    from lab.pages.configuration import configuration_page
 
     yield "configuration.md", configuration_page
     yield "cli.md", command_page

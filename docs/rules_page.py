@@ -44,7 +44,7 @@ def _names() -> Iterable[Citation]:
 
 
 def _mutants() -> dict[str, list[str]]:
-    from strandline.chaos.mutants import MUTANTS
+    from lab.mutants import MUTANTS
 
     found: dict[str, list[str]] = defaultdict(list)
     for mutant in MUTANTS.values():

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from strandline.chaos.mutants import MUTANTS, without
-from strandline.cluster.dev import DevCluster
+from lab.mutants import MUTANTS, without
+from strandline.cluster.node.dev import DevCluster
 
 settings.register_profile("strandline", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("strandline")
@@ -17,7 +17,7 @@ settings.load_profile("strandline")
 
 LONG = {
     # Minutes each on two cores: a JVM, a build, a cluster for every test, many seeds. `make test-long` runs them.
-    "chaos/explore/test_mutants_found_deeper.py",
+    "lab/explore/test_mutants_found_deeper.py",
     "chaos/live/test_live_cluster.py",
     "chaos/live/test_run_crashes.py",
     "chaos/live/test_run_netns.py",
@@ -36,20 +36,20 @@ LONG = {
     "hostile/test_mutated_requests.py",
     "hostile/test_slow_peers.py",
     "interop/test_sample.py",
-    "rows/test_backup_faults.py",
-    "rows/test_capture.py",
-    "rows/test_consumer_protocol.py",
-    "rows/test_hub.py",
-    "rows/test_kafka_tools.py",
-    "rows/test_ledger.py",
-    "rows/test_many_partitions.py",
-    "rows/test_one_way_cut.py",
-    "rows/test_overload.py",
-    "rows/test_peaks.py",
-    "rows/test_racks.py",
-    "rows/test_split_layout.py",
-    "rows/test_split_losses.py",
-    "rows/test_topic_copy_faults.py",
+    "acceptance/test_restore_while_a_leader_dies.py",
+    "acceptance/test_database_rebuilt_from_its_changes.py",
+    "acceptance/test_consumer_protocol_with_foreign_clients.py",
+    "acceptance/test_hub_of_sources_and_sinks_under_kills.py",
+    "acceptance/test_kafka_command_line_tools.py",
+    "acceptance/test_results_and_offsets_in_one_transaction.py",
+    "acceptance/test_failover_with_many_partitions.py",
+    "acceptance/test_cut_off_leader_loses_leadership.py",
+    "acceptance/test_overload_for_a_while.py",
+    "acceptance/test_peaks_are_buffered.py",
+    "acceptance/test_racks.py",
+    "acceptance/test_split_layout_failures.py",
+    "acceptance/test_split_layout_losses.py",
+    "acceptance/test_topic_copy_under_faults.py",
     "spark/pipelines/test_jobs.py",
     "spark/pipelines/test_lake.py",
     "spark/pipelines/test_lake_killed.py",

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from strandline.chaos.mutants import MUTANTS
+from lab.mutants import MUTANTS
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "docs"))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 def test_generated_parts_are_current() -> None:
@@ -22,18 +23,45 @@ def test_generated_parts_are_current() -> None:
     assert done.stdout.split() == [], "make docs"
 
 
+def without_blocks(page: Path) -> str:
+    return re.sub(r"^[ ]*```.*?^[ ]*```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """Of the headings, as GitHub and the site make them, and those that are written down."""
+    text = without_blocks(page)
+    found = set(re.findall(r'<a id="([^"]+)"', text))
+    for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
+        plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
+        found.add(re.sub(r"[^\w\- ]", "", plain.lower()).strip().replace(" ", "-"))
+    return found
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    text = page.read_text()
+    text = without_blocks(page)
     assert text.strip(), "an empty page"
-    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
-        if "://" not in target:
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", text):
+        if "://" in target:
+            continue
+        there = (page.parent / target).resolve() if target else page
+        assert there.exists(), f"{page.name} links to {target}"
+        if anchor and there.suffix == ".md":
+            assert anchor in anchors(there), f"{page.name} links to {target}#{anchor}"
+
+
+def test_the_site_has_every_page() -> None:
+    """What `make site` refuses, without MkDocs: a page that its navigation does not name, a name without a page."""
+    nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    named = re.findall(r"(?:^|[- ])([\w/-]+\.md)$", nav, re.MULTILINE)
+    pages = [str(page.relative_to(ROOT / "docs")) for page in PAGES if page.is_relative_to(ROOT / "docs")]
+    assert sorted(named) == sorted([*pages, "changelog.md"])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_in_the_docs_exist(page: Path) -> None:
-    from strandline.cluster.cli.main import main
+    from strandline.cli.main import main
 
     blocks = re.findall(r"^```(?:sh|bash|console)?\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     for line in "\n".join(blocks).splitlines():

@@ -6,7 +6,8 @@ import json
 
 from click.testing import CliRunner, Result
 
-from strandline.cluster.cli.main import main
+from lab.sim import main as sim_without
+from strandline.cli.main import main
 
 
 def sim(arguments: list[str]) -> Result:
@@ -27,12 +28,12 @@ def test_seeds_that_hold_exit_0_and_tell_json() -> None:
 def test_a_failure_tells_seed_options_and_how_to_replay_it() -> None:
     """Exit 1, the invariant's name, the expanded options, the command; and that command fails the same way."""
     arguments = ["--scenario", "quorum", "--seeds", "60", "--break", "vote-not-durable"]
-    result = sim(arguments)
+    result = CliRunner().invoke(sim_without, arguments)
     assert result.exit_code == 1
     replay = next(line for line in result.stdout.splitlines() if "replay:" in line)
-    words = replay.split("strandline sim ")[1].split()
+    words = replay.split("python -m lab.sim ")[1].split()
     assert '"quorum_election_timeout_ms"' in result.stdout
-    again = sim(words)
+    again = CliRunner().invoke(sim_without, words)
     assert again.exit_code == 1
     message = next(line for line in result.stdout.splitlines() if line.startswith("seed "))
     assert message in again.stdout

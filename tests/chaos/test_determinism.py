@@ -6,13 +6,15 @@ import os
 import subprocess
 import sys
 from itertools import count
+from pathlib import Path
 
 import pytest
 
-from strandline.chaos import selftest
+from lab import selftest
 from strandline.chaos.scenario import ScenarioOptions
 
 PROCESSES = 20
+ROOT = Path(__file__).parents[2]
 
 
 def traces(arguments: list[str], processes: int = PROCESSES) -> set[str]:
@@ -27,7 +29,7 @@ def traces(arguments: list[str], processes: int = PROCESSES) -> set[str]:
                 "PADDING": "x" * (number * 517),  # another size of the environment moves addresses
             }
             command = [sys.executable, "-m", *arguments]
-            running.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+            running.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True))
         for process in running:
             output, _ = process.communicate(timeout=120)
             assert process.returncode == 0
@@ -37,7 +39,7 @@ def traces(arguments: list[str], processes: int = PROCESSES) -> set[str]:
 
 def test_one_seed_gives_one_trace_in_twenty_processes() -> None:
     """Neither string hashing, nor addresses, nor the environment reaches the run."""
-    seen = traces(["strandline.chaos.selftest", "11"])
+    seen = traces(["lab.selftest", "11"])
     assert len(seen) == 1, seen
     assert seen == {selftest.trace(11) + "\n"}
 
@@ -51,7 +53,7 @@ def with_services() -> int:
 @pytest.mark.parametrize("seed", [1, with_services()])
 def test_the_cluster_too(seed: int) -> None:
     """The production nodes, clients, listeners and logs: nothing of the process they run in reaches the run."""
-    seen = traces(["strandline.chaos.selftest", str(seed), "cluster"], processes=4)
+    seen = traces(["lab.selftest", str(seed), "cluster"], processes=4)
     assert len(seen) == 1, seen
 
 

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from lab.sim import main as sim_without
 from strandline.chaos.checkers.history import History, Partition, Poll, Send, Status
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.explain import page, text
 from strandline.chaos.explain.recorder import DOWN, QUORUM, Committed, Recording, Replica
 from strandline.chaos.explain.story import Story, tell
-from strandline.cluster.cli.main import main
+from strandline.cli.main import main
 
 T0 = Partition("t", 0)
 
@@ -208,12 +209,12 @@ def test_watching_changes_nothing(tmp_path: Path) -> None:
 def test_a_failed_seed_tells_its_story_and_how_to_shrink_it() -> None:
     """By default; --no-explain is short."""
     arguments = ["--scenario", "quorum", "--seeds", "60", "--break", "vote-not-durable"]
-    result = sim(*arguments)
+    result = CliRunner().invoke(sim_without, arguments)
     assert result.exit_code == 1
-    assert "shrink:  strandline sim --seed" in result.stdout
+    assert "shrink:  python -m lab.sim --break vote-not-durable --seed" in result.stdout
     assert re.search(rf"{QUORUM}: \w+ at \d+ ms", result.stdout)
     assert "is leader of epoch" in result.stdout
-    assert QUORUM not in sim(*arguments, "--no-explain").stdout
+    assert QUORUM not in CliRunner().invoke(sim_without, [*arguments, "--no-explain"]).stdout
 
 
 def test_options_of_one_seed_want_a_seed() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from lab.sim import main as sim_without
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.explain.shrink import Candidate, Shrinker, Shrunk
 from strandline.chaos.runner import Outcome, Run
-from strandline.cluster.cli.main import main
 
 FAULTS = 40
 
@@ -84,18 +84,18 @@ def test_a_candidate_is_an_option() -> None:
 
 def test_a_real_failure_shrinks_to_a_command_that_fails() -> None:
     """Through the program: fewer faults, the same invariant, and the command that it prints fails with it."""
-    arguments = ["sim", "--scenario", "quorum", "--break", "vote-not-durable", "--output", "json"]
-    search = CliRunner().invoke(main, [*arguments, "--seeds", "60", "--jobs", "1"])
+    arguments = ["--scenario", "quorum", "--break", "vote-not-durable", "--output", "json"]
+    search = CliRunner().invoke(sim_without, [*arguments, "--seeds", "60", "--jobs", "1"])
     failed = json.loads(search.stdout.splitlines()[-1])
     assert not failed["ok"]
     again = [*arguments, "--seed", str(failed["seed"]), "--shrink", "--shrink-runs", "25"]
-    lines = CliRunner().invoke(main, again).stdout.splitlines()
+    lines = CliRunner().invoke(sim_without, again).stdout.splitlines()
     command = json.loads(lines[-1])["shrunk"]
     assert '"first"' in command
     import shlex
 
-    words = shlex.split(command)[2:]
-    replayed = CliRunner().invoke(main, ["sim", *words, "--output", "json"])
+    words = shlex.split(command)[3:]
+    replayed = CliRunner().invoke(sim_without, [*words, "--output", "json"])
     outcome = json.loads(replayed.stdout.splitlines()[-1])
     assert (outcome["ok"], outcome["error"]) == (False, failed["error"])
     assert outcome["injected"] <= failed["injected"]

@@ -9,8 +9,8 @@ import pytest
 
 from strandline.chaos.sim.process import Ports
 from strandline.chaos.sim.world import World
-from strandline.cluster.internal.grpc_rpc import GrpcRpc
-from strandline.cluster.internal.options import MESSAGE_BYTES_MAX
+from strandline.cluster.node.internal.grpc_rpc import GrpcRpc
+from strandline.cluster.node.internal.options import MESSAGE_BYTES_MAX
 from strandline.proto.ids import Endpoint
 from strandline.proto.ports import Rpc, RpcError, RpcRejected, RpcUnavailable, Stream
 

@@ -162,7 +162,7 @@ def test_a_stream_has_back_pressure() -> None:
 
 
 def test_an_idle_connection_to_a_machine_without_power_is_found_out() -> None:
-    """gRPC's keep-alive, as `cluster.internal.options` sets it: a ping after 5 s, a break 5 s later."""
+    """gRPC's keep-alive, as `cluster.node.internal.options` sets it: a ping after 5 s, a break 5 s later."""
 
     async def client(world: World, ports: Ports) -> None:
         stream = await ports.rpc.open_stream(SERVER, "/Shout", timeout_ms=100)

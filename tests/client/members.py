@@ -27,7 +27,7 @@ MEMBER: dict[str, Any] = {
 }
 CLASSIC: dict[str, Any] = {"session_timeout_ms": 6_000, "heartbeat_interval_ms": 1_000}
 """The consumer protocol leaves these to the brokers (SETTINGS)."""
-MODERN: dict[str, Any] = {"group_protocol": "consumer"}
+CONSUMER: dict[str, Any] = {"group_protocol": "consumer"}
 
 
 def simulate(main: Callable[[Env], Any], seed: int = 1) -> Any:

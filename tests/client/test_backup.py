@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
 
-import click
 import pytest
 from click.testing import CliRunner
 
+from strandline.cli.main import main
 from strandline.client.backup.files import (
     MANIFEST,
     BackupDamaged,
@@ -26,7 +26,6 @@ from strandline.client.backup.files import (
 from strandline.client.backup.restoring import filler
 from strandline.client.backup.taking import take
 from strandline.client.batches import MadeRecords
-from strandline.client.commands import register
 from strandline.client.fetching import RangeReader, RawBatch
 from strandline.log.batch import TRANSACTIONAL_BIT, build_batch, parse_header, verify_crc
 from strandline.log.compression import Codec
@@ -35,14 +34,6 @@ from strandline.log.records import Record, decode_records
 NOTHING_LISTENS = "127.0.0.1:1"
 FILE_BYTES = 200
 """Room for one batch."""
-
-
-@click.group()
-def program() -> None:
-    """The program, with the client's commands alone."""
-
-
-register(program)
 
 
 def batch(base_offset: int, count: int, codec: Codec = Codec.NONE) -> bytes:
@@ -164,7 +155,7 @@ def test_a_damaged_backup_is_told_before_any_cluster_is_asked(
     damage(backup)
     with pytest.raises(BackupDamaged, match=where):
         check(backup)
-    told = CliRunner().invoke(program, ["topic", "restore", str(backup), "--bootstrap", NOTHING_LISTENS])
+    told = CliRunner().invoke(main, ["topic", "restore", str(backup), "--bootstrap", NOTHING_LISTENS])
     assert told.exit_code == 1
     assert "the backup is damaged" in told.stderr
     assert told.stdout == ""
@@ -172,7 +163,7 @@ def test_a_damaged_backup_is_told_before_any_cluster_is_asked(
 
 def test_a_whole_backup_goes_on_to_the_cluster(backup: Path) -> None:
     """So that the test above cannot pass by accident."""
-    told = CliRunner().invoke(program, ["topic", "restore", str(backup), "--bootstrap", NOTHING_LISTENS])
+    told = CliRunner().invoke(main, ["topic", "restore", str(backup), "--bootstrap", NOTHING_LISTENS])
     assert told.exit_code == 3, told.output
 
 

@@ -15,7 +15,7 @@ from strandline.client.config import ConsumerConfig
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError
 from strandline.proto.ids import TopicPartition
-from tests.client.members import MODERN, Reader, commits_only_grow, fill, member, simulate, until
+from tests.client.members import CONSUMER, Reader, commits_only_grow, fill, member, simulate, until
 
 
 def test_of_two_under_one_name_the_second_is_refused() -> None:
@@ -23,9 +23,9 @@ def test_of_two_under_one_name_the_second_is_refused() -> None:
 
     async def main(env: Env) -> None:
         await env.create_topic("t", 2)
-        one = Reader(env, **MODERN, group_instance_id="a")
+        one = Reader(env, **CONSUMER, group_instance_id="a")
         await until(lambda: one.numbers == [0, 1])
-        twin = Reader(env, **MODERN, group_instance_id="a")
+        twin = Reader(env, **CONSUMER, group_instance_id="a")
         with pytest.raises(KafkaError, match="UNRELEASED_INSTANCE_ID"):
             await twin.task
         assert one.numbers == [0, 1]
@@ -40,7 +40,7 @@ def test_who_is_none_any_more_hears_of_it_and_joins_anew(error: str) -> None:
 
     async def main(env: Env) -> None:
         await env.create_topic("t", 2)
-        one = Reader(env, **MODERN)
+        one = Reader(env, **CONSUMER)
         both = [TopicPartition("t", 0), TopicPartition("t", 1)]
         await until(lambda: one.numbers == [0, 1])
         env.faults.fail_next("CONSUMER_GROUP_HEARTBEAT", error)
@@ -61,7 +61,7 @@ def test_a_commit_between_two_epochs_is_sent_again() -> None:
     async def main(env: Env) -> None:
         await env.create_topic("t")
         await fill(env, "t", 10, 1)
-        one = member(env, **MODERN)
+        one = member(env, **CONSUMER)
         one.subscribe("t")
         while not await one.poll(1.0):
             pass
@@ -97,7 +97,7 @@ def test_a_group_is_rolled_up_and_down_and_no_record_is_skipped(seed: int) -> No
         alive = [env.spawn(reading(classic), f"c{number}") for number in range(2)]
         async with commits_only_grow(env, "t", 4):
             produced = 0
-            for turn, settings in enumerate((MODERN, MODERN, classic, classic)):
+            for turn, settings in enumerate((CONSUMER, CONSUMER, classic, classic)):
                 await fill(env, "t", 100, 4, start=produced)
                 produced += 100
                 alive.append(env.spawn(reading(settings), f"m{turn}"))

@@ -1,4 +1,4 @@
-"""A copy's rounds and notes (row S17): pure. What runs on a cluster is in tests/rows/test_topic_copy.py."""
+"""A copy's rounds and notes (row S17): pure. What runs on a cluster is in tests/acceptance/test_topic_copy.py."""
 
 from __future__ import annotations
 

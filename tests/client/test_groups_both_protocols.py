@@ -14,9 +14,9 @@ from strandline.client.aio import Admin
 from strandline.client.aio.consumer import ConsumerState
 from strandline.client.errors import CommitFailed, MembershipLost
 from strandline.proto.ids import TopicPartition
-from tests.client.members import CLASSIC, MODERN, Reader, fill, member, simulate, sizes, until
+from tests.client.members import CLASSIC, CONSUMER, Reader, fill, member, simulate, sizes, until
 
-both_protocols = pytest.mark.parametrize("protocol", [CLASSIC, MODERN], ids=["classic", "consumer"])
+both_protocols = pytest.mark.parametrize("protocol", [CLASSIC, CONSUMER], ids=["classic", "consumer"])
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ both_protocols = pytest.mark.parametrize("protocol", [CLASSIC, MODERN], ids=["cl
             {"partition_assignment_strategy": strategy}
             for strategy in ("range,cooperative-sticky", "roundrobin", "sticky", "cooperative-sticky")
         ),
-        *(MODERN | {"group_remote_assignor": assignor} for assignor in ("uniform", "range")),
+        *(CONSUMER | {"group_remote_assignor": assignor} for assignor in ("uniform", "range")),
     ],
     ids=lambda settings: "-".join(settings.values()),
 )
@@ -66,7 +66,7 @@ def test_members_share_and_each_record_is_handled_once(settings: dict[str, Any])
 
 
 @pytest.mark.parametrize(
-    "settings", [{"partition_assignment_strategy": "cooperative-sticky"}, MODERN], ids=["cooperative", "consumer"]
+    "settings", [{"partition_assignment_strategy": "cooperative-sticky"}, CONSUMER], ids=["cooperative", "consumer"]
 )
 def test_who_loses_partitions_keeps_the_others(settings: dict[str, Any]) -> None:
     """KIP-429, KIP-848: it is told of those alone that go, while they may be committed, and reads the others all the
@@ -137,7 +137,7 @@ def test_topics_that_come_grow_and_go(protocol: dict[str, Any]) -> None:
         await asyncio.sleep(3)
         assert state().name == "unmatched"
         assert state().last_error is None, "who reads nothing is not refused"
-        assert state().generation == (-1 if protocol is MODERN else 1)
+        assert state().generation == (-1 if protocol is CONSUMER else 1)
         assert str(state()).endswith(": no topic matches 'log-.*'; looked for every 2000 ms (metadata.max.age.ms)")
         await env.create_topic("log-a")
         await until(lambda: len(reader.consumer.assignment()) == 1)

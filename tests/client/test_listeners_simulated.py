@@ -14,7 +14,7 @@ from strandline.client.aio import Consumer
 from strandline.client.errors import CommitFailed
 from strandline.client.loop_thread import Calls, LoopThread
 from strandline.proto.ids import TopicPartition
-from tests.client.members import MODERN, Reader, fill, member, simulate, sizes, until
+from tests.client.members import CONSUMER, Reader, fill, member, simulate, sizes, until
 
 COOPERATIVE: dict[str, Any] = {"partition_assignment_strategy": "cooperative-sticky"}
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -29,7 +29,7 @@ async def polled(consumer: Consumer, times: int = 100) -> None:
     raise AssertionError(consumer.state)
 
 
-@pytest.mark.parametrize("settings", [COOPERATIVE, MODERN], ids=["cooperative", "consumer"])
+@pytest.mark.parametrize("settings", [COOPERATIVE, CONSUMER], ids=["cooperative", "consumer"])
 def test_a_listener_that_raises_holds_up_nobody(settings: dict[str, Any]) -> None:
     """As in Java's consumer: poll raises it, and the partitions have gone all the same; the other member gets them, and
     what this one is given it has."""
@@ -69,7 +69,7 @@ def test_a_listener_that_raises_holds_up_nobody(settings: dict[str, Any]) -> Non
     simulate(main)
 
 
-@pytest.mark.parametrize("settings", [{}, COOPERATIVE, MODERN], ids=["eager", "cooperative", "consumer"])
+@pytest.mark.parametrize("settings", [{}, COOPERATIVE, CONSUMER], ids=["eager", "cooperative", "consumer"])
 def test_a_poll_that_is_cancelled_in_a_listener(settings: dict[str, Any]) -> None:
     """The next poll goes on with what the cut one has begun: the listener is told again, before the first record."""
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from strandline.client import Admin, Consumer, KafkaError, NewTopic, Producer
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.client.conftest import eventually
 
 _numbers = itertools.count(1)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from strandline.client import Ack, Admin, Consumer, NewTopic, Producer, TopicPartition
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 
 
 @pytest.fixture(scope="module")

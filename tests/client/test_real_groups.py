@@ -6,28 +6,19 @@ import json
 import threading
 from contextlib import ExitStack
 
-import click
 import confluent_kafka
 import pytest
 from click.testing import CliRunner, Result
 
+from strandline.cli.main import main as program
 from strandline.client import Admin, Consumer, ConsumerRecord, NewTopic, Producer, TopicPartition
-from strandline.client.commands import register
 from strandline.client.errors import UnknownTopic
 from strandline.client.replay import GROUP as REPLAY_GROUP
 from strandline.client.types import OffsetAndMetadata
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from tests.client.conftest import MakeTopic, eventually
-
-
-@click.group()
-def program() -> None:
-    """The program, with the client's commands alone."""
-
-
-register(program)
 
 
 @pytest.fixture
@@ -277,7 +268,7 @@ def test_a_group_of_the_newer_protocol_is_described(bootstrap: str, make_topic: 
     group = f"new-{topic}"
     theirs = confluent_kafka.Consumer(
         {
-            "bootstrap.servers": bootstrap, "group.id": group, "group.protocol": "consumer", "client.id": "modern",
+            "bootstrap.servers": bootstrap, "group.id": group, "group.protocol": "consumer", "client.id": "848",
             "auto.offset.reset": "earliest",
         }
     )  # fmt: skip
@@ -290,7 +281,7 @@ def test_a_group_of_the_newer_protocol_is_described(bootstrap: str, make_topic: 
 
         eventually(assigned, 20)
         [one] = json.loads(run(bootstrap, "group", "describe", group, "-o", "json").output)
-        assert (one["type"], one["members"][0]["client_id"]) == ("consumer", "modern")
+        assert (one["type"], one["members"][0]["client_id"]) == ("consumer", "848")
         assert one["members"][0]["partitions"] == [[topic, 0], [topic, 1]]
     finally:
         theirs.close()

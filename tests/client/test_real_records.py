@@ -340,7 +340,7 @@ def test_the_ack_names_who_had_synced(cluster: Any) -> None:
 def test_buffer_memory_bounds_the_producer_while_brokers_are_silent() -> None:
     """Rows S21, S29: send returns at once while the leader is paused, then blocks for max.block.ms and raises."""
     from strandline.client import Admin, NewTopic
-    from strandline.cluster.dev import DevCluster
+    from strandline.cluster.node.dev import DevCluster
 
     with DevCluster(nodes=1) as one:
         with Admin(one.bootstrap) as admin:

@@ -10,7 +10,7 @@ import confluent_kafka
 import pytest
 
 from strandline.client import Admin, Consumer, KafkaError, NewTopic, Producer, StrandlineError, TopicPartition
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from strandline.client import Admin, NewTopic
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 
 PAGE = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
 

@@ -22,9 +22,9 @@ import pytest
 import yaml
 from confluent_kafka import Consumer, Producer
 
-from strandline.chaos.live import compose_image
-from strandline.chaos.live.compose import READY_S, ComposeCluster, free_ports
-from strandline.chaos.live.compose_engine import Engine, EngineError, NoEngine
+from lab.compose import image as compose_image
+from lab.compose.cluster import READY_S, ComposeCluster, free_ports
+from lab.compose.engine import Engine, EngineError, NoEngine
 from strandline.chaos.live.runner import LiveRun, RunOptions
 
 ROOT = Path(__file__).parent.parent.parent

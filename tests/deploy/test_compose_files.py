@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from strandline.cluster.config import NodeConfig
-from strandline.cluster.config_identity import HTTP, INTERNAL
-from strandline.cluster.container.settings import BOOTSTRAP, CLUSTER_ID, FORMAT, load
-from strandline.cluster.format import format_directory
+from strandline.cluster.node.config import NodeConfig
+from strandline.cluster.node.config_identity import HTTP, INTERNAL
+from strandline.cluster.node.container.settings import BOOTSTRAP, CLUSTER_ID, FORMAT, load
+from strandline.cluster.node.format import format_directory
 from strandline.log.real_disk import RealDisk
 from strandline.proto.ids import Endpoint
 from strandline.proto.system import system_rng
@@ -185,7 +185,7 @@ def test_the_image_is_what_the_compose_files_expect() -> None:
     assert HTTP in {each.name for each in config.listeners}
     user = re.findall(r"^USER (\S+)$", DOCKERFILE, re.MULTILINE)
     assert user == ["10001:10001"], "a number: Kubernetes' runAsNonRoot cannot judge a name"
-    assert DOCKERFILE.count("strandline.cluster.container") == 2, "entry point and health check"
+    assert DOCKERFILE.count("strandline.cluster.node.container") == 2, "entry point and health check"
     let_in = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     copied = [
         word for words in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.MULTILINE) for word in words.split()

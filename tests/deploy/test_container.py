@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from strandline.cluster.container.settings import load, refuse_unknown
+from strandline.cluster.node.container.settings import load, refuse_unknown
 from strandline.proto.errors import ConfigError
 from tests.deploy.ports import free_ports
 
-ENTRY_POINT = (sys.executable, "-m", "strandline.cluster.container")
+ENTRY_POINT = (sys.executable, "-m", "strandline.cluster.node.container")
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_somebody_elses_volume_is_refused(
 ) -> None:
     (tmp_path / "volume").mkdir()
     formatted = subprocess.run(
-        [sys.executable, "-m", "strandline.cluster.cli.main", "format", "--cluster-id", "containers"],
+        [sys.executable, "-m", "strandline.cli.main", "format", "--cluster-id", "containers"],
         env=environment,
         capture_output=True,
         text=True,

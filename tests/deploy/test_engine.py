@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from strandline.chaos.live import compose_engine
-from strandline.chaos.live.compose_engine import Engine, EngineError, NoEngine
+from lab.compose import engine as compose_engine
+from lab.compose.engine import Engine, EngineError, NoEngine
 
 NO_SERVER = 'case "$1" in --version) echo "Docker version 20.10.24, build x";; *) exit 1;; esac'
 SERVER = """

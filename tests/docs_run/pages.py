@@ -26,9 +26,9 @@ PAGES = (
     "docs/deploy.md",
     "docs/testing-your-code.md",
     "docs/spark.md",
-    "docs/hub.md",
-    "docs/capture.md",
-    "docs/recipes.md",
+    "docs/uses/hub.md",
+    "docs/uses/capture.md",
+    "docs/uses/recipes.md",
 )
 
 DOCUMENTS = {page: markup.parse(ROOT / page) for page in PAGES}

@@ -1,16 +1,16 @@
 """The stage of the explorer's scenarios: the paths that it finds, step by step on the production cores.
 
 The first command names the model and its bounds (`partition delays=1 crashes=0`), `after` what comes before; every
-other is a step. `strandline explore ... --scenario FILE` writes such a file.
+other is a step. `python -m lab.explore ... --scenario FILE` writes such a file.
 """
 
 from __future__ import annotations
 
-from strandline.chaos.explore.bounds import changed, make_model, preset_of
-from strandline.chaos.explore.cli import steps_of
-from strandline.chaos.explore.model import Model, State, Violation
-from strandline.chaos.explore.story import changes
-from strandline.chaos.explore.trace import named, walk
+from lab.explore.bounds import changed, make_model, preset_of
+from lab.explore.cli import steps_of
+from lab.explore.model import Model, State, Violation
+from lab.explore.story import changes
+from lab.explore.trace import named, walk
 
 
 class ExploreStage:

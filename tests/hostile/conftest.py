@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from strandline.cluster.dev import DevCluster
-from tests.rows.helpers import make_topic
+from strandline.cluster.node.dev import DevCluster
+from tests.acceptance.helpers import make_topic
 
 BUDGET_MIB = 64
 """For all that clients can make the node hold: less than a node has by default, so that little is enough to fill it."""

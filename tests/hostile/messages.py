@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, get_args, get_origin
 from uuid import UUID
 
 from strandline.client.versions import SUPPORTED
-from strandline.cluster.kafka.table import APIS
+from strandline.cluster.broker.table import APIS
 from strandline.log.batch import build_batch
 from strandline.log.records import Record
 from strandline.proto.kafka import schema as walker

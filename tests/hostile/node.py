@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 
-from strandline.cluster.dev import DevCluster
-from tests.rows.raw import receive_frame
+from strandline.cluster.node.dev import DevCluster
+from tests.acceptance.raw import receive_frame
 
 MIB = 1 << 20
 

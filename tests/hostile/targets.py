@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from strandline.cluster.kafka.apis import metadata as metadata_api
+from strandline.cluster.broker.apis import metadata as metadata_api
 from strandline.controller import wire as controller_wire
 from strandline.controller.metadata import records as metadata_records
 from strandline.controller.quorum import wire as quorum_wire
@@ -22,8 +22,15 @@ from strandline.log.records import Record, decode_records
 from strandline.log.scan import Damage, find_batch_after, scan_batches
 from strandline.log.validation import check_client_batches, check_replicated_batches
 from strandline.proto.errors import CorruptLogError, FatalError, KafkaError, ProtocolError
-from strandline.proto.kafka import consumer_group_records as modern_records
-from strandline.proto.kafka import consumer_protocol, fetch_request, fetch_response, group_records, produce, schema
+from strandline.proto.kafka import (
+    consumer_group_records,
+    consumer_protocol,
+    fetch_request,
+    fetch_response,
+    group_records,
+    produce,
+    schema,
+)
 from strandline.proto.kafka import frames as kafka_frames
 from strandline.proto.kafka.apis import Api
 from strandline.proto.kafka.fields import skip_tags
@@ -274,11 +281,11 @@ GROUP_READERS = (
     group_records.read_key,
     group_records.read_offset_value,
     group_records.read_group_value,
-    modern_records.read_epoch,
-    modern_records.read_topics,
-    modern_records.read_member,
-    modern_records.read_target,
-    modern_records.read_current,
+    consumer_group_records.read_epoch,
+    consumer_group_records.read_topics,
+    consumer_group_records.read_member,
+    consumer_group_records.read_target,
+    consumer_group_records.read_current,
 )
 
 

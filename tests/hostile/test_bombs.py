@@ -12,16 +12,16 @@ import pytest
 import zstandard
 from crc32c import crc32c
 
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.log.batch import assemble_batch, build_batch
 from strandline.log.compression import Codec, compress, decompress
 from strandline.log.records import Record
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.varint import read_uvarint, uvarint
+from tests.acceptance.helpers import make_topic
+from tests.acceptance.raw import receive_frame
 from tests.hostile.node import MIB, attack, endpoint, frame
-from tests.rows.helpers import make_topic
-from tests.rows.raw import receive_frame
 
 
 def snappy(*blocks: bytes) -> bytes:

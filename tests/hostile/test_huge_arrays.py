@@ -9,11 +9,11 @@ from contextlib import suppress
 
 import pytest
 
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.proto.kafka.bounds import REQUEST_ELEMENTS_MAX
 from strandline.proto.varint import uvarint
+from tests.acceptance.raw import receive_exactly
 from tests.hostile.node import MIB, attack, endpoint, frame
-from tests.rows.raw import receive_exactly
 
 
 def many(element: bytes, count: int) -> bytes:

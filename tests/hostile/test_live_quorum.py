@@ -15,15 +15,15 @@ import grpc
 import pytest
 from click.testing import CliRunner
 
+from strandline.cli.main import main
 from strandline.client import Admin
-from strandline.cluster.cli.main import main
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.controller.api import SESSION_METHOD
 from strandline.controller.raft.config import EPOCH_LEAD_MAX
 from strandline.proto.v1 import controller_pb2
+from tests.acceptance.helpers import eventually, make_topic, read_all, send_all
 from tests.hostile.internal import CONTROLLER, FORESEEN, QUORUM, Attacker
 from tests.hostile.node import MISTAKES
-from tests.rows.helpers import eventually, make_topic, read_all, send_all
 
 MESSAGES = 1500
 

@@ -11,8 +11,8 @@ from contextlib import suppress
 import grpc
 import pytest
 
-from strandline.cluster.dev import DevCluster
-from strandline.cluster.internal.options import MESSAGE_BYTES_MAX
+from strandline.cluster.node.dev import DevCluster
+from strandline.cluster.node.internal.options import MESSAGE_BYTES_MAX
 from strandline.controller import wire as controller_wire
 from strandline.controller.api import SESSION_METHOD
 from strandline.controller.quorum import wire as quorum_wire
@@ -21,8 +21,8 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import BrokerEpoch, NodeId
 from strandline.replica import frames
 from strandline.replica.fetcher import STREAM_METHOD
+from tests.acceptance.helpers import make_topic, send_all
 from tests.hostile.node import MIB, attack, internal_endpoint
-from tests.rows.helpers import make_topic, send_all
 
 UNARY = [*(method.path for method in quorum_wire.methods()), *(method.path for method in controller_wire.METHODS)]
 

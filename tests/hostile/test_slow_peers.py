@@ -15,11 +15,11 @@ from contextlib import ExitStack, contextmanager, suppress
 import psutil
 import pytest
 
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
+from tests.acceptance.helpers import eventually, make_topic, send_all
+from tests.acceptance.raw import receive_frame
 from tests.hostile.conftest import BUDGET_MIB
 from tests.hostile.node import METADATA, MIB, attack, endpoint, frame, rss_bytes
-from tests.rows.helpers import eventually, make_topic, send_all
-from tests.rows.raw import receive_frame
 
 IDLE = 2000
 IDLE_BYTES_MAX = 16 * 1024

@@ -16,7 +16,7 @@ from interop.install import DRIVERS
 from interop.results import NOT_SUPPORTED, OK, run_feature
 from interop.suite import World
 
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 
 DRIVER_FILES = {"confluent": "confluent.py", "aiokafka": "aiokafka_driver.py"}
 LACKING = {

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from lab.mutants import without
 from strandline.chaos.checkers.invariant import InvariantViolated
-from strandline.chaos.mutants import without
 from strandline.proto.errors import StrandlineError
 
 FAILURES: tuple[type[BaseException], ...] = (AssertionError, InvariantViolated, StrandlineError, pytest.fail.Exception)

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from strandline.client import Admin, Producer
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.spark.ledger import Attempt, Ledger
 from strandline.spark.sink_options import LEDGER_TOPIC
-from tests.rows.topics import create, drain
+from tests.acceptance.topics import create, drain
 from tests.spark.standalone import Job, Standalone
 
 ROOT = Path(__file__).parent.parent.parent

@@ -16,8 +16,8 @@ from typing import Self
 
 import psutil
 
+from tests.acceptance.helpers import eventually
 from tests.deploy.ports import free_ports
-from tests.rows.helpers import eventually
 
 HOST = "127.0.0.1"
 

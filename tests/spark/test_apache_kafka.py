@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from strandline.client import Admin, NewTopic, Producer
-from tests.rows.foreign import apache_kafka
-from tests.rows.helpers import eventually
+from tests.acceptance.foreign import apache_kafka
+from tests.acceptance.helpers import eventually
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")

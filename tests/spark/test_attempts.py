@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from strandline.client import Admin, Producer
-from strandline.cluster.dev import DevCluster
-from tests.rows.helpers import eventually
-from tests.rows.topics import create, drain
+from strandline.cluster.node.dev import DevCluster
+from tests.acceptance.helpers import eventually
+from tests.acceptance.topics import create, drain
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")

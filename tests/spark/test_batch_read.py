@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from strandline.client import Producer
-from strandline.cluster.dev import DevCluster
-from tests.rows.topics import create
+from strandline.cluster.node.dev import DevCluster
+from tests.acceptance.topics import create
 from tests.spark.test_streaming import patiently
 
 pytestmark = pytest.mark.timeout(300)  # Spark's own start takes half a minute on a busy machine

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from strandline.client import Admin, Producer
-from strandline.cluster.dev import DevCluster
-from tests.rows.helpers import QUICK, eventually, wait_isr
-from tests.rows.topics import create
+from strandline.cluster.node.dev import DevCluster
+from tests.acceptance.helpers import QUICK, eventually, wait_isr
+from tests.acceptance.topics import create
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")

@@ -1,5 +1,5 @@
 """Row S108, the streaming half: a query of Spark keeps a copy of a database equal, killed, repeated:
-docs/capture.md."""
+docs/uses/capture.md."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from strandline.client import Producer
-from strandline.cluster.dev import DevCluster
-from tests.rows.helpers import make_topic
-from tests.rows.shop import TOPIC, Shop, ask, content, load
+from strandline.cluster.node.dev import DevCluster
+from tests.acceptance.helpers import make_topic
+from tests.acceptance.shop import TOPIC, Shop, ask, content, load
 from tests.spark.test_streaming import killed_in_mid_stream, patiently
 
 pytestmark = pytest.mark.timeout(600)  # as in test_streaming
@@ -22,7 +22,7 @@ APPLIED = "select change from follower_place"
 _DRIVER = """
 import runpy
 import sys
-from tests.rows.shop import CAPTURE
+from tests.acceptance.shop import CAPTURE
 from tests.spark.conftest import SETTINGS
 from tests.spark.test_streaming import patiently
 from pyspark.sql import SparkSession

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from strandline.client import Admin
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.spark.faulty_runs import LOCAL, NEVER, PARTITIONS, FaultyRuns, content, expected
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.spark.ledger import Attempt
-from tests.rows.helpers import eventually
+from tests.acceptance.helpers import eventually
 from tests.spark.faulty_runs import NEVER, FaultyRuns, expected
 from tests.spark.standalone import HOST, Standalone
 

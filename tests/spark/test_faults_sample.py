@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.spark.faulty_runs import LOCAL, FaultyRuns, expected
 from tests.spark.test_streaming import patiently
 

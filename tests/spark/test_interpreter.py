@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from strandline.client import Producer
-from strandline.cluster.dev import DevCluster
-from tests.rows.topics import create
+from strandline.cluster.node.dev import DevCluster
+from tests.acceptance.topics import create
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from tests.spark.test_interpreter import JOB, elsewhere, run, topic
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")

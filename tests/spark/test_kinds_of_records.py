@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from strandline.client import Admin, Producer
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.proto.errors import ConfigError
-from tests.rows.topics import create, drain
+from tests.acceptance.topics import create, drain
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")

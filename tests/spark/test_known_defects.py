@@ -18,14 +18,14 @@ from strandline.chaos.sim.process import Ports
 from strandline.client import Admin, Producer, fetching
 from strandline.client.fetching import AsyncRangeReader
 from strandline.client.types import ListedOffset
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.proto.errors import ConfigError, StrandlineError
 from strandline.proto.ids import TopicPartition
 from strandline.spark import lookup
 from strandline.spark.planner import DataLossError, OffsetRange, TopicShape, select_partitions
 from strandline.spark.sink_options import LEDGER_TOPIC
+from tests.acceptance.topics import create
 from tests.client.broker import BOOTSTRAP, ScriptedCluster, play
-from tests.rows.topics import create
 from tests.spark.test_planning import options, planned
 from tests.spark.test_stream_planning import A0, A1, Log, planner, through_json, two
 from tests.spark.test_stream_planning import options as stream_options

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from strandline.client import Consumer
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.proto.ids import TopicPartition
 from strandline.spark import lookup as lookup_module
 from strandline.spark.lookup import ClusterOffsets
 from strandline.spark.options import parse_options
 from strandline.spark.planner import plan
-from tests.rows.topics import create
+from tests.acceptance.topics import create
 
 
 def test_a_new_leader_that_waits_for_a_silent_follower_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

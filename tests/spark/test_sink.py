@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.client import Consumer, Producer
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.proto.errors import ConfigError
-from tests.rows.topics import create
+from tests.acceptance.topics import create
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.proto.errors import ConfigError
-from tests.rows.topics import create
+from tests.acceptance.topics import create
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")

@@ -11,9 +11,9 @@ from collections import Counter
 import pytest
 
 from strandline.client import Admin
-from strandline.cluster.dev import DevCluster
-from tests.rows.helpers import QUICK, eventually
-from tests.rows.topics import create, drain
+from strandline.cluster.node.dev import DevCluster
+from tests.acceptance.helpers import QUICK, eventually
+from tests.acceptance.topics import create, drain
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")

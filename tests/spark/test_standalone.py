@@ -19,10 +19,10 @@ import pytest
 from strandline.client import Admin, Producer
 from strandline.client.fetching import RangeReader
 from strandline.client.types import LATEST
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.proto.ids import TopicPartition
-from tests.rows.helpers import eventually
-from tests.rows.topics import create
+from tests.acceptance.helpers import eventually
+from tests.acceptance.topics import create
 from tests.spark.standalone import Job, Standalone
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install '.[spark]'")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from strandline.client import Admin, Producer
-from strandline.cluster.dev import DevCluster
-from tests.rows.helpers import wait_gone, wait_led
-from tests.rows.topics import create
+from strandline.cluster.node.dev import DevCluster
+from tests.acceptance.helpers import wait_gone, wait_led
+from tests.acceptance.topics import create
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")

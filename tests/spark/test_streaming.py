@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 import pytest
 
 from strandline.client import Admin, Producer
-from strandline.cluster.dev import DevCluster
-from tests.rows.helpers import eventually
-from tests.rows.topics import create
+from strandline.cluster.node.dev import DevCluster
+from tests.acceptance.helpers import eventually
+from tests.acceptance.topics import create
 
 T = TypeVar("T")
 

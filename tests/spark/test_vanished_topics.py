@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from strandline.client import Admin, metadata
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition
 from strandline.spark.planner import DataLossError, Narrowing, OffsetRange, TopicShape, plan
 from strandline.spark.stream_offsets import StreamOffset
 from strandline.spark.stream_planner import StreamPlanner
-from tests.rows.helpers import wait_gone
+from tests.acceptance.helpers import wait_gone
 from tests.spark import test_planning
 from tests.spark.test_stream_planning import A0, B0, HandClock, Log, options, through_json
 

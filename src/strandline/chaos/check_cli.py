@@ -18,7 +18,7 @@ import click
 def check(*, file: str, lag_max_ms: float | None, show: int, output: str) -> None:
     """Judge a history: was anything lost, doubled, reordered, or shown that must not be?
 
-    FILE holds one operation a line, as JSON: what producers sent and consumers saw (docs/testing.md has the format).
+    FILE holds one operation a line, as JSON: what producers sent and consumers saw (docs/simulator.md has the format).
     `strandline sim --history FILE` and `strandline chaos run` write such files; so can a program of yours. Exit 1 if an
     anomaly was found, 2 if the file is no history.
 

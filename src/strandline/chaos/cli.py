@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from strandline.chaos.mutants import MUTANTS
-
 if TYPE_CHECKING:
     from strandline.chaos.explain.commands import Case
     from strandline.chaos.runner import Outcome, Run
 
 SCENARIOS = ("cluster", "quorum")
+PROGRAM = ("strandline", "sim")
 
 _TIMELINE_LINES = 60
 _EXPLAINED_MAX = 3
@@ -54,13 +53,6 @@ def make_run(scenario: str, changes: Mapping[str, Any], trace_file: str | None, 
 @click.option("--scenario", type=click.Choice(SCENARIOS), default="cluster", help="What to simulate.")
 @click.option("--jobs", type=click.IntRange(1), default=2, help="Seeds at a time, each in a process of its own.")
 @click.option("--options", "options_text", default="{}", help="JSON: changes to what the seed draws.")
-@click.option(
-    "--break",
-    "break_name",
-    type=click.Choice(tuple(MUTANTS)),
-    metavar="MUTANT",
-    help="Take a rule out on purpose (see `strandline mutants --list`): some seed must fail.",
-)
 @click.option("--timeline", is_flag=True, help="Show faults and log lines of every seed, not only of failed ones.")
 @click.option("--trace-file", type=click.Path(dir_okay=False), help="Write every event of a single seed to a file.")
 @click.option("--until", "until_ms", type=float, metavar="MS", help="Stop there, in virtual time, and show all nodes.")
@@ -72,7 +64,9 @@ def make_run(scenario: str, changes: Mapping[str, Any], trace_file: str | None, 
 @click.option("--marks", is_flag=True, help="Tell which rare branches the seeds reached, and what the faults did.")
 @click.option("--keep-going", is_flag=True, help="Go on after a failure.")
 @click.option("-o", "--output", type=click.Choice(("table", "json")), default="table", help="json: one object a seed.")
+@click.pass_obj
 def sim(
+    program: tuple[str, ...] | None,
     *,
     seeds: int | None,
     seed: int | None,
@@ -80,7 +74,6 @@ def sim(
     scenario: str,
     jobs: int,
     options_text: str,
-    break_name: str | None,
     timeline: bool,
     trace_file: str | None,
     until_ms: float | None,
@@ -96,12 +89,11 @@ def sim(
     """Run a cluster of the production code in a simulated world and check that no promise is broken.
 
     Time, network, disks and crashes follow from a seed: the same seed is the same run, on every machine. What is
-    checked, and how a failure is replayed, stands in docs/testing.md.
+    checked, and how a failure is replayed, stands in docs/simulator.md.
 
     \b
     strandline sim --seeds 200
     strandline sim --seed 37 --timeline
-    strandline sim --seeds 60 --break isr-instead-of-maximal
     strandline sim --seed 37 --shrink --html failure.html
     strandline sim --seed 37 --until 4500
     strandline sim --seed 5 --options '{"duration_ms": 60000, "faults": {"kinds": ["kill"]}}'
@@ -123,7 +115,7 @@ def sim(
         make_run(scenario, changes, None, first)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--options") from None
-    case = Case(scenario, changes, break_name, make_run)
+    case = Case(scenario, changes, make_run, program or PROGRAM)
     if until_ms is not None:
         commands.show_state(case, first, until_ms, as_json=output == "json")
         return
@@ -131,7 +123,7 @@ def sim(
     chosen = _until(which, minutes)
     report = _Report(output, timeline, case)
     total = None if minutes is not None else number
-    outcomes = run_seeds(chosen, make, jobs=jobs, break_name=break_name)
+    outcomes = run_seeds(chosen, make, jobs=jobs)
     for outcome in report.progress(outcomes, total):
         report.tell(outcome)
         if one and shrink and not outcome.ok:

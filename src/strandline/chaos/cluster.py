@@ -18,10 +18,10 @@ from strandline.chaos.nemesis.operator import all_vote, force_vote
 from strandline.chaos.quorum_scenario import compare_metadata_logs, view
 from strandline.chaos.sim.process import Ports, Process
 from strandline.chaos.sim.world import World
-from strandline.cluster.config import NodeConfig
-from strandline.cluster.format import format_directory
-from strandline.cluster.node import Node
-from strandline.cluster.run_node import FAILED_STOP_S
+from strandline.cluster.node.config import NodeConfig
+from strandline.cluster.node.format import format_directory
+from strandline.cluster.node.node import Node
+from strandline.cluster.node.run_node import FAILED_STOP_S
 from strandline.controller import api
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.quorum.api import Voter

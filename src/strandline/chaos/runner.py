@@ -13,7 +13,6 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Protocol, TypeVar
 
 from strandline.chaos.checkers.invariant import InvariantViolated
-from strandline.chaos.mutants import without
 
 T = TypeVar("T")
 
@@ -52,31 +51,30 @@ class Outcome:
     """Faults until the end."""
 
 
-def run_one(seed: int, make: Callable[[int], Run], break_name: str | None = None) -> Outcome:
+def run_one(seed: int, make: Callable[[int], Run]) -> Outcome:
     """Execute one seed here, in this process."""
     started = time.process_time()
     outcome = Outcome(seed, ok=False)
-    with without(break_name):
+    try:
+        run = make(seed)
+        outcome.options = run.expanded()
         try:
-            run = make(seed)
-            outcome.options = run.expanded()
-            try:
-                outcome.figures = run.execute()
-                outcome.ok = True
-            finally:
-                outcome.events = run.timeline()
-                outcome.injected = getattr(getattr(run, "nemesis", None), "injected", 0)
-        except InvariantViolated as error:
-            outcome.error, outcome.message = error.name, str(error)
-        except Exception as error:
-            outcome.error, outcome.message = type(error).__name__, str(error)
-            outcome.details = traceback.format_exc()
+            outcome.figures = run.execute()
+            outcome.ok = True
+        finally:
+            outcome.events = run.timeline()
+            outcome.injected = getattr(getattr(run, "nemesis", None), "injected", 0)
+    except InvariantViolated as error:
+        outcome.error, outcome.message = error.name, str(error)
+    except Exception as error:
+        outcome.error, outcome.message = type(error).__name__, str(error)
+        outcome.details = traceback.format_exc()
     outcome.cpu_s = time.process_time() - started
     return outcome
 
 
-def _child(connection: Connection, seed: int, make: Callable[[int], Run], break_name: str | None) -> None:
-    connection.send(run_one(seed, make, break_name))
+def _child(connection: Connection, seed: int, make: Callable[[int], Run]) -> None:
+    connection.send(run_one(seed, make))
     connection.close()
     os._exit(0)  # no finalisation: it would run the `finally` blocks of simulated processes that are dead
 
@@ -115,7 +113,6 @@ def run_seeds(
     make: Callable[[int], Run],
     *,
     jobs: int = 1,
-    break_name: str | None = None,
     timeout_s: float = 600.0,
 ) -> Generator[Outcome, None, None]:
     """Execute every seed in a child of its own, `jobs` at a time; outcomes come as they end.
@@ -128,7 +125,7 @@ def run_seeds(
         while True:
             while len(running) < jobs and (seed := next(waiting, None)) is not None:
                 reader, writer = _FORK.Pipe(duplex=False)
-                process = _FORK.Process(target=_child, args=(writer, seed, make, break_name), daemon=True)
+                process = _FORK.Process(target=_child, args=(writer, seed, make), daemon=True)
                 process.start()
                 writer.close()
                 running[reader] = (seed, process, time.monotonic() + timeout_s)

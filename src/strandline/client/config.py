@@ -2,7 +2,7 @@
 
 A setting is given as ``linger_ms=20`` or ``**{"linger.ms": 20}``; text is converted (``"20"``), so that values from a
 command line or a file work as they are. An unknown key is an error that names the nearest one. docs/client.md holds a
-table generated from here (`settings_table`).
+table generated from here (lab/pages/settings.py).
 """
 
 from __future__ import annotations
@@ -364,21 +364,6 @@ def parse_bootstrap(bootstrap: str | Sequence[str]) -> tuple[Endpoint, ...]:
     if not endpoints:
         raise ConfigError("bootstrap.servers", bootstrap, "at least one host:port")
     return tuple(endpoints)
-
-
-def settings_table() -> str:
-    """The Markdown tables of docs/client.md: one a kind of client, each setting under Kafka's name."""
-    chapters = []
-    common = {item.name for item in fields(CommonConfig)}
-    for kind in (CommonConfig, ProducerConfig, ConsumerConfig, AdminConfig):
-        rows = [f"Settings of {kind.title}:", "", "| setting | default | meaning |", "|---|---|---|"]
-        for item in fields(kind):
-            if kind is CommonConfig or item.name not in common:
-                rows.append(
-                    f"| `{kafka_name(item.name)}` | {_shown(item, item.default)} | {item.metadata['sentence']} |"
-                )
-        chapters.append("\n".join(rows))
-    return "\n\n".join(chapters) + "\n"
 
 
 def effective_settings(config: CommonConfig) -> dict[str, tuple[str, bool, str]]:

@@ -1,1 +1,1 @@
-"""The node: configuration, service, listeners, HTTP, the command line; puts the layers below together."""
+"""The node, in three rooms: `node` (life cycle) upon `broker` (listener, Kafka's APIs) upon `groups` (coordinators)."""

@@ -14,6 +14,8 @@ from strandline.proto.errors import FatalError
 T = TypeVar("T")
 
 INVARIANTS: dict[str, str] = {
+    # every state machine
+    "LegalTransition": "a state changes only as the table of its transitions says",
     # the metadata quorum
     "AppendsInItsEpoch": "a leader appends batches of its own epoch only",
     "CommittedSnapshot": "a snapshot holds committed records only (rule A10)",

@@ -200,9 +200,3 @@ def _choice(lower: Mapping[str, str], name: str, default: str, allowed: tuple[st
     if text not in allowed:
         raise ConfigError(name, text, " or ".join(allowed))
     return text
-
-
-def options_table() -> str:
-    """The table of docs/spark.md."""
-    rows = "".join(f"| `{name}` | {sentence} |\n" for name, sentence in OPTIONS.items())
-    return f"| option | meaning |\n|---|---|\n{rows}"

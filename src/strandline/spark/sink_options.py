@@ -119,9 +119,3 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
     for name, allowed in COLUMNS.items():
         if name in types and types[name] not in allowed:
             raise ConfigError(f"column {name}", types[name], " or ".join(allowed))
-
-
-def sink_options_table() -> str:
-    """The table of docs/spark.md."""
-    rows = "".join(f"| `{name}` | {sentence} |\n" for name, sentence in SINK_OPTIONS.items())
-    return f"| option | meaning |\n|---|---|\n{rows}"

@@ -12,7 +12,7 @@ from strandline.chaos.checkers.history import Partition
 from strandline.chaos.live.cluster import LiveCluster, can_mount, why_no_mount
 from strandline.chaos.live.replicas import compare
 from strandline.client import Admin, NewTopic, Producer
-from strandline.cluster.dev import DevError
+from strandline.cluster.node.dev import DevError
 
 QUICK = {
     "broker.session.timeout.ms": "3000",

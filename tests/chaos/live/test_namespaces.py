@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from strandline.chaos.live.cli import run
 from strandline.chaos.live.namespaces import Switch, why_none
-from strandline.cluster.dev import DevError
+from strandline.cluster.node.dev import DevError
 from strandline.proto.ids import Endpoint
 
 HERE = "/proc/thread-self/ns/net"

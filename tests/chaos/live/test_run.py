@@ -20,7 +20,7 @@ from strandline.chaos.live.runner import LiveRun, RunOptions, check_schedule
 from strandline.client import Admin
 from tests.chaos.live.crashes import logged, run_each
 
-COMMAND = [sys.executable, "-m", "strandline.cluster.cli.main", "chaos", "run"]
+COMMAND = [sys.executable, "-m", "strandline.cli.main", "chaos", "run"]
 
 
 @pytest.mark.timeout(170)
@@ -74,7 +74,7 @@ def test_a_broken_promise_is_found_and_its_evidence_kept(tmp_path: Path) -> None
     assert json.loads((evidence / "run.json").read_text())["violations"] == told["violations"]
     assert (evidence / "own.jsonl").stat().st_size > 0
     assert len(list((evidence / "logs").glob("node-*.log"))) == 3
-    check = [sys.executable, "-m", "strandline.cluster.cli.main", "check", str(evidence / "history.jsonl")]
+    check = [sys.executable, "-m", "strandline.cli.main", "check", str(evidence / "history.jsonl")]
     assert (
         subprocess.run(check, capture_output=True, timeout=60, check=False).returncode == 0
     )  # clients saw nothing of it

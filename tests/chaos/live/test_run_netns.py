@@ -15,7 +15,7 @@ import pytest
 
 from strandline.chaos.live.namespaces import why_none
 
-COMMAND = [sys.executable, "-m", "strandline.cluster.cli.main", "chaos", "run", "--cut", "netns"]
+COMMAND = [sys.executable, "-m", "strandline.cli.main", "chaos", "run", "--cut", "netns"]
 WHY_NONE = why_none()
 pytestmark = pytest.mark.skipif(WHY_NONE is not None, reason=str(WHY_NONE))
 
@@ -56,7 +56,7 @@ def test_a_run_that_is_killed_leaves_no_namespace(tmp_path: Path) -> None:
             if "isolate:" in line:
                 break
         children = psutil.Process(process.pid).children(recursive=True)
-        nodes = [child for child in children if "strandline.cluster.run_node" in child.cmdline()]
+        nodes = [child for child in children if "strandline.cluster.node.run_node" in child.cmdline()]
         assert len(nodes) == 3
         networks = {network_of(node.pid) for node in nodes}
         assert len(networks) == 3

@@ -13,11 +13,11 @@ from strandline.proto.kafka import consumer_group_records as records
 from strandline.proto.kafka import group_records
 from strandline.proto.kafka.consumer_group_records import (
     ClassicMember,
+    ConsumerGroupKey,
     Current,
     Kind,
     MemberInfo,
     MemberState,
-    ModernKey,
     TopicShape,
 )
 
@@ -84,7 +84,7 @@ def test_written_and_read(member: MemberInfo, current: Current, topics: dict[str
         assert record.value is not None
         assert read(record.value) == expected
         member_id = "m" if kind in records.OF_MEMBERS else ""
-        assert group_records.read_key(record.key) == ModernKey(kind, "g", member_id)
+        assert group_records.read_key(record.key) == ConsumerGroupKey(kind, "g", member_id)
         for end in range(0, len(record.value), 3):
             with pytest.raises(ProtocolError):
                 read(record.value[:end])

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.serial._serialize import get_field_writer
 
-from strandline.cluster.kafka.apis import metadata
-from strandline.cluster.kafka.table import APIS
+from strandline.cluster.broker.apis import metadata
+from strandline.cluster.broker.table import APIS
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import ZERO_UUID
 from strandline.proto.kafka import fetch_request, produce

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.client.versions import SUPPORTED
-from strandline.cluster.kafka.table import APIS
+from strandline.cluster.broker.table import APIS
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ProtocolError
 from strandline.proto.kafka import schema

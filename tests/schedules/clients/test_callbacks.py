@@ -13,7 +13,7 @@ import textwrap
 import pytest
 
 from strandline.client import Admin, NewTopic
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 
 WITHIN_S = 120
 """What hangs is found out; a machine that is busy is not."""

@@ -13,7 +13,7 @@ from strandline.client import Admin, Consumer, KafkaError, NewTopic, Producer
 from strandline.client.aio import Consumer as AsyncConsumer
 from strandline.client.loop_thread import Calls
 from strandline.client.types import ConsumerRecord
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition
 from tests.client.members import fill, member, simulate

@@ -56,7 +56,7 @@ async def read_all(consumer: Consumer, count: int, within_s: float = 60.0) -> li
 
 
 def coordinator(env: Env, group: str = "g") -> int:
-    from strandline.cluster.coordinator.partitions import OFFSETS_TOPIC, partition_of
+    from strandline.cluster.groups.partitions import OFFSETS_TOPIC, partition_of
 
     found = env.leader(OFFSETS_TOPIC, partition_of(group, 2))
     assert found is not None

@@ -7,12 +7,12 @@ import random
 from pathlib import Path
 from uuid import UUID
 
-from strandline.cluster.coordinator.groups.commands import CommitOffsets, FetchOffsets, OffsetToCommit
-from strandline.cluster.coordinator.groups.config import GroupConfig
-from strandline.cluster.coordinator.groups.counters import GroupCounters
-from strandline.cluster.coordinator.groups.shard import GroupShard
-from strandline.cluster.coordinator.partitions import OFFSETS_TOPIC
-from strandline.cluster.coordinator.runtime import CoordinatorRuntime
+from strandline.cluster.groups.commands import CommitOffsets, FetchOffsets, OffsetToCommit
+from strandline.cluster.groups.config import GroupConfig
+from strandline.cluster.groups.counters import GroupCounters
+from strandline.cluster.groups.partitions import OFFSETS_TOPIC
+from strandline.cluster.groups.runtime import CoordinatorRuntime
+from strandline.cluster.groups.shard import GroupShard
 from strandline.controller.metadata.delta import diff
 from strandline.controller.metadata.image import MetadataImage, PartitionInfo, TopicInfo
 from strandline.log.batch import build_batch

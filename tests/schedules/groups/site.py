@@ -14,7 +14,7 @@ from strandline.chaos.sim.process import Ports
 from strandline.chaos.sim.world import World
 from strandline.client.aio import Admin
 from strandline.client.types import NewTopic
-from strandline.cluster.coordinator.partitions import OFFSETS_TOPIC, partition_of
+from strandline.cluster.groups.partitions import OFFSETS_TOPIC, partition_of
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka import kio_modules, schema

@@ -7,9 +7,9 @@ from uuid import UUID
 
 from strandline.chaos.sim.process import Ports
 from strandline.chaos.sim.world import World
-from strandline.cluster.config import NodeConfig
-from strandline.cluster.format import format_directory
-from strandline.cluster.node import Node
+from strandline.cluster.node.config import NodeConfig
+from strandline.cluster.node.format import format_directory
+from strandline.cluster.node.node import Node
 from strandline.controller.quorum import wire
 from strandline.controller.quorum.api import Voter
 from strandline.controller.raft.messages import OffsetAndEpoch, ReplicaKey, VoteRequest, VoteResponse

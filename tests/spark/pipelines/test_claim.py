@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from strandline.spark.pipelines.claim import LOCK_FILE, DirectoryInUse, claimed
-from tests.rows.helpers import eventually
+from tests.acceptance.helpers import eventually
 
 
 def run(pipeline: str, directory: Path) -> subprocess.Popen[str]:
-    command = ["strandline.cluster.cli.main", "spark", "run", pipeline, "--directory", str(directory)]
+    command = ["strandline.cli.main", "spark", "run", pipeline, "--directory", str(directory)]
     return subprocess.Popen(
         [sys.executable, "-m", *command, "--bootstrap", "127.0.0.1:1"],
         stdout=subprocess.PIPE,

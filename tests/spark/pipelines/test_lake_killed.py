@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.spark.pipelines import dataset
 from strandline.spark.pipelines.feed import PARTITIONS, ends, feed
 from strandline.spark.pipelines.frames import stream_of

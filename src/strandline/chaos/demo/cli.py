@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from strandline.client.commands.common import output_option, print_json
-from strandline.cluster.cli.outcome import outcome_document, show_outcome
+from strandline.cli.common import output_option, print_json
+from strandline.cli.outcome import outcome_document, show_outcome
 
 
 class RichProgress:

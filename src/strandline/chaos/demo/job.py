@@ -28,7 +28,7 @@ from strandline.chaos.demo.spark_part import (
     spark_session,
 )
 from strandline.client import Admin, Consumer, NewTopic, Producer
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.proto.ids import TopicPartition
 from strandline.proto.ports import Clock
 from strandline.proto.system import SystemClock

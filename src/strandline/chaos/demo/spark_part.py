@@ -16,7 +16,7 @@ from typing import Any
 from strandline.chaos.demo.checks import CheckFailed
 from strandline.chaos.demo.dataset import Flights
 from strandline.client import Admin
-from strandline.cluster.dev import DevCluster
+from strandline.cluster.node.dev import DevCluster
 from strandline.proto.ports import Clock
 
 LOOPBACK = "127.0.0.1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,9 @@ class Case:
 
     scenario: str
     changes: Mapping[str, Any]
-    break_name: str | None
     make_run: Callable[[str, Mapping[str, Any], str | None, int], Run]
+    program: tuple[str, ...]
+    """The words that begin the command."""
 
     def make(self, seed: int) -> Run:
         """The run of a seed."""
@@ -32,14 +33,12 @@ class Case:
 
     def command(self, seed: int, *more: str, changes: Mapping[str, Any] | None = None) -> str:
         """The command that runs it again."""
-        words = ["strandline", "sim", "--seed", str(seed)]
+        words = [*self.program, "--seed", str(seed)]
         if self.scenario != "cluster":
             words += ["--scenario", self.scenario]
         options = merged(self.changes, changes or {})
         if options:
             words += ["--options", json.dumps(options)]
-        if self.break_name is not None:
-            words += ["--break", self.break_name]
         return shlex.join([*words, *more])
 
 
@@ -54,7 +53,7 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 
 def explain(case: Case, seed: int, *, html: str | None, history: str | None, quiet: bool = False) -> None:
     """Run a seed once more, watched, and tell its story; `quiet`: into the files alone."""
-    watched = watch(seed, case.make, break_name=case.break_name, history_file=history)
+    watched = watch(seed, case.make, history_file=history)
     story = watched.story
     assert story is not None
     story.replay = [case.command(seed, "--timeline"), case.command(seed, "--shrink")]
@@ -71,7 +70,7 @@ def explain(case: Case, seed: int, *, html: str | None, history: str | None, qui
 
 def show_state(case: Case, seed: int, until_ms: float, *, as_json: bool) -> None:
     """Stop a seed at an instant, and show all nodes."""
-    watched = watch(seed, case.make, break_name=case.break_name, until_ms=until_ms)
+    watched = watch(seed, case.make, until_ms=until_ms)
     if watched.ended != "stopped":
         story = watched.story
         ended_ms = story.failed_ms if story is not None else 0.0
@@ -91,9 +90,7 @@ def shrink(case: Case, failure: Outcome, *, jobs: int, runs_max: int, html: str 
     def told(line: str) -> None:
         click.echo(f"  shrinking, {shrinker.runs} runs: {line}", err=True)
 
-    shrinker = Shrinker(
-        failure.seed, make, failure, jobs=jobs, break_name=case.break_name, runs_max=runs_max, told=told
-    )
+    shrinker = Shrinker(failure.seed, make, failure, jobs=jobs, runs_max=runs_max, told=told)
     shrunk = shrinker.run()
     changes = shrunk.best.changes()
     command = case.command(failure.seed, changes=changes)
@@ -104,6 +101,6 @@ def shrink(case: Case, failure: Outcome, *, jobs: int, runs_max: int, html: str 
         click.echo(f"  shrunk: {left} of {shrunk.faults_before} faults are left, after {shrunk.runs} runs{bound}")
         click.echo(f"  {shrunk.outcome.message}")
         click.echo(f"  replay: {command}")
-        smaller = Case(case.scenario, merged(case.changes, changes), case.break_name, case.make_run)
+        smaller = replace(case, changes=merged(case.changes, changes))
         explain(smaller, failure.seed, html=html, history=None)
     return command

@@ -63,7 +63,6 @@ class Shrinker:
         failure: Outcome,
         *,
         jobs: int = 1,
-        break_name: str | None = None,
         runs_max: int = RUNS_MAX,
         told: Callable[[str], None] = lambda line: None,
     ) -> None:
@@ -72,7 +71,6 @@ class Shrinker:
         self._make = make
         self._failure = failure
         self._jobs = jobs
-        self._break_name = break_name
         self._runs_max = runs_max
         self._told = told
         self._outcomes: dict[Candidate, Outcome] = {}
@@ -163,6 +161,6 @@ class Shrinker:
         def make(number: int) -> Run:
             return self._make(candidates[number].changes())
 
-        for outcome in run_seeds(range(len(candidates)), make, jobs=self._jobs, break_name=self._break_name):
+        for outcome in run_seeds(range(len(candidates)), make, jobs=self._jobs):
             number, outcome.seed = outcome.seed, self._seed
             yield number, outcome

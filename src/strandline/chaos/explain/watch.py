@@ -10,7 +10,6 @@ from strandline.chaos.checkers.journal import write_history
 from strandline.chaos.explain.recorder import Recorder, Stopped
 from strandline.chaos.explain.state import snapshot
 from strandline.chaos.explain.story import Story, tell
-from strandline.chaos.mutants import without
 from strandline.chaos.runner import Run, in_child
 
 
@@ -28,7 +27,6 @@ def watch(
     seed: int,
     make: Callable[[int], Run],
     *,
-    break_name: str | None = None,
     until_ms: float | None = None,
     history_file: str | None = None,
 ) -> Watched:
@@ -37,23 +35,20 @@ def watch(
     Raises:
         RuntimeError: the child ended without a result.
     """
-    return in_child(lambda: _watch(seed, make, break_name, until_ms, history_file))
+    return in_child(lambda: _watch(seed, make, until_ms, history_file))
 
 
-def _watch(
-    seed: int, make: Callable[[int], Run], break_name: str | None, until_ms: float | None, history_file: str | None
-) -> Watched:
-    with without(break_name):
-        run: Any = make(seed)
-        recorder = Recorder(run, until_ms=until_ms, on_stop=snapshot)
-        error: Exception | None = None
-        try:
-            run.execute()
-        except Stopped:
-            return Watched("stopped", state=recorder.stopped_at)
-        except Exception as caught:
-            error = caught
-        if history_file is not None and hasattr(run, "history"):
-            write_history(run.history, history_file)
-        story = tell(seed, error, run, recorder.recording, options=run.expanded())
-        return Watched("held" if error is None else "failed", story)
+def _watch(seed: int, make: Callable[[int], Run], until_ms: float | None, history_file: str | None) -> Watched:
+    run: Any = make(seed)
+    recorder = Recorder(run, until_ms=until_ms, on_stop=snapshot)
+    error: Exception | None = None
+    try:
+        run.execute()
+    except Stopped:
+        return Watched("stopped", state=recorder.stopped_at)
+    except Exception as caught:
+        error = caught
+    if history_file is not None and hasattr(run, "history"):
+        write_history(run.history, history_file)
+    story = tell(seed, error, run, recorder.recording, options=run.expanded())
+    return Watched("held" if error is None else "failed", story)

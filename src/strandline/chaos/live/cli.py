@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from strandline.client.commands.common import output_option, print_table
-from strandline.cluster.cli.options import settings_option, told_plainly
+from strandline.cli.common import output_option, plain_errors, print_table, settings_option
 
 if TYPE_CHECKING:
     from strandline.chaos.live.runner import Outcome, RunOptions
@@ -95,7 +94,7 @@ def run(
     names = _words(schedule, "fault", FAULTS) if schedule is not None else list(FAULTS)
     _check_cut(cut)
     kinds = _clients(clients)
-    with told_plainly(), _directory(evidence) as directory:
+    with plain_errors(), _directory(evidence) as directory:
         settings = {**QUICK, **overrides}
         with_disks = any(name in DISK_FAULTS for name in names)
         disk_bytes = DISK_BYTES_MIN + int(minutes * DISK_BYTES_A_MINUTE) if with_disks else None

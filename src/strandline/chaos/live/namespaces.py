@@ -23,7 +23,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 
-from strandline.cluster.dev import DevError
+from strandline.cluster.node.dev import DevError
 from strandline.proto.ids import Endpoint
 
 CLONE_NEWNET = 0x40000000

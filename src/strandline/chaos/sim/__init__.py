@@ -1,6 +1,6 @@
 """A deterministic world for production code: virtual time, a network in memory, disks that lose power, erring clocks.
 
-Everything that happens in a run follows from one seed (docs/testing.md). The parts:
+Everything that happens in a run follows from one seed (docs/simulator.md). The parts:
 
 - `loop`: the event loop with virtual time; it is what makes ordinary asyncio code deterministic,
 - `network`, `transport`, `rpc`: connections with latency, partitions and breaks, as byte streams and as the `Rpc` port,

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from strandline.chaos.sim.handles import OWNER
 from strandline.chaos.sim.process import ProcessState
 from strandline.chaos.sim.sockets import END, Listener, Socket
-from strandline.cluster.internal.options import MESSAGE_BYTES_MAX
+from strandline.cluster.node.internal.options import MESSAGE_BYTES_MAX
 
 if TYPE_CHECKING:
     from strandline.chaos.sim.loop import SimLoop

@@ -1,7 +1,7 @@
 """The `Rpc` port over the simulated network: the twin of the gRPC transport, frames instead of HTTP/2.
 
 One connection per peer endpoint carries all calls and streams to it; when it breaks, all of them fail with
-`RpcUnavailable`, and the next call connects anew. What is gRPC's own, as `cluster.internal` sets it up, is so here too:
+`RpcUnavailable`, and the next call connects anew. gRPC's own, as `cluster.node.internal` sets it up, is so here:
 
 - `refused` is true only when the peer's machine answered that nobody listens; after a failed attempt the same error is
   given again for a back-off of 100 to 300 ms, without a new attempt; an attempt gives up after 2 s,

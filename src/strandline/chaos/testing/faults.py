@@ -15,7 +15,7 @@ from strandline.chaos.sim.world import World
 from strandline.chaos.testing.asked import AskedFault, assert_met
 
 if TYPE_CHECKING:
-    from strandline.cluster.faults.injection import FailNext
+    from strandline.cluster.node.faults.injection import FailNext
 
 KINDS = ("kill", "power_cut", "pause", "partition", "isolate", "slow_disk", "break_connections")
 """What a storm draws from."""

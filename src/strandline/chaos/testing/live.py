@@ -17,8 +17,8 @@ from strandline.chaos.live.cluster import LiveCluster
 from strandline.chaos.testing.asked import AskedFault, as_texts, assert_met, check_met
 from strandline.client import Admin
 from strandline.client.types import NewTopic, PartitionDescription
-from strandline.cluster.dev import DevError
-from strandline.cluster.dev_layout import PortTaken
+from strandline.cluster.node.dev import DevError
+from strandline.cluster.node.dev_layout import PortTaken
 from strandline.proto.errors import StrandlineError
 
 T = TypeVar("T")

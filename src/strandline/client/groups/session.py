@@ -16,10 +16,10 @@ from strandline.client.config import ConsumerConfig
 from strandline.client.errors import ClientError
 from strandline.client.groups.classic import ClassicMembership
 from strandline.client.groups.commits import OVER, PARTING_COMMIT_MS, Commits
+from strandline.client.groups.consumer_protocol import ConsumerMembership
 from strandline.client.groups.coordinator import GroupCoordinator
 from strandline.client.groups.listening import ConsumerState, Invoke, Listener, Subscribed, invoke
 from strandline.client.groups.membership import EXPELLED, Membership
-from strandline.client.groups.modern import ConsumerMembership
 from strandline.client.metadata import Metadata
 from strandline.client.session import Session
 from strandline.client.tasks import Tasks

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch, QuorumListener
 from strandline.controller.quorum.metadata_log import MetadataLog
 from strandline.controller.quorum.snapshots import Snapshot, SnapshotStore
-from strandline.controller.raft.invariants import ensure
+from strandline.proto.ensure import ensure
 from strandline.proto.ids import NodeId
 from strandline.proto.tasks import spawn
 

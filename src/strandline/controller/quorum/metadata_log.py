@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from strandline.controller.quorum.api import DAMAGE_ADVICE, CommittedBatch, QuorumConfig
 from strandline.controller.quorum.control_records import leader_change, read_voters, voters_record
 from strandline.controller.quorum.recovery_point import RecoveryPoint
-from strandline.controller.raft.invariants import ensure
 from strandline.controller.raft.log_summary import EMPTY, LogSummary
 from strandline.controller.raft.messages import Batch, LeaderChange, OffsetAndEpoch, ReplicaKey, VotersChange
 from strandline.log.batch import build_batch, iter_batches, verify_crc
@@ -19,6 +18,7 @@ from strandline.log.records import Record, decode_records
 from strandline.log.recovery import open_log
 from strandline.log.rewriting import Rewriting, refusal
 from strandline.log.segment import pread_blocking
+from strandline.proto.ensure import ensure
 from strandline.proto.errors import CorruptLogError, KafkaError, NoSpaceLeft, StorageError
 from strandline.proto.ids import LeaderEpoch, Offset, TopicPartition
 from strandline.proto.marks import mark

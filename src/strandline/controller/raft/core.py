@@ -9,7 +9,6 @@ from strandline.controller.raft.candidate import Candidate
 from strandline.controller.raft.config import EPOCH_MAX, PROOF_INTERVAL_MS, RaftConfig
 from strandline.controller.raft.election import election_backoff_ms, election_timeout_ms
 from strandline.controller.raft.follower import Follower
-from strandline.controller.raft.invariants import ensure
 from strandline.controller.raft.leader import Leader
 from strandline.controller.raft.log_summary import LogSummary
 from strandline.controller.raft.messages import (
@@ -40,6 +39,7 @@ from strandline.controller.raft.state import LEGAL, Role
 from strandline.controller.raft.unattached import Unattached
 from strandline.controller.raft.voter_changes import record_directories
 from strandline.controller.raft.voters import VoterSet
+from strandline.proto.ensure import ensure
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError
 from strandline.proto.ids import NodeId

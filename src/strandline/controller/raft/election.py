@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 from strandline.controller.raft.config import RETRY_BACKOFF_MAX_MS
-from strandline.controller.raft.invariants import ensure
 from strandline.controller.raft.messages import Response, SendRequest, VoteRequest, VoteResponse
+from strandline.proto.ensure import ensure
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId
 from strandline.proto.marks import mark

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from strandline.controller.raft.election import succession_delay_ms, suspicion_delay_ms
 from strandline.controller.raft.fetching import FetchLoop, Outcome
-from strandline.controller.raft.invariants import ensure
 from strandline.controller.raft.messages import EndQuorumEpochRequest, Response, SendRequest, VoteRequest
 from strandline.controller.raft.state import Role, RoleKind
+from strandline.proto.ensure import ensure
 from strandline.proto.ids import NodeId
 
 if TYPE_CHECKING:

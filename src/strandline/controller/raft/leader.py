@@ -12,7 +12,6 @@ from strandline.controller.raft.config import (
     OBSERVERS_MAX,
     RETRY_BACKOFF_MAX_MS,
 )
-from strandline.controller.raft.invariants import ensure
 from strandline.controller.raft.messages import (
     Batch,
     BeginQuorumEpochRequest,
@@ -30,6 +29,7 @@ from strandline.controller.raft.messages import (
     VoteRequest,
 )
 from strandline.controller.raft.state import Role, RoleKind
+from strandline.proto.ensure import ensure
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId
 from strandline.proto.marks import mark

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from itertools import pairwise
 
-from strandline.controller.raft.invariants import ensure
 from strandline.controller.raft.messages import Batch, OffsetAndEpoch, ReplicaKey
+from strandline.proto.ensure import ensure
 
 EMPTY = OffsetAndEpoch(0, 0)
 """End of an empty log. Epochs of records start at 1."""

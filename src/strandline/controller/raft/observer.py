@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from strandline.controller.raft.fetching import FetchLoop, Outcome
-from strandline.controller.raft.invariants import ensure
 from strandline.controller.raft.messages import ReplicaKey, Response, SendRequest, VoteRequest
 from strandline.controller.raft.ready import ElectionState
 from strandline.controller.raft.state import Role, RoleKind
+from strandline.proto.ensure import ensure
 from strandline.proto.ids import NodeId
 
 if TYPE_CHECKING:

@@ -66,7 +66,7 @@ class Kind(IntEnum):
 OF_MEMBERS = (Kind.MEMBER, Kind.TARGET, Kind.CURRENT)
 
 
-class ModernKey(NamedTuple):
+class ConsumerGroupKey(NamedTuple):
     """Which record; `member` is "" in those of the whole group."""
 
     kind: Kind
@@ -142,7 +142,7 @@ class Current(NamedTuple):
 # ---------------------------------------------------------------- writing
 
 
-def key_bytes(key: ModernKey) -> bytes:
+def key_bytes(key: ConsumerGroupKey) -> bytes:
     """Kafka's keys are not flexible."""
     raw = INT16.pack(key.kind) + string(key.group, False)
     return raw + string(key.member, False) if key.kind in OF_MEMBERS else raw
@@ -155,14 +155,14 @@ _PRESENT = b"\x01"
 """Before a structure in a tagged field that may be null."""
 
 
-def tombstone(key: ModernKey) -> Record:
+def tombstone(key: ConsumerGroupKey) -> Record:
     """There is no such thing any more."""
     return Record(key_bytes(key), None)
 
 
 def epoch_record(kind: Kind, group: str, epoch: int) -> Record:
     """The epoch of the group (GROUP) or of its target assignment (TARGET_EPOCH)."""
-    return Record(key_bytes(ModernKey(kind, group)), _HEAD + INT32.pack(epoch) + NO_TAGS)
+    return Record(key_bytes(ConsumerGroupKey(kind, group)), _HEAD + INT32.pack(epoch) + NO_TAGS)
 
 
 def topics_record(group: str, topics: Mapping[str, TopicShape]) -> Record:
@@ -171,7 +171,7 @@ def topics_record(group: str, topics: Mapping[str, TopicShape]) -> Record:
     for name in sorted(topics):
         shape = topics[name]
         parts += (shape.topic_id.bytes, string(name, True), INT32.pack(shape.partitions), array_head(0, True), NO_TAGS)
-    return Record(key_bytes(ModernKey(Kind.TOPICS, group)), b"".join((*parts, NO_TAGS)))
+    return Record(key_bytes(ConsumerGroupKey(Kind.TOPICS, group)), b"".join((*parts, NO_TAGS)))
 
 
 def member_record(group: str, member_id: str, member: MemberInfo) -> Record:
@@ -188,7 +188,7 @@ def member_record(group: str, member_id: str, member: MemberInfo) -> Record:
         nullable_string(member.assignor, True),
         tag_section([] if member.classic is None else [tagged_field(_CLASSIC_TAG, _classic(member.classic))]),
     )
-    return Record(key_bytes(ModernKey(Kind.MEMBER, group, member_id)), b"".join(parts))
+    return Record(key_bytes(ConsumerGroupKey(Kind.MEMBER, group, member_id)), b"".join(parts))
 
 
 def _classic(member: ClassicMember) -> bytes:
@@ -206,24 +206,24 @@ def _assignment(assignment: Assignment) -> bytes:
 
 
 def target_record(group: str, member_id: str, target: Assignment) -> Record:
-    return Record(key_bytes(ModernKey(Kind.TARGET, group, member_id)), _HEAD + _assignment(target) + NO_TAGS)
+    return Record(key_bytes(ConsumerGroupKey(Kind.TARGET, group, member_id)), _HEAD + _assignment(target) + NO_TAGS)
 
 
 def current_record(group: str, member_id: str, current: Current) -> Record:
     head = struct.pack(">iib", current.epoch, current.previous_epoch, current.state)
     value = _HEAD + head + _assignment(current.assigned) + _assignment(current.revoking) + NO_TAGS
-    return Record(key_bytes(ModernKey(Kind.CURRENT, group, member_id)), value)
+    return Record(key_bytes(ConsumerGroupKey(Kind.CURRENT, group, member_id)), value)
 
 
 # ---------------------------------------------------------------- reading
 
 
-def read_key(version: int, view: memoryview, position: int) -> ModernKey:
+def read_key(version: int, view: memoryview, position: int) -> ConsumerGroupKey:
     """The rest of a key whose version is one of `Kind`. Raises ProtocolError."""
     kind = Kind(version)
     group, position = read_name(view, position, False)
     member = read_name(view, position, False)[0] if kind in OF_MEMBERS else ""
-    return ModernKey(kind, group, member)
+    return ConsumerGroupKey(kind, group, member)
 
 
 def read_epoch(raw: bytes) -> int:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import ZERO_UUID, TopicId
-from strandline.proto.kafka.consumer_group_records import Kind, ModernKey
-from strandline.proto.kafka.consumer_group_records import read_key as read_modern_key
+from strandline.proto.kafka.consumer_group_records import ConsumerGroupKey, Kind
+from strandline.proto.kafka.consumer_group_records import read_key as read_consumer_group_key
 from strandline.proto.kafka.fields import (
     INT16,
     INT32,
@@ -39,7 +39,7 @@ from strandline.proto.kafka.keyed_record import Record
 
 OFFSET_KEY_VERSIONS = (0, 1)
 GROUP_KEY_VERSION = 2
-MODERN_KEY_VERSIONS = tuple(Kind)
+CONSUMER_GROUP_KEY_VERSIONS = tuple(Kind)
 VALUE_VERSION = 3
 OFFSET_VALUE_VERSION = 4
 EXPIRING_VALUE_VERSION = 1
@@ -124,7 +124,7 @@ class GroupValue(NamedTuple):
     members: tuple[MemberValue, ...]
 
 
-Key = OffsetKey | GroupKey | ModernKey | UnknownKey
+Key = OffsetKey | GroupKey | ConsumerGroupKey | UnknownKey
 
 # ---------------------------------------------------------------- writing
 
@@ -201,8 +201,8 @@ def read_key(raw: bytes) -> Key:
         return OffsetKey(group, topic, partition)
     if version == GROUP_KEY_VERSION:
         return GroupKey(read_name(view, position, False)[0])
-    if version in MODERN_KEY_VERSIONS:
-        return read_modern_key(version, view, position)
+    if version in CONSUMER_GROUP_KEY_VERSIONS:
+        return read_consumer_group_key(version, view, position)
     return UnknownKey(version)
 
 

@@ -9,8 +9,7 @@ weather   (c) flights enriched with the weather of their hour, a stream joined t
 replay    (d) a bug fixed: a second run from the beginning beside the first, and the switch
 progress  what a query has done, batch by batch
 claim     a directory belongs to one command at a time
-pictures  a picture of each result
-jobs      the four as one job each, with what must hold afterwards
+jobs      the four as one job each: its result, and what must hold afterwards
 
 Transformations are functions from DataFrame to DataFrame: the same on a stream, on a batch and in a test.
 """

@@ -1,14 +1,15 @@
-"""The four pipelines as one job each: feed the topics, run the queries, draw the picture, check what must hold."""
+"""The four pipelines as one job each: feed the topics, run the queries, keep the result, check what must hold."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strandline.spark.pipelines import dataset, delays, expected, frames, pictures, weather
+from strandline.spark.pipelines import dataset, delays, expected, frames, weather
 from strandline.spark.pipelines.feed import ends, ensure_topic, feed
 from strandline.spark.pipelines.lake import Lake
 from strandline.spark.pipelines.lake import start as start_lake
@@ -30,7 +31,8 @@ class Outcome:
     figures: dict[str, str] = field(default_factory=dict)
     checks: dict[str, tuple[bool | None, str]] = field(default_factory=dict)
     """Name -> (held; None: not judged, a sentence)."""
-    picture: Path | None = None
+    result: Path | None = None
+    """The result in short, as JSON: totals by window, date, kind of weather or day."""
 
     @property
     def held(self) -> bool:
@@ -50,7 +52,7 @@ class Context:
     spark: SparkSession
     bootstrap: str
     directory: Path
-    """Where checkpoints, Parquet and the picture go; a job that is run again there goes on where it was."""
+    """Where checkpoints, Parquet and the result go; a job that is run again there goes on where it was."""
     data: Path
     fraction: float = 1.0
     prefix: str = ""
@@ -93,6 +95,12 @@ class Context:
         self.directory.mkdir(parents=True, exist_ok=True)
         return self.directory / name
 
+    def keep(self, **result: Any) -> Path:
+        """Write the result in short, as JSON."""
+        path = self.path(f"{next(iter(result))}.json")
+        path.write_text(json.dumps(result))
+        return path
+
     def run(self, queries: Mapping[str, Callable[[Path], Any]]) -> dict[str, QueryTotals]:
         """Start queries, each given its checkpoint, and wait for their end; the totals are of all runs so far."""
         running = {name: start(self.path(f"checkpoint-{name}")) for name, start in queries.items()}
@@ -116,10 +124,8 @@ def flights_delays(job: Context) -> Outcome:
     revisions = job.batch(target)
     live = _windows(frames.latest_by_key(revisions, delays.RESULT, "origin", "window_start"))
     final = _windows(job.spark.read.parquet(str(directory)))
-    outcome = Outcome(picture=job.path("delays.png"))
-    assert outcome.picture is not None
     rows = [(origin, start_ms, row.departed, row.delay_minutes) for (origin, start_ms), row in live.items()]
-    pictures.delays(outcome.picture, rows)
+    outcome = Outcome(result=job.keep(delays=rows))
     outcome.figures |= figures_of(totals)
     outcome.figures |= {
         "windows": f"{len(live):,} in the topic ({sum(ends(job.bootstrap, target).values()):,} revisions)",
@@ -189,10 +195,8 @@ def flights_lake(job: Context) -> Outcome:
     after = lake.state()
     job.view.step("reading the lake")
     by_date, counted, distinct = _lake_contents(lake.read(job.spark))
-    outcome = Outcome(picture=job.path("lake.png"))
-    assert outcome.picture is not None
     files = [{date[5:]: len(names) for date, names in each.files_by_date().items()} for each in (before, after)]
-    pictures.lake(outcome.picture, by_date, *files)
+    outcome = Outcome(result=job.keep(lake={"rows": by_date, "before": files[0], "after": files[1]}))
     outcome.figures |= figures_of({"first run": one, "second run": two})
     outcome.figures |= {
         "rows": f"{counted:,} in {len(by_date)} dates, {after.next_number} commits",
@@ -250,9 +254,7 @@ def flights_weather(job: Context) -> Outcome:
     found = [tuple(row) for row in weather.by_class(rows).collect()]
     given = {row.id: row.observed is not None for row in rows.select("id", "observed").collect()}
     given_rows = rows.count()
-    outcome = Outcome(picture=job.path("weather.png"))
-    assert outcome.picture is not None
-    pictures.weather(outcome.picture, found)
+    outcome = Outcome(result=job.keep(weather=found))
     observed = {(event.key.decode(), event.arrival_ms - 5 * dataset.MINUTE_MS) for event in observations}
     partner = {name: (each.origin, dataset.hour_of(each.scheduled_ms)) in observed for name, each in flights.items()}
     outcome.figures |= figures_of(totals)

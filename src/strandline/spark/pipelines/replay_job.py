@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strandline.spark.pipelines import dataset, expected, pictures, replay
+from strandline.spark.pipelines import dataset, expected, replay
 from strandline.spark.pipelines.checkpoints import reached
 from strandline.spark.pipelines.feed import ends
 from strandline.spark.pipelines.jobs import FLIGHTS, Context, Outcome, figures_of
@@ -101,14 +100,14 @@ def _judge(outcome: Outcome, run: _Run, chosen: replay.Live) -> None:
     want = {
         key: (day.flights, day.departed, day.delay_minutes) for key, day in expected.daily(flights.values()).items()
     }
-    outcome.picture = job.path("replay.png")
     switched_at = sum(chosen.offsets.values())
     began_at = int(switched_at * FOUND_AT / SWITCH_AT)
     versions = {
-        version: [(date.fromisoformat(day), departed, minutes) for (_, day), (_, departed, minutes) in days.items()]
+        version: [(day, departed, minutes) for (_, day), (_, departed, minutes) in days.items()]
         for version, days in ((BLUE, blue), (GREEN, green))
     }
-    pictures.replay(outcome.picture, versions, _last_day(job.events[:switched_at]), _last_day(job.events[:began_at]))
+    read_until = {"switched": _last_day(job.events[:switched_at]), "fixed": _last_day(job.events[:began_at])}
+    outcome.result = job.keep(replay={"versions": versions, **read_until})
     wrong = sum(1 for key, row in blue.items() if row != want.get(key))
     outcome.figures["days and airports"] = f"{len(green):,}; blue is wrong in {wrong:,} of its {len(blue):,}"
     outcome.figures["log"] = f"{sum(there.values()):,} records; switched at {switched_at:,}"
@@ -142,5 +141,5 @@ def _days(rows: DataFrame) -> Days:
     return {(row.origin, str(row.day)): (row.flights, row.departed, row.delay_minutes) for row in rows.collect()}
 
 
-def _last_day(events: Sequence[dataset.Event]) -> date:
-    return date.fromisoformat(dataset.day_of(events[-1].arrival_ms))
+def _last_day(events: Sequence[dataset.Event]) -> str:
+    return dataset.day_of(events[-1].arrival_ms)

@@ -1,0 +1,81 @@
+"""Rules of the production code taken out on purpose: each mutant must be noticed, or the tests have a hole.
+
+`python -m lab.mutants` holds every one against what is to kill it, `python -m lab.sim --break NAME` runs seeds with
+one of them, `pytest --mutant NAME` tests. Nothing of the cluster is imported before a mutant is applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from lab.mutants import (
+    clauses,
+    clients,
+    controller,
+    deletions,
+    disks,
+    elections,
+    groups,
+    idempotence,
+    log,
+    log_recovery,
+    quorum,
+    quorum_guard,
+    quorum_log,
+    quorum_state,
+    recovery,
+    replication,
+    replication_isr,
+    replication_reads,
+    rooms,
+    sessions,
+    spark,
+    storage,
+)
+from lab.mutants.mutant import Mutant, Patch
+from lab.mutants.patching import StalePatch, applied
+
+__all__ = ["MUTANTS", "Mutant", "Patch", "StalePatch", "without"]
+
+MUTANTS: dict[str, Mutant] = {
+    mutant.name: mutant
+    for table in (
+        quorum.TABLE,
+        quorum_log.TABLE,
+        quorum_state.TABLE,
+        quorum_guard.TABLE,
+        controller.TABLE,
+        sessions.TABLE,
+        elections.TABLE,
+        replication.TABLE,
+        replication_isr.TABLE,
+        replication_reads.TABLE,
+        deletions.TABLE,
+        log.TABLE,
+        log_recovery.TABLE,
+        recovery.TABLE,
+        rooms.TABLE,
+        idempotence.TABLE,
+        groups.TABLE,
+        clients.TABLE,
+        spark.TABLE,
+        storage.TABLE,
+        disks.TABLE,
+        clauses.TABLE,
+    )
+    for mutant in table
+}
+"""By name, in the order of the rules."""
+
+
+@contextmanager
+def without(name: str | None) -> Iterator[None]:
+    """Run without the rule that the mutant called `name` takes out (None: with every rule).
+
+    Raises:
+        KeyError: there is no such mutant.
+        StalePatch: the code that it changes is not there any more.
+    """
+    with applied(None if name is None else MUTANTS[name]):
+        yield

@@ -1,0 +1,127 @@
+"""Mutants of the rules of clients and of what they commit (schedules 63 to 68)."""
+
+from __future__ import annotations
+
+from lab.mutants.mutant import Mutant, Patch, one_change
+
+_OFFSETS = "tests/cluster/groups/test_groups_offsets.py"
+_HANDLERS = "tests/schedules/clients/test_handlers.py"
+_QUIET = "tests/schedules/clients/test_quiet_topics.py"
+_TRUNCATIONS = "tests/schedules/clients/test_truncations.py"
+_TOPICS = "tests/client/test_producer_topics.py"
+_BACKGROUND = "tests/client/test_background.py"
+_ANEW = "tests/schedules/clients/test_topics_made_anew.py"
+
+TABLE: tuple[Mutant, ...] = (
+    one_change(
+        "offset-committed-without-its-topic",
+        "schedule 63: an offset belongs to a topic id: a commit stores the id of the topic that it was accepted for",
+        "cluster.broker.service.group_offsets:GroupOffsets.commit_offsets",
+        "topic_id=found.topic_id",
+        "topic_id=None",
+        f"{_ANEW}::test_63_committed_offsets_end_with_their_topic_over_a_failover[holds-0]",
+    ),
+    one_change(
+        "offset-of-another-topic-told",
+        "schedule 63: nobody is told the offset of an earlier topic of that name",
+        "cluster.groups.offsets:OffsetStore._living",
+        "value is None or self._is_of_another(topic, value)",
+        "value is None",
+        f"{_OFFSETS}::test_63_offsets_of_a_topic_made_anew_are_told_to_nobody",
+    ),
+    one_change(
+        "offsets-of-deleted-topics-loaded",
+        "schedule 63: who loads offsets drops those of topics that went while nobody coordinated",
+        "cluster.groups.shard:GroupShard.loaded",
+        "self._offsets.forget_gone()",
+        "pass",
+        f"{_OFFSETS}::test_63_offsets_of_a_deleted_topic_end_when_they_are_loaded",
+    ),
+    one_change(
+        "deletion-forgets-the-new-topic",
+        "schedule 63: a deletion forgets offsets of the topic that was deleted, not of the one that has its name",
+        "cluster.groups.offsets:OffsetStore.forget_topics",
+        "if value.topic_id is None or self._is_gone(topic, value)",
+        "if True",
+        f"{_OFFSETS}::test_63_offsets_of_a_topic_made_anew_are_told_to_nobody",
+    ),
+    one_change(
+        "position-kept-over-a-topic-made-anew",
+        "schedule 63: a position belongs to a topic id: nothing is read from another topic at an old offset",
+        "client.positions:PartitionState.is_of_another",
+        "return topic_id is not None and",
+        "return False and",
+        f"{_ANEW}::test_63_a_living_consumer_begins_anew[holds-assigned]",
+    ),
+    one_change(
+        "unsettled-record-counts-as-done",
+        "schedule 64: what was not handled comes again: a run that ends in the middle of a record goes back to it",
+        "client.aio.consumer:Consumer.take_back",
+        "if where in self._states:",
+        "if False:",
+        f"{_HANDLERS}::test_64_a_record_whose_dead_letter_is_refused_comes_again[holds]",
+        f"{_HANDLERS}::test_64_a_cancelled_handler_has_not_handled[holds-g]",
+    ),
+    one_change(
+        "interrupted-poll-counts-as-handed-out",
+        "schedule 64: what was not handled comes again: records that came when their caller was interrupted",
+        "client.loop_thread:LoopThread.serve",
+        "lost(future.result())",
+        "pass",
+        f"{_HANDLERS}::test_64_what_an_interrupted_poll_brought_comes_again",
+    ),
+    one_change(
+        "unchanged-offset-never-committed-again",
+        "schedule 65: a reader that polls keeps its commit alive",
+        "client.groups.commits:Commits._renew",
+        "if same:",
+        "if False:",
+        f"{_QUIET}::test_65_a_quiet_topic_costs_no_commit[holds-True]",
+        f"{_QUIET}::test_65_a_reader_that_never_lives_long_keeps_its_commit",
+    ),
+    one_change(
+        "lost-position-told-once",
+        "schedule 68: an error that needs a decision stays until it is made",
+        "client.fetcher:Fetcher.raise_error_of",
+        "if not isinstance(error, PositionLost):",
+        "if True:",
+        f"{_TRUNCATIONS}::test_68_a_truncation_is_told_until_a_seek[holds]",
+    ),
+    one_change(
+        "epoch-checked-by-an-error",
+        "schedule 68: an epoch counts as checked once it was, not when the question failed (KIP-320)",
+        "client.lookups:Lookups._settle_epoch",
+        "state.error = error",
+        "state.error, state.checked_epoch = error, epoch",
+        f"{_TRUNCATIONS}::test_68_an_epoch_is_checked_once_it_was[holds]",
+    ),
+    one_change(
+        "forgotten-queue-begins-at-an-old-sequence",
+        "C1: a sequence is given once per producer id, epoch and partition, over queues that come and go (KIP-98)",
+        "client.idempotence:Sequencer.retire",
+        "if queue.producer_id == self.producer_id:",
+        "if False:",
+        f"{_TOPICS}::test_a_queue_that_is_made_again_repeats_no_sequence[0-idle]",
+        f"{_TOPICS}::test_a_queue_that_is_made_again_repeats_no_sequence[0-hidden]",
+    ),
+    one_change(
+        "delayed-commit-signed-anew-over-tenures",
+        "C7: a commit that waited is signed with a newer epoch only for what was held all the while (KIP-848)",
+        "client.groups.commits:Commits._commit_as",
+        "self.progress.tenures(tenures) == tenures",
+        "True",
+        f"{_BACKGROUND}::test_a_delayed_commit_sets_no_newer_one_back",
+    ),
+    Mutant(
+        "copy-follows-into-another-topic",
+        "schedule 63: a copy goes on in the topics that it was begun with, or not at all",
+        (
+            Patch("client.copying.engine:Engine._check_source", "!= planned.source_id", "is None"),
+            Patch("client.copying.engine:Engine._check_topics", "target.topic_id != planned.target_id", "False"),
+            Patch("client.copying.engine:Engine._check_topics", "if topic_id:", "if False:"),
+            Patch("client.copying.plan:_id", "UUID(text) if text else None", "None"),
+            Patch("client.sending:BatchSender.know", "if topic_id:", "if False:"),
+        ),
+        (f"{_ANEW}::test_63_a_copy_that_follows_stops_when_a_topic_is_made_anew[holds-t]",),
+    ),
+)

@@ -1,0 +1,106 @@
+"""Mutants of deletions: records from the front of a log (KIP-107), and directories that nothing is assigned to."""
+
+from __future__ import annotations
+
+from lab.mutants.mutant import Mutant, Patch, one_change
+
+_DELETIONS = "tests/replica/test_deletions.py"
+_STRAYS = "tests/log/test_strays.py"
+_RETURN = "tests/chaos/test_strays.py::test_a_broker_comes_back_after_topics_were_deleted"
+
+TABLE: tuple[Mutant, ...] = (
+    one_change(
+        "leader-answers-before-its-log-start-is-durable",
+        "B15: DeleteRecords: answered once the log start is durable on the leader",
+        "replica.partition:Partition._answer_deletions",
+        "plog.durable_log_start_offset",
+        "plog.log_start_offset",
+        f"{_DELETIONS}::test_a_deletion_outlives_the_death_of_all",
+    ),
+    Mutant(
+        "follower-tells-before-its-log-start-is-durable",
+        "B15: DeleteRecords: answered once the log start is durable on every replica in sync",
+        (
+            Patch(
+                "replica.following:Following._carry_out",
+                "self.partition.log_start_raised()",
+                "from strandline.replica import frames\n"
+                "                self._feed._push(frames.pack_deleted(self.id, self.log.log_start_offset))",
+            ),
+        ),
+        (f"{_DELETIONS}::test_a_deletion_outlives_the_death_of_all",),
+    ),
+    one_change(
+        "joins-with-what-was-deleted",
+        "B5: joining: what clients were told is deleted is durably deleted",
+        "replica.core.leader:LeaderCore._may_join",
+        "and follower.log_start_offset >= self.deleted_before",
+        "",
+        f"{_DELETIONS}::test_a_replica_joins_once_its_deletions_are_durable",
+    ),
+    one_change(
+        "deletions-are-answered-below-min-isr",
+        "B15: DeleteRecords: not answered while |ISR| < min: members that left it may be elected",
+        "replica.core.leader:LeaderCore.deleted_everywhere",
+        "if self.under_min_isr:",
+        "if False:",
+        f"{_DELETIONS}::test_a_deletion_waits_while_too_few_are_in_sync",
+    ),
+    one_change(
+        "an-old-log-start-comes-back",
+        "B15: DeleteRecords: a checkpoint that a truncation has overtaken is gathered anew",
+        "log.log_starts:LogStarts._write",
+        "if log_dir.writes == writes:",
+        "if True:",
+        f"{_DELETIONS}::test_a_log_that_is_cut_meanwhile_keeps_its_lower_start",
+    ),
+    one_change(
+        "strays-stay",
+        "B17: strays: what is assigned here no longer is set aside at a start",
+        "cluster.node.broker_role:BrokerRole._await_own_registration",
+        "self.replicas.strays.set_aside(assigned_partitions(image, self._node.config.node))",
+        "pass",
+        f"{_RETURN}[combined]",
+    ),
+    one_change(
+        "strays-by-metadata-of-the-past",
+        "B17: strays: only metadata that reach the own registration call a directory stray (schedule 31)",
+        "cluster.node.broker_role:BrokerRole._await_own_registration",
+        "own = image.brokers.get(self._node.config.node)",
+        "own = image.brokers.get(self._node.config.node)\n"
+        "        self.replicas.strays.set_aside(assigned_partitions(image, self._node.config.node))",
+        f"{_RETURN}[combined]",
+    ),
+    one_change(
+        "strays-by-name-alone",
+        "B17: strays: a directory of another topic of the same name is stray",
+        "log.strays:Strays._strays",
+        "known is None or topic_id not in (None, known)",
+        "known is None",
+        f"{_STRAYS}::test_what_is_not_assigned_is_set_aside",
+    ),
+    one_change(
+        "strays-on-doubt",
+        "B17: strays: a directory whose topic id cannot be read is not stray while its name is assigned (schedule 31)",
+        "log.strays:Strays._strays",
+        "topic_id not in (None, known)",
+        "topic_id != known",
+        f"{_STRAYS}::test_damaged_strays_go_too",
+    ),
+    one_change(
+        "strays-are-removed-at-once",
+        "B17: strays: a stray is removed after a delay (schedule 31)",
+        "log.strays:Strays.remove_due",
+        "if now_ms - stray.set_aside_ms >= self._delay_ms",
+        "",
+        f"{_STRAYS}::test_a_stray_is_removed_after_the_delay",
+    ),
+    one_change(
+        "strays-are-removed-though-assigned",
+        "B17: strays: a stray that is assigned here after all is kept (schedule 31)",
+        "log.strays:Strays._remove",
+        "if topic_id is not None and is_assigned(TopicIdPartition(topic_id, number)):",
+        "if False:",
+        f"{_STRAYS}::test_a_stray_that_is_assigned_after_all_is_kept",
+    ),
+)

@@ -1,0 +1,263 @@
+"""Mutants of what is relied on after a disk has failed, hung, or been used by two (schedules 32, 47, 51, 58, 59)."""
+
+from __future__ import annotations
+
+from lab.mutants.mutant import Mutant, Patch, one_change
+
+_REWRITING = "tests/log/test_rewriting.py"
+_FAILED_SYNCS = "tests/log/test_failed_syncs.py::test_lives_with_failed_syncs"
+_SCHEDULE_47 = "tests/schedules/replication/test_failed_syncs.py::test_47_a_failed_sync_is_retried_by_a_restart"
+_TASKS = "tests/proto/test_tasks.py"
+_SYNCER = "tests/log/test_syncer_failures.py"
+_SCHEDULE_58 = "tests/schedules/quorum/test_hung_syncs.py"
+_WATCH = "tests/log/test_watched_disk.py"
+_SCHEDULE_51 = "tests/schedules/quorum/test_directory_lock.py"
+_QUORUM_47 = "tests/schedules/quorum/test_failed_syncs.py"
+
+RESTARTS: tuple[Mutant, ...] = (
+    one_change(
+        "content-not-written-again",
+        "A9: after a restart in the same boot batches count once they are written again",
+        "log.recovery:_Opening._recover_from",
+        "again = None if self.rewriting is None else self.rewriting.content(segment.file)",
+        "again = None",
+        f"{_SCHEDULE_47}",
+        f"{_FAILED_SYNCS}",
+    ),
+    one_change(
+        "every-boot-is-fresh",
+        "A9: what is read in the boot of an earlier process may be in the page cache alone",
+        "log.boots:Boots.fresh",
+        "return bool(self._now and self._used) and self._now != self._used",
+        "return True",
+        f"{_SCHEDULE_47}",
+    ),
+    one_change(
+        "boot-noted-when-all-is-well",
+        "A9: a start that failed has used the directory in this boot, too",
+        "log.boots:Boots.note_used",
+        "if self._now != self._used:",
+        "if False:",
+        f"{_REWRITING}::test_a_start_of_a_new_boot_that_failed_is_remembered",
+    ),
+    one_change(
+        "read-again-not-written-again",
+        "A9: the bytes that held their checksums are written, not what another read finds",
+        "log.rewriting:ContentAgain.end",
+        'b"".join(self._parts)',
+        "self._file.pread(self._bytes, self._position)",
+        f"{_REWRITING}::test_what_was_verified_is_written_and_not_what_is_read_later",
+    ),
+    one_change(
+        "size-not-set-again",
+        "A9: a file's size counts once it is set again",
+        "log.rewriting:Rewriting.size",
+        "file.truncate(size + 1)",
+        "pass",
+        f"{_REWRITING}::test_a_cut_that_a_failed_sync_forgot",
+    ),
+    one_change(
+        "zeros-behind-a-closed-segment-are-damage",
+        "A9: a start that is cut short while it sets a size again has damaged nothing",
+        "log.recovery:_Opening._end_without_zeros",
+        "if not only_zeros(segment.file, position, segment.size):",
+        "if True:",
+        f"{_REWRITING}::test_zeros_behind_a_closed_segment",
+    ),
+    one_change(
+        "names-not-made-again",
+        "A9: names count once they are made again",
+        "log.rewriting:Rewriting.names_in",
+        "if name not in _STAY:",
+        "if False:",
+        f"{_REWRITING}::test_names_that_a_failed_sync_forgot",
+        f"{_FAILED_SYNCS}",
+    ),
+    one_change(
+        "names-stay-away",
+        "A9: a name that is away when the process dies comes back",
+        "log.rewriting:restore_names",
+        "if name.endswith(AWAY):",
+        "if False:",
+        f"{_REWRITING}::test_it_may_end_anywhere",
+    ),
+    one_change(
+        "the-lock-is-renamed",
+        "A9: the lock's own name stays where it is",
+        "log.rewriting:Rewriting.names_in",
+        "if name not in _STAY:",
+        "if True:",
+        f"{_REWRITING}::test_the_lock_keeps_its_name",
+    ),
+    one_change(
+        "topic-id-not-written-again",
+        "A9: a partition's topic id counts once it is written again",
+        "log.loading:Loading._open",
+        "self._rewriting.whole(metadata)",
+        "pass",
+        f"{_REWRITING}::test_a_topic_id_that_a_failed_sync_forgot",
+    ),
+    one_change(
+        "clean-mark-is-only-deleted",
+        "B13: a clean mark whose name comes back vouches for nothing",
+        "log.boots:take_clean_mark",
+        "file.pwrite(_TAKEN_BACK.ljust(file.size()), 0)",
+        "pass",
+        f"{_REWRITING}::test_a_clean_mark_that_comes_back_is_not_believed",
+    ),
+    one_change(
+        "metadata-not-written-again",
+        "A9: the metadata log, too, counts once it is written again",
+        "controller.quorum.metadata_log:MetadataLog.open",
+        "                rewriting=rewriting,\n",
+        "",
+        f"{_QUORUM_47}::test_47_a_failed_sync_of_metadata_is_retried_by_a_restart",
+        f"{_QUORUM_47}::test_47_a_vote_whose_name_a_failed_sync_forgot",
+    ),
+    one_change(
+        "full-where-a-sync-failed",
+        "schedule 32: a sync that found no room has dropped what it was to write: no full disk that is waited for",
+        "log.real_sync:sync_file",
+        'raise DiskError(number, f"sync: {os.strerror(number)}", file.path) from error',
+        'raise disk_error(error, "sync", file.path) from error',
+        "tests/log/test_real_disk.py::test_a_sync_without_room_is_no_full_disk",
+    ),
+)
+
+LOCKS: tuple[Mutant, ...] = (
+    one_change(
+        "a-directory-for-everybody",
+        "A3: one process in a data directory",
+        "cluster.node.format:take_directory",
+        "lock = disk.lock(path)",
+        'lock = type("NoLock", (), {"release": lambda self: None})()',
+        f"{_SCHEDULE_51}::test_51_two_processes_on_one_directory",
+    ),
+    one_change(
+        "a-directory-formatted-by-everybody",
+        "A3: nobody formats a directory that a process has",
+        "cluster.node.format:format_directory",
+        "lock = disk.lock(path)",
+        'lock = type("NoLock", (), {"release": lambda self: None})()',
+        f"{_SCHEDULE_51}::test_51_a_directory_is_formatted_under_a_node",
+    ),
+)
+
+TASKS: tuple[Mutant, ...] = (
+    one_change(
+        "task-ends-unseen",
+        "A9: the unforeseen end of a task that nobody awaits is told",
+        "proto.tasks:spawn",
+        "if error is not None:",
+        "if False:",
+        f"{_TASKS}::test_an_exception_is_told_once",
+        f"{_TASKS}::test_what_should_not_end_is_told_when_it_does",
+    ),
+    one_change(
+        "task-cancelled-by-nobody",
+        "A9: a cancellation that nobody asked for is an unforeseen end",
+        "proto.tasks:_unforeseen",
+        "return None if task.cancelling() else",
+        "return None if True else",
+        f"{_TASKS}::test_a_cancellation_that_nobody_asked_for_is_told",
+        f"{_SYNCER}::test_a_syncer_that_is_cancelled_by_nobody_is_fatal",
+    ),
+    one_change(
+        "syncer-ends-in-silence",
+        "A9: what nobody foresaw in the syncer is fatal",
+        "log.syncer:Syncer._run",
+        "            self._on_fatal(error)\n",
+        "",
+        f"{_SYNCER}::test_what_nobody_foresaw_is_fatal",
+    ),
+    one_change(
+        "syncer-ends-and-fences-nothing",
+        "A9: what was to be synced when the syncer ended is fenced",
+        "log.syncer:Syncer._break",
+        "log.sync_failed(error)",
+        "pass",
+        f"{_SYNCER}::test_what_nobody_foresaw_is_fatal",
+    ),
+    one_change(
+        "syncer-takes-marks-after-its-end",
+        "A9: what is marked after the syncer has ended is fenced",
+        "log.syncer:Syncer.mark",
+        "if self._broken is not None:",
+        "if False:",
+        f"{_SYNCER}::test_what_nobody_foresaw_is_fatal",
+    ),
+    one_change(
+        "checkpoint-not-renamed-and-forgotten",
+        "A9: what fails for a log at the end of a sync fences it",
+        "log.syncer:Syncer._end",
+        "failed[log] = error",
+        "pass",
+        f"{_SYNCER}::test_what_fails_for_one_log_fences_that_one",
+    ),
+    one_change(
+        "one-log-s-failure-is-the-group-s",
+        "A9: what fails for one log at the beginning of a sync fences that one alone",
+        "log.syncer:Syncer._sync_group",
+        "                failed[log] = error\n",
+        "                failed = dict.fromkeys(self._group, error)\n",
+        f"{_SYNCER}::test_what_fails_for_one_log_fences_that_one",
+    ),
+)
+
+HANGS: tuple[Mutant, ...] = (
+    one_change(
+        "hung-sync-is-waited-for",
+        "B18: the age of the sync in flight is a health signal",
+        "replica.disk_health:DiskStalls.stalled",
+        "if self._sync_before_ack():",
+        "if False:",
+        f"{_SCHEDULE_58}::test_58_a_sync_hangs_under_a_broker",
+    ),
+    one_change(
+        "quorum-leads-on-a-hung-disk",
+        "A5: a leader whose disk hangs resigns",
+        "cluster.node.node:Node._disk_stalled",
+        "self.quorum.resign()",
+        "pass",
+        f"{_SCHEDULE_58}::test_58_a_sync_hangs_under_the_active_controller",
+    ),
+    one_change(
+        "a-stop-waits-for-the-hung-sync",
+        "B18: a node whose disk hangs ends",
+        "replica.manager:ReplicaManager.close",
+        "self._syncer.abandon()",
+        "pass",
+        f"{_SCHEDULE_58}::test_58_a_combined_node_whose_disk_hangs_ends",
+    ),
+    Mutant(
+        "looks-are-a-clock",
+        "B18: a sync is as old as the looks at it: a process that was stopped has no old sync",
+        (
+            Patch(
+                "log.watched_disk:SyncWatch._look",
+                "self._judge(self._looks, self._looks * self._interval_ms)",
+                "self._judge(round(self._disk.age_ms / self._interval_ms), self._disk.age_ms)",
+            ),
+            Patch("log.watched_disk:SyncWatch._judge", "elif looks == LOOKS:", "elif looks >= LOOKS:"),
+        ),
+        (f"{_WATCH}::test_a_process_that_was_stopped_has_no_old_sync",),
+    ),
+    one_change(
+        "blocking-syncs-wait-behind-a-hung-one",
+        "B18: while a sync hangs the event loop begins none that would hang too",
+        "log.watched_disk:WatchedDisk._refuse_if_stalled",
+        "if self.stalled:",
+        "if False:",
+        f"{_WATCH}::test_a_sync_that_hangs_is_told_at_its_bound_and_given_up_later",
+    ),
+    one_change(
+        "poisoned-disk-is-nobody-s-business",
+        "schedule 32: a disk that cannot keep its names ends the node",
+        "log.watched_disk:WatchedDisk._poisoned",
+        "if tell is not None:",
+        "if False:",
+        f"{_WATCH}::test_a_poisoned_disk_is_told_once",
+    ),
+)
+
+TABLE = (*RESTARTS, *LOCKS, *TASKS, *HANGS)

@@ -1,0 +1,133 @@
+"""Mutants of rules C7 to C9, groups: what a coordinator may know and tell."""
+
+from __future__ import annotations
+
+from lab.mutants.mutant import Mutant, one_change
+
+_SCHEDULES = "tests/schedules/groups/test_durable_state.py"
+_MOVES = "tests/cluster/groups/test_migration.py"
+_AS_KAFKA = "tests/cluster/groups/test_groups_as_kafka.py"
+_HALFWAY = f"{_MOVES}::test_a_failover_in_the_middle_loses_nothing"
+
+TABLE: tuple[Mutant, ...] = (
+    one_change(
+        "coordinator-keeps-its-shard-over-an-epoch",
+        "C8: loading is keyed by leader epoch (schedule 37)",
+        "cluster.groups.runtime:CoordinatorRuntime._look",
+        "hosted.leadership != leadership",
+        "(leadership is None or hosted.leadership[0] != leadership[0])",
+        f"{_SCHEDULES}::test_37_the_coordinator_epoch_does_not_go_back[holds]",
+    ),
+    one_change(
+        "static-rejoin-not-stored",
+        "C8: a static member's return is durable before it is answered (schedule 43)",
+        "cluster.groups.classic.protocol:ClassicProtocol._store_replacement",
+        "self._context.out.write((group_record(group.group_id, group.value()),), stored, replay=False)",
+        "stored(WriteOutcome(ErrorCode.NONE, True), Now(0.0, 0))",
+        f"{_SCHEDULES}::test_43_a_failover_does_not_bring_the_old_member_back[holds]",
+    ),
+    one_change(
+        "coordinator-applies-refused-writes",
+        "C8: memory changes only by what stands in the log (schedule 44)",
+        "cluster.groups.runtime:CoordinatorRuntime._write",
+        "if in_log and write.replay:",
+        "if write.replay:",
+        f"{_SCHEDULES}::test_44_a_refused_commit_is_nowhere[holds]",
+    ),
+    one_change(
+        "coordinator-reads-ahead",
+        "C8: nothing is told that is not committed (schedule 44)",
+        "cluster.groups.runtime:CoordinatorRuntime._carry_out",
+        "if reply.after_writes and hosted.pending:",
+        "if False:",
+        f"{_SCHEDULES}::test_44_a_read_does_not_run_ahead[holds]",
+    ),
+    one_change(
+        "epoch-told-before-it-is-committed",
+        "C8: what a member of the consumer protocol was told stands in the log (KIP-848, schedule 42)",
+        "cluster.groups.consumer_protocol.changes:MemberChanges.write",
+        "self._context.out.write(records, written)",
+        "self._context.out.write(records, lambda _outcome, _now: None); self._context.out.reply(to, answer)",
+        "tests/schedules/groups/test_consumer_protocol_failover.py::test_42_no_member_is_told_what_a_failover_takes_back[holds]",
+    ),
+    one_change(
+        "partition-given-twice",
+        "C9: nobody is given what another has not given back (KIP-848)",
+        "cluster.groups.consumer_protocol.group:Draft.is_taken",
+        "if owner is None or owner == member_id:",
+        "if True:",
+        "tests/cluster/groups/test_consumer_protocol_groups.py::test_revoke_acknowledge_assign",
+    ),
+    one_change(
+        "silence-gives-back",
+        "C9: a heartbeat that does not say what the member owns acknowledges nothing (KIP-848)",
+        "cluster.groups.consumer_protocol.reconcile:_holds_any",
+        "return True",
+        "return False",
+        "tests/cluster/groups/test_consumer_protocol_groups.py::test_a_heartbeat_without_partitions_acknowledges_nothing",
+    ),
+    one_change(
+        "group-moves-without-what-is-owned",
+        "C9: what a classic member may be reading is its own in the group of the other protocol (KIP-848, KIP-429)",
+        "cluster.groups.consumer_protocol.migration:Migration._held",
+        "pairs(by_id(subscription_of(member.protocols).owned, image))",
+        "()",
+        f"{_MOVES}::test_up_while_the_leader_assigns",
+    ),
+    one_change(
+        "group-comes-down-without-what-is-owed",
+        "C9: what a member has not given back is its own in the classic group (KIP-848)",
+        "cluster.groups.consumer_protocol.migration:Migration._down",
+        "(*pairs(current.assigned), *pairs(current.revoking))",
+        "pairs(current.assigned)",
+        f"{_MOVES}::test_a_group_that_came_down_keeps_what_each_has",
+    ),
+    one_change(
+        "group-comes-down-ahead-of-its-members",
+        "C9: a classic group goes on at the generation that its members know (KIP-848)",
+        "cluster.groups.consumer_protocol.migration:Migration._down",
+        "generation=group.target_epoch",
+        "generation=group.epoch",
+        f"{_MOVES}::test_up_and_down_while_everybody_reads",
+    ),
+    one_change(
+        "group-that-came-down-not-rebalanced",
+        "C9: a failover loses nothing of a move: what the last member had is shared out (KIP-848)",
+        "cluster.groups.consumer_protocol.migration:Migration.take_up",
+        "(classic.came_down or too_many) and",
+        "too_many and",
+        f"{_HALFWAY}[the group has come down]",
+    ),
+    one_change(
+        "group-too-large-by-now-stays",
+        "C9: a group that is larger than group.max.size when it is loaded is rebalanced, as in Kafka",
+        "cluster.groups.consumer_protocol.migration:Migration.take_up",
+        "(classic.came_down or too_many) and",
+        "classic.came_down and",
+        f"{_AS_KAFKA}::test_a_group_that_has_become_too_large_is_rebalanced_when_it_is_loaded",
+    ),
+    one_change(
+        "late-join-ends-an-empty-group",
+        "C9: who is no member changes nothing: only a new one makes a classic group of an empty one (KIP-848)",
+        "cluster.groups.shard:GroupShard._join",
+        "if command.member_id:",
+        "if False:",
+        f"{_AS_KAFKA}::test_a_late_join_does_not_end_an_empty_group_of_the_consumer_protocol",
+    ),
+    one_change(
+        "group-of-classic-members-stays-up",
+        "C9: a failover loses nothing of a move: a group of classic members alone comes down (KIP-848)",
+        "cluster.groups.consumer_protocol.changes:MemberChanges.loaded",
+        "self._migration.down(group.group_id, now)",
+        "pass",
+        f"{_HALFWAY}[the member has gone]",
+    ),
+    one_change(
+        "static-classic-member-waited-for",
+        "C9: a static member changes its protocol without a rebalance (KIP-848, KIP-345)",
+        "cluster.groups.consumer_protocol.protocol:ConsumerProtocol._replace_static",
+        " and draft.group.members[holder].classic is None",
+        "",
+        f"{_MOVES}::test_a_static_member_changes_its_protocol_and_moves_nobody",
+    ),
+)

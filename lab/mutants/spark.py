@@ -1,0 +1,114 @@
+"""Mutants of the rules of Spark's source and sink (schedule 66)."""
+
+from __future__ import annotations
+
+from lab.mutants.mutant import Mutant, one_change
+
+_BATCH = "tests/spark/test_repeated_batch.py"
+_REPEATS = "tests/spark/test_repeats.py"
+_ATTEMPTS = "tests/spark/test_attempts.py"
+_PLANS = "tests/spark/test_stream_planning.py"
+
+TABLE: tuple[Mutant, ...] = (
+    one_change(
+        "emptied-range-leaves-the-plan",
+        "schedule 66: a range whose records are gone stays a task of the batch, an empty one",
+        "spark.stream_planner:StreamPlanner.ranges",
+        "for part in planned]",
+        "for part in planned if part.end > earliest.get(part.partition, part.end)]",
+        f"{_PLANS}::test_66_a_batch_is_cut_the_same_way_each_time",
+    ),
+    one_change(
+        "ledger-names-task-numbers",
+        "schedule 66: the ledger names ranges, not task numbers",
+        "spark.repeats:same_rows",
+        "if earlier.run == now.run or earlier.fed is None or now.fed is None:",
+        "if True:",
+        f"{_REPEATS}::test_a_range_is_known_by_what_was_planned_whatever_its_number",
+        f"{_BATCH}::test_a_batch_that_is_planned_anew_finds_its_ranges_under_other_numbers",
+    ),
+    one_change(
+        "options-cut-a-repeated-batch",
+        "schedule 66: a batch that is repeated is cut as it was planned, whatever the options say by then",
+        "spark.stream_planner:StreamPlanner._cut",
+        "by = end.tasks or Tasks(",
+        "by = Tasks(",
+        f"{_PLANS}::test_66_a_batch_is_cut_the_same_way_each_time",
+        f"{_BATCH}::test_a_batch_is_cut_as_it_was_planned_whatever_the_options_say_now",
+    ),
+    one_change(
+        "number-of-tasks-is-not-held-against-the-plan",
+        "schedule 66: the checkpoint keeps the number of tasks, and another one is an error",
+        "spark.stream_planner:StreamPlanner.ranges",
+        "len(planned) != end.tasks.count",
+        "False",
+        f"{_PLANS}::test_66_a_batch_of_another_number_of_tasks_than_it_was_planned_for_is_an_error",
+    ),
+    one_change(
+        "half-of-a-range-taken-for-all-of-it",
+        "schedule 66: ranges that are cut otherwise than in an earlier run are an error before anything is written",
+        "spark.repeats:same_rows",
+        "if all(any(one.within(other) for other in now.fed.ranges) for one in earlier.fed.ranges):",
+        "if True:",
+        f"{_REPEATS}::test_a_range_that_is_cut_otherwise_is_an_error",
+        f"{_BATCH}::test_ranges_cut_otherwise_fail_before_they_write",
+    ),
+    one_change(
+        "branches-of-a-union-share-their-ranges",
+        "schedule 66: two branches of a union that read the same ranges are two",
+        "spark.repeats:same_rows",
+        "earlier.fed.shift != now.fed.shift or not",
+        "not",
+        f"{_REPEATS}::test_a_range_is_known_by_what_was_planned_whatever_its_number",
+    ),
+    one_change(
+        "rows-of-other-tasks-are-not-held-against",
+        "schedule 66: without ranges, a row that an earlier run wrote in another task is not written again",
+        "spark.repeats:Found.judge",
+        "if self.elsewhere:",
+        "if False:",
+        f"{_REPEATS}::test_other_tasks_fail_or_change_nothing",
+        f"{_BATCH}::test_another_number_of_tasks_fails_before_it_writes[4]",
+    ),
+    one_change(
+        "missing-rows-are-no-sign",
+        "schedule 66: without ranges, what an earlier run of a task wrote is among its rows, or nothing is written",
+        "spark.repeats:Found.judge",
+        "if len(self._written) and not lost:",
+        "if False:",
+        f"{_BATCH}::test_rows_that_are_others_each_time_fail_before_they_are_written",
+    ),
+    one_change(
+        "rows-are-sent-before-the-last-is-seen",
+        "schedule 66: a task that is run again sends nothing before all of its rows were held against the log",
+        "spark.writing:_TaskRun._repeat",
+        "            found.judge(lost=fed is not None and fed.lost, tolerated=tolerated)\n",
+        "",
+        f"{_BATCH}::test_another_number_of_tasks_fails_before_it_writes[4]",
+    ),
+    one_change(
+        "joined-range-not-in-the-ledger",
+        "schedule 66: the ledger names a range before the first of its rows is sent",
+        "spark.writing:_TaskRun.write",
+        "                    self._note_ranges()\n",
+        "",
+        f"{_BATCH}::test_ranges_that_are_joined_are_known_once_they_have_come",
+    ),
+    one_change(
+        "older-attempt-goes-on",
+        "schedule 66: of two attempts at one task the older one stops, and the newer one waits for that",
+        "spark.writing:_TaskRun._watch",
+        'if later or whole or (begun and self._concerns(entry["run"], entry["task"])):',
+        "if False:",
+        f"{_ATTEMPTS}::test_an_attempt_that_says_nothing_is_waited_for_and_stops_when_it_wakes",
+        f"{_ATTEMPTS}::test_an_attempt_stops_once_its_epoch_is_over[whole-0]",
+    ),
+    one_change(
+        "pattern-matches-a-ledger",
+        "schedule 66: no ledger of a sink is the input of a pattern, whatever its name ends in",
+        "spark.sink_options:is_ledger",
+        ' or topic.startswith(f"{LEDGER_TOPIC}-")',
+        "",
+        f"{_PLANS}::test_a_ledger_is_no_input_of_a_pattern_and_told_of_where_it_is_named",
+    ),
+)

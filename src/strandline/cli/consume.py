@@ -1,0 +1,266 @@
+"""`strandline consume`: records on standard output."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from strandline.cli.common import Moment, Target, check_reachable, plain_errors, plural, target_options
+from strandline.cli.name_completion import group_names, topic_names
+from strandline.client.config import ConsumerConfig
+from strandline.client.types import ConsumerRecord
+from strandline.proto.ids import TopicPartition
+from strandline.proto.system import SystemClock
+
+if TYPE_CHECKING:
+    from strandline.client.consumer import Consumer
+
+POLL_S = 0.2
+"""How soon Ctrl-C is noticed where nothing comes."""
+
+COMMIT_MS = 1_000
+"""How often a member of a group commits what it has printed."""
+
+
+@click.command()
+@click.argument("topic", shell_complete=topic_names)
+@click.option("--from-beginning", is_flag=True, help="From the first record that the log has.")
+@click.option("--offset", type=click.IntRange(0), help="From this offset in every partition that is read.")
+@click.option("--since", type=Moment(), help="From this time: 15m (ago), 2024-05-01T12:00 (UTC), or milliseconds.")
+@click.option(
+    "-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this one; repeatable."
+)
+@click.option(
+    "-g",
+    "--group",
+    shell_complete=group_names,
+    help="As a member of this group: go on where it has committed, and commit what is printed.",
+)
+@click.option("-n", "--max", "most", type=click.IntRange(1), help="Stop after so many records.")
+@click.option("-e", "--exit-at-end", is_flag=True, help="Stop at the end that the log has at the start.")
+@click.option("-k", "--keys", is_flag=True, help="Print the key and a tab before each value.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="text: values, a line each. json: an object a line, with partition, offset, time, key, headers.",
+)
+@target_options
+def consume(
+    *,
+    topic: str,
+    from_beginning: bool,
+    offset: int | None,
+    since: int | None,
+    partitions: tuple[int, ...],
+    group: str | None,
+    most: int | None,
+    exit_at_end: bool,
+    keys: bool,
+    output: str,
+    **where: Any,
+) -> None:
+    """Print records, new ones as they come, until Ctrl-C (exit code 130).
+
+    \b
+    strandline consume orders --from-beginning --exit-at-end
+    strandline consume orders --since 15m --keys
+    strandline consume orders -p 0 --offset 1234 -n 1 --output json
+    strandline consume orders --group kitchen --from-beginning
+
+    In a group, --from-beginning is for partitions that the group has committed nothing of. What was printed is
+    committed, also at Ctrl-C.
+    """
+    if sum((from_beginning, offset is not None, since is not None)) > 1:
+        raise click.UsageError("--from-beginning, --offset and --since exclude one another")
+    if keys and output == "json":
+        raise click.UsageError("--output json has the keys already: leave --keys out")
+    target = Target(**where)
+    show = _as_json if output == "json" else _as_keyed_text if keys else _as_text
+    group = group or target.settings.get("group.id") or target.settings.get("group_id")
+    if group is not None and (offset is not None or since is not None or partitions):
+        raise click.UsageError(
+            "the group decides what is read, from where it has committed; to move it: strandline group reset-offsets"
+        )
+    from strandline.client.consumer import Consumer
+
+    with plain_errors(target):
+        defaults: dict[str, object] = {"default_api_timeout_ms": 20_000, "auto_offset_reset": "none"}
+        if group is not None:
+            defaults |= {
+                "group_id": group,
+                "auto_offset_reset": "earliest" if from_beginning else "latest",
+                "enable_auto_commit": False,  # what is printed is committed, and nothing else
+            }
+        settings = target.settings_for(ConsumerConfig, **defaults)
+        check_reachable(target)
+        with Consumer(target.bootstrap, **settings) as consumer:
+            if group is not None:
+                count = _print_as_member(consumer, topic, exit_at_end, most, show)
+                told = f"{plural(count, 'record')}, committed for group {group}"
+            else:
+                wanted = [TopicPartition(topic, number) for number in partitions or consumer.partitions_for(topic)]
+                consumer.assign(wanted)
+                ends = consumer.end_offsets(wanted)
+                _seek(consumer, ends, from_beginning=from_beginning, offset=offset, since=since)
+                count = _print_all(consumer, ends if exit_at_end else None, most, show)
+                told = f"{plural(count, 'record')} up to the end" if exit_at_end else ""
+    if told:
+        click.echo(told, err=True)
+
+
+@contextmanager
+def _interrupts() -> Iterator[threading.Event]:
+    """Set by Ctrl-C, so that it does not come between a record and its commit; KeyboardInterrupt is raised at the end.
+    A second Ctrl-C raises it wherever the program is (it may wait for who reads its output)."""
+    interrupted = threading.Event()
+
+    def on_interrupt(number: int, _frame: FrameType | None) -> None:
+        interrupted.set()
+        signal.signal(number, signal.default_int_handler)
+
+    before = signal.signal(signal.SIGINT, on_interrupt)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if interrupted.is_set():
+        raise KeyboardInterrupt
+
+
+def _seek(
+    consumer: Consumer,
+    ends: dict[TopicPartition, int],
+    *,
+    from_beginning: bool,
+    offset: int | None,
+    since: int | None,
+) -> None:
+    if from_beginning:
+        consumer.seek_to_beginning()
+    elif since is not None:
+        consumer.seek_to_timestamp(dict.fromkeys(ends, since))
+    else:
+        for partition, end in ends.items():
+            consumer.seek(partition, end if offset is None else offset)
+
+
+def _print_all(consumer: Consumer, ends: dict[TopicPartition, int] | None, most: int | None, show: _Show) -> int:
+    """Print until `most` records, or until every partition has reached its end; the number printed."""
+    out = sys.stdout.buffer
+    count = 0
+    with _interrupts() as interrupted:
+        while not interrupted.is_set() and (most is None or count < most):
+            if ends is not None and all(consumer.position(item) >= end for item, end in ends.items()):
+                break
+            room = None if most is None else most - count
+            for record in consumer.poll(POLL_S, min(room or 500, 500)):
+                end = None if ends is None else ends[TopicPartition(record.topic, record.partition)]
+                if end is None or record.offset < end:
+                    out.write(show(record))
+                    count += 1
+            out.flush()
+    return count
+
+
+def _print_as_member(consumer: Consumer, topic: str, exit_at_end: bool, most: int | None, show: _Show) -> int:
+    """Print what the group gives, and commit what was printed; the number printed."""
+    out = sys.stdout.buffer
+    ends = consumer.end_offsets([(topic, number) for number in consumer.partitions_for(topic)]) if exit_at_end else {}
+    printed = _Printed(consumer)
+    consumer.subscribe([topic], on_revoked=printed.commit, on_lost=printed.forget)
+    count = 0
+    with _interrupts() as interrupted:
+        try:
+            while not interrupted.is_set() and (most is None or count < most):
+                room = 500 if most is None else min(most - count, 500)
+                records = consumer.poll(POLL_S, room)
+                for record in records:
+                    out.write(show(record))
+                    printed.offsets[TopicPartition(record.topic, record.partition)] = record.offset + 1
+                out.flush()
+                count += len(records)
+                printed.commit_now_and_then()
+                mine = consumer.assignment()
+                waiting = records or consumer.state.name != "stable"
+                if exit_at_end and not waiting and all(consumer.position(item) >= ends.get(item, 0) for item in mine):
+                    break
+        finally:
+            out.flush()
+            if consumer.state.name in ("stable", "rebalancing"):
+                printed.commit(consumer.assignment())
+    return count
+
+
+class _Printed:
+    """How far each partition is printed and not yet committed."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.offsets: dict[TopicPartition, int] = {}
+        self._consumer = consumer
+        self._clock = SystemClock()
+        self._committed_ms = self._clock.monotonic_ms()
+
+    def commit_now_and_then(self) -> None:
+        """Commit, if that was not done for a while."""
+        if self.offsets and self._clock.monotonic_ms() - self._committed_ms >= COMMIT_MS:
+            self.commit(list(self.offsets))
+
+    def commit(self, partitions: Iterable[TopicPartition]) -> None:
+        """Commit these partitions."""
+        offsets = {place: self.offsets[place] for place in partitions if place in self.offsets}
+        if offsets:
+            self._consumer.commit(offsets)
+            self.forget(offsets)
+        self._committed_ms = self._clock.monotonic_ms()
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """They are committed, or another member's."""
+        for place in partitions:
+            self.offsets.pop(place, None)
+
+
+_Show = Callable[[ConsumerRecord], bytes]
+"""A record as it is printed."""
+
+
+def _as_text(record: ConsumerRecord) -> bytes:
+    return (b"" if record.value is None else record.value) + b"\n"
+
+
+def _as_keyed_text(record: ConsumerRecord) -> bytes:
+    return (record.key or b"") + b"\t" + _as_text(record)
+
+
+def _as_json(record: ConsumerRecord) -> bytes:
+    document = {
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+        "key": _text(record.key),
+        "value": _text(record.value),
+        "headers": [[name, _text(content)] for name, content in record.headers],
+    }
+    return json.dumps(document, ensure_ascii=False).encode() + b"\n"
+
+
+def _text(content: bytes | None) -> str | dict[str, str] | None:
+    """UTF-8 as text; other bytes as {"base64": ...}, so that nothing is lost."""
+    if content is None:
+        return None
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        from base64 import b64encode
+
+        return {"base64": b64encode(content).decode()}

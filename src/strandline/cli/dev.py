@@ -1,0 +1,150 @@
+"""`strandline dev`: a cluster of real processes on this machine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from strandline.cli.common import output_option, plain_errors, plural, print_table, settings_option
+from strandline.cluster.node.dev_layout import PORT_BASE, STATE_FILE
+
+if TYPE_CHECKING:
+    from strandline.cluster.node.dev import DevCluster
+
+WATCH_INTERVAL_S = 0.2
+
+
+@click.command()
+@click.option("--nodes", type=click.IntRange(1, 50), help="How many brokers; 3, or as many as --data-dir holds.")
+@click.option(
+    "--controllers",
+    type=click.IntRange(0, 9),
+    default=0,
+    show_default=True,
+    help="Controllers as processes of their own; 0: every node is broker and controller.",
+)
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False),
+    help="Where the data lie, kept for the next start. Left out: a temporary directory, deleted at the end.",
+)
+@click.option("--fresh", is_flag=True, help="Delete what --data-dir holds of an earlier cluster first.")
+@click.option(
+    "--port-base",
+    type=int,
+    default=PORT_BASE,
+    show_default=True,
+    help="Clients' port of node 1; the next nodes have the next ports. gRPC is 10000 higher, HTTP 1000 lower. 0: any.",
+)
+@settings_option
+@output_option
+def dev(
+    *,
+    nodes: int | None,
+    controllers: int,
+    data_dir: str | None,
+    fresh: bool,
+    port_base: int,
+    overrides: dict[str, str],
+    output: str,
+) -> None:
+    """Run a cluster on this machine: three nodes, each a process of its own, until Ctrl-C.
+
+    Nodes that die are not started again: that is yours to watch. With --output json one line says where everything is
+    once all are ready, and one more when a node ends.
+
+    \b
+    strandline dev
+    strandline dev --nodes 5 --controllers 3 --port-base 0
+    strandline dev --data-dir ./cluster -X num.partitions=3
+    """
+    from strandline.cluster.node.dev import DevCluster
+
+    if fresh:
+        if data_dir is None:
+            raise click.UsageError("--fresh needs --data-dir: without one the data are new each time")
+        _drop(Path(data_dir))
+    stopping = threading.Event()
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, on_signal)
+    with plain_errors():
+        cluster = DevCluster(data_dir, nodes=nodes, controllers=controllers, port_base=port_base, settings=overrides)
+        if output == "table":
+            count = len({*cluster.broker_ids, *cluster.controller_ids})
+            click.echo(f"Starting {plural(count, 'node')}; Ctrl-C stops them.", err=True)
+        try:
+            cluster.start()
+            _tell_ready(cluster, output, kept=data_dir is not None)
+            _watch(cluster, stopping, output)
+            if output == "table":
+                click.echo("Stopping.")
+        finally:
+            cluster.stop()
+
+
+def _drop(directory: Path) -> None:
+    """Delete an earlier cluster; anything else is not ours to delete."""
+    if not directory.exists():
+        return
+    if any(directory.iterdir()) and not (directory / STATE_FILE).exists():
+        raise click.UsageError(f"{directory} holds no cluster of `strandline dev`; it is not deleted")
+    shutil.rmtree(directory)
+
+
+def _tell_ready(cluster: DevCluster, output: str, *, kept: bool) -> None:
+    if output == "json":
+        places = [
+            {
+                "node_id": node_id,
+                "pid": cluster.pid(node_id),
+                "client": cluster.client(node_id) if node_id in cluster.broker_ids else None,
+                "http": cluster.http(node_id),
+                "data_dir": cluster.data_dir(node_id),
+                "log": cluster.log_path(node_id),
+            }
+            for node_id in cluster.node_ids
+        ]
+        click.echo(json.dumps({"event": "ready", "bootstrap": cluster.bootstrap, "nodes": places}))
+        return
+    rows = [
+        (
+            node_id,
+            cluster.roles(node_id),
+            cluster.client(node_id) if node_id in cluster.broker_ids else "-",
+            f"http://{cluster.http(node_id)}/metrics",
+            cluster.pid(node_id),
+        )
+        for node_id in cluster.node_ids
+    ]
+    print_table(("node", "roles", "clients", "metrics", "pid"), rows, title="The cluster is ready")
+    how_long = "kept" if kept else "deleted at the end; --data-dir keeps it"
+    click.echo(f"Data and logs: {cluster.root} ({how_long})")
+    bootstrap = cluster.client(cluster.broker_ids[0])
+    where = "" if bootstrap == f"127.0.0.1:{PORT_BASE}" else f" -b {bootstrap}"
+    click.echo(f"Try: strandline topic create orders{where}    or: kcat -b {bootstrap} -L    Ctrl-C stops the cluster.")
+
+
+def _watch(cluster: DevCluster, stopping: threading.Event, output: str) -> None:
+    """Wait for the end; say when a node ends by itself. Every node was ready: one that has died since is told, too."""
+    alive = set(cluster.node_ids)
+    while not stopping.wait(WATCH_INTERVAL_S):
+        for node_id in sorted(alive - set(cluster.pids())):
+            alive.discard(node_id)
+            if output == "json":
+                click.echo(json.dumps({"event": "ended", "node_id": node_id, "exit_code": cluster.exit_code(node_id)}))
+            else:
+                click.echo(f"Node {node_id} has ended (exit code {cluster.exit_code(node_id)}).", err=True)
+                click.echo(f"Its log ends:\n{cluster.last_words(node_id)}", err=True)
+        if not alive:
+            raise click.ClickException("every node has ended")

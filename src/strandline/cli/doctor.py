@@ -1,0 +1,113 @@
+"""`strandline doctor`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from strandline.cli.common import Target, check_reachable, output_option, plain_errors, print_json, target_options
+from strandline.client.config import AdminConfig, ConsumerConfig, ProducerConfig
+from strandline.cluster.node.doctor import (
+    NO_EFFECT,
+    NOT_SERVED,
+    NOTE,
+    RISK,
+    UNCHECKED,
+    Finding,
+    judge_config,
+    judge_consumer,
+    judge_producer,
+)
+
+FOUND = 1
+
+
+@click.command()
+@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False))
+@click.option(
+    "--producer", is_flag=True, help="Judge a producer's settings instead, given by -X (any client's: Kafka's names)."
+)
+@click.option("--consumer", is_flag=True, help="Judge a consumer's settings instead, in the same way.")
+@output_option
+@target_options
+def doctor(files: tuple[str, ...], producer: bool, consumer: bool, output: str, **where: Any) -> None:
+    """Name every setting that can lose data, and what it would lose; and every setting that has no effect.
+
+    Judges configuration files, or without any the live cluster at --bootstrap: settings, topics, and who is in sync.
+    In an outage it judges what answers within some ten seconds, and names what it could not check. Exits 1 when
+    something is found or could not be checked, 0 when all is well.
+
+    \b
+    strandline doctor
+    strandline doctor node-1.properties node-2.properties
+    strandline doctor --output json -b 10.0.0.1:9092
+    strandline doctor --producer -X enable.idempotence=false -X max.in.flight.requests.per.connection=5
+    strandline doctor --consumer -X enable.auto.commit=false -X auto.offset.reset=earliest
+    """
+    if producer or consumer:
+        with plain_errors():
+            findings = list(_of_client(Target(**where), consumer=consumer))
+    elif files:
+        with plain_errors():
+            findings = [finding for path in files for finding in _of_file(path)]
+    else:
+        findings = _of_cluster(Target(**where))
+    notes = [] if producer or consumer else [NOT_SERVED]
+    if output == "json":
+        print_json([asdict(finding) for finding in findings + notes])
+    else:
+        _show(findings, notes)
+    if findings:
+        raise SystemExit(FOUND)
+
+
+def _of_client(target: Target, *, consumer: bool) -> Iterator[Finding]:
+    if consumer:
+        yield from judge_consumer(ConsumerConfig.of(target.settings_for(ConsumerConfig)))
+    else:
+        yield from judge_producer(ProducerConfig.of(target.settings_for(ProducerConfig)))
+
+
+def _of_file(path: str) -> Iterator[Finding]:
+    from strandline.cluster.node.config import NodeConfig
+
+    yield from judge_config(NodeConfig.load(path, {}, os.environ))
+
+
+def _of_cluster(target: Target) -> list[Finding]:
+    from strandline.cluster.node.examination import QUESTION_MS, REQUEST_MS, examine
+
+    with plain_errors(target):
+        settings = target.settings_for(AdminConfig, request_timeout_ms=REQUEST_MS, default_api_timeout_ms=QUESTION_MS)
+        check_reachable(Target(target.bootstrap, {name: str(value) for name, value in settings.items()}))
+        return asyncio.run(examine(target.bootstrap, settings))
+
+
+_MARKS = {
+    RISK: ("!", "would lose: "),
+    NO_EFFECT: ("!", "no effect:  "),
+    UNCHECKED: ("?", "not known:  "),
+    NOTE: ("-", "no effect:  "),
+}
+"""Of each kind of finding: the mark before it, and what stands before its consequence."""
+
+
+def _show(findings: list[Finding], notes: list[Finding]) -> None:
+    for finding in findings + notes:
+        mark, label = _MARKS[finding.kind]
+        click.echo(f"{mark} {finding.where}: {finding.setting}")
+        click.echo(f"    {label}{finding.loses}")
+        click.echo(f"    instead:    {finding.remedy}")
+    unchecked = sum(finding.kind == UNCHECKED for finding in findings)
+    counts = [f"{len(findings) - unchecked} found"] + ([f"{unchecked} not checked"] if unchecked else [])
+    if findings:
+        click.echo(", ".join(counts) + ".")
+    elif notes:
+        click.echo("No setting found that could lose records; see the note above.")
+    else:
+        click.echo("Nothing found that could lose data.")

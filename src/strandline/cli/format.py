@@ -1,0 +1,98 @@
+"""`strandline format`."""
+
+from __future__ import annotations
+
+import random
+
+import click
+
+from strandline.cli.common import (
+    config_option,
+    dry_run_option,
+    load_config,
+    output_option,
+    plain_errors,
+    print_json,
+    settings_option,
+)
+
+
+@click.command("format")
+@config_option
+@settings_option
+@click.option(
+    "--cluster-id", help="The cluster's id, the same for all its nodes. Left out: a new one is made and shown."
+)
+@click.option(
+    "--initial-controllers",
+    default="",
+    metavar="ID@HOST:PORT,...",
+    help="The controllers, by their INTERNAL listeners; the same for all nodes. Left out: controller.quorum.voters.",
+)
+@click.option("--ignore-formatted", is_flag=True, help="Leave a directory that is this node's already as it is.")
+@click.option(
+    "--without-vote",
+    is_flag=True,
+    help="A controller of a running cluster whose disk was lost: it gets its vote by `quorum restore-vote`.",
+)
+@dry_run_option
+@output_option
+def format_(
+    *,
+    config_path: str | None,
+    overrides: dict[str, str],
+    cluster_id: str | None,
+    initial_controllers: str,
+    ignore_formatted: bool,
+    without_vote: bool,
+    dry_run: bool,
+    output: str,
+) -> None:
+    """Prepare a node's data directory: once in its life.
+
+    A node refuses a directory that is not formatted, for a controller whose disk was wiped and that formatted itself
+    would vote twice.
+
+    \b
+    strandline format --config node-1.properties                     makes a cluster id and shows it
+    strandline format --config node-2.properties --cluster-id ID     the same id for every other node
+    strandline format --cluster-id ID -X node.id=1 -X log.dirs=/data \\
+        --initial-controllers 1@10.0.0.1:19092,2@10.0.0.2:19092,3@10.0.0.3:19092
+    strandline format --config node-3.properties --cluster-id ID --without-vote        a new disk for controller 3
+    """
+    from strandline.cluster.node.config_setting import parse_voters
+    from strandline.cluster.node.format import format_directory, random_cluster_id
+    from strandline.log.checkpoints import encode_id
+    from strandline.log.real_disk import RealDisk
+
+    rng = random.SystemRandom()
+    with plain_errors():
+        config = load_config(config_path, overrides)
+        made = format_directory(
+            RealDisk(),
+            config,
+            cluster_id=cluster_id or random_cluster_id(rng),
+            initial_controllers=parse_voters("--initial-controllers", initial_controllers),
+            rng=rng,
+            ignore_formatted=ignore_formatted,
+            without_vote=without_vote,
+            dry_run=dry_run,
+        )
+    if output == "json":
+        print_json(
+            {
+                "directory": config.log_dirs,
+                "node_id": made.meta.node_id,
+                "cluster_id": made.meta.cluster_id,
+                "directory_id": encode_id(made.meta.directory_id),
+                "formatted": not (dry_run or made.already),
+            }
+        )
+        return
+    verb = "is formatted already" if made.already else "would be formatted" if dry_run else "is formatted"
+    click.echo(f"{config.log_dirs} {verb}: node {made.meta.node_id} of cluster {made.meta.cluster_id}.")
+    if without_vote:
+        node = made.meta.node_id
+        click.echo(f"It has no vote: start it, and run `strandline quorum restore-vote {node}` when it has caught up.")
+    if cluster_id is None and not made.already:
+        click.echo(f"Format the other nodes with --cluster-id {made.meta.cluster_id}")

@@ -1,0 +1,331 @@
+"""`strandline group`: list, describe, reset-offsets, delete."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from strandline.cli.common import (
+    CommandFailed,
+    CommandWrong,
+    Moment,
+    Target,
+    admin_for,
+    dry_run_option,
+    output_option,
+    plural,
+    print_json,
+    print_table,
+    target_options,
+)
+from strandline.cli.name_completion import group_names, topic_names
+from strandline.client.config import duration_ms
+from strandline.client.types import EARLIEST, LATEST, GroupDescription, OffsetAndMetadata
+from strandline.proto.errors import ConfigError
+from strandline.proto.ids import TopicPartition
+from strandline.proto.system import SystemClock
+
+if TYPE_CHECKING:
+    from strandline.client.admin import Admin
+
+INACTIVE = ("Empty", "Dead")
+
+
+@click.group()
+def group() -> None:
+    """List and describe consumer groups, move what they have committed, delete them."""
+
+
+@group.command("list")
+@output_option
+@target_options
+def list_groups(output: str, **where: Any) -> None:
+    """List the groups.
+
+    \b
+    strandline group list
+    strandline group list --output json | jq -r '.[].group'
+    """
+    with admin_for(Target(**where)) as admin:
+        found = admin.list_groups()
+    if output == "json":
+        print_json([{"group": one.group_id, "state": one.state, "type": one.type} for one in found])
+    elif not found:
+        click.echo("no groups yet; join one with: strandline consume TOPIC --group NAME")
+    else:
+        print_table(("group", "state", "type"), [(one.group_id, one.state or "?", one.type or "?") for one in found])
+
+
+@group.command("describe")
+@click.argument("names", nargs=-1, required=True, shell_complete=group_names)
+@output_option
+@target_options
+def describe(names: tuple[str, ...], output: str, **where: Any) -> None:
+    """Show members, what they read, what is committed, and how far behind it is.
+
+    \b
+    strandline group describe kitchen
+    strandline group describe kitchen --output json
+    """
+    with admin_for(Target(**where)) as admin:
+        documents = [_document(admin, one) for one in admin.describe_groups(names).values()]
+    if output == "json":
+        print_json(documents)
+        return
+    for one in documents:
+        columns = ("topic", "partition", "committed", "end", "lag", "member")
+        rows = [
+            (
+                part["topic"], part["partition"], "-" if part["committed"] is None else part["committed"],
+                "?" if part["end"] is None else part["end"], part["lag_words"], part["member"] or "-",
+            )
+            for part in one["partitions"]
+        ]  # fmt: skip
+        title = f"{one['group']}: {one['state']}, {plural(len(one['members']), 'member')}"
+        title += f", assignor {one['assignor']}" if one["assignor"] else ""
+        title += f", coordinator {one['coordinator']}; {one['lag_words']}"
+        click.echo(title)
+        print_table(columns, rows)
+        idle = [member["client_id"] for member in one["members"] if not member["partitions"]]
+        if idle:
+            click.echo(f"without a partition: {', '.join(idle)}")
+
+
+def lag_words(committed: int | None, start: int | None, end: int | None) -> str:
+    """How far a group is behind in one partition, in words."""
+    if end is None or start is None:
+        return "! no leader: unknown"
+    if committed is None:
+        return "no committed offset"
+    if committed < start:
+        return f"! {end - committed} behind, {start - committed} of them deleted"
+    if committed > end:
+        return f"! {committed - end} past the end of the log"
+    return "caught up" if committed == end else f"{end - committed} behind"
+
+
+def _document(admin: Admin, one: GroupDescription) -> dict[str, Any]:
+    """A group as --output json has it."""
+    offsets = admin.list_group_offsets(one.group_id)
+    owners = {item: member for member in one.members for item in member.assignment}
+    wanted = sorted({*offsets, *owners})
+    start, end = _bounds(admin, wanted)
+    partitions: list[dict[str, Any]] = []
+    for item in wanted:
+        committed = offsets[item].offset if item in offsets else None
+        member = owners.get(item)
+        behind = None if committed is None or item not in end else max(end[item] - committed, 0)
+        partitions.append(
+            {
+                "topic": item.topic,
+                "partition": item.partition,
+                "committed": committed,
+                "end": end.get(item),
+                "lag": behind,
+                "lag_words": lag_words(committed, start.get(item), end.get(item)),
+                "member": None if member is None else member.client_id or member.member_id,
+                "metadata": offsets[item].metadata if item in offsets else "",
+            }
+        )
+    lags: list[int] = [part["lag"] for part in partitions if part["lag"] is not None]
+    words = "nothing committed" if not lags else f"{sum(lags)} behind in all" if sum(lags) else "caught up"
+    return {
+        "group": one.group_id,
+        "state": one.state,
+        "type": one.type,
+        "assignor": one.assignor,
+        "coordinator": one.coordinator.node_id,
+        "lag": sum(lags),
+        "lag_words": words,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "host": member.host,
+                "partitions": [[item.topic, item.partition] for item in member.assignment],
+            }
+            for member in one.members
+        ],
+        "partitions": partitions,
+    }
+
+
+def _bounds(admin: Admin, wanted: list[TopicPartition]) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """Where the logs begin and end; partitions without a leader, or deleted, are left out."""
+    topics = set(admin.list_topics(include_internal=True))
+    led = [
+        TopicPartition(one.name, part.partition)
+        for one in admin.describe_topics(sorted({item.topic for item in wanted} & topics))
+        for part in one.partitions
+        if part.leader is not None
+    ]
+    asked = [item for item in wanted if item in led]
+    first = admin.list_offsets(dict.fromkeys(asked, EARLIEST))
+    last = admin.list_offsets(dict.fromkeys(asked, LATEST))
+    return {item: told.offset for item, told in first.items()}, {item: told.offset for item, told in last.items()}
+
+
+@group.command("delete")
+@click.argument("names", nargs=-1, required=True, shell_complete=group_names)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@dry_run_option
+@output_option
+@target_options
+def delete(names: tuple[str, ...], yes: bool, dry_run: bool, output: str, **where: Any) -> None:
+    """Delete groups without members, with all that they have committed.
+
+    \b
+    strandline group delete kitchen --dry-run
+    strandline group delete kitchen --yes
+    """
+    deleted = []
+    with admin_for(Target(**where)) as admin:
+        for one in admin.describe_groups(names).values():
+            _refuse_active(one, "delete it")
+            count = len(admin.list_group_offsets(one.group_id))
+            what = f"{one.group_id}: {plural(count, 'committed offset')}"
+            if not dry_run:
+                if not yes:
+                    if not sys.stdin.isatty():
+                        raise CommandWrong(f"not deleting {what}: nobody is there to ask; say --yes to mean it")
+                    click.confirm(f"Delete group {what}? It cannot be undone", abort=True, err=True)
+                admin.delete_groups([one.group_id])
+            deleted.append({"group": one.group_id, "committed_offsets": count})
+            if output == "table":
+                click.echo(f"{'would delete' if dry_run else 'deleted'} group {what}")
+    if output == "json":
+        print_json({"deleted": deleted, "dry_run": dry_run})
+
+
+def _refuse_active(one: GroupDescription, what: str) -> None:
+    if one.state not in INACTIVE or one.members:
+        names = ", ".join(sorted({member.client_id or member.member_id for member in one.members})) or "nobody yet"
+        raise CommandFailed(
+            f"group {one.group_id} is in use ({one.state}; members: {names}): stop its consumers first, then {what}"
+        )
+
+
+@group.command("reset-offsets")
+@click.argument("name", shell_complete=group_names)
+@click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC[:0,1]", help="Only this topic; repeatable.",
+              shell_complete=topic_names)  # fmt: skip
+@click.option("--to-earliest", is_flag=True, help="To the first record that the log has.")
+@click.option("--to-latest", is_flag=True, help="To the end of the log.")
+@click.option("--to-offset", type=click.IntRange(0), help="To this offset.")
+@click.option("--to-datetime", type=Moment(), help="To the first record since: 2024-05-01T12:00 (UTC), 15m (ago).")
+@click.option("--by-duration", metavar="PT1H", help="To the first record of the last hour (ISO 8601, as Kafka's tool).")
+@click.option("--shift-by", type=int, help="By so many records: forward, or with a minus sign backward.")
+@dry_run_option
+@output_option
+@target_options
+def reset_offsets(
+    *,
+    name: str,
+    topics: tuple[str, ...],
+    to_earliest: bool,
+    to_latest: bool,
+    to_offset: int | None,
+    to_datetime: int | None,
+    by_duration: str | None,
+    shift_by: int | None,
+    dry_run: bool,
+    output: str,
+    **where: Any,
+) -> None:
+    """Move what a group has committed. Refused while the group has members.
+
+    Without --topic: every partition that the group has committed anything of.
+
+    \b
+    strandline group reset-offsets kitchen --to-earliest --dry-run
+    strandline group reset-offsets kitchen --topic orders:0,1 --shift-by -100
+    strandline group reset-offsets kitchen --topic orders --to-datetime 2024-05-01T12:00
+    """
+    given = (to_offset, to_datetime, by_duration, shift_by)
+    if to_earliest + to_latest + sum(one is not None for one in given) != 1:
+        raise click.UsageError(
+            "say one of --to-earliest, --to-latest, --to-offset, --to-datetime, --by-duration and --shift-by"
+        )
+    if by_duration is not None:
+        to_datetime = SystemClock().wall_ms() - _duration(by_duration)
+    with admin_for(Target(**where)) as admin:
+        known = {one.group_id for one in admin.list_groups()}
+        if name in known:
+            _refuse_active(admin.describe_groups([name])[name], "reset its offsets")
+        before = admin.list_group_offsets(name)
+        wanted = _wanted(admin, name, topics, before)
+        start, end = _bounds(admin, wanted)
+        missing = [item for item in wanted if item not in end]
+        if missing:
+            raise CommandFailed(f"{missing[0]} has no leader, or does not exist: nothing was reset")
+        if to_earliest:
+            goals = start
+        elif to_latest:
+            goals = end
+        elif to_offset is not None:
+            goals = dict.fromkeys(wanted, to_offset)
+        elif to_datetime is not None:
+            found = admin.list_offsets(dict.fromkeys(wanted, to_datetime))
+            goals = {item: end[item] if told.offset < 0 else told.offset for item, told in found.items()}
+        else:
+            goals = _shifted(name, wanted, before, shift_by or 0)
+        goals = {item: min(max(goals[item], start[item]), end[item]) for item in wanted}
+        if not dry_run:
+            admin.alter_group_offsets(name, goals)
+    rows = [
+        (
+            item.topic, item.partition, before[item].offset if item in before else "-", goals[item],
+            lag_words(goals[item], start[item], end[item]),
+        )
+        for item in wanted
+    ]  # fmt: skip
+    if output == "json":
+        names = ("topic", "partition", "before", "after", "lag_words")
+        print_json(
+            {"group": name, "dry_run": dry_run, "partitions": [dict(zip(names, row, strict=True)) for row in rows]}
+        )
+        return
+    print_table(("topic", "partition", "before", "would be" if dry_run else "now", "lag"), rows)
+
+
+def _duration(text: str) -> int:
+    try:
+        return duration_ms(f"by_duration:{text}")
+    except ConfigError as error:
+        raise click.BadParameter(
+            f"{text!r} is no duration as PT1H, PT15M or P7D", param_hint="--by-duration"
+        ) from error
+
+
+def _wanted(
+    admin: Admin, name: str, topics: tuple[str, ...], before: Mapping[TopicPartition, OffsetAndMetadata]
+) -> list[TopicPartition]:
+    if not topics:
+        if not before:
+            raise CommandFailed(f"group {name} has committed nothing: say which --topic")
+        return sorted(before)
+    wanted: dict[TopicPartition, None] = {}
+    for text in topics:
+        topic, colon, numbers = text.partition(":")
+        if colon and not all(part.isdecimal() for part in numbers.split(",")):
+            raise CommandWrong(f"{text!r}: partitions are numbers with commas between, as {topic}:0,1")
+        [described] = admin.describe_topics([topic])
+        there = [part.partition for part in described.partitions]
+        for number in [int(part) for part in numbers.split(",")] if colon else there:
+            if number not in there:
+                raise CommandWrong(f"topic {topic} has partitions {there[0]} to {there[-1]}, not {number}")
+            wanted[TopicPartition(topic, number)] = None
+    return list(wanted)
+
+
+def _shifted(
+    name: str, wanted: list[TopicPartition], before: Mapping[TopicPartition, OffsetAndMetadata], by: int
+) -> dict[TopicPartition, int]:
+    for item in wanted:
+        if item not in before:
+            raise CommandFailed(f"group {name} has committed nothing of {item}: there is nothing to shift")
+    return {item: before[item].offset + by for item in wanted}

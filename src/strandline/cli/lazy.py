@@ -1,0 +1,70 @@
+"""A click group whose commands are imported when they are used: `strandline topic list` must not pay for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+
+import click
+
+ENTRY_POINTS = "strandline.commands"
+"""Where packages above this one, and other people's, add commands: name = module:click_command."""
+
+
+INTERRUPTED = 130
+"""128 and the number of SIGINT."""
+
+
+class LazyGroup(click.Group):
+    """Commands of two kinds: `lazy` ones, name -> module:command, and those of entry points."""
+
+    def __init__(self, *, lazy: Mapping[str, str], **attributes: object) -> None:
+        super().__init__(**attributes)  # type: ignore[arg-type]
+        self._lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, sorted."""
+        return sorted({*self._lazy, *_plugins()})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Find one, importing as little as possible."""
+        if cmd_name in self._lazy:
+            module, _, attribute = self._lazy[cmd_name].partition(":")
+            command = getattr(import_module(module), attribute)
+            assert isinstance(command, click.Command)
+            return command
+        plugin = _plugins().get(cmd_name)
+        return None if plugin is None else _load(plugin)
+
+    def invoke(self, ctx: click.Context) -> object:
+        """As click does it; Ctrl-C ends the program without a word, as a shell expects it of what SIGINT ended."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it, with a hint at the name that was perhaps meant."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            import difflib
+
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            if not near:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean {near[0]!r}?", ctx) from error
+
+
+def _plugins() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+
+
+def _load(plugin: EntryPoint) -> click.Command:
+    command = plugin.load()
+    if not isinstance(command, click.Command):
+        raise click.ClickException(f"the entry point {plugin.name!r} ({plugin.value}) is no click command")
+    return command

@@ -1,0 +1,455 @@
+"""One client's connection: frames in, answers out in the order of the requests.
+
+Frames are read in place in a growing buffer (`receive.py`); answers wait in a queue of exchanges until those before
+them are there, and leave the node once a loop turn. Reading stops while the client does not take its answers, has too
+many requests open, or the node's memory budget is used up; it goes on by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, cast
+
+import structlog
+
+from strandline.cluster.broker.exchange import Exchange
+from strandline.cluster.broker.receive import ReceiveBuffer
+from strandline.cluster.broker.service.context import Peer, RequestContext
+from strandline.cluster.broker.service.memory import Account
+from strandline.proto.errors import ProtocolError
+from strandline.proto.kafka.fields import INT32, Piece, Unencodable
+from strandline.proto.kafka.frames import (
+    LENGTH_BYTES,
+    REQUEST_HEADER_BYTES_MIN,
+    Foreign,
+    foreign_protocol,
+    read_client_id,
+    read_request_header,
+)
+
+if TYPE_CHECKING:
+    from strandline.cluster.broker.listener import KafkaListener
+
+log = structlog.get_logger("strandline.kafka")
+
+JOIN_BYTES_MAX = 32 * 1024
+"""Pieces of an answer up to this size are joined before they are written; larger ones are never copied."""
+
+SLICE_MS = 20.0
+"""Requests that lie in the buffer are answered for so long at a stretch; then other connections have their turn."""
+
+
+class KafkaConnection(asyncio.BufferedProtocol):
+    """The server's side of one connection.
+
+    Invariants:
+        * answers leave in the order in which their requests came;
+        * what the connection holds of the memory budget is given back when it is lost;
+        * whatever bytes the peer sends, the worst that happens is that this connection is closed with one log line.
+    """
+
+    __slots__ = (
+        "_broken",
+        "_charged",
+        "_exchanges",
+        "_flush_scheduled",
+        "_in",
+        "_processing",
+        "_queued_bytes",
+        "_reason",
+        "_tasks",
+        "_transport",
+        "_write_paused",
+        "bytes_moved",
+        "listener",
+        "peer",
+        "port",
+        "waiting",
+    )
+
+    def __init__(self, listener: KafkaListener) -> None:
+        self.listener = listener
+        self._in = ReceiveBuffer(listener.service.memory)
+        self._exchanges: deque[Exchange] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._broken = False
+        """The peer is gone, as a write has told: whatever else it asked, nobody takes the answer."""
+        self._charged = 0
+        self._queued_bytes = 0
+        self._flush_scheduled = False
+        self._processing = False
+        self.waiting = False
+        """Reading is paused, by us."""
+        self._write_paused = False
+        self._reason = ""
+        self.peer = Peer(listener.name, "")
+        self.port = 0
+        self.bytes_moved = 0
+
+    # What the listener's sweep asks
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of the budget that this connection holds."""
+        return self._in.charged_bytes + self._charged
+
+    @property
+    def has_turn(self) -> bool:
+        """Its request may grow beyond the memory budget's limit, and others wait until it is finished."""
+        return self.listener.service.memory.turn is self._in
+
+    @property
+    def to_blame(self) -> bool:
+        """It holds memory that only its peer can free, by sending the rest of a request or by taking answers."""
+        return self.unsent_bytes > 0 or (self._in.charged_bytes > 0 and not self.waiting)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Size of the receive buffer."""
+        return self._in.capacity
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is being received, answered or sent."""
+        return not self._exchanges and self._in.start == self._in.end and self.unsent_bytes == 0
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What the transport has not been able to send yet."""
+        transport = self._transport
+        return 0 if transport is None else transport.get_write_buffer_size()
+
+    def release_buffer(self) -> None:
+        """Give back the receive buffer of an idle connection."""
+        self._in.release()
+
+    # asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=self.listener.config.write_buffer_bytes)
+        peername = transport.get_extra_info("peername")
+        if peername:
+            self.peer.host, self.port = str(peername[0]), int(peername[1])
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.listener.opened(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._in.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.bytes_moved += nbytes
+        self._in.received(nbytes)
+        self._process()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._account()
+        self._process()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self.listener.service.memory.forget(self._process)
+        self.listener.service.memory.forget(self._wake)
+        for exchange in self._exchanges:
+            if exchange.when_gone is not None:
+                exchange.when_gone()
+        self._exchanges.clear()
+        for task in list(self._tasks):
+            task.cancel()
+        self._queued_bytes = 0
+        self._account()
+        self._in.release()
+        self.listener.lost(self, self._reason)
+
+    # Requests
+
+    def _frame_bytes(self) -> int:
+        """Size of the frame at the start of the buffer with its length, 0 while that is not known."""
+        received = self._in
+        if received.end - received.start < LENGTH_BYTES:
+            return 0
+        length: int = INT32.unpack_from(received.view, received.start)[0]
+        return max(length, 0) + LENGTH_BYTES
+
+    def _process(self) -> None:
+        """Answer the whole frames that are there, as long as nothing speaks against it."""
+        if self._processing or self._transport is None:
+            return
+        self._processing = True
+        try:
+            self._process_frames()
+        except ProtocolError as error:
+            self.refuse(str(error))
+        finally:
+            self._processing = False
+        self._flush()
+        self._read_or_pause()
+
+    def _process_frames(self) -> None:
+        """Stops at an incomplete frame, when the client must first take its answers, or when its slice of time is over.
+
+        Raises ProtocolError.
+        """
+        clock = self.listener.service.clock
+        slice_end_ms = clock.monotonic_ms() + SLICE_MS
+        while not self._must_wait():
+            if self._reason or self._broken or not self._next_frame():
+                return
+            if self._must_wait():
+                self._flush()
+            if clock.monotonic_ms() >= slice_end_ms:
+                self._go_on_later()
+                return
+
+    def _go_on_later(self) -> None:
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush_and_go_on)
+
+    def _next_frame(self) -> bool:
+        """Handle one frame; false when it is not there as a whole. Raises ProtocolError for one that cannot be."""
+        received = self._in
+        start, held = received.start, received.end - received.start
+        if held < LENGTH_BYTES:
+            return False
+        view = received.view
+        length: int = INT32.unpack_from(view, start)[0]
+        self._check_length(view, start, length, held)
+        end = start + LENGTH_BYTES + length
+        if end > received.end:
+            return False
+        received.start = end
+        self._handle(view[start + LENGTH_BYTES : end])
+        return True
+
+    def _check_length(self, view: memoryview, start: int, length: int, held: int) -> None:
+        config = self.listener.config
+        if not REQUEST_HEADER_BYTES_MIN <= length <= config.request_bytes_max:
+            raise ProtocolError(
+                _describe_foreign(view[start : start + min(held, 64)])
+                or f"a frame of {length} bytes: from {REQUEST_HEADER_BYTES_MIN} to {config.request_bytes_max} "
+                "(socket.request.max.bytes) are possible"
+            )
+        if length > config.small_request_bytes_max and held >= LENGTH_BYTES + 2:
+            key = int.from_bytes(view[start + 4 : start + 6], "big", signed=True)
+            api = self.listener.apis.get(key)
+            if api is None or not api.large:
+                name = f"API {key}" if api is None else api.api.title
+                raise ProtocolError(
+                    f"a request of {length} bytes to {name}, which takes {config.small_request_bytes_max} at most"
+                )
+
+    def _handle(self, frame: memoryview) -> None:
+        key, version, correlation_id = read_request_header(frame)
+        api = self.listener.apis.get(key)
+        if api is None:
+            raise ProtocolError(f"API {key} (version {version}) is not served")
+        name, answer_api, answer_version = api.api.title, api, version
+        if not api.serves(version):
+            answer_api, answer_version = self.listener.other_version(api, version)
+        client_id, position = "", len(frame)
+        if answer_version == version:
+            client_id, position = read_client_id(frame, answer_api.api.flexible(version))
+        listener = self.listener
+        now_ms = listener.service.clock.monotonic_ms()
+        context = RequestContext(self.peer, client_id, name, version, correlation_id, now_ms)
+        exchange = Exchange(self, context, api.api.flexible_answer_header(version))
+        self._exchanges.append(exchange)
+        try:
+            answer_api.handle(exchange, frame[position:], listener.service)
+        except Exception as error:
+            if isinstance(error, ProtocolError) and not isinstance(error, Unencodable):
+                raise
+            log.exception("a request failed by a mistake of ours", api=name, version=version, **self.identity())
+            raise ProtocolError(f"{name} v{version} could not be answered") from None
+
+    def run(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
+        """Answer an exchange by a coroutine, which is cancelled when the connection is lost."""
+        task = asyncio.ensure_future(work)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._ended(exchange, done))
+
+    def _ended(self, exchange: Exchange, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            context = exchange.context
+            log.error(
+                "a request failed by a mistake of ours",
+                api=context.api,
+                version=context.version,
+                exc_info=error,
+                **self.identity(),
+            )
+            self.refuse(f"{context.api} v{context.version} could not be answered")
+
+    # Answers
+
+    def answered(self, exchange: Exchange) -> None:
+        """An exchange has its answer: send it with all others of this loop turn."""
+        if self._transport is None:
+            return
+        self.listener.stats.answered(exchange.context)
+        self._queued_bytes += exchange.size
+        if not self._processing:
+            self._go_on_later()
+
+    def _flush_and_go_on(self) -> None:
+        self._flush_scheduled = False
+        self._flush()
+        self._process()
+
+    def _flush(self) -> None:
+        """Send the answers that are next in order."""
+        exchanges = self._exchanges
+        parts: list[Piece] = []
+        size = 0
+        while exchanges and exchanges[0].ready:
+            exchange = exchanges.popleft()
+            parts += exchange.parts
+            size += exchange.size
+        if parts and self._transport is not None:
+            self._queued_bytes -= size
+            self.bytes_moved += size
+            self.listener.stats.bytes_out += size
+            was_closing = self._transport.is_closing()
+            self._write(self._transport, parts)
+            if self._transport.is_closing() and not was_closing:
+                self._broken = True
+        self._account()
+        if self._reason and self._transport is not None:
+            self._transport.close()
+
+    def _write(self, transport: asyncio.Transport, parts: list[Piece]) -> None:
+        small: list[Piece] = []
+        for part in parts:
+            if len(part) <= JOIN_BYTES_MAX:
+                small.append(part)
+                continue
+            if small:
+                transport.write(b"".join(small))
+                small = []
+            transport.write(memoryview(part))  # what the socket does not take at once is copied once, not twice
+        if small:
+            transport.write(b"".join(small) if len(small) > 1 else small[0])
+
+    def _account(self) -> None:
+        """Charge the budget for what waits to be sent."""
+        held = self._queued_bytes + self.unsent_bytes
+        memory = self.listener.service.memory
+        if held > self._charged:
+            memory.charge(Account.SEND, held - self._charged)
+        elif held < self._charged:
+            memory.release(Account.SEND, self._charged - held)
+        self._charged = held
+
+    # Back pressure and closing
+
+    def _must_wait(self) -> bool:
+        config = self.listener.config
+        return (
+            self._write_paused
+            or len(self._exchanges) >= config.requests_in_flight_max
+            or self._queued_bytes >= config.queued_bytes_max
+            or self._answers_must_wait()
+        )
+
+    def _answers_must_wait(self) -> bool:
+        """The budget for answers is used up, and if this connection has no part in that, by far."""
+        memory = self.listener.service.memory
+        return memory.answers_over and (
+            self._charged > 0 or memory.answers_full or (memory.answers_far_over and self._next_asks_for_much())
+        )
+
+    def _next_asks_for_much(self) -> bool:
+        """The frame at the start of the buffer is of an API with large answers, as far as it is there."""
+        received = self._in
+        start = received.start + LENGTH_BYTES
+        if received.end < start + 2:
+            return False
+        api = self.listener.apis.get(int.from_bytes(received.view[start : start + 2], "big", signed=True))
+        return api is not None and api.large_answer
+
+    def go_on(self) -> None:
+        """Requests that waited for room for answers may be taken now."""
+        self._process()
+
+    def _wake(self) -> None:
+        """There is room for answers again; many may have waited for it, each with requests for much."""
+        self.listener.goes_on(self)
+
+    def _read_or_pause(self) -> None:
+        transport = self._transport
+        if transport is None or self._reason:
+            return
+        memory = self.listener.service.memory
+        wait = self._must_wait()
+        if wait:
+            if self._answers_must_wait():
+                memory.when_answers_fit(self._wake)
+        elif not self._in.make_room(self._frame_bytes()):
+            wait = True
+            memory.when_may_grow(self._process)
+        if wait != self.waiting:
+            self.waiting = wait
+            if wait:
+                transport.pause_reading()
+            else:
+                transport.resume_reading()
+
+    def refuse(self, reason: str) -> None:
+        """Close after what is answered has been sent; the first reason is logged."""
+        if not self._reason and self._transport is not None:
+            self._reason = reason
+            if not self._processing:
+                self._flush()
+
+    def software_told(self) -> None:
+        """The client has said what it is."""
+        self.listener.stats.software_told(self.peer.software_name, self.peer.software_version)
+
+    def shut(self) -> None:
+        """The listener closes: send what is ready and go, without a log line."""
+        if self._transport is not None:
+            self._flush()
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once; unsent answers are lost."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def identity(self) -> dict[str, Any]:
+        """Who the peer is, for log lines."""
+        peer = self.peer
+        return {
+            "client": f"{peer.host}:{self.port}",
+            "software": f"{peer.software_name} {peer.software_version}",
+            "listener": peer.listener,
+        }
+
+
+def _describe_foreign(start: memoryview) -> str:
+    """What speaks there, by the first bytes of what should be a frame; "" if they tell nothing."""
+    spoken = foreign_protocol(bytes(start[:4]))
+    if spoken is Foreign.HTTP_REQUEST:
+        line = bytes(start).split(b"\r\n", 1)[0].decode("ascii", "replace")
+        return f"an HTTP request ({line!r}) on the Kafka port; HTTP is served on a port of its own (metrics, health)"
+    if spoken is Foreign.TLS:
+        return "a TLS handshake on a plaintext Kafka port; the client should use security.protocol=PLAINTEXT"
+    return f"{spoken.value} on the Kafka port" if spoken is not None else ""

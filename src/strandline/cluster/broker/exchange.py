@@ -1,0 +1,75 @@
+"""One request and its place in the order of a connection's answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import structlog
+
+from strandline.cluster.broker.service.context import RequestContext
+from strandline.proto.kafka.fields import Piece
+from strandline.proto.kafka.frames import response_head
+
+if TYPE_CHECKING:
+    from strandline.cluster.broker.connection import KafkaConnection
+
+log = structlog.get_logger("strandline.kafka")
+
+
+class Exchange:
+    """A request that was read; its answer is sent after those of all requests before it on the connection.
+
+    Invariants: it is answered at most once; an answer to a connection that has gone is dropped.
+
+    Attributes:
+        parts: the frame to send, in pieces; empty for no answer (acks=0).
+        when_gone: called if the connection is lost before the answer, so that parked work can be dropped.
+    """
+
+    __slots__ = ("connection", "context", "flexible_header", "parts", "ready", "size", "when_gone")
+
+    def __init__(self, connection: KafkaConnection, context: RequestContext, flexible_header: bool) -> None:
+        self.connection = connection
+        self.context = context
+        self.flexible_header = flexible_header
+        self.parts: list[Piece] = []
+        self.size = 0
+        self.ready = False
+        self.when_gone: Callable[[], None] | None = None
+
+    def respond(self, body: Sequence[Piece]) -> None:
+        """Answer with the message in `body`, in pieces that are sent as they are; length and header are added."""
+        size = sum(map(len, body))
+        head = response_head(self.context.correlation_id, size, self.flexible_header)
+        self.parts = [head, *body]
+        self.size = size + len(head)
+        self._ready()
+
+    def respond_nothing(self) -> None:
+        """The request wants no answer (Produce with acks=0)."""
+        self._ready()
+
+    def attempt(self, answer: Callable[[], None]) -> None:
+        """Run `answer` where an exception would reach somebody else's work: the replicas', or the event loop's."""
+        try:
+            answer()
+        except Exception:
+            context = self.context
+            log.exception(
+                "a request failed by a mistake of ours",
+                api=context.api,
+                version=context.version,
+                **self.connection.identity(),
+            )
+            self.drop_connection(f"{context.api} v{context.version} could not be answered")
+
+    def drop_connection(self, reason: str) -> None:
+        """There is no other way to tell the client: close (acks=0 that failed, a request that cannot be answered)."""
+        self._ready()
+        self.connection.refuse(reason)
+
+    def _ready(self) -> None:
+        self.ready = True
+        self.when_gone = None
+        self.connection.answered(self)

@@ -1,0 +1,129 @@
+"""Where offsets and epochs lie: ListOffsets and OffsetForLeaderEpoch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from strandline.cluster.broker.service.authorizer import Operation, topic
+from strandline.cluster.broker.service.base import Base
+from strandline.cluster.broker.service.context import RequestContext
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import TopicPartition
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+EARLIEST_LOCAL = -4
+LATEST_TIERED = -5
+EARLIEST_PENDING_UPLOAD = -6
+
+SPECIAL_SINCE = {
+    LATEST: 1,
+    EARLIEST: 1,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+"""The version of ListOffsets from which on each special timestamp may be asked for."""
+
+_SAME_AS = {EARLIEST_LOCAL: EARLIEST}
+_NEVER_TIERED = (LATEST_TIERED, EARLIEST_PENDING_UPLOAD)
+
+
+class OffsetQuery(NamedTuple):
+    """Ask one partition for the first offset at or after a time, or for a special one."""
+
+    topic: str
+    partition: int
+    timestamp: int
+    current_leader_epoch: int = -1
+
+
+class OffsetAnswer(NamedTuple):
+    """-1s where there is no such record."""
+
+    query: OffsetQuery
+    error: ErrorCode
+    timestamp_ms: int = -1
+    offset: int = -1
+    leader_epoch: int = -1
+
+
+class EpochQuery(NamedTuple):
+    """Ask the leader of one partition where a leader epoch ended."""
+
+    topic: str
+    partition: int
+    current_leader_epoch: int
+    leader_epoch: int
+
+
+class EpochAnswer(NamedTuple):
+    """The largest epoch not above the one asked for, and its end offset; -1s where there is none."""
+
+    query: EpochQuery
+    error: ErrorCode
+    leader_epoch: int = -1
+    end_offset: int = -1
+
+
+class Offsets(Base):
+    """The offset operations of the service."""
+
+    def list_offsets(self, context: RequestContext, queries: list[OffsetQuery]) -> list[OffsetAnswer]:
+        """One answer a query, in order.
+
+        Latest means the high watermark: nobody sees further. There is no tiered storage: the earliest local offset is
+        the earliest, and nothing is or ever will be uploaded (-1).
+
+        Errors: UNSUPPORTED_VERSION for a special timestamp the version does not know, INVALID_REQUEST for a partition
+        asked twice, TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, OFFSET_NOT_AVAILABLE while a new leader's
+        high watermark has not reached its epoch's start, and the errors of leadership and its epoch.
+        """
+        counts = Counter((query.topic, query.partition) for query in queries)
+        return [self._list_offset(context, query, counts[query.topic, query.partition] > 1) for query in queries]
+
+    def _list_offset(self, context: RequestContext, query: OffsetQuery, twice: bool) -> OffsetAnswer:
+        if twice:
+            return OffsetAnswer(query, ErrorCode.INVALID_REQUEST)
+        refused = self._refused(context, query.topic, query.partition)
+        if refused is not None:
+            return OffsetAnswer(query, refused)
+        timestamp = query.timestamp
+        if timestamp < 0 and context.version < SPECIAL_SINCE.get(timestamp, 1 << 15):
+            return OffsetAnswer(query, ErrorCode.UNSUPPORTED_VERSION)
+        tiered = timestamp in _NEVER_TIERED
+        found = self.replicas.list_offset(
+            TopicPartition(query.topic, query.partition),
+            LATEST if tiered else _SAME_AS.get(timestamp, timestamp),
+            current_leader_epoch=query.current_leader_epoch,
+        )
+        if found.error is not ErrorCode.NONE or tiered:
+            return OffsetAnswer(query, found.error)
+        return OffsetAnswer(query, ErrorCode.NONE, found.timestamp_ms, found.offset, found.leader_epoch)
+
+    def offsets_for_leader_epochs(self, context: RequestContext, queries: list[EpochQuery]) -> list[EpochAnswer]:
+        """One answer a query, in order. Errors as for `list_offsets`."""
+        return [self._offset_for_leader_epoch(context, query) for query in queries]
+
+    def _offset_for_leader_epoch(self, context: RequestContext, query: EpochQuery) -> EpochAnswer:
+        refused = self._refused(context, query.topic, query.partition)
+        if refused is not None:
+            return EpochAnswer(query, refused)
+        end = self.replicas.epoch_end_offset(
+            TopicPartition(query.topic, query.partition),
+            current_leader_epoch=query.current_leader_epoch,
+            epoch=query.leader_epoch,
+        )
+        if end.error is not ErrorCode.NONE:
+            return EpochAnswer(query, end.error)
+        return EpochAnswer(query, ErrorCode.NONE, end.leader_epoch, end.end_offset)
+
+    def _refused(self, context: RequestContext, name: str, partition: int) -> ErrorCode | None:
+        if not self.authorizer.authorize(context, ((Operation.DESCRIBE, topic(name)),))[0]:
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        if self.image().partition(name, partition) is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return None

@@ -1,1 +1,0 @@
-"""The program's entry point and the commands of the node's side."""

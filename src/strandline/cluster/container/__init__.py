@@ -1,2 +1,0 @@
-"""A node in a container: settings from the environment, an empty volume formatted, a health check; the image's
-entry point is `python -m strandline.cluster.container`."""

@@ -1,1 +1,0 @@
-"""Consumer groups: a pure shard for each partition of `__consumer_offsets`."""

@@ -1,0 +1,1 @@
+"""Groups of the classic protocol: members elect a leader, who assigns."""

@@ -1,0 +1,349 @@
+"""A classic group: its members, its generation, its state. No rules of the protocol: those are in `classic`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from strandline.cluster.groups.commands import JoinedMember
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.kafka.consumer_protocol import subscribed_topics
+from strandline.proto.kafka.group_records import NEVER, GroupValue, MemberValue
+
+CONSUMER_PROTOCOL = "consumer"
+"""The protocol type whose subscriptions name topics."""
+
+
+class GroupState(Enum):
+    """With Kafka's words for them.
+
+    EMPTY: no members; offsets may remain. PREPARING_REBALANCE: waits until every member has joined anew.
+    COMPLETING_REBALANCE: waits for the leader's assignment. STABLE: every member has its assignment.
+    """
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+
+
+_LEGAL: Mapping[GroupState, tuple[GroupState, ...]] = {
+    # the first member joins
+    GroupState.EMPTY: (GroupState.PREPARING_REBALANCE,),
+    # everybody joined, or those who did not are out; or nobody is left
+    GroupState.PREPARING_REBALANCE: (GroupState.COMPLETING_REBALANCE, GroupState.EMPTY),
+    # the leader's assignment is committed; or a member joins, leaves or fails meanwhile
+    GroupState.COMPLETING_REBALANCE: (GroupState.STABLE, GroupState.PREPARING_REBALANCE),
+    # a member joins, leaves, fails, changes its subscription, or the leader joins again
+    GroupState.STABLE: (GroupState.PREPARING_REBALANCE,),
+}
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """A member.
+
+    Attributes:
+        protocols: (name, subscription), its favourite first.
+        join_to, sync_to: who waits for the answer to its JoinGroup or SyncGroup; None for nobody.
+        joining: it has joined the rebalance under way (somebody waits, or waited, for the answer).
+        is_new: it has never been told a generation, so it sends no heartbeats yet.
+    """
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    assignment: bytes = b""
+    join_to: Any = None
+    sync_to: Any = None
+    is_new: bool = False
+
+    @property
+    def is_static(self) -> bool:
+        return self.instance_id is not None
+
+    @property
+    def waits(self) -> bool:
+        """It has asked and was not answered: that it says nothing more is our fault."""
+        return self.join_to is not None or self.sync_to is not None
+
+    def subscription(self, protocol: str) -> bytes:
+        """Its subscription under one assignor; empty if it does not have that one."""
+        return next((subscription for name, subscription in self.protocols if name == protocol), b"")
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """Invariants:
+    - `leader` is a member, or None in a group without members;
+    - `instances` has exactly the static members;
+    - a pending member (KIP-394) is no member;
+    - `pending_sync` lies within `members`, and is empty unless a generation is being completed or is stable.
+
+    Attributes:
+        protocol_type: None for a group that only keeps offsets.
+        state_ms: wall time since when it is in this state; -1 unknown.
+        members_added: a new member came while the first rebalance waits for more of them.
+        stored: a record of it stands in the log.
+        came_down: it was a group of the consumer protocol (`consumer_protocol.migration`), and has had no generation of
+            its own yet.
+    """
+
+    group_id: str
+    state: GroupState = GroupState.EMPTY
+    before: GroupState = GroupState.EMPTY
+    generation: int = 0
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str | None = None
+    state_ms: int = NEVER
+    members: dict[str, Member] = field(default_factory=dict)
+    instances: dict[str, str] = field(default_factory=dict)
+    pending: dict[str, None] = field(default_factory=dict)
+    pending_sync: dict[str, None] = field(default_factory=dict)
+    members_added: bool = False
+    stored: bool = False
+    came_down: bool = False
+    joined: int = 0
+    """Members whose JoinGroup waits."""
+    _supporters: Counter[str] = field(default_factory=Counter)
+
+    # State
+
+    def enter(self, state: GroupState, wall_ms: int) -> None:
+        """Raises AssertionError for a transition that the table does not have."""
+        if state not in _LEGAL[self.state]:
+            raise AssertionError(f"group {self.group_id!r} may not go from {self.state} to {state}")
+        self.before, self.state, self.state_ms = self.state, state, wall_ms
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state is GroupState.EMPTY
+
+    @property
+    def all_joined(self) -> bool:
+        """Nobody is waited for."""
+        return self.joined == len(self.members) and not self.pending
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest that any member asked for."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    @property
+    def size(self) -> int:
+        """Members, and those that were given an id to join with."""
+        return len(self.members) + len(self.pending)
+
+    # Members
+
+    def add(self, member: Member, protocol_type: str) -> None:
+        """A member that was none."""
+        if not self.members:
+            self.protocol_type = protocol_type
+        self.members[member.member_id] = member
+        self.pending.pop(member.member_id, None)
+        if member.instance_id is not None:
+            self.instances[member.instance_id] = member.member_id
+        if self.leader is None:
+            self.leader = member.member_id
+        self._supporters.update({name for name, _ in member.protocols})
+
+    def remove(self, member_id: str) -> Member | None:
+        """A member, or a pending one, is gone."""
+        self.pending.pop(member_id, None)
+        self.pending_sync.pop(member_id, None)
+        member = self.members.pop(member_id, None)
+        if member is None:
+            return None
+        self.stop_joining(member)
+        self._supporters.subtract({name for name, _ in member.protocols})
+        self._supporters = +self._supporters
+        if member.instance_id is not None and self.instances.get(member.instance_id) == member_id:
+            del self.instances[member.instance_id]
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+        return member
+
+    def replace(self, old: Member, new: Member) -> None:
+        """A static member came back under another id: it takes the old one's place, that of the leader too."""
+        place = [new.member_id if member_id == old.member_id else member_id for member_id in self.members]
+        members = {**self.members, new.member_id: new}
+        self.members = {member_id: members[member_id] for member_id in place}
+        self.stop_joining(old)
+        if new.join_to is not None:
+            self.joined += 1
+        self._supporters.subtract({name for name, _ in old.protocols})
+        self._supporters = +self._supporters
+        self._supporters.update({name for name, _ in new.protocols})
+        if old.member_id in self.pending_sync:
+            del self.pending_sync[old.member_id]
+            self.pending_sync[new.member_id] = None
+        if new.instance_id is not None:
+            self.instances[new.instance_id] = new.member_id
+        if self.leader == old.member_id:
+            self.leader = new.member_id
+
+    def update(self, member: Member, protocols: tuple[tuple[str, bytes], ...]) -> None:
+        """A member's subscriptions changed."""
+        self._supporters.subtract({name for name, _ in member.protocols})
+        self._supporters = +self._supporters
+        member.protocols = protocols
+        self._supporters.update({name for name, _ in protocols})
+
+    def start_joining(self, member: Member, to: Any) -> None:
+        """Its JoinGroup waits for the others."""
+        if member.join_to is None:
+            self.joined += 1
+        member.join_to = to
+
+    def stop_joining(self, member: Member) -> Any:
+        """Its JoinGroup is to be answered now. Returns to whom; None if it did not wait."""
+        to, member.join_to = member.join_to, None
+        if to is not None:
+            self.joined -= 1
+        return to
+
+    def check_member(self, member_id: str, instance_id: str | None) -> Member:
+        """The member who asks.
+
+        Raises:
+            KafkaError: UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID for a static member whose place another process has taken.
+        """
+        if instance_id is not None:
+            holder = self.instances.get(instance_id)
+            if holder is None:
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+            if holder != member_id:
+                raise KafkaError(ErrorCode.FENCED_INSTANCE_ID)
+        member = self.members.get(member_id)
+        if member is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        return member
+
+    # Protocols and leader
+
+    def supports(self, protocol_type: str, protocols: tuple[tuple[str, bytes], ...]) -> bool:
+        """A member with these assignors can take part: there is one that all members have."""
+        if not self.members:
+            return bool(protocol_type) and bool(protocols)
+        if protocol_type != self.protocol_type:
+            return False
+        return any(self._supporters[name] == len(self.members) for name, _ in protocols)
+
+    def select_protocol(self) -> str:
+        """Each member votes for the first of its assignors that all members have; among equals the first vote wins."""
+        common = {name for name, count in self._supporters.items() if count == len(self.members)}
+        votes: dict[str, int] = {}
+        for member in self.members.values():
+            vote = next((name for name, _ in member.protocols if name in common), None)
+            if vote is not None:
+                votes[vote] = votes.get(vote, 0) + 1
+        return max(votes, key=lambda name: votes[name])
+
+    def elect_joined_leader(self) -> bool:
+        """Keep the leader if it has joined, else take the first member that has. False if none has."""
+        leader = None if self.leader is None else self.members.get(self.leader)
+        if leader is not None and leader.join_to is not None:
+            return True
+        for member in self.members.values():
+            if member.join_to is not None:
+                self.leader = member.member_id
+                return True
+        return False
+
+    def joined_members(self) -> tuple[JoinedMember, ...]:
+        """What the leader assigns from."""
+        protocol = self.protocol_name or ""
+        return tuple(
+            JoinedMember(member.member_id, member.instance_id, member.subscription(protocol))
+            for member in self.members.values()
+        )
+
+    def next_generation(self, wall_ms: int) -> None:
+        """The rebalance has its members."""
+        self.generation = self.generation + 1 if self.generation < 2**31 - 1 else 0
+        self.members_added = self.came_down = False
+        if self.members:
+            self.protocol_name = self.select_protocol()
+            self.enter(GroupState.COMPLETING_REBALANCE, wall_ms)
+        else:
+            self.protocol_name = None
+            self.enter(GroupState.EMPTY, wall_ms)
+
+    def subscribed(self) -> tuple[str, ...] | None:
+        """The topics that its members read, sorted; None where that is not known (another protocol type, or bytes that
+        do not parse)."""
+        if self.protocol_type != CONSUMER_PROTOCOL:
+            return None
+        if not self.members:
+            return ()
+        if self.protocol_name is None:
+            return None
+        topics: dict[str, None] = {}
+        for member in self.members.values():
+            found = subscribed_topics(member.subscription(self.protocol_name))
+            if found is None:
+                return None
+            topics.update(dict.fromkeys(found))
+        return tuple(sorted(topics))
+
+    # Records
+
+    def value(self, assignments: Mapping[str, bytes] | None = None) -> GroupValue:
+        """The record of this generation; `assignments` by member id, None for those that the members have."""
+        protocol = self.protocol_name or ""
+        return GroupValue(
+            protocol_type=self.protocol_type or "",
+            generation=self.generation,
+            protocol=self.protocol_name,
+            leader=self.leader,
+            state_ms=self.state_ms,
+            members=tuple(
+                MemberValue(
+                    member_id=member.member_id,
+                    instance_id=member.instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    rebalance_timeout_ms=member.rebalance_timeout_ms,
+                    session_timeout_ms=member.session_timeout_ms,
+                    subscription=member.subscription(protocol),
+                    assignment=member.assignment if assignments is None else assignments.get(member.member_id, b""),
+                )
+                for member in self.members.values()
+            ),
+        )
+
+    @classmethod
+    def from_value(cls, group_id: str, value: GroupValue) -> Group:
+        """A group as its last record has it: stable, or empty."""
+        group = cls(group_id, generation=value.generation, stored=True)
+        group.protocol_type = value.protocol_type or None
+        for member in value.members:
+            group.add(
+                Member(
+                    member_id=member.member_id,
+                    instance_id=member.instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    session_timeout_ms=member.session_timeout_ms,
+                    rebalance_timeout_ms=member.rebalance_timeout_ms,
+                    protocols=((value.protocol or "", member.subscription),),
+                    assignment=member.assignment,
+                ),
+                value.protocol_type,
+            )
+        group.protocol_name = value.protocol
+        group.came_down = value.leader is None and bool(group.members)
+        group.leader = value.leader if value.leader in group.members else next(iter(group.members), None)
+        group.state = group.before = GroupState.STABLE if group.members else GroupState.EMPTY
+        group.state_ms = value.state_ms
+        return group

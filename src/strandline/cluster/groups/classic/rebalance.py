@@ -1,0 +1,281 @@
+"""How a classic group gets from one generation to the next: prepare, complete, assign; and who is thrown out."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from strandline.cluster.groups.classic.group import Group, GroupState, Member
+from strandline.cluster.groups.commands import JoinAnswer, SyncAnswer
+from strandline.cluster.groups.config import NEW_MEMBER_JOIN_TIMEOUT_MS
+from strandline.cluster.groups.context import ShardContext, client_error
+from strandline.cluster.groups.machine import Now, WriteOutcome
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.kafka.group_records import group_record
+
+
+def session_key(group_id: str, member_id: str) -> Hashable:
+    """The deadline of a member's session."""
+    return "session", group_id, member_id
+
+
+def join_key(group_id: str) -> Hashable:
+    """The deadline for members to join a rebalance."""
+    return "join", group_id
+
+
+def sync_key(group_id: str) -> Hashable:
+    """The deadline for members to ask for their assignment."""
+    return "sync", group_id
+
+
+def joined_answer(group: Group, member: Member) -> JoinAnswer:
+    """The generation, as this member is told it."""
+    return JoinAnswer(
+        ErrorCode.NONE,
+        member_id=member.member_id,
+        generation=group.generation,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        leader=group.leader or "",
+        members=group.joined_members() if group.leader == member.member_id else (),
+    )
+
+
+class Rebalancing:
+    """The steps of a rebalance, and the deadlines of sessions, joins and syncs."""
+
+    def __init__(self, context: ShardContext) -> None:
+        self._context = context
+
+    # Sessions
+
+    def renew_session(self, group: Group, member: Member, now: Now) -> None:
+        """The member was heard of."""
+        self._expect(group, member.member_id, member.session_timeout_ms, now)
+
+    def await_new_member(self, group: Group, member: Member, now: Now) -> None:
+        """It has no generation yet and sends no heartbeats."""
+        self._expect(group, member.member_id, NEW_MEMBER_JOIN_TIMEOUT_MS, now)
+
+    def await_pending_member(self, group: Group, member_id: str, session_timeout_ms: int, now: Now) -> None:
+        """It was given an id and shall join with it (KIP-394)."""
+        self._expect(group, member_id, session_timeout_ms, now)
+
+    def _expect(self, group: Group, member_id: str, delay_ms: float, now: Now) -> None:
+        group_id = group.group_id
+        self._context.timers.set(
+            session_key(group_id, member_id),
+            now.monotonic_ms + delay_ms,
+            lambda then: self._session_ended(group_id, member_id, then),
+        )
+
+    def _session_ended(self, group_id: str, member_id: str, now: Now) -> None:
+        group = self._context.groups.get(group_id)
+        if group is None:
+            return
+        if member_id in group.pending:
+            group.remove(member_id)
+            self._context.forget_if_unused(group)
+            self.complete_if_joined(group, now)
+            return
+        member = group.members.get(member_id)
+        # Who waits for an answer says nothing because we say nothing; it gets a new deadline with the answer.
+        if member is not None and (member.is_new or not member.waits):
+            self._context.counters.members_expired += 1
+            self.remove_member(group, member)
+            self._rebalance_without(group, now)
+
+    def remove_member(self, group: Group, member: Member) -> None:
+        """It left or is given up. A JoinGroup of it that still waits is told so: its client joins anew if it lives."""
+        self._context.timers.cancel(session_key(group.group_id, member.member_id))
+        unknown = ErrorCode.UNKNOWN_MEMBER_ID
+        self._context.out.reply(group.stop_joining(member), JoinAnswer(unknown))
+        self._reply_sync(member, SyncAnswer(unknown))
+        group.remove(member.member_id)
+
+    def _rebalance_without(self, group: Group, now: Now) -> None:
+        if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+            self.prepare(group, now)
+        else:
+            self.complete_if_joined(group, now)
+
+    def end(self, group: Group) -> None:
+        """The group is none of this protocol any more. Who waits for an answer joins what there is now."""
+        for member in group.members.values():
+            to = group.stop_joining(member)
+            self._context.out.reply(to, JoinAnswer(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
+            self._reply_sync(member, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS))
+        for member_id in (*group.members, *group.pending):
+            self._context.timers.cancel(session_key(group.group_id, member_id))
+        for key in (join_key(group.group_id), sync_key(group.group_id)):
+            self._context.timers.cancel(key)
+
+    # Preparing
+
+    def rebalance(self, group: Group, now: Now) -> None:
+        """Begin a rebalance, or see whether the one under way has everybody."""
+        if group.state is GroupState.PREPARING_REBALANCE:
+            self.complete_if_not_initial(group, now)
+        else:
+            self.prepare(group, now)
+
+    def prepare(self, group: Group, now: Now) -> None:
+        """Every member has to join anew. Who waits for an assignment is told at once, the others by heartbeat."""
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            self.give_up_assignment(group, ErrorCode.REBALANCE_IN_PROGRESS, now)
+        group.pending_sync.clear()
+        self._context.timers.cancel(sync_key(group.group_id))
+        first = group.is_empty
+        group.enter(GroupState.PREPARING_REBALANCE, now.wall_ms)
+        if first:
+            delay_ms = self._context.config.initial_rebalance_delay_ms
+            self._await_more(group, delay_ms, max(group.rebalance_timeout_ms - delay_ms, 0), now)
+        elif group.all_joined:
+            self.complete_join(group, now)
+        else:
+            self._await_joins(group, now)
+
+    def _await_more(self, group: Group, delay_ms: int, left_ms: int, now: Now) -> None:
+        """An empty group's first rebalance waits for more members, and longer as long as they come (KIP-134)."""
+        group_id = group.group_id
+
+        def waited(then: Now) -> None:
+            waiting = self._context.groups.get(group_id)
+            if waiting is None:
+                return
+            if waiting.members_added and left_ms > 0:
+                waiting.members_added = False
+                longer_ms = min(self._context.config.initial_rebalance_delay_ms, left_ms)
+                self._await_more(waiting, longer_ms, max(left_ms - delay_ms, 0), then)
+            else:
+                self.complete_join(waiting, then)
+
+        if delay_ms <= 0:
+            self._context.timers.cancel(join_key(group_id))
+            self.complete_join(group, now)
+        else:
+            self._context.timers.set(join_key(group_id), now.monotonic_ms + delay_ms, waited)
+
+    def _await_joins(self, group: Group, now: Now) -> None:
+        group_id = group.group_id
+
+        def late(then: Now) -> None:
+            waiting = self._context.groups.get(group_id)
+            if waiting is not None:
+                self.complete_join(waiting, then)
+
+        self._context.timers.set(join_key(group_id), now.monotonic_ms + group.rebalance_timeout_ms, late)
+
+    def complete_if_not_initial(self, group: Group, now: Now) -> None:
+        """Everybody has joined: go on, but for an empty group's first rebalance, which has a time of its own."""
+        if group.before is not GroupState.EMPTY:
+            self.complete_if_joined(group, now)
+
+    def complete_if_joined(self, group: Group, now: Now) -> None:
+        """Everybody that is waited for has joined: go on."""
+        if group.state is GroupState.PREPARING_REBALANCE and group.all_joined:
+            self.complete_join(group, now)
+
+    # Completing
+
+    def complete_join(self, group: Group, now: Now) -> None:
+        """The time to join is over, or everybody has: who has not joined is out, unless it is static; the others get a
+        generation."""
+        if group.state is not GroupState.PREPARING_REBALANCE:
+            return
+        context = self._context
+        context.timers.cancel(join_key(group.group_id))
+        for member in [one for one in group.members.values() if one.join_to is None and not one.is_static]:
+            context.timers.cancel(session_key(group.group_id, member.member_id))
+            group.remove(member.member_id)
+        if group.members and not group.elect_joined_leader():
+            # Static members alone, and none of them came: each has until the end of its session.
+            self._await_joins(group, now)
+            return
+        group.next_generation(now.wall_ms)
+        if not group.members:
+            self._store_empty(group)
+            return
+        for member in group.members.values():
+            context.out.reply(group.stop_joining(member), joined_answer(group, member))
+            member.is_new = False
+            self.renew_session(group, member, now)
+            group.pending_sync[member.member_id] = None
+        self._await_syncs(group, now)
+
+    def _store_empty(self, group: Group) -> None:
+        """Nobody waits for it: were it lost, the members of the generation before would be expected, and expire."""
+        if not group.stored and group.group_id not in self._context.offsets:
+            self._context.forget_if_unused(group)
+            return
+        group.stored = True
+        record = group_record(group.group_id, group.value())
+        self._context.out.write((record,), lambda _outcome, _now: None, replay=False)
+
+    def _await_syncs(self, group: Group, now: Now) -> None:
+        group_id, generation = group.group_id, group.generation
+
+        def late(then: Now) -> None:
+            completing = self._context.groups.get(group_id)
+            if completing is None or completing.generation != generation or not completing.pending_sync:
+                return
+            if completing.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
+                for member_id in list(completing.pending_sync):
+                    self._context.timers.cancel(session_key(group_id, member_id))
+                    completing.remove(member_id)
+                self.prepare(completing, then)
+
+        self._context.timers.set(sync_key(group_id), now.monotonic_ms + group.rebalance_timeout_ms, late)
+
+    def synced(self, group: Group, member_id: str) -> None:
+        """The member has asked for its assignment."""
+        group.pending_sync.pop(member_id, None)
+        if not group.pending_sync:
+            self._context.timers.cancel(sync_key(group.group_id))
+
+    # Assigning
+
+    def store_assignment(self, group: Group, assignments: dict[str, bytes]) -> None:
+        """The leader has assigned: once that is committed, every member gets its part."""
+        group_id, generation = group.group_id, group.generation
+        group.stored = True
+
+        def stored(outcome: WriteOutcome, now: Now) -> None:
+            completing = self._context.groups.get(group_id)
+            # A member may have joined or failed meanwhile, and another rebalance begun.
+            if (
+                completing is not group
+                or group.state is not GroupState.COMPLETING_REBALANCE
+                or group.generation != generation
+            ):
+                return
+            if outcome.error is ErrorCode.NONE:
+                self._assign(group, assignments, now)
+            else:
+                self.give_up_assignment(group, client_error(outcome.error), now)
+                self.prepare(group, now)
+
+        state_ms = group.state_ms
+        value = group.value(assignments)._replace(state_ms=state_ms)
+        self._context.out.write((group_record(group_id, value),), stored, replay=False)
+
+    def _assign(self, group: Group, assignments: dict[str, bytes], now: Now) -> None:
+        group.enter(GroupState.STABLE, now.wall_ms)
+        self._context.counters.rebalances += 1
+        for member in group.members.values():
+            member.assignment = assignments.get(member.member_id, b"")
+            answer = SyncAnswer(ErrorCode.NONE, group.protocol_type, group.protocol_name, member.assignment)
+            if self._reply_sync(member, answer):
+                self.renew_session(group, member, now)
+
+    def give_up_assignment(self, group: Group, error: ErrorCode, now: Now) -> None:
+        """There will be no assignment in this generation: who waits for one joins anew."""
+        for member in group.members.values():
+            member.assignment = b""
+            if self._reply_sync(member, SyncAnswer(error)):
+                self.renew_session(group, member, now)
+
+    def _reply_sync(self, member: Member, answer: SyncAnswer) -> bool:
+        to, member.sync_to = member.sync_to, None
+        self._context.out.reply(to, answer)
+        return to is not None

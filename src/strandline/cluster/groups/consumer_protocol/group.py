@@ -1,0 +1,285 @@
+"""A group of the consumer protocol: what its records say, and drafts of what they shall say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from strandline.cluster.groups.classic.group import CONSUMER_PROTOCOL
+from strandline.cluster.groups.consumer_protocol.reconcile import Partition, pairs
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.kafka.consumer_group_records import (
+    NOTHING,
+    Assignment,
+    ConsumerGroupKey,
+    Current,
+    Kind,
+    MemberInfo,
+    MemberState,
+    TopicShape,
+    current_record,
+    epoch_record,
+    member_record,
+    read_current,
+    read_epoch,
+    read_member,
+    read_target,
+    read_topics,
+    target_record,
+    tombstone,
+    topics_record,
+)
+from strandline.proto.kafka.keyed_record import Record
+
+AWAY = -2
+"""The epoch of a static member that has left for a moment."""
+
+
+class ConsumerGroupState(Enum):
+    """With Kafka's words.
+
+    EMPTY: no members. ASSIGNING: the target is not made for the newest epoch yet. RECONCILING: somebody has not come
+    to the target. STABLE: everybody has.
+    """
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+
+
+@dataclass(slots=True, eq=False)
+class ConsumerGroup:
+    """Changes by `put` alone, which replays what stands in the log.
+
+    Invariants:
+    - no partition is in `assigned` or `revoking` of two members: `owners` says whose it is;
+    - `target_epoch` <= `epoch`, and no member's epoch is above `target_epoch`;
+    - each member with a `current` has a `members` entry once a batch is replayed whole;
+    - `classic` are those of the `members` that have the classic protocol.
+
+    Attributes:
+        epoch: rises with every change of the members' subscriptions or of the topics.
+        topics: subscribed topics that exist, as they were when the epoch rose.
+        targets: what each member shall have, as of `target_epoch`.
+        current: what each has.
+        stale: topics may have changed since `topics` was made; soft.
+    """
+
+    group_id: str
+    epoch: int = 0
+    target_epoch: int = 0
+    topics: dict[str, TopicShape] = field(default_factory=dict)
+    members: dict[str, MemberInfo] = field(default_factory=dict)
+    targets: dict[str, Assignment] = field(default_factory=dict)
+    current: dict[str, Current] = field(default_factory=dict)
+    owners: dict[Partition, str] = field(default_factory=dict)
+    instances: dict[str, str] = field(default_factory=dict)
+    classic: dict[str, None] = field(default_factory=dict)
+    stale: bool = True
+    _supporters: Counter[str] = field(default_factory=Counter)
+    """How many classic members have each of their assignors."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    @property
+    def state(self) -> ConsumerGroupState:
+        if not self.members:
+            return ConsumerGroupState.EMPTY
+        if self.epoch > self.target_epoch:
+            return ConsumerGroupState.ASSIGNING
+        there = (MemberState.STABLE, self.target_epoch)
+        if all((one.state, one.epoch) == there for one in map(self.now, self.members)):
+            return ConsumerGroupState.STABLE
+        return ConsumerGroupState.RECONCILING
+
+    def now(self, member_id: str) -> Current:
+        """What the member has; a new one nothing."""
+        return self.current.get(member_id, Current())
+
+    # Who may
+
+    def check_member(self, member_id: str, instance_id: str | None = None) -> MemberInfo:
+        """Raises KafkaError: UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID when the instance id is another member's."""
+        if instance_id is not None:
+            holder = self.instances.get(instance_id)
+            if holder is None:
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"no member has the instance id {instance_id!r}")
+            if holder != member_id:
+                raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, f"instance id {instance_id!r} is another member's")
+        member = self.members.get(member_id)
+        if member is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id!r} is no member of the group")
+        return member
+
+    def check_epoch(self, member_id: str, epoch: int) -> None:
+        """For offsets: the member is at this very epoch. Raises KafkaError UNKNOWN_MEMBER_ID; STALE_MEMBER_EPOCH, or
+        ILLEGAL_GENERATION, as members of its protocol know it."""
+        self.check_member(member_id)
+        known = self.now(member_id).epoch
+        if epoch != known:
+            code = ErrorCode.ILLEGAL_GENERATION if member_id in self.classic else ErrorCode.STALE_MEMBER_EPOCH
+            raise KafkaError(code, f"the member is at epoch {known}, not {epoch}")
+
+    def supports(self, protocol_type: str, protocols: tuple[tuple[str, bytes], ...]) -> bool:
+        """A classic member with these assignors can take part: there is one that all classic members have, for the day
+        when they are among themselves again."""
+        if protocol_type != CONSUMER_PROTOCOL:
+            return False
+        return any(self._supporters[name] == len(self.classic) for name, _ in protocols)
+
+    @property
+    def is_classic(self) -> bool:
+        """There are members, all of them of the classic protocol, with an assignor that all of them have."""
+        count = len(self.classic)
+        return 0 < count == len(self.members) and count in self._supporters.values()
+
+    # Replay
+
+    def put(self, key: ConsumerGroupKey, raw: bytes | None) -> None:
+        """A record of the log, but for the tombstone that ends the group. Raises ProtocolError."""
+        match key.kind:
+            case Kind.GROUP if raw is not None:
+                self.epoch = read_epoch(raw)
+            case Kind.TOPICS:
+                self.topics = {} if raw is None else read_topics(raw)
+            case Kind.TARGET_EPOCH:
+                self.target_epoch = 0 if raw is None else read_epoch(raw)
+            case Kind.MEMBER:
+                self._put_member(key.member, None if raw is None else read_member(raw))
+            case Kind.TARGET:
+                if raw is None:
+                    self.targets.pop(key.member, None)
+                else:
+                    self.targets[key.member] = read_target(raw)
+            case Kind.CURRENT:
+                self._put_current(key.member, None if raw is None else read_current(raw))
+
+    def _put_member(self, member_id: str, member: MemberInfo | None) -> None:
+        old = self.members.get(member_id)
+        if old is not None and old.instance_id is not None and self.instances.get(old.instance_id) == member_id:
+            del self.instances[old.instance_id]
+        if old is not None and old.classic is not None:
+            del self.classic[member_id]
+            self._supporters.subtract({name for name, _ in old.classic.protocols})
+            self._supporters = +self._supporters
+        if member is None:
+            self.members.pop(member_id, None)
+            return
+        self.members[member_id] = member
+        if member.classic is not None:
+            self.classic[member_id] = None
+            self._supporters.update({name for name, _ in member.classic.protocols})
+        if member.instance_id is not None:
+            self.instances[member.instance_id] = member_id
+
+    def _put_current(self, member_id: str, current: Current | None) -> None:
+        old = self.current.pop(member_id, None)
+        if old is not None:
+            for one in _held(old):
+                if self.owners.get(one) == member_id:
+                    del self.owners[one]
+        if current is not None:
+            self.current[member_id] = current
+            self.owners.update(dict.fromkeys(_held(current), member_id))
+
+    # Records
+
+    def tombstones(self) -> Iterator[Record]:
+        """The group's end."""
+        for kind, known in ((Kind.CURRENT, self.current), (Kind.TARGET, self.targets), (Kind.MEMBER, self.members)):
+            for member_id in known:
+                yield tombstone(ConsumerGroupKey(kind, self.group_id, member_id))
+        for kind in (Kind.TARGET_EPOCH, Kind.TOPICS, Kind.GROUP):
+            yield tombstone(ConsumerGroupKey(kind, self.group_id))
+
+
+def _held(current: Current) -> Iterator[Partition]:
+    yield from pairs(current.assigned)
+    yield from pairs(current.revoking)
+
+
+class Draft:
+    """What a group shall be: only what differs, and the records that make it so. The group itself stays untouched."""
+
+    def __init__(self, group: ConsumerGroup) -> None:
+        self.group = group
+        self.epoch = group.epoch
+        self.target_epoch = group.target_epoch
+        self.topics = group.topics
+        self._members: dict[str, MemberInfo | None] = {}
+        self._targets: dict[str, Assignment | None] = {}
+        self._current: dict[str, Current | None] = {}
+
+    # Looking
+
+    def member(self, member_id: str) -> MemberInfo | None:
+        return self._members[member_id] if member_id in self._members else self.group.members.get(member_id)
+
+    def members(self) -> dict[str, MemberInfo]:
+        """All of them."""
+        merged = {**self.group.members, **self._members}
+        return {member_id: member for member_id, member in merged.items() if member is not None}
+
+    def target(self, member_id: str) -> Assignment:
+        found = self._targets[member_id] if member_id in self._targets else self.group.targets.get(member_id)
+        return NOTHING if found is None else found
+
+    def now(self, member_id: str) -> Current:
+        found = self._current[member_id] if member_id in self._current else self.group.current.get(member_id)
+        return Current() if found is None else found
+
+    def is_taken(self, partition: Partition, member_id: str) -> bool:
+        """Another member has it."""
+        owner = self.group.owners.get(partition)
+        if owner is None or owner == member_id:
+            return False
+        return not (owner in self._current and self._current[owner] is None)
+
+    # Changing
+
+    def put_member(self, member_id: str, member: MemberInfo) -> None:
+        self._members[member_id] = member
+
+    def put_target(self, member_id: str, target: Assignment) -> None:
+        self._targets[member_id] = target
+
+    def put_current(self, member_id: str, current: Current) -> None:
+        self._current[member_id] = current
+
+    def remove(self, member_id: str) -> None:
+        """With all that it has."""
+        self._members[member_id] = self._targets[member_id] = self._current[member_id] = None
+
+    def records(self) -> Iterator[Record]:
+        """Those that change anything; what is gone goes first, so that its partitions are free."""
+        group, group_id = self.group, self.group.group_id
+        changed = (
+            (Kind.CURRENT, self._current, group.current),
+            (Kind.TARGET, self._targets, group.targets),
+            (Kind.MEMBER, self._members, group.members),
+        )
+        for kind, new, old in changed:
+            for member_id, value in new.items():
+                if value is None and member_id in old:
+                    yield tombstone(ConsumerGroupKey(kind, group_id, member_id))
+        for member_id, member in self._members.items():
+            if member is not None and member != group.members.get(member_id):
+                yield member_record(group_id, member_id, member)
+        if self.topics != group.topics:
+            yield topics_record(group_id, self.topics)
+        if self.epoch != group.epoch:
+            yield epoch_record(Kind.GROUP, group_id, self.epoch)
+        for member_id, target in self._targets.items():
+            if target is not None and target != group.targets.get(member_id):
+                yield target_record(group_id, member_id, target)
+        if self.target_epoch != group.target_epoch:
+            yield epoch_record(Kind.TARGET_EPOCH, group_id, self.target_epoch)
+        for member_id, current in self._current.items():
+            if current is not None and current != group.current.get(member_id):
+                yield current_record(group_id, member_id, current)

@@ -1,0 +1,78 @@
+"""What the parts of a group shard share: its groups and offsets, its deadlines, where effects go."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from strandline.cluster.groups.classic.group import Group
+from strandline.cluster.groups.config import UNSTORED_GROUPS_MAX, GroupConfig
+from strandline.cluster.groups.consumer_protocol.group import ConsumerGroup
+from strandline.cluster.groups.counters import GroupCounters
+from strandline.cluster.groups.machine import Outbox
+from strandline.cluster.groups.timers import Timers
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.kafka.group_records import OffsetValue
+from strandline.proto.ports import Rng
+
+
+class ShardContext:
+    """Attributes:
+    groups: classic groups, and those that only keep offsets, by group id.
+    consumer_groups: groups of the consumer protocol; no id is in both.
+    offsets: group id -> topic -> partition -> committed offset.
+    """
+
+    __slots__ = ("config", "consumer_groups", "counters", "groups", "offsets", "out", "rng", "timers")
+
+    def __init__(self, config: GroupConfig, rng: Rng, counters: GroupCounters) -> None:
+        self.config = config
+        self.counters = counters
+        self.rng = rng
+        self.out = Outbox()
+        self.timers = Timers()
+        self.groups: dict[str, Group] = {}
+        self.consumer_groups: dict[str, ConsumerGroup] = {}
+        self.offsets: dict[str, dict[str, dict[int, OffsetValue]]] = {}
+
+    def group(self, group_id: str) -> Group:
+        """A classic group. Raises KafkaError GROUP_ID_NOT_FOUND."""
+        group = self.groups.get(group_id)
+        if group is None:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
+        return group
+
+    def new_id(self) -> str:
+        """A member id as the clients of the consumer protocol make their own."""
+        return str(UUID(int=self.rng.getrandbits(128), version=4))
+
+    def new_member_id(self, prefix: str) -> str:
+        """Client id or instance id, and what no other member ever had."""
+        return f"{prefix}-{self.new_id()}"
+
+    def has_room_for_a_group(self) -> bool:
+        """There are not too many groups of which nothing is stored."""
+        if len(self.groups) < UNSTORED_GROUPS_MAX:
+            return True
+        return sum(not group.stored for group in self.groups.values()) < UNSTORED_GROUPS_MAX
+
+    def forget_if_unused(self, group: Group) -> None:
+        """A group that was only thought of: nothing of it was ever stored, and nobody is in it."""
+        if not group.stored and not group.size and group.group_id not in self.offsets:
+            self.groups.pop(group.group_id, None)
+
+
+def client_error(error: ErrorCode) -> ErrorCode:
+    """What a client of a group is told when a write fails: errors that its library retries in the right way."""
+    if error in (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.REQUEST_TIMED_OUT,
+    ):
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR):
+        return ErrorCode.NOT_COORDINATOR
+    if error in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+    return error

@@ -1,0 +1,146 @@
+"""The coordinator of consumer groups on one broker: the runtime with shards of groups, and their topic."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from strandline.cluster.groups.commands import ForgetTopics
+from strandline.cluster.groups.config import GroupConfig
+from strandline.cluster.groups.consumer_protocol.commands import TopicsChanged
+from strandline.cluster.groups.counters import GroupCounters
+from strandline.cluster.groups.internal_topic import (
+    SETTLE_MS,
+    CreatesTopics,
+    InternalTopic,
+    InternalTopicConfig,
+)
+from strandline.cluster.groups.partitions import OFFSETS_TOPIC, partition_of
+from strandline.cluster.groups.runtime import CoordinatorRuntime
+from strandline.cluster.groups.shard import GroupShard
+from strandline.controller.metadata.delta import MetadataDelta
+from strandline.controller.metadata.image import MetadataImage, PartitionInfo
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ports import Clock, Rng
+from strandline.replica.manager import ReplicaManager
+
+NEWS_MS = 20.0
+"""How often is looked whether the metadata have what is waited for."""
+
+CREATED_MS_MAX = 3_000.0
+"""A topic that was created is known here after so long, or the client asks again."""
+
+CREATE_TIMEOUT_MS = 5_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorConfig:
+    """Attributes:
+    groups: limits and times of groups.
+    topic_partitions, topic_replication_factor, topic_segment_bytes: of `__consumer_offsets`, when it is created
+        (`offsets.topic.num.partitions`, `offsets.topic.replication.factor`, `offsets.topic.segment.bytes`).
+    commit_timeout_ms: how long a write may wait for the in-sync replicas (`offsets.commit.timeout.ms`).
+    settle_ms: how long after its start this broker waits for others before it creates the topic with fewer copies.
+    """
+
+    groups: GroupConfig = field(default_factory=GroupConfig)
+    topic_partitions: int = 50
+    topic_replication_factor: int = 3
+    topic_segment_bytes: int = 100 * 1024 * 1024
+    commit_timeout_ms: int = 5_000
+    settle_ms: float = SETTLE_MS
+
+
+class GroupCoordinator:
+    """Commands of groups to the shard that has them. Subscribe `on_metadata` behind the replicas."""
+
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        *,
+        image: Callable[[], MetadataImage],
+        replicas: ReplicaManager,
+        controller: CreatesTopics,
+        clock: Clock,
+        rng: Rng,
+    ) -> None:
+        self.config = config
+        self.counters = GroupCounters()
+        self._image = image
+        self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(
+            OFFSETS_TOPIC,
+            replicas=replicas,
+            clock=clock,
+            make_shard=lambda: GroupShard(config.groups, rng, self.counters, image),
+            write_timeout_ms=config.commit_timeout_ms,
+        )
+        self._topic = InternalTopic(
+            InternalTopicConfig(
+                OFFSETS_TOPIC,
+                config.topic_partitions,
+                config.topic_replication_factor,
+                {
+                    "cleanup.policy": "compact",
+                    "compression.type": "producer",
+                    "segment.bytes": str(config.topic_segment_bytes),
+                },
+            ),
+            image=image,
+            controller=controller,
+            clock=clock,
+            timeout_ms=CREATE_TIMEOUT_MS,
+            settle_ms=config.settle_ms,
+        )
+
+    def close(self) -> None:
+        """Serve nothing any more."""
+        self.runtime.close()
+
+    def on_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Leaderships came or went; topics were deleted."""
+        self.runtime.on_metadata(delta, image)
+        gone = tuple(topic.name for topic in delta.deleted_topics.values())
+        if gone:
+            self.runtime.tell_all(ForgetTopics(gone))
+        if gone or _topics_grew(delta, image):
+            self.runtime.tell_all(TopicsChanged())
+
+    async def ask(self, group_id: str, command: Any) -> Any:
+        """The answer of the group's shard. Raises KafkaError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, or what
+        the shard says."""
+        topic = self._image().topics.get(OFFSETS_TOPIC)
+        if topic is None:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, "no group has been used yet")
+        return await self.runtime.ask(partition_of(group_id, len(topic.partitions)), command)
+
+    def placed(self, group_id: str) -> PartitionInfo | None:
+        """The partition that has the group, or None while the topic does not exist."""
+        topic = self._image().topics.get(OFFSETS_TOPIC)
+        return None if topic is None else topic.partitions[partition_of(group_id, len(topic.partitions))]
+
+    async def ensure_topic(self) -> None:
+        """Return once the topic exists and this broker knows it. Raises KafkaError COORDINATOR_NOT_AVAILABLE."""
+        if OFFSETS_TOPIC in self._image().topics:
+            return
+        await self._topic.ensure()
+        waited_ms = 0.0
+        while OFFSETS_TOPIC not in self._image().topics:
+            if waited_ms >= CREATED_MS_MAX:
+                raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC} is being created")
+            await asyncio.sleep(NEWS_MS / 1000)
+            waited_ms += NEWS_MS
+
+
+def _topics_grew(delta: MetadataDelta, image: MetadataImage) -> bool:
+    """Topics were created, or have more partitions; elections are no news to a group."""
+    if delta.created_topics:
+        return True
+    before = delta.base.topic_by_id
+    return any(
+        topic_id in before and len(before[topic_id].partitions) != len(image.topic_by_id[topic_id].partitions)
+        for topic_id in delta.partitions
+        if topic_id in image.topic_by_id
+    )

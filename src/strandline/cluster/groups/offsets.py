@@ -1,0 +1,350 @@
+"""Committed offsets: written, read, taken back, forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator
+
+from strandline.cluster.groups.classic.group import CONSUMER_PROTOCOL, Group, GroupState
+from strandline.cluster.groups.classic.rebalance import Rebalancing
+from strandline.cluster.groups.commands import (
+    CommitOffsets,
+    DeleteOffsets,
+    FetchedOffsets,
+    FetchOffsets,
+    ForgetTopics,
+)
+from strandline.cluster.groups.consumer_protocol.group import ConsumerGroup
+from strandline.cluster.groups.consumer_protocol.protocol import ConsumerProtocol
+from strandline.cluster.groups.context import ShardContext, client_error
+from strandline.cluster.groups.machine import Now, WriteOutcome
+from strandline.controller.metadata.image import MetadataImage
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.kafka.group_records import NEVER, OffsetKey, OffsetValue, group_record, offset_record
+from strandline.proto.kafka.keyed_record import Record
+from strandline.proto.marks import mark
+
+RECORDS_PER_WRITE = 1000
+"""Of what is forgotten, so much goes into one batch."""
+
+
+class OffsetStore:
+    """The offsets of this shard's groups. Memory changes by `put` alone, which replays what stands in the log.
+
+    An offset belongs to a topic id, not to a name (schedule 63): of a topic that was deleted it is told to nobody, and
+    forgotten when the deletion is heard of, when the log is loaded, and with the look for what has expired.
+    """
+
+    def __init__(
+        self,
+        context: ShardContext,
+        rebalancing: Rebalancing,
+        consumer_protocol: ConsumerProtocol,
+        image: Callable[[], MetadataImage],
+    ) -> None:
+        self._context = context
+        self._rebalancing = rebalancing
+        self._consumer_protocol = consumer_protocol
+        self._image = image
+
+    def put(self, key: OffsetKey, value: OffsetValue | None) -> None:
+        """A record of the log, in the log's order: the last one counts, be its offset smaller or larger
+        (schedule 44)."""
+        offsets = self._context.offsets
+        if value is not None:
+            offsets.setdefault(key.group, {}).setdefault(key.topic, {})[key.partition] = value
+            self.keep(key.group)
+            return
+        topics = offsets.get(key.group, {})
+        partitions = topics.get(key.topic, {})
+        partitions.pop(key.partition, None)
+        if key.topic in topics and not partitions:
+            del topics[key.topic]
+        if key.group in offsets and not topics:
+            del offsets[key.group]
+            self._forget_keeper(key.group)
+
+    def keep(self, group_id: str) -> None:
+        """Offsets without a group, committed from outside or left by one that has ended, are a group that only keeps
+        offsets: it can be seen and deleted, and they expire."""
+        context = self._context
+        if group_id in context.offsets and group_id not in context.groups and group_id not in context.consumer_groups:
+            context.groups[group_id] = Group(group_id, stored=True)
+
+    def _forget_keeper(self, group_id: str) -> None:
+        """A group that only kept offsets, and has none any more: the log says nothing of it, so a coordinator that
+        loads it knows no such group."""
+        group = self._context.groups.get(group_id)
+        if group is not None and group.protocol_type is None:
+            group.stored = False
+            self._context.forget_if_unused(group)
+
+    # Commit
+
+    def commit(self, command: CommitOffsets, to: object, now: Now) -> None:
+        """Answered when the offsets are committed; those whose text is too long are refused, the others written."""
+        self._check(command, now)
+        errors = []
+        records = []
+        limit = self._context.config.offset_metadata_max_bytes
+        expire_ms = NEVER if command.retention_ms is None else now.wall_ms + command.retention_ms
+        for one in command.offsets:
+            if len(one.metadata.encode()) > limit:
+                errors.append(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+            else:  # a negative offset is kept too: kafkajs commits -2 or -1, "none yet", to go to its default
+                errors.append(ErrorCode.NONE)
+                value = OffsetValue(one.offset, one.leader_epoch, one.metadata, now.wall_ms, expire_ms, one.topic_id)
+                records.append(offset_record(OffsetKey(command.group_id, one.topic, one.partition), value))
+
+        def written(outcome: WriteOutcome, _now: Now) -> None:
+            if outcome.error is not ErrorCode.NONE:
+                told = client_error(outcome.error)
+                if outcome.error in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
+                    told = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+                answers = [told if error is ErrorCode.NONE else error for error in errors]
+                self._context.out.reply(to, answers)
+            else:
+                self._context.out.reply(to, errors)
+
+        if records:
+            self._context.counters.offset_commits += len(records)
+            self._context.out.write(tuple(records), written)
+        else:
+            self._context.out.reply(to, errors)
+
+    def _check(self, command: CommitOffsets, now: Now) -> None:
+        """Who may commit. Raises KafkaError (rule C7)."""
+        consumer_group = self._context.consumer_groups.get(command.group_id)
+        if consumer_group is not None:
+            _check_consumer_group(consumer_group, command)
+            return
+        group = self._context.groups.get(command.group_id)
+        if group is None:
+            if command.generation >= 0:
+                raise KafkaError(command.unknown_group, f"there is no group {command.group_id!r}")
+            return  # Java's consumer tells its instance id also where its partitions are assigned by hand
+        if command.generation < 0 and group.is_empty:
+            return  # an administrator, or a consumer that assigns its partitions by hand
+        if command.generation < 0 and not command.member_id and command.instance_id is None:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "the group has members; only they commit")
+        member = group.check_member(command.member_id, command.instance_id)
+        if command.generation != group.generation:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+        self._rebalancing.renew_session(group, member, now)
+
+    # Fetch
+
+    def fetch(self, command: FetchOffsets, to: object) -> None:
+        """What is committed; unknown groups have nothing. Raises KafkaError for a member of the consumer protocol that
+        is none, or not at the epoch that it says."""
+        consumer_group = self._context.consumer_groups.get(command.group_id)
+        if consumer_group is not None and command.member_id and not (consumer_group.is_empty and command.epoch < 0):
+            consumer_group.check_epoch(command.member_id, command.epoch)
+        known = self._context.offsets.get(command.group_id, {})
+        found: FetchedOffsets = []
+        if command.topics is None:
+            for topic, partitions in known.items():
+                living = [
+                    (number, value) for number, value in partitions.items() if not self._is_of_another(topic, value)
+                ]
+                if living:
+                    found.append((topic, list(living)))
+        else:
+            for topic, numbers in command.topics:
+                values = known.get(topic, {})
+                found.append((topic, [(number, self._living(topic, values.get(number))) for number in numbers]))
+        self._context.out.reply(to, found, after_writes=True)
+
+    def _living(self, topic: str, value: OffsetValue | None) -> OffsetValue | None:
+        return None if value is None or self._is_of_another(topic, value) else value
+
+    def _is_of_another(self, topic: str, value: OffsetValue) -> bool:
+        """The name has gone to another topic since."""
+        living = self._image().topics.get(topic)
+        return living is not None and value.topic_id is not None and value.topic_id != living.topic_id
+
+    # Take back
+
+    def delete(self, command: DeleteOffsets, to: object) -> None:
+        """Offsets of topics that the group does not read at this moment."""
+        read = self._read_now(command.group_id)
+        errors = []
+        records = []
+        for topic, partition in command.partitions:
+            if topic in read:
+                errors.append(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
+                continue
+            errors.append(ErrorCode.NONE)
+            if self._has(command.group_id, topic, partition):
+                records.append(offset_record(OffsetKey(command.group_id, topic, partition), None))
+
+        def written(outcome: WriteOutcome, _now: Now) -> None:
+            if outcome.error is not ErrorCode.NONE:
+                self._context.out.reply(to, KafkaError(client_error(outcome.error)))
+            else:
+                self._context.out.reply(to, errors)
+
+        if records:
+            self._context.counters.offset_deletions += len(records)
+            self._context.out.write(tuple(records), written)
+        else:
+            self._context.out.reply(to, errors, after_writes=True)
+
+    def _read_now(self, group_id: str) -> Container[str]:
+        """The topics that members of the group read; every one, while that is not known of consumers.
+
+        Raises:
+            KafkaError: GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP for members of another protocol type.
+        """
+        consumer_group = self._context.consumer_groups.get(group_id)
+        if consumer_group is not None:
+            return self._consumer_protocol.subscribed(consumer_group)
+        group = self._context.group(group_id)
+        if group.is_empty:
+            return ()
+        if group.protocol_type != CONSUMER_PROTOCOL:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, "it is not known what its members read")
+        topics = group.subscribed()
+        return _EVERY_TOPIC if topics is None else topics
+
+    def _has(self, group_id: str, topic: str, partition: int) -> bool:
+        return partition in self._context.offsets.get(group_id, {}).get(topic, {})
+
+    def delete_group(self, group_id: str, to: object) -> None:
+        """The group with everything it has committed. Raises KafkaError GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP."""
+        consumer_group = self._context.consumer_groups.get(group_id)
+        group = self._context.group(group_id) if consumer_group is None else consumer_group
+        if not group.is_empty:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, f"group {group_id!r} has members")
+        ends = (group_record(group_id, None),) if consumer_group is None else tuple(consumer_group.tombstones())
+
+        def written(outcome: WriteOutcome, _now: Now) -> None:
+            failed = outcome.error is not ErrorCode.NONE
+            self._context.out.reply(to, KafkaError(client_error(outcome.error)) if failed else None)
+
+        self._context.out.write((*self._tombstones(group_id), *ends), written)
+
+    def _tombstones(self, group_id: str) -> Iterator[Record]:
+        for topic, partitions in self._context.offsets.get(group_id, {}).items():
+            for partition in partitions:
+                yield offset_record(OffsetKey(group_id, topic, partition), None)
+
+    def forget_topics(self, command: ForgetTopics, to: object) -> None:
+        """A topic of that name that is created later is another topic: its readers begin anew. An offset that does not
+        say whose it is was committed before the deletion."""
+        gone = [
+            OffsetKey(group_id, topic, partition)
+            for group_id, topics in self._context.offsets.items()
+            for topic in command.topics
+            for partition, value in topics.get(topic, {}).items()
+            if value.topic_id is None or self._is_gone(topic, value)
+        ]
+        self._forget(gone)
+        self._context.out.reply(to, None)
+
+    def forget_gone(self) -> None:
+        """Offsets of topics that were deleted while nobody served these groups, or whose end could not be written then.
+
+        Nobody leads this partition with metadata older than those by which any offset in it was accepted: a coordinator
+        that hears of a topic has heard of every election before it. So what is not there was deleted.
+        """
+        gone = [
+            OffsetKey(group_id, topic, partition)
+            for group_id, topics in self._context.offsets.items()
+            for topic, partitions in topics.items()
+            for partition, value in partitions.items()
+            if self._is_gone(topic, value)
+        ]
+        if gone:
+            mark("offsets-of-deleted-topic-dropped")
+        self._forget(gone)
+
+    def _is_gone(self, topic: str, value: OffsetValue) -> bool:
+        return topic not in self._image().topics or self._is_of_another(topic, value)
+
+    def _forget(self, gone: list[OffsetKey]) -> None:
+        self._context.counters.offset_deletions += len(gone)
+        self._write_in_pieces([offset_record(key, None) for key in gone])
+
+    # Expiry
+
+    def expire(self, now: Now) -> None:
+        """Forget offsets that nobody has used for the time of retention (KIP-211), and groups with nothing left."""
+        self.forget_gone()
+        for group in list(self._context.groups.values()):
+            records = [offset_record(key, None) for key in self._expired(group, now)]
+            self._context.counters.offset_expirations += len(records)
+            kept = sum(map(len, self._context.offsets.get(group.group_id, {}).values())) - len(records)
+            if not kept and group.is_empty and not group.size:
+                if group.stored:
+                    records.append(group_record(group.group_id, None))
+                else:
+                    self._context.forget_if_unused(group)
+            self._write_in_pieces(records)
+        for consumer_group in list(self._context.consumer_groups.values()):
+            self._expire_consumer_group(consumer_group, now)
+
+    def _expire_consumer_group(self, group: ConsumerGroup, now: Now) -> None:
+        """By the time of the commit, where nobody reads the topic any more."""
+        read = self._consumer_protocol.subscribed(group)
+        offsets = self._context.offsets.get(group.group_id, {})
+        expired = [
+            OffsetKey(group.group_id, topic, partition)
+            for topic, partitions in offsets.items()
+            if topic not in read
+            for partition, value in partitions.items()
+            if now.wall_ms >= self._ends_ms(value, value.commit_ms)
+        ]
+        self._context.counters.offset_expirations += len(expired)
+        records = [offset_record(key, None) for key in expired]
+        if group.is_empty and len(expired) == sum(map(len, offsets.values())):
+            records += group.tombstones()
+        self._write_in_pieces(records)
+
+    def _ends_ms(self, value: OffsetValue, since_ms: int) -> int:
+        """From when on an offset may be forgotten that nobody has used since."""
+        return since_ms + self._context.config.offsets_retention_ms if value.expire_ms == NEVER else value.expire_ms
+
+    def _expired(self, group: Group, now: Now) -> Iterator[OffsetKey]:
+        """A group without members forgets by the time since it has none; one that reads other topics by now, and one
+        that only keeps offsets, by the time of the commit. A rebalance forgets nothing."""
+        used: tuple[str, ...] | None = ()
+        since_empty = NEVER
+        if group.protocol_type is not None and group.is_empty:
+            since_empty = group.state_ms
+        elif group.protocol_type is not None:
+            used = group.subscribed() if group.state is GroupState.STABLE else None
+        if used is None:
+            return
+        for topic, partitions in self._context.offsets.get(group.group_id, {}).items():
+            if topic in used:
+                continue
+            for partition, value in partitions.items():
+                if now.wall_ms >= self._ends_ms(value, value.commit_ms if since_empty == NEVER else since_empty):
+                    yield OffsetKey(group.group_id, topic, partition)
+
+    def _write_in_pieces(self, records: list[Record]) -> None:
+        """Nobody waits: what could not be written is tried again with the next look."""
+        for start in range(0, len(records), RECORDS_PER_WRITE):
+            piece = tuple(records[start : start + RECORDS_PER_WRITE])
+            self._context.out.write(piece, lambda _outcome, _now: None)
+
+
+class _EveryTopic(Container[str]):
+    def __contains__(self, topic: object) -> bool:
+        return True
+
+
+_EVERY_TOPIC = _EveryTopic()
+
+
+def _check_consumer_group(group: ConsumerGroup, command: CommitOffsets) -> None:
+    """Who may commit in a group of the consumer protocol: its members, at their epoch; anybody while it has none."""
+    if command.generation < 0 and group.is_empty:
+        return
+    member = group.check_member(command.member_id)
+    if member.classic is None and not command.knows_epochs:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "this version of OffsetCommit knows no member epochs")
+    group.check_epoch(command.member_id, command.generation)

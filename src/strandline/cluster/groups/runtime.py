@@ -1,0 +1,429 @@
+"""The runtime of coordinators: hosts the shards of the partitions of an internal topic that this broker leads.
+
+    leadership gained   load: replay the log to its end, wait until all of it is committed, then serve
+    a command           the shard's `handle`; its writes are appended with acks=all and replayed into memory at once;
+                        the reply goes out when the high watermark has passed them
+    a write is refused  nothing stands in the log, so nothing was replayed: there is nothing to undo
+    leadership lost     drop the shard; whoever waits is told NOT_COORDINATOR and finds the new coordinator
+
+What is loaded is keyed by (topic id, leader epoch): a load that an election has overtaken serves nobody (schedule 37).
+One timer for the deadlines of all shards, one wheel for the time that writes may take, one task that loads, partition
+by partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+import structlog
+
+from strandline.cluster.groups.loading import log_bounds, replay_log
+from strandline.cluster.groups.machine import (
+    COMMITTED,
+    Effects,
+    Now,
+    Reply,
+    Shard,
+    Write,
+    WriteOutcome,
+)
+from strandline.controller.metadata.delta import MetadataDelta
+from strandline.controller.metadata.image import MetadataImage
+from strandline.log.records import RecordBatchBuilder
+from strandline.proto.deadlines import Deadlines, Ticket
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError, StrandlineError
+from strandline.proto.ids import LeaderEpoch, TopicId, TopicPartition
+from strandline.proto.ports import Clock
+from strandline.proto.tasks import spawn
+from strandline.replica.manager import ReplicaManager
+from strandline.replica.states import ACKS_ALL
+from strandline.replica.waiting import Append
+
+log = structlog.get_logger("strandline.coordinator")
+
+WRITE_GRANULARITY_MS = 100.0
+TICK_MS_MIN = 1.0
+
+S = TypeVar("S", bound=Shard)
+
+
+def not_coordinator() -> KafkaError:
+    """Made anew each time: an exception that is raised keeps its traceback."""
+    return KafkaError(ErrorCode.NOT_COORDINATOR, "this broker is not the coordinator")
+
+
+class Phase(Enum):
+    """LOADING: replays the log, or waits until what it has replayed is committed. FAILED: the log does not parse; the
+    operator has to look. DROPPED: of a leadership that has ended."""
+
+    LOADING = "loading"
+    SERVING = "serving"
+    FAILED = "failed"
+    DROPPED = "dropped"
+
+
+class _Pending:
+    """A write that stands in the log and is not committed yet, and the replies that wait behind it.
+
+    Once `told`, because it took too long, nobody waits for it; but it is still not known whether it will be committed.
+    """
+
+    __slots__ = ("_expired", "append", "behind", "hosted", "ticket", "told", "write")
+
+    def __init__(self, hosted: Hosted[Any], write: Write, expired: Callable[[_Pending], None]) -> None:
+        self.hosted = hosted
+        self.write = write
+        self.append: Append | None = None
+        self.ticket: Ticket | None = None
+        self.behind: list[Reply] = []
+        self.told = False
+        self._expired = expired
+
+    def expire(self) -> None:
+        self._expired(self)
+
+
+@dataclass(slots=True, eq=False)
+class Hosted(Generic[S]):
+    """A shard and the leadership it belongs to.
+
+    Attributes:
+        waiting: who was not answered yet.
+        pending: writes that are not committed yet, in the order of the log.
+        end_offset: the log's end when it was loaded.
+    """
+
+    partition: int
+    leadership: tuple[TopicId, LeaderEpoch]
+    shard: S
+    phase: Phase = Phase.LOADING
+    end_offset: int = -1
+    waiting: dict[asyncio.Future[Any], None] = field(default_factory=dict)
+    pending: dict[_Pending, None] = field(default_factory=dict)
+
+
+class CoordinatorRuntime(Generic[S]):
+    """Subscribe `on_metadata` behind whatever applies metadata to the replicas.
+
+    Invariants:
+    - at most one shard a partition is not DROPPED, and it is of the leadership that the replicas have;
+    - a shard that is not SERVING handles no command;
+    - every future that `ask` waits for ends: with its reply, or with the end of the shard.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        *,
+        replicas: ReplicaManager,
+        clock: Clock,
+        make_shard: Callable[[], S],
+        write_timeout_ms: int,
+    ) -> None:
+        self.topic = topic
+        self._replicas = replicas
+        self._clock = clock
+        self._make_shard = make_shard
+        self._write_timeout_ms = write_timeout_ms
+        self._topic_id: TopicId | None = None
+        self._hosted: dict[int, Hosted[S]] = {}
+        self._to_load: deque[Hosted[S]] = deque()
+        self._loader: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0.0
+        self._write_deadlines = Deadlines(clock, WRITE_GRANULARITY_MS)
+        self._ended: deque[tuple[_Pending, Append]] = deque()
+        self._draining = False
+        self._closed = False
+        self.partition_load_ms_max = 0.0
+        """The longest that a partition took from the election here to its first command."""
+
+    # Life
+
+    def close(self) -> None:
+        """Serve nothing any more; who waits is told NOT_COORDINATOR."""
+        self._closed = True
+        for partition in list(self._hosted):
+            self._drop(partition)
+        if self._loader is not None:
+            self._loader.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._write_deadlines.close()
+
+    def on_metadata(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Take up and give up what the replicas lead by now; they have seen the same metadata already."""
+        topic = image.topics.get(self.topic)
+        self._topic_id = None if topic is None else topic.topic_id
+        if topic is None:
+            for partition in list(self._hosted):
+                self._drop(partition)
+        elif topic.topic_id in delta.partitions:
+            for partition in sorted({*self._hosted, *delta.partitions[topic.topic_id]}):
+                self._look(partition)
+
+    def _look(self, partition: int) -> None:
+        if self._closed:
+            return
+        replica = self._replicas.partition(TopicPartition(self.topic, partition))
+        leadership = None
+        if self._topic_id is not None and replica is not None and replica.leader is not None:
+            leadership = (self._topic_id, replica.state.leader_epoch)
+        hosted = self._hosted.get(partition)
+        if hosted is not None and hosted.leadership != leadership:
+            self._drop(partition)
+            hosted = None
+        if hosted is None and leadership is not None:
+            hosted = self._hosted[partition] = Hosted(partition, leadership, self._make_shard())
+            self._to_load.append(hosted)
+            if self._loader is None:
+                self._loader = spawn(self._load_all(), self._replicas.fatal)
+
+    def _drop(self, partition: int) -> None:
+        """The leadership has ended, or the shard is of no use: its state is the log's, and another reads it there."""
+        hosted = self._hosted.pop(partition)
+        hosted.phase = Phase.DROPPED
+        waiting, hosted.waiting = hosted.waiting, {}
+        for future in waiting:
+            if not future.done():
+                future.set_exception(not_coordinator())
+        for pending in hosted.pending:
+            if pending.ticket is not None:
+                pending.ticket.cancel()
+        hosted.pending.clear()
+
+    # Loading
+
+    async def _load_all(self) -> None:
+        while self._to_load:
+            hosted = self._to_load.popleft()
+            if hosted.phase is Phase.LOADING:
+                await self._load(hosted)
+        self._loader = None
+
+    async def _load(self, hosted: Hosted[S]) -> None:
+        began_ms = self._clock.monotonic_ms()
+        tp = TopicPartition(self.topic, hosted.partition)
+        try:
+            hosted.end_offset = await replay_log(self._replicas, tp, hosted.leadership[1], hosted.shard)
+        except StrandlineError as error:
+            if isinstance(error, KafkaError) and error.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                return  # the metadata say so soon, if they have not yet
+            hosted.phase = Phase.FAILED
+            log.error("a coordinator cannot load its partition", partition=str(tp), error=str(error))
+            return
+        except Exception:
+            # A record that this program cannot bear would fell the next broker as well: the partition alone is out.
+            hosted.phase = Phase.FAILED
+            log.exception("internal error: a coordinator cannot load its partition", partition=str(tp))
+            return
+        self._serve_when_committed(hosted, began_ms)
+
+    def _serve_when_committed(self, hosted: Hosted[S], began_ms: float) -> None:
+        """A new leader has records of which it cannot tell yet whether they are committed. What they say may be told to
+        nobody before (schedule 41)."""
+        if hosted.phase is not Phase.LOADING:
+            return
+        tp = TopicPartition(self.topic, hosted.partition)
+        try:
+            log_bounds(self._replicas, tp, hosted.leadership[1])
+        except KafkaError:
+            return
+        replica = self._replicas.partition(tp)
+        assert replica is not None
+        if replica.high_watermark < hosted.end_offset:
+            loop = asyncio.get_running_loop()
+
+            def risen() -> None:
+                loop.call_soon(self._serve_when_committed, hosted, began_ms)
+
+            self._replicas.on_high_watermark(tp, risen)
+            return
+        hosted.phase = Phase.SERVING
+        now = self._now()
+        self.partition_load_ms_max = max(self.partition_load_ms_max, now.monotonic_ms - began_ms)
+        self._step(hosted, lambda: hosted.shard.loaded(now))
+
+    # Commands
+
+    async def ask(self, partition: int, command: Any) -> Any:
+        """The shard's answer.
+
+        Raises:
+            KafkaError: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE (its log does not
+                parse), UNKNOWN_SERVER_ERROR, or what the shard answers.
+        """
+        hosted = self.serving(partition)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        hosted.waiting[future] = None
+        try:
+            self._step(hosted, lambda: hosted.shard.handle(command, future, self._now()))
+            return await future
+        finally:
+            hosted.waiting.pop(future, None)
+
+    def serving(self, partition: int) -> Hosted[S]:
+        """Raises KafkaError as `ask` does."""
+        hosted = self._hosted.get(partition)
+        if hosted is None:
+            raise not_coordinator()
+        if hosted.phase is Phase.LOADING:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the coordinator reads its log")
+        if hosted.phase is Phase.FAILED:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator's log does not parse")
+        return hosted
+
+    def hosted(self) -> Iterator[Hosted[S]]:
+        """Every shard here, by partition."""
+        for partition in sorted(self._hosted):
+            yield self._hosted[partition]
+
+    def tell_all(self, command: Any) -> None:
+        """A command to every shard that serves, of which nobody waits for the answer."""
+        for hosted in list(self.hosted()):
+            if hosted.phase is Phase.SERVING:
+                self._step(hosted, lambda hosted=hosted: hosted.shard.handle(command, None, self._now()))  # type: ignore[misc]
+
+    def _now(self) -> Now:
+        return Now(self._clock.monotonic_ms(), self._clock.wall_ms())
+
+    # Steps of shards
+
+    def _step(self, hosted: Hosted[S], step: Callable[[], Effects]) -> None:
+        """One step of a shard and all that follows from it at once. A shard that breaks is loaded anew; that it broke
+        is a mistake of ours, and the loop's exception handler hears of it, as of a task that dies."""
+        if hosted.phase is not Phase.SERVING:
+            return
+        try:
+            self._carry_out(hosted, step())
+        except Exception as error:
+            message = "a shard of a coordinator broke and is loaded anew"
+            log.error(message, topic=self.topic, shard=hosted.partition, error=repr(error))
+            asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
+            self._drop(hosted.partition)
+            self._look(hosted.partition)
+            return
+        self._arm(hosted)
+
+    def _carry_out(self, hosted: Hosted[S], effects: Effects) -> None:
+        for write in effects.writes:
+            self._write(hosted, write)
+        for reply in effects.replies:
+            if reply.after_writes and hosted.pending:
+                self._reply_behind(hosted, next(reversed(hosted.pending)), reply)
+            else:
+                self._reply(hosted, reply.to, reply.answer)
+
+    def _reply_behind(self, hosted: Hosted[S], last: _Pending, reply: Reply) -> None:
+        """What it tells may be lost with the last write: it waits for it, or is not told if that takes too long."""
+        if last.told:
+            self._reply(hosted, reply.to, not_coordinator())
+        else:
+            last.behind.append(reply)
+
+    def _write(self, hosted: Hosted[S], write: Write) -> None:
+        builder = RecordBatchBuilder()
+        now = self._now()
+        for record in write.records:
+            builder.append(now.wall_ms, record.key, record.value)
+        batch = memoryview(builder.build())
+        pending = _Pending(hosted, write, self._write_expired)
+        at_once: list[Append] = []
+        synchronous = True
+
+        def done(outcome: Append) -> None:
+            if synchronous:
+                at_once.append(outcome)
+            else:
+                self._write_ended(pending, outcome)
+
+        tp = TopicPartition(self.topic, hosted.partition)
+        pending.append = self._replicas.append(tp, batch, ACKS_ALL, done)
+        synchronous = False
+        in_log = not at_once or at_once[0].base_offset >= 0
+        if in_log and write.replay:
+            for record in write.records:
+                hosted.shard.replay(record)
+        if at_once:
+            outcome = WriteOutcome(at_once[0].error, in_log)
+            self._look_anew_after(hosted, outcome.error)
+            self._carry_out(hosted, hosted.shard.ended(write, outcome, now))
+        else:
+            hosted.pending[pending] = None
+            pending.ticket = self._write_deadlines.add(self._write_timeout_ms, pending)
+
+    def _look_anew_after(self, hosted: Hosted[S], error: ErrorCode) -> None:
+        """A disk that fails ends a leadership without news from the controller."""
+        if error in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER):
+            asyncio.get_running_loop().call_soon(self._look, hosted.partition)
+
+    def _write_ended(self, pending: _Pending, outcome: Append) -> None:
+        """Called from within the replicas: go on in the next turn of the loop."""
+        self._ended.append((pending, outcome))
+        if not self._draining:
+            self._draining = True
+            asyncio.get_running_loop().call_soon(self._drain)
+
+    def _drain(self) -> None:
+        self._draining = False
+        while self._ended:
+            pending, outcome = self._ended.popleft()
+            result = COMMITTED if outcome.error is ErrorCode.NONE else WriteOutcome(outcome.error, True)
+            pending.hosted.pending.pop(pending, None)
+            self._tell(pending, result)
+
+    def _write_expired(self, pending: _Pending) -> None:
+        """It may be committed yet; the client is told to try again."""
+        self._tell(pending, WriteOutcome(ErrorCode.REQUEST_TIMED_OUT, True))
+
+    def _tell(self, pending: _Pending, outcome: WriteOutcome) -> None:
+        hosted = pending.hosted
+        if pending.told or hosted.phase is not Phase.SERVING:
+            return
+        pending.told = True
+        if pending.ticket is not None:
+            pending.ticket.cancel()
+        self._look_anew_after(hosted, outcome.error)
+        behind, pending.behind = pending.behind, []
+        for reply in behind:
+            self._reply(hosted, reply.to, reply.answer if outcome.error is ErrorCode.NONE else not_coordinator())
+        self._step(hosted, lambda: hosted.shard.ended(pending.write, outcome, self._now()))
+
+    def _reply(self, hosted: Hosted[S], to: Any, answer: Any) -> None:
+        future: asyncio.Future[Any] = to
+        hosted.waiting.pop(future, None)
+        if not future.done():  # else its connection is gone
+            if isinstance(answer, KafkaError):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+    # Deadlines
+
+    def _arm(self, hosted: Hosted[S]) -> None:
+        deadline_ms = hosted.shard.next_deadline_ms
+        if deadline_ms is None or (self._timer is not None and self._timer_ms <= deadline_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = deadline_ms
+        delay_ms = max(deadline_ms - self._clock.monotonic_ms(), TICK_MS_MIN)
+        self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        serving = [hosted for hosted in self.hosted() if hosted.phase is Phase.SERVING]
+        for hosted in serving:
+            now = self._now()
+            deadline_ms = hosted.shard.next_deadline_ms
+            if deadline_ms is not None and deadline_ms <= now.monotonic_ms:
+                self._step(hosted, lambda hosted=hosted, now=now: hosted.shard.tick(now))  # type: ignore[misc]
+        for hosted in serving:
+            if hosted.phase is Phase.SERVING:
+                self._arm(hosted)

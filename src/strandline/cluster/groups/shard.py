@@ -1,0 +1,320 @@
+"""The shard of one partition of `__consumer_offsets`: commands and records go to the part that knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from strandline.cluster.groups.classic.group import Group, GroupState
+from strandline.cluster.groups.classic.protocol import ClassicProtocol
+from strandline.cluster.groups.classic.rebalance import Rebalancing
+from strandline.cluster.groups.commands import (
+    CommitOffsets,
+    DeleteGroup,
+    DeleteOffsets,
+    DescribedMember,
+    DescribeGroup,
+    FetchOffsets,
+    ForgetTopics,
+    GroupDescription,
+    Heartbeat,
+    JoinAnswer,
+    JoinGroup,
+    LeaveGroup,
+    ListedGroup,
+    ListGroups,
+    SyncGroup,
+)
+from strandline.cluster.groups.config import GroupConfig
+from strandline.cluster.groups.consumer_protocol.changes import MemberChanges
+from strandline.cluster.groups.consumer_protocol.classic_members import ClassicMembers
+from strandline.cluster.groups.consumer_protocol.commands import (
+    ConsumerGroupDescription,
+    ConsumerHeartbeat,
+    DescribeConsumerGroup,
+    TopicsChanged,
+)
+from strandline.cluster.groups.consumer_protocol.group import ConsumerGroup
+from strandline.cluster.groups.consumer_protocol.migration import Migration
+from strandline.cluster.groups.consumer_protocol.protocol import ConsumerProtocol
+from strandline.cluster.groups.consumer_protocol.subscriptions import Subscriptions
+from strandline.cluster.groups.context import ShardContext, client_error
+from strandline.cluster.groups.counters import GroupCounters
+from strandline.cluster.groups.machine import Effects, Now, Write, WriteOutcome
+from strandline.cluster.groups.offsets import OffsetStore
+from strandline.controller.metadata.image import MetadataImage
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.kafka.consumer_group_records import ConsumerGroupKey, Kind
+from strandline.proto.kafka.group_records import (
+    GroupKey,
+    OffsetKey,
+    read_group_value,
+    read_key,
+    read_offset_value,
+)
+from strandline.proto.kafka.keyed_record import Record
+from strandline.proto.ports import Rng
+
+CLASSIC = "classic"
+"""Kafka's word for the type of group whose members assign among themselves."""
+
+CONSUMER = "consumer"
+"""And for the one whose coordinator assigns."""
+
+_EXPIRE = "expire"
+
+
+class GroupShard:
+    """A `Shard` of groups.
+
+    Attributes:
+        unknown_records: records of kinds that this version does not know; they are kept in the log and not acted upon.
+    """
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        rng: Rng,
+        counters: GroupCounters,
+        image: Callable[[], MetadataImage],
+    ) -> None:
+        self._context = ShardContext(config, rng, counters)
+        self._rebalancing = Rebalancing(self._context)
+        self._classic = ClassicProtocol(self._context, self._rebalancing)
+        subscriptions = Subscriptions(image)
+        self._migration = Migration(self._context, self._rebalancing, subscriptions, image)
+        self._changes = MemberChanges(self._context, subscriptions, self._migration)
+        self._consumer_protocol = ConsumerProtocol(self._context, subscriptions, self._changes, self._migration)
+        self._classic_members = ClassicMembers(self._context, self._changes, image)
+        self._offsets = OffsetStore(self._context, self._rebalancing, self._consumer_protocol, image)
+        self.unknown_records = 0
+
+    # Shard
+
+    def replay(self, record: Record) -> None:
+        """Raises ProtocolError for a record that does not parse."""
+        key = read_key(record.key)
+        if isinstance(key, OffsetKey):
+            self._offsets.put(key, None if record.value is None else read_offset_value(record.value))
+        elif isinstance(key, GroupKey):
+            if record.value is None:
+                self._drop(key.group)
+                self._offsets.keep(key.group)
+            else:
+                self._drop_consumer_group(key.group)
+                self._context.groups[key.group] = Group.from_value(key.group, read_group_value(record.value))
+        elif isinstance(key, ConsumerGroupKey):
+            self._replay_consumer_group(key, record.value)
+        else:
+            self.unknown_records += 1
+
+    def _replay_consumer_group(self, key: ConsumerGroupKey, value: bytes | None) -> None:
+        """A group of the consumer protocol is there with any of its records, in whatever order they come: the log keeps
+        the last of each. It ends with the tombstone of its epoch."""
+        group = self._context.consumer_groups.get(key.group)
+        if value is None and (group is None or key.kind is Kind.GROUP):
+            self._drop_consumer_group(key.group)
+            self._offsets.keep(key.group)
+            return
+        if group is None:
+            self._drop(key.group)
+            group = self._context.consumer_groups[key.group] = ConsumerGroup(key.group)
+        group.put(key, value)
+
+    def _drop_consumer_group(self, group_id: str) -> None:
+        group = self._context.consumer_groups.pop(group_id, None)
+        if group is not None:
+            self._changes.forget(group)
+
+    def _drop(self, group_id: str) -> None:
+        """Deleted, expired, or a group of the other protocol now."""
+        group = self._context.groups.pop(group_id, None)
+        if group is not None:
+            self._rebalancing.end(group)
+
+    def loaded(self, now: Now) -> Effects:
+        """Every member that the log knows gets a full session: it could not reach a coordinator meanwhile. Topics may
+        have been deleted meanwhile."""
+        self._offsets.forget_gone()
+        for group in self._context.groups.values():
+            self._migration.take_up(group, now)
+        self._changes.loaded(now)
+        self._expire_later(now)
+        return self._context.out.take()
+
+    def handle(self, command: Any, to: Any, now: Now) -> Effects:
+        """One of `commands`."""
+        context = self._context
+        try:
+            match command:
+                case Heartbeat():
+                    self._heartbeat(command, to, now)
+                case CommitOffsets():
+                    self._offsets.commit(command, to, now)
+                case FetchOffsets():
+                    self._offsets.fetch(command, to)
+                case JoinGroup():
+                    self._join(command, to, now)
+                case SyncGroup():
+                    self._sync(command, to, now)
+                case LeaveGroup():
+                    self._leave(command, to, now)
+                case DeleteOffsets():
+                    self._offsets.delete(command, to)
+                case DescribeGroup():
+                    context.out.reply(to, self._describe(command.group_id), after_writes=True)
+                case ListGroups():
+                    context.out.reply(to, self._list(command), after_writes=True)
+                case DeleteGroup():
+                    self._offsets.delete_group(command.group_id, to)
+                case ConsumerHeartbeat():
+                    self._consumer_protocol.heartbeat(command, to, now)
+                case DescribeConsumerGroup():
+                    context.out.reply(to, self._describe_consumer_group(command.group_id), after_writes=True)
+                case TopicsChanged():
+                    for group in context.consumer_groups.values():
+                        group.stale = True
+                    context.out.reply(to, None)
+                case ForgetTopics():
+                    self._offsets.forget_topics(command, to)
+                case _:
+                    raise TypeError(f"groups have no command {type(command).__name__}")
+        except KafkaError as error:
+            context.out.reply(to, error)
+        return context.out.take()
+
+    def ended(self, write: Write, outcome: WriteOutcome, now: Now) -> Effects:
+        write.then(outcome, now)
+        return self._context.out.take()
+
+    def tick(self, now: Now) -> Effects:
+        self._context.timers.run(now)
+        self._changes.remove_gone()
+        return self._context.out.take()
+
+    @property
+    def next_deadline_ms(self) -> float | None:
+        return self._context.timers.next_ms
+
+    def _expire_later(self, now: Now) -> None:
+        def look(then: Now) -> None:
+            self._offsets.expire(then)
+            self._expire_later(then)
+
+        self._context.timers.set(_EXPIRE, now.monotonic_ms + self._context.config.offsets_retention_check_ms, look)
+
+    # Looking
+
+    @property
+    def groups(self) -> dict[str, Group]:
+        """Classic ones, for metrics and tests."""
+        return self._context.groups
+
+    @property
+    def consumer_groups(self) -> dict[str, ConsumerGroup]:
+        """Those of the consumer protocol, for metrics and tests."""
+        return self._context.consumer_groups
+
+    def offsets(self) -> Iterator[tuple[str, str, int, int]]:
+        """(group, topic, partition, offset) of everything that is committed."""
+        for group_id, topics in self._context.offsets.items():
+            for topic, partitions in topics.items():
+                for partition, value in partitions.items():
+                    yield group_id, topic, partition, value.offset
+
+    def _describe(self, group_id: str) -> GroupDescription:
+        if group_id in self._context.consumer_groups:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id!r} is no classic group")
+        group = self._context.group(group_id)
+        stable = group.state is GroupState.STABLE
+        protocol = group.protocol_name if stable and group.protocol_name is not None else ""
+        return GroupDescription(
+            group_id=group.group_id,
+            state=group.state.value,
+            protocol_type=group.protocol_type or "",
+            protocol_name=protocol,
+            members=tuple(
+                DescribedMember(
+                    member_id=member.member_id,
+                    instance_id=member.instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    subscription=member.subscription(protocol) if stable else b"",
+                    assignment=member.assignment if stable else b"",
+                )
+                for member in group.members.values()
+            ),
+        )
+
+    def _list(self, command: ListGroups) -> tuple[ListedGroup, ...]:
+        states = {state.lower() for state in command.states}
+        types = {kind.lower() for kind in command.types}
+        found = [
+            ListedGroup(group.group_id, group.protocol_type or "", group.state.value, CLASSIC)
+            for group in self._context.groups.values()
+        ]
+        found += [
+            ListedGroup(group.group_id, CONSUMER, group.state.value, CONSUMER)
+            for group in self._context.consumer_groups.values()
+        ]
+        return tuple(
+            group
+            for group in found
+            if (not states or group.state.lower() in states) and (not types or group.type in types)
+        )
+
+    def _describe_consumer_group(self, group_id: str) -> ConsumerGroupDescription:
+        group = self._context.consumer_groups.get(group_id)
+        if group is None:
+            there = group_id in self._context.groups
+            reason = f"group {group_id!r} is no group of the consumer protocol" if there else f"no group {group_id!r}"
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, reason)
+        return self._consumer_protocol.describe(group)
+
+    # Members of the classic protocol, in groups of either
+
+    def _join(self, command: JoinGroup, to: Any, now: Now) -> None:
+        """A classic member that finds an empty group of the consumer protocol ends that one; its offsets stay."""
+        context = self._context
+        group = context.consumer_groups.get(command.group_id)
+        if group is None:
+            self._classic.join(command, to, now)
+            return
+        if not group.is_empty:
+            self._classic_members.join(group, command, to, now)
+            return
+        if command.member_id:  # of a generation that is gone: it joins anew, and only then the group is another
+            context.out.reply(to, JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, command.member_id))
+            return
+
+        def ended(outcome: WriteOutcome, then: Now) -> None:
+            try:
+                if outcome.error is not ErrorCode.NONE:
+                    raise KafkaError(client_error(outcome.error))
+                self._join(command, to, then)
+            except KafkaError as error:
+                context.out.reply(to, error)
+
+        context.out.write(tuple(group.tombstones()), ended)
+
+    def _sync(self, command: SyncGroup, to: Any, now: Now) -> None:
+        group = self._context.consumer_groups.get(command.group_id)
+        if group is None:
+            self._classic.sync(command, to, now)
+        else:
+            self._classic_members.sync(group, command, to, now)
+
+    def _heartbeat(self, command: Heartbeat, to: Any, now: Now) -> None:
+        group = self._context.consumer_groups.get(command.group_id)
+        if group is None:
+            self._classic.heartbeat(command, to, now)
+        else:
+            self._classic_members.heartbeat(group, command, to, now)
+
+    def _leave(self, command: LeaveGroup, to: Any, now: Now) -> None:
+        group = self._context.consumer_groups.get(command.group_id)
+        if group is None:
+            self._classic.leave(command, to, now)
+        else:
+            self._classic_members.leave(group, command, to)

@@ -1,0 +1,195 @@
+"""The configuration of a node: Kafka's names, one table, errors that say what is allowed.
+
+Two kinds of settings stand in one file. Those of this module cannot change while the node runs. Those of
+`strandline.controller.metadata.topic_configs` are defaults for topics and can be overridden in the metadata log while
+the cluster runs; the file's value counts on this node where nobody has done so.
+
+`-X key=value` wins over the environment (STRANDLINE_NODE_ID for node.id), that over the file, that over the default.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from strandline.cluster.node.config_groups import Groups
+from strandline.cluster.node.config_identity import BROKER, CONTROLLER, HTTP, INTERNAL, RESERVED, Identity
+from strandline.cluster.node.config_kafka import kafka_only
+from strandline.cluster.node.config_limits import Limits
+from strandline.cluster.node.config_setting import Listener, Setting
+from strandline.cluster.node.config_sources import ENVIRONMENT_PREFIX, environment_name, read_file
+from strandline.controller.metadata.topic_configs import BROKER_CONFIGS
+from strandline.controller.quorum.api import QuorumConfig
+from strandline.proto.errors import ConfigError
+from strandline.proto.ids import Endpoint, NodeId
+
+_ANYWHERE = ("", "0.0.0.0", "::")  # addresses that a client cannot be told
+
+
+class NodeConfig(Identity, Limits, Groups):
+    """The settings of one node, parsed and checked as a whole.
+
+    Attributes:
+        values: every setting of this module, parsed, by Kafka's name.
+        given: the texts that a file, the environment or an option gave, dynamic settings included.
+        path: the file, if there was one.
+    """
+
+    def __init__(self, given: Mapping[str, str], *, path: str | None = None) -> None:
+        """Check `given`, fill in the defaults. Raises ConfigError."""
+        self.path = path
+        self.given: Mapping[str, str] = MappingProxyType(dict(given))
+        values: dict[str, Any] = {}
+        for name in given:
+            if name not in NODE_SETTINGS and name not in BROKER_CONFIGS:
+                raise ConfigError(name, given[name], _advice(name))
+        for setting in NODE_SETTINGS.values():
+            text = given.get(setting.name, setting.default)
+            if text is None:
+                raise ConfigError(setting.name, "", f"it must be given. {setting.doc}")
+            values[setting.name] = setting.parse(setting.name, text)
+        for name, key in BROKER_CONFIGS.items():
+            if name in given:
+                key.validate(name, given[name])
+        self.values: Mapping[str, Any] = MappingProxyType(values)
+        self._check_together()
+
+    @classmethod
+    def load(
+        cls,
+        path: str | None = None,
+        overrides: Mapping[str, str] = MappingProxyType({}),
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> NodeConfig:
+        """Read a file, the environment and options, later ones winning. Raises ConfigError."""
+        given = read_file(path) if path is not None else {}
+        given |= _from_environment(environment)
+        given |= overrides
+        return cls(given, path=path)
+
+    @property
+    def node(self) -> NodeId:
+        """`node.id`, typed."""
+        return NodeId(self.node_id)
+
+    @property
+    def is_broker(self) -> bool:
+        """Holds partitions and serves clients."""
+        return BROKER in self.process_roles
+
+    @property
+    def is_controller(self) -> bool:
+        """Votes in the metadata quorum."""
+        return CONTROLLER in self.process_roles
+
+    @property
+    def internal(self) -> Endpoint:
+        """Where the INTERNAL listener is to be bound."""
+        return self._listener(INTERNAL).endpoint
+
+    @property
+    def http(self) -> Endpoint | None:
+        """Where the HTTP listener is to be bound, if there is one."""
+        return next((listener.endpoint for listener in self.listeners if listener.name == HTTP), None)
+
+    @property
+    def client_listeners(self) -> tuple[Listener, ...]:
+        """The listeners that speak Kafka's protocol; none on a node that is only a controller."""
+        return tuple(listener for listener in self.listeners if listener.name not in RESERVED) if self.is_broker else ()
+
+    def advertised(self, name: str, bound: Endpoint) -> Endpoint:
+        """What others are told to connect to for a listener that is bound at `bound` (its real port)."""
+        for listener in self.advertised_listeners:
+            if listener.name == name:
+                return Endpoint(listener.endpoint.host, listener.endpoint.port or bound.port)
+        return bound
+
+    @property
+    def dynamic(self) -> dict[str, str]:
+        """What the file says about settings that may change while the cluster runs, by their broker names."""
+        return {name: text for name, text in self.given.items() if name in BROKER_CONFIGS}
+
+    @property
+    def quorum(self) -> QuorumConfig:
+        """The quorum's timing and sizes."""
+        return replace(
+            QuorumConfig(),
+            quorum_election_timeout_ms=self.quorum_election_timeout_ms,
+            quorum_fetch_timeout_ms=self.quorum_fetch_timeout_ms,
+            quorum_request_timeout_ms=self.quorum_request_timeout_ms,
+            quorum_retry_backoff_ms=self.quorum_retry_backoff_ms,
+            quorum_election_backoff_max_ms=self.quorum_election_backoff_max_ms,
+            snapshot_max_new_record_bytes=self.metadata_snapshot_bytes,
+            log_segment_bytes=self.metadata_log_segment_bytes,
+        )
+
+    def _listener(self, name: str) -> Listener:
+        return next(listener for listener in self.listeners if listener.name == name)
+
+    def _check_together(self) -> None:
+        names = [listener.name for listener in self.listeners]
+        text = ",".join(f"{listener.name}://{listener.endpoint}" for listener in self.listeners)
+        if INTERNAL not in names:
+            raise ConfigError(
+                "listeners", text, f"it must have one named {INTERNAL}, through which nodes reach each other"
+            )
+        if self.is_broker and not self.client_listeners:
+            raise ConfigError("listeners", text, "a broker needs one for clients, such as PLAINTEXT://127.0.0.1:9092")
+        for advertised in self.advertised_listeners:
+            if advertised.name not in names:
+                raise ConfigError("advertised.listeners", advertised.name, "one of " + ", ".join(names))
+        told = {listener.name for listener in self.advertised_listeners}
+        for listener in self.listeners:
+            if listener.name != HTTP and listener.endpoint.host in _ANYWHERE and listener.name not in told:
+                raise ConfigError(
+                    "advertised.listeners",
+                    "",
+                    f"{listener.name} is bound to every address, so say which one others shall connect to: "
+                    f"{listener.name}://host:{listener.endpoint.port}",
+                )
+        if self.broker_heartbeat_interval_ms >= self.broker_session_timeout_ms:
+            raise ConfigError(
+                "broker.heartbeat.interval.ms",
+                self.broker_heartbeat_interval_ms,
+                f"less than broker.session.timeout.ms ({self.broker_session_timeout_ms})",
+            )
+
+
+NODE_SETTINGS: Mapping[str, Setting[Any]] = {
+    setting.name: setting
+    for setting in sorted(
+        (
+            setting
+            for group in (Identity, Limits, Groups)
+            for setting in vars(group).values()
+            if isinstance(setting, Setting)
+        ),
+        key=lambda setting: setting.name,
+    )
+}
+"""What may stand in a node's file and cannot change while it runs, by name, sorted."""
+
+
+def _advice(name: str) -> str:
+    known = (*NODE_SETTINGS, *BROKER_CONFIGS)
+    near = difflib.get_close_matches(name, known, n=2, cutoff=0.75)
+    if near:
+        return "no setting has this name; did you mean " + " or ".join(near) + "?"
+    reason = kafka_only(name)
+    return reason or "no setting has this name; docs/configuration.md lists them all"
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    by_variable = {environment_name(name): name for name in (*NODE_SETTINGS, *BROKER_CONFIGS)}
+    found: dict[str, str] = {}
+    for variable, text in environment.items():
+        if variable in by_variable:
+            found[by_variable[variable]] = text
+        elif variable.startswith(ENVIRONMENT_PREFIX):
+            near = difflib.get_close_matches(variable, by_variable, n=1, cutoff=0.85)
+            if near:
+                raise ConfigError(variable, text, f"no setting has this name; did you mean {near[0]}?")
+    return found

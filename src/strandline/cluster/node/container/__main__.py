@@ -1,0 +1,64 @@
+"""The entry point of the image: process 1 of a container.
+
+    node [--config FILE] [-X key=value ...]    format the volume if it is not, and run the node (the default)
+    health                                     exit 0 when /readyz answers 200, for HEALTHCHECK
+    anything else                              the `strandline` program with these words
+
+The node runs in this very process, without a shell around it: SIGTERM asks it for a controlled shutdown.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+EXIT_FAILED = 1
+EXIT_WRONG_SETTING = 2
+EXIT_TERMINATED = 128 + signal.SIGTERM
+
+
+def main(arguments: list[str]) -> int:
+    """Do what the words say. Returns the exit code."""
+    # First of all, before the slow imports: process 1 does not even get a signal that it has no handler for, and
+    # `docker stop` in the first moments would wait for its time limit. The node sets its own handler once it runs.
+    signal.signal(signal.SIGTERM, _terminated)
+    word, rest = (arguments[0], arguments[1:]) if arguments else ("node", [])
+    if word not in ("node", "health"):
+        os.execv(sys.executable, [sys.executable, "-m", "strandline.cli.main", *arguments])
+    from strandline.cluster.node.container.settings import load
+    from strandline.proto.errors import ConfigError, StrandlineError
+
+    try:
+        config = load(rest, os.environ)
+        if word == "health":
+            from strandline.cluster.node.container.health import ask
+
+            ready, text = ask(config)
+            print(text)  # noqa: T201 - `docker inspect` shows it
+            return 0 if ready else EXIT_FAILED
+        from strandline.cluster.node.container.volume import prepare
+
+        prepare(config, os.environ)
+    except ConfigError as error:
+        return _say(error, EXIT_WRONG_SETTING)
+    except (StrandlineError, OSError) as error:
+        return _say(error, EXIT_FAILED)
+    from strandline.cluster.node.run_node import run
+
+    return run(config)
+
+
+def _terminated(_number: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(EXIT_TERMINATED)
+
+
+def _say(error: Exception, code: int) -> int:
+    print(f"strandline: {error}", file=sys.stderr)  # noqa: T201 - what `docker logs` shows
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

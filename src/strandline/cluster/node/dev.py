@@ -1,0 +1,365 @@
+"""A cluster of real processes on this machine: what `strandline dev`, the demo, benchmarks and tests run.
+
+    with DevCluster() as cluster:              # three nodes on free ports, in a directory that is deleted at the end
+        cluster.kill(2)                        # SIGKILL
+        cluster.start_node(2)
+
+Nodes are started as new programs, never forked: a process that has used gRPC must not fork. They hold a pipe from here
+and stop when it ends, so that none outlives a program that was killed.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from strandline.cluster.node.config import NodeConfig
+from strandline.cluster.node.config_identity import BROKER, CONTROLLER
+from strandline.cluster.node.dev_layout import HOST, Layout
+from strandline.cluster.node.run_node import END_WITH_INPUT
+from strandline.proto.errors import ConfigError, StrandlineError
+
+FIRST_CONTROLLER = 101
+"""Id of the first controller where controllers are processes of their own."""
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 15.0
+HAND_OVER_S = 1.0
+
+
+class DevError(StrandlineError):
+    """A node did not start; the message holds the end of what it wrote."""
+
+
+@dataclass
+class NodeProcess:
+    """One node: its files, and its process while it runs."""
+
+    node_id: int
+    config_path: Path
+    log_path: Path
+    log_start: int = 0
+    paused: bool = False
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def last_words(self) -> str:
+        """The end of what this life of the node has logged."""
+        with self.log_path.open("rb") as log:
+            log.seek(max(self.log_start, self.log_path.stat().st_size - 2000))
+            return log.read().decode(errors="replace").strip()
+
+
+class DevCluster:
+    """Brokers 1 to `nodes`, each controller and broker at once, or with `controllers` brokers alone beside as many
+    controllers (ids from 101).
+
+    Args:
+        data_dir: where the nodes' data lie; kept. Without one, a temporary directory is made, and deleted by `stop`.
+        nodes: how many brokers; None: as many as the directory has, or three.
+        port_base: the clients' port of node 1 (see `dev_layout.PORT_BASE`); 0: any free ports.
+        settings: settings of every node, by Kafka's names; `node_settings` those of single nodes.
+
+    Not safe for threads.
+    """
+
+    def __init__(
+        self,
+        data_dir: str | os.PathLike[str] | None = None,
+        *,
+        nodes: int | None = None,
+        controllers: int = 0,
+        port_base: int = 0,
+        settings: Mapping[str, str] | None = None,
+        node_settings: Mapping[int, Mapping[str, str]] | None = None,
+    ) -> None:
+        self._temporary = data_dir is None
+        self.root = Path(tempfile.mkdtemp(prefix="strandline-")) if data_dir is None else Path(data_dir).absolute()
+        self._settings = dict(settings or {})
+        self._node_settings = {node: dict(given) for node, given in (node_settings or {}).items()}
+        self._layout = Layout(self.root, port_base=port_base, host_of=self._host)
+        there = self._layout.ids(BROKER)
+        if nodes is not None and nodes < len(there):
+            raise ConfigError("--nodes", nodes, f"at least the {len(there)} nodes whose data are in {self.root}")
+        self.broker_ids = there + list(range(len(there) + 1, (nodes or len(there) or 3) + 1))
+        self.controller_ids = self._layout.ids(CONTROLLER) or [FIRST_CONTROLLER + n for n in range(controllers)]
+        self.controller_ids = self.controller_ids or list(self.broker_ids)
+        self._nodes: dict[int, NodeProcess] = {}
+
+    # Life
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+
+    def start(self, *, wait: bool = True) -> None:
+        """Format what is not formatted, and start every node that does not run.
+
+        Args:
+            wait: return only once every node does its work.
+
+        Raises:
+            ConfigError: a setting is wrong.
+            PortTaken: somebody else listens on a port of a node.
+            DevError: a node ended, or was not ready in time; every node is stopped.
+        """
+        self._prepare()
+        starting = [node_id for node_id, node in self._nodes.items() if not node.alive]
+        self._check_ports(starting)
+        for node_id in starting:
+            self._spawn(self._nodes[node_id])
+        if wait:
+            self.wait_ready()
+
+    def wait_ready(self, nodes: Sequence[int] | None = None, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Return once these nodes (all that run) have said that they do their work.
+
+        Raises:
+            DevError: one ended, or was not ready in time; every node is stopped.
+        """
+        deadline = time.monotonic() + timeout_s
+        for node_id in nodes if nodes is not None else [each for each in self._nodes if self._nodes[each].process]:
+            node = self._nodes[node_id]
+            try:
+                self._read_ready(node, deadline)
+            except DevError:
+                self.stop()
+                raise
+
+    def stop(self) -> None:
+        """Stop every node in an orderly way; kill those that do not end. Deletes a temporary directory.
+
+        Brokers go first, all at once: controllers must be there to let them go. Who has not got rid of its leaderships
+        after a moment is told not to wait: there is nobody left to take them.
+        """
+        brokers = [node for node_id, node in self._nodes.items() if node_id in self.broker_ids]
+        controllers = [node for node_id, node in self._nodes.items() if node_id not in self.broker_ids]
+        for node in controllers:
+            self._signal(node, signal.SIGCONT)
+        self._stop_together(brokers)
+        self._stop_together(controllers)
+        if self._temporary:
+            shutil.rmtree(self.root, ignore_errors=True)
+
+    def _stop_together(self, nodes: Sequence[NodeProcess]) -> None:
+        alive = [node for node in nodes if node.alive]
+        for node in alive:
+            self._signal(node, signal.SIGCONT)
+            self._signal(node, signal.SIGTERM)
+        deadline = time.monotonic() + HAND_OVER_S
+        for node in alive:
+            if not self._ended(node, max(0.0, deadline - time.monotonic())):
+                self._signal(node, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        for node in nodes:
+            self._reap(node, max(0.1, deadline - time.monotonic()))
+
+    # Faults
+
+    def kill(self, node_id: int) -> None:
+        """SIGKILL, as a crash; returns when the process is gone."""
+        node = self._nodes[node_id]
+        self._signal(node, signal.SIGKILL)
+        self._reap(node, STOP_TIMEOUT_S)
+
+    def pause(self, node_id: int) -> None:
+        """SIGSTOP: the node is silent, its connections stay open."""
+        self._signal(self._nodes[node_id], signal.SIGSTOP)
+        self._nodes[node_id].paused = True
+
+    def resume(self, node_id: int) -> None:
+        """SIGCONT."""
+        self._signal(self._nodes[node_id], signal.SIGCONT)
+        self._nodes[node_id].paused = False
+
+    def stop_node(self, node_id: int) -> None:
+        """SIGTERM: a controlled shutdown; returns when the process is gone."""
+        node = self._nodes[node_id]
+        self._signal(node, signal.SIGTERM)
+        self._reap(node, STOP_TIMEOUT_S)
+
+    def start_node(self, node_id: int, *, wait: bool = True) -> None:
+        """Start a stopped or killed node again, on the same ports and data."""
+        node = self._nodes[node_id]
+        if node.alive:
+            raise DevError(f"node {node_id} runs already")
+        self._spawn(node)
+        if wait:
+            self.wait_ready([node_id])
+
+    def add_broker(self, *, wait: bool = True) -> int:
+        """Start one more broker, which has never been here; returns its id."""
+        node_id = max(self.broker_ids) + 1
+        self.broker_ids.append(node_id)
+        self._prepare()
+        self._spawn(self._nodes[node_id])
+        if wait:
+            self.wait_ready([node_id])
+        return node_id
+
+    # What is where
+
+    @property
+    def bootstrap(self) -> str:
+        """The clients' addresses of all brokers, separated by commas."""
+        return ",".join(self.client(node_id) for node_id in self.broker_ids)
+
+    @property
+    def responsive(self) -> str:
+        """As `bootstrap`, of the brokers that run and are not paused."""
+        awake = [node_id for node_id, node in self._nodes.items() if node.alive and not node.paused]
+        clients = [self._layout.places[node_id].client for node_id in awake]
+        return ",".join(str(client) for client in clients if client is not None)
+
+    @property
+    def node_ids(self) -> list[int]:
+        """Every node, controllers of their own included."""
+        return sorted(self._nodes)
+
+    def client(self, node_id: int) -> str:
+        """The clients' address of one broker."""
+        return str(self._layout.places[node_id].client)
+
+    def http(self, node_id: int) -> str:
+        """The address of one node's HTTP listener."""
+        return str(self._layout.places[node_id].http)
+
+    def data_dir(self, node_id: int) -> str:
+        """The log directory of one node."""
+        return str(self._layout.directory(node_id))
+
+    def log_path(self, node_id: int) -> str:
+        """What one node has logged."""
+        return str(self._nodes[node_id].log_path)
+
+    def roles(self, node_id: int) -> str:
+        """process.roles of one node."""
+        return self._layout.places[node_id].roles
+
+    def last_words(self, node_id: int) -> str:
+        """The end of what the current or last life of a node has logged."""
+        return self._nodes[node_id].last_words()
+
+    def exit_code(self, node_id: int) -> int | None:
+        """How a node's process ended (below 0: by that signal); None while it runs, and once it was taken note of."""
+        process = self._nodes[node_id].process
+        return None if process is None else process.poll()
+
+    def pids(self) -> dict[int, int]:
+        """Process ids of the nodes that run."""
+        return {
+            node_id: node.process.pid
+            for node_id, node in self._nodes.items()
+            if node.process is not None and node.alive
+        }
+
+    def pid(self, node_id: int) -> int:
+        """The process id of a node that was started and not stopped from here; it may have died."""
+        process = self._nodes[node_id].process
+        assert process is not None
+        return process.pid
+
+    # Inside
+
+    def _prepare(self) -> None:
+        """Choose ports, format directories, write configurations; what is there from an earlier life stays."""
+        roles = dict.fromkeys(self.broker_ids, "broker")
+        for node_id in self.controller_ids:
+            roles[node_id] = "broker,controller" if node_id in roles else "controller"
+        self._layout.add(roles)
+        self._make_directories()
+        self._layout.format()
+        for node_id in roles:
+            if node_id not in self._nodes:
+                settings = self._settings_of(node_id)
+                NodeConfig(settings)
+                config_path = self.root / f"node-{node_id}.properties"
+                config_path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+                self._nodes[node_id] = NodeProcess(node_id, config_path, self.root / f"node-{node_id}.log")
+
+    def _host(self, node_id: int) -> str:
+        """The address at which a node listens: for who gives nodes networks of their own."""
+        return HOST
+
+    def _check_ports(self, node_ids: Sequence[int]) -> None:
+        """Raises PortTaken."""
+        self._layout.check_ports(node_ids)
+
+    def _make_directories(self) -> None:
+        """Called once every node has a place, before directories are formatted: for who puts other disks under them."""
+
+    def _settings_of(self, node_id: int) -> dict[str, str]:
+        """What is written into a node's file."""
+        return {**self._layout.settings(node_id), **self._settings, **self._node_settings.get(node_id, {})}
+
+    def _spawn(self, node: NodeProcess) -> None:
+        with node.log_path.open("ab") as log:
+            node.log_start = log.tell()
+            node.process = subprocess.Popen(
+                [sys.executable, "-m", "strandline.cluster.node.run_node", str(node.config_path), END_WITH_INPUT],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def _read_ready(self, node: NodeProcess, deadline: float) -> None:
+        """Wait for the line that a node writes to its standard output, once, when it does its work."""
+        assert node.process is not None
+        output = node.process.stdout
+        if output is None:
+            return  # read already
+        with selectors.DefaultSelector() as selector:
+            selector.register(output, selectors.EVENT_READ)
+            said = selector.select(max(0.0, deadline - time.monotonic()))
+        line = output.readline() if said else b""
+        if not line:
+            how = "was not ready in time" if not said else f"ended with exit code {node.process.wait()}"
+            raise DevError(f"node {node.node_id} {how}; its log ends:\n{node.last_words()}")
+        output.close()
+        node.process.stdout = None
+
+    @staticmethod
+    def _signal(node: NodeProcess, number: signal.Signals) -> None:
+        if node.process is not None and node.process.poll() is None:
+            node.process.send_signal(number)
+
+    @staticmethod
+    def _ended(node: NodeProcess, timeout_s: float) -> bool:
+        assert node.process is not None
+        try:
+            node.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    @staticmethod
+    def _reap(node: NodeProcess, timeout_s: float) -> None:
+        process = node.process
+        if process is None:
+            return
+        try:
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+        node.process = None

@@ -1,0 +1,269 @@
+"""What could lose data, and what has no effect: judged in configuration files and in a live cluster.
+
+Each rule is a function from values to findings; nothing here talks to anybody (`examination` does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from strandline.client.config import ConsumerConfig, ProducerConfig
+from strandline.client.types import TopicDescription
+from strandline.cluster.node.config import NodeConfig
+from strandline.controller.metadata.topic_configs import BROKER_CONFIGS, settings_without_effect
+
+PARTITIONS_A_BROKER_MAX = 2000
+"""Above this, recovery and failover of one broker take seconds (row S19): measured with replication 3 on two cores."""
+
+
+RISK = "risk"
+NO_EFFECT = "no effect"
+UNCHECKED = "unchecked"
+NOTE = "note"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One setting or state, and what it puts at risk.
+
+    Attributes:
+        where: the file, topic or broker.
+        setting: its name and value, or the state.
+        loses: what would be lost, and when; of the other kinds what does not happen, or what is not known.
+        remedy: what to do about it.
+        kind: RISK: records may be lost. NO_EFFECT: somebody set it, and it does nothing. UNCHECKED: it could not be
+            looked at, and may be anything. NOTE: true of every cluster of this version.
+    """
+
+    where: str
+    setting: str
+    loses: str
+    remedy: str
+    kind: str = RISK
+
+
+NOT_SERVED = Finding(
+    "every topic",
+    "retention.ms, retention.bytes, cleanup.policy",
+    "no record is deleted by itself, after a week or ever, and none is compacted: once a disk is full, writes are "
+    "refused",
+    "watch the disks; strandline topic trim deletes records, strandline topic delete topics",
+    NOTE,
+)
+"""Kafka's defaults delete after seven days. Whoever relies on it must be told, whatever else is found."""
+
+
+def judge_effects(where: str, given: Mapping[str, str], *, topic: bool) -> Iterator[Finding]:
+    """Settings that somebody has set and that do nothing yet.
+
+    Args:
+        given: what was set, by name; defaults left out.
+    """
+    for name, reason in settings_without_effect(given, topic=topic).items():
+        yield Finding(where, f"{name} = {given[name]}", reason, "leave it out, and do not rely on it", NO_EFFECT)
+
+
+def judge_settings(where: str, values: Mapping[str, str], *, brokers: int | None = None) -> Iterator[Finding]:
+    """Settings of the broker or of a topic that can lose data; `values` by the broker's names.
+
+    Args:
+        brokers: how many brokers there are, where that is known.
+    """
+    if values.get("default.replication.factor") == "1":
+        yield Finding(
+            where,
+            "default.replication.factor = 1",
+            "topics created without a factor have one copy: losing that broker's disk loses all their records",
+            "default.replication.factor=3, or leave it out",
+        )
+    yield from _judge_durability(where, values, factor=None)
+    if values.get("auto.create.topics.enable") == "true":
+        yield Finding(
+            where,
+            "auto.create.topics.enable = true",
+            "a mistyped topic name makes a new topic: its records are where nobody reads them, and expire there",
+            "auto.create.topics.enable=false",
+        )
+    if brokers == 1:
+        yield Finding(
+            where, "1 broker", "every record has one copy: losing the disk loses them all", "run three brokers or more"
+        )
+
+
+def _judge_durability(where: str, values: Mapping[str, str], *, factor: int | None) -> Iterator[Finding]:
+    """What topics and brokers have in common."""
+    min_insync = values.get("min.insync.replicas")
+    if min_insync == "1" and factor != 1:
+        yield Finding(
+            where,
+            "min.insync.replicas = 1",
+            "acks=all is given while one replica alone has the record: losing that disk loses acknowledged records",
+            "min.insync.replicas=2",
+        )
+    if values.get("unclean.leader.election.enable") == "true":
+        yield Finding(
+            where,
+            "unclean.leader.election.enable = true",
+            "a replica that lags may lead when no other can: acknowledged records that it lacks are gone for good",
+            "unclean.leader.election.enable=false",
+        )
+    if values.get("flush.policy") == "replicate":
+        yield Finding(
+            where,
+            "flush.policy = replicate",
+            "records are acknowledged from memory: a power cut of all in-sync replicas at once loses the last ones",
+            "flush.policy=ack",
+        )
+
+
+def judge_config(config: NodeConfig) -> Iterator[Finding]:
+    """One node's file."""
+    where = config.path or f"node {config.node_id}"
+    values = {name: key.default for name, key in BROKER_CONFIGS.items()} | config.dynamic
+    yield from judge_settings(where, values)
+    yield from judge_effects(where, config.dynamic, topic=False)
+    voters = len(config.quorum_voters)
+    if 0 < voters < 3:
+        yield Finding(
+            where,
+            f"{voters} controller{'s' if voters > 1 else ''} in controller.quorum.voters",
+            "losing one of their disks loses the metadata: topics can no longer be found though their files are there",
+            "three controllers",
+        )
+    if config.log_dirs.startswith(("/tmp/", "/var/tmp/", "/dev/shm/", "/run/")):
+        yield Finding(
+            where,
+            f"log.dirs = {config.log_dirs}",
+            "this directory is emptied by the system, at a reboot or before: everything this node stores is gone then",
+            "a directory that lasts, such as /var/lib/strandline",
+        )
+    open_to_all = [listener.name for listener in config.listeners if listener.endpoint.host in ("", "0.0.0.0", "::")]
+    if open_to_all:
+        yield Finding(
+            where,
+            f"listeners: {', '.join(open_to_all)} on every address",
+            "nobody is asked who he is (no TLS, SASL, ACLs yet): whoever reaches the port can delete topics",
+            "bind to an address of a network that you trust",
+        )
+
+
+def judge_topic(topic: TopicDescription, values: Mapping[str, str]) -> Iterator[Finding]:
+    """A topic of a live cluster, by its settings and its state."""
+    where = f"topic {topic.name}"
+    factors = [len(partition.replicas) for partition in topic.partitions]
+    factor = min(factors, default=0)
+    if factor == 1:
+        yield Finding(
+            where,
+            "replication factor 1",
+            "one copy: losing that broker's disk loses the topic's records",
+            f"make {topic.name} anew with --replication 3 and copy it",
+        )
+    yield from _judge_durability(where, values, factor=factor)
+    leaderless = [partition.partition for partition in topic.partitions if partition.leader is None]
+    if leaderless:
+        yield Finding(
+            where,
+            f"partitions {_numbers(leaderless)} have no leader",
+            "nothing can be written or read there until a replica that has all acknowledged records is back",
+            f"start their brokers: strandline topic describe {topic.name}",
+        )
+    behind = [
+        partition.partition
+        for partition in topic.partitions
+        if partition.leader is not None and len(partition.isr) < len(partition.replicas)
+    ]
+    if behind:
+        yield Finding(
+            where,
+            f"partitions {_numbers(behind)} lack replicas in sync",
+            "fewer disks than meant hold the newest records: the next failures can stop writes, or cost them",
+            "start the missing brokers: strandline cluster describe",
+        )
+
+
+def judge_quorum(voters: int) -> Iterator[Finding]:
+    """The size of a live cluster's metadata quorum."""
+    if voters < 3:
+        yield Finding(
+            "quorum",
+            f"{voters} controller{'s' if voters > 1 else ''}",
+            "losing one of their disks loses the metadata: topics can no longer be found though their files are there",
+            "three controllers",
+        )
+
+
+def judge_crowds(brokers: int, replicas: Mapping[int, int]) -> Iterator[Finding]:
+    """How much each broker of a live cluster holds.
+
+    Args:
+        replicas: broker -> how many replicas it has.
+    """
+    for node_id, count in sorted(replicas.items()):
+        if count > PARTITIONS_A_BROKER_MAX:
+            yield Finding(
+                f"broker {node_id}",
+                f"{count} replicas",
+                "nothing, but its restart and the failover of what it leads take seconds",
+                f"fewer partitions, or more brokers (of {brokers} now)",
+            )
+
+
+def judge_producer(config: ProducerConfig) -> Iterator[Finding]:
+    """Settings of a producer (of any client: the names are Kafka's) that can lose, repeat or reorder records."""
+    where = "producer"
+    if config.acks_number == 0:
+        yield Finding(
+            where,
+            "acks = 0",
+            "every record that a broker refuses, or that is under way when a connection breaks, and nobody hears of it",
+            "acks=all",
+        )
+    elif config.acks_number == 1:
+        yield Finding(
+            where,
+            "acks = 1",
+            "what only the leader had when it died: acknowledged records that no replica had copied yet",
+            "acks=all",
+        )
+    in_flight = config.max_in_flight_requests_per_connection
+    if not config.idempotent and config.acks_number != 0 and config.retries > 0:
+        yield Finding(
+            where,
+            "enable.idempotence = false with retries",
+            "nothing, but a retry after a lost answer stores the records a second time",
+            "enable.idempotence=true (with acks=all), or retries=0 and handle the errors",
+        )
+        if in_flight > 1:
+            yield Finding(
+                where,
+                f"max.in.flight.requests.per.connection = {in_flight} without idempotence",
+                "the order: a request that fails and is sent again lands behind those sent after it",
+                "enable.idempotence=true, which keeps order with up to 5; or max.in.flight.requests.per.connection=1",
+            )
+
+
+def judge_consumer(config: ConsumerConfig) -> Iterator[Finding]:
+    """Settings of a consumer (of any client: the names are Kafka's) that can lose or pass over records."""
+    where = "consumer"
+    if config.enable_auto_commit:
+        yield Finding(
+            where,
+            "enable.auto.commit = true (the default)",
+            "in most clients, what was handed out and not handled yet when the commit ran and the process died: it is "
+            "not read again (strandline.client alone commits no more than is done)",
+            "enable.auto.commit=false, and commit behind what is handled",
+        )
+    if config.auto_offset_reset == "latest":
+        yield Finding(
+            where,
+            "auto.offset.reset = latest (the default)",
+            "what was written before a new group's first commit, or to a new partition before it was found: never read",
+            "auto.offset.reset=earliest",
+        )
+
+
+def _numbers(values: list[int]) -> str:
+    shown = ", ".join(str(value) for value in values[:10])
+    return shown if len(values) <= 10 else f"{shown} and {len(values) - 10} more"

@@ -1,0 +1,177 @@
+"""Faults that a test asks of a node, how they strike, and how often each has struck.
+
+POST /faults takes a JSON object with any of
+
+    {"fail_next": {"api": "Produce", "error": "NOT_LEADER_OR_FOLLOWER", "times": 2}}
+    {"slow_disk_ms": 50}        every group sync and cold read takes so much longer until another value is set; 0: none
+    {"clear": true}             nothing more strikes; what was met stays counted
+
+and answers with the faults that it made, GET /faults with all of this process's life: each has an `id` and `met`, the
+number of requests, syncs or reads it struck.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from http import HTTPStatus
+from typing import Any
+
+from strandline.cluster.broker.api import ServedApi
+from strandline.cluster.broker.exchange import Exchange
+from strandline.cluster.broker.service.broker_service import BrokerService
+from strandline.cluster.node.faults.slow_disk import SlowDisk
+from strandline.cluster.node.http.protocol import Page
+from strandline.log.disk import Disk
+from strandline.proto.error_codes import ErrorCode
+
+TIMES_MAX = 1_000_000
+DELAY_MS_MAX = 60_000
+
+
+class BadFault(ValueError):
+    """What was asked for is no fault; the message says what is allowed."""
+
+
+@dataclass
+class FailNext:
+    """The next `times` requests of `api` are answered with `error`."""
+
+    id: int
+    api: str
+    error: str
+    times: int
+    met: int = 0
+    kind: str = "fail_next"
+
+
+@dataclass
+class SlowDiskFault:
+    """Group syncs and cold reads take `delay_ms` longer."""
+
+    id: int
+    delay_ms: float
+    met: int = 0
+    kind: str = "slow_disk"
+
+
+class FaultInjection:
+    """The faults of one node. Where the setting is off there is none of these, and nothing looks for one."""
+
+    def __init__(self) -> None:
+        self.faults: list[FailNext | SlowDiskFault] = []
+        """Every fault ever asked for, in order."""
+        self._armed: dict[str, list[FailNext]] = {}
+        self._apis: dict[str, str] = {}
+        self._slow: SlowDiskFault | None = None
+
+    # --- asking for faults ---
+
+    def fail_next(self, api: str, error: str, times: int = 1) -> FailNext:
+        """Answer the next `times` requests of an API with an error; faults of one API strike one after the other.
+
+        Args:
+            api: Kafka's name of it, "InitProducerId" or "INIT_PRODUCER_ID".
+            error: Kafka's name of an error, "NOT_LEADER_OR_FOLLOWER".
+
+        Raises:
+            BadFault: there is no such API or error, or the number is out of bounds.
+        """
+        name = self._apis.get(_plain(api))
+        if name is None:
+            raise BadFault(f"api {api!r}: one of {', '.join(sorted(self._apis.values()))}")
+        if error not in ErrorCode.__members__ or error == ErrorCode.NONE.name:
+            raise BadFault(f"error {error!r}: the name of one of Kafka's errors, such as NOT_LEADER_OR_FOLLOWER")
+        if not isinstance(times, int) or not 1 <= times <= TIMES_MAX:
+            raise BadFault(f"times {times!r}: a number from 1 to {TIMES_MAX}")
+        fault = FailNext(self._next_id(), name, error, times)
+        self.faults.append(fault)
+        self._armed.setdefault(name, []).append(fault)
+        return fault
+
+    def slow_disk(self, delay_ms: float) -> SlowDiskFault | None:
+        """Make group syncs and cold reads take `delay_ms` longer, from the next on; 0 ends it. Raises BadFault."""
+        if not 0 <= delay_ms <= DELAY_MS_MAX:
+            raise BadFault(f"slow_disk_ms {delay_ms}: milliseconds from 0 to {DELAY_MS_MAX}")
+        self._slow = SlowDiskFault(self._next_id(), delay_ms) if delay_ms else None
+        if self._slow is not None:
+            self.faults.append(self._slow)
+        return self._slow
+
+    def clear(self) -> None:
+        """Nothing strikes any more."""
+        self._armed.clear()
+        self._slow = None
+
+    def _next_id(self) -> int:
+        return len(self.faults) + 1
+
+    # --- striking ---
+
+    def intercept(self, apis: Mapping[int, ServedApi]) -> dict[int, ServedApi]:
+        """The same APIs, each of which looks first whether it shall fail."""
+        self._apis = {_plain(served.api.title): served.api.title for served in apis.values()}
+        return {key: self._intercepted(served) for key, served in apis.items()}
+
+    def _intercepted(self, served: ServedApi) -> ServedApi:
+        armed = self._armed
+
+        def handle(exchange: Exchange, body: memoryview, service: BrokerService) -> None:
+            waiting = armed.get(served.api.title)
+            if not waiting or not served.serves(exchange.context.version):
+                served.handle(exchange, body, service)
+                return
+            fault = waiting[0]
+            if not served.refuse_all(exchange, body, service, ErrorCode[fault.error]):
+                served.handle(exchange, body, service)
+                return
+            fault.met += 1
+            if fault.met == fault.times:
+                waiting.pop(0)
+
+        return replace(served, handle=handle)
+
+    def slow(self, disk: Disk) -> SlowDisk:
+        """The disk, as slow as this says at any moment."""
+        return SlowDisk(disk, self._delay)
+
+    async def _delay(self) -> None:
+        slow = self._slow
+        if slow is not None:
+            slow.met += 1
+            await asyncio.sleep(slow.delay_ms / 1000)
+
+    # --- over HTTP ---
+
+    def page(self) -> Page:
+        """GET /faults."""
+        return _json({"faults": [asdict(fault) for fault in self.faults]})
+
+    def command(self, body: bytes) -> Page:
+        """POST /faults."""
+        known = len(self.faults)
+        try:
+            self._obey(json.loads(body))
+        except (BadFault, ValueError, TypeError) as error:
+            return _json({"error": str(error)}, HTTPStatus.BAD_REQUEST)
+        return _json({"faults": [asdict(fault) for fault in self.faults[known:]]})
+
+    def _obey(self, asked: Any) -> None:
+        if not isinstance(asked, dict) or not asked or not asked.keys() <= {"fail_next", "slow_disk_ms", "clear"}:
+            raise BadFault('a JSON object with "fail_next", "slow_disk_ms" or "clear"')
+        if asked.get("clear"):
+            self.clear()
+        if "slow_disk_ms" in asked:
+            self.slow_disk(asked["slow_disk_ms"])
+        if "fail_next" in asked:
+            self.fail_next(**asked["fail_next"])
+
+
+def _plain(api: str) -> str:
+    return api.replace("_", "").lower()
+
+
+def _json(value: object, status: HTTPStatus = HTTPStatus.OK) -> Page:
+    return Page(json.dumps(value).encode() + b"\n", "application/json", status)

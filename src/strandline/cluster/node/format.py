@@ -1,0 +1,225 @@
+"""How a data directory is born: its cluster, its node, its own id, and the first controllers.
+
+A node never does this by itself: a voter whose disk was wiped and that formatted itself would vote a second time in an
+epoch it has voted in already (schedule 26). Only `strandline dev` formats, and says so.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from uuid import UUID
+
+from strandline.cluster.node.config import NodeConfig
+from strandline.cluster.node.config_setting import parse_voters, write_voters
+from strandline.controller.quorum.api import Voter
+from strandline.controller.quorum.quorum import DIRECTORY
+from strandline.controller.quorum.state_file import PROMISE, Remembered, StateFile
+from strandline.controller.raft.ready import ElectionState
+from strandline.log.checkpoints import META_PROPERTIES, MetaProperties, encode_id
+from strandline.log.disk import DirectoryLock, Disk, read_file, write_file_durably
+from strandline.log.log_dir import format_log_dir, read_meta_properties
+from strandline.log.rewriting import restore_names
+from strandline.proto.errors import ConfigError, CorruptLogError
+from strandline.proto.ids import NodeId
+from strandline.proto.ports import Rng
+
+INITIAL_CONTROLLERS = "initial-controllers"
+"""The file that holds the voters, as `controller.quorum.voters` spells them."""
+
+_CLUSTER_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class Formatted:
+    """What a data directory was made for.
+
+    Attributes:
+        already: it was formatted before, and was left as it is.
+    """
+
+    meta: MetaProperties
+    voters: tuple[Voter, ...]
+    already: bool
+
+
+def random_id(rng: Rng) -> UUID:
+    """A random uuid (version 4)."""
+    return UUID(int=rng.getrandbits(128), version=4)
+
+
+def random_cluster_id(rng: Rng) -> str:
+    """A cluster id as Kafka makes them: 16 random bytes in url-safe base64, never beginning with a dash."""
+    while True:
+        text = encode_id(random_id(rng))
+        if not text.startswith("-"):
+            return text
+
+
+def format_directory(
+    disk: Disk,
+    config: NodeConfig,
+    *,
+    cluster_id: str,
+    initial_controllers: tuple[Voter, ...] = (),
+    rng: Rng,
+    ignore_formatted: bool = False,
+    without_vote: bool = False,
+    dry_run: bool = False,
+) -> Formatted:
+    """Make `log.dirs` of `config` the directory of its node.
+
+    Args:
+        initial_controllers: the voters; empty: those of `controller.quorum.voters`. The own entry may name the
+            directory id that this directory shall have; otherwise one is drawn.
+        ignore_formatted: leave a formatted directory as it is, if it is this node's, instead of refusing.
+        without_vote: a controller of a cluster that is there already, whose disk was lost: it starts as an observer
+            under a new directory id, so that it cannot vote a second time, and gets its vote by a voter change.
+
+    Raises:
+        ConfigError: the directory is formatted already, or for another node; voters and role contradict each other.
+        DirectoryInUse: another process uses it, or formats it.
+        DiskError: the disk failed.
+    """
+    path = config.log_dirs
+    if not _CLUSTER_ID.fullmatch(cluster_id):
+        raise ConfigError("--cluster-id", cluster_id, "1 to 64 letters, digits, - and _, no - in front")
+    voters = initial_controllers or config.quorum_voters
+    if not voters:
+        raise ConfigError("--initial-controllers", "", "the controllers, as id@host:port of their INTERNAL listeners")
+    own = next((voter for voter in voters if voter.node_id == config.node), None)
+    if (own is not None) != config.is_controller:
+        expected = "a controller is one of the voters, a node that is only a broker is none"
+        raise ConfigError("--initial-controllers", write_voters(voters), expected)
+    if without_vote and (own is None or len(voters) == 1):
+        expected = "for one of several controllers; the only one, or a broker alone, has nobody to get its vote from"
+        raise ConfigError("--without-vote", config.node_id, expected)
+    if disk.exists(f"{path}/{META_PROPERTIES}"):
+        formatted = _look_at(disk, path, config.node, cluster_id, ignore_formatted)
+        if without_vote:
+            _take_vote(disk, path, random_id(rng), dry_run=dry_run)
+        return formatted
+    meta = _meta(config, cluster_id, None if without_vote else own, rng)
+    if dry_run:
+        return Formatted(meta, voters, already=False)
+    disk.mkdir(path)
+    lock = disk.lock(path)
+    try:
+        restore_names(disk, path)
+        if disk.exists(f"{path}/{META_PROPERTIES}"):
+            return _look_at(disk, path, config.node, cluster_id, ignore_formatted)
+        if without_vote:
+            _take_vote(disk, path, meta.directory_id, dry_run=False)
+        write_file_durably(disk, f"{path}/{INITIAL_CONTROLLERS}", (write_voters(voters) + "\n").encode())
+        format_log_dir(disk, path, cluster_id, config.node, meta.directory_id)  # last: this makes it a formatted one
+    finally:
+        lock.release()
+    return Formatted(meta, voters, already=False)
+
+
+def _meta(config: NodeConfig, cluster_id: str, own: Voter | None, rng: Rng) -> MetaProperties:
+    directory_id = own.directory_id if own is not None and own.directory_id is not None else random_id(rng)
+    return MetaProperties(cluster_id, config.node, directory_id)
+
+
+def take_directory(disk: Disk, config: NodeConfig) -> DirectoryLock:
+    """Take `log.dirs` for this process, before anything in it is read: two processes in it would vote twice.
+
+    Raises:
+        ConfigError: there is no such directory; the message has the command that makes it.
+        DirectoryInUse: another process has it.
+        DiskError: it cannot be locked.
+    """
+    path = config.log_dirs
+    if not disk.exists(path):
+        raise _not_formatted(config)
+    lock = disk.lock(path)
+    try:
+        restore_names(disk, path)
+    except BaseException:
+        lock.release()
+        raise
+    return lock
+
+
+def _not_formatted(config: NodeConfig) -> ConfigError:
+    expected = f"a formatted directory is needed. To format it: {format_command(config)}"
+    return ConfigError("log.dirs", config.log_dirs, expected)
+
+
+def _was_struck_down(disk: Disk, path: str) -> bool:
+    """The promise is what a format without a vote left that was cut short: nobody has run on it."""
+    try:
+        found = StateFile(disk, path, PROMISE).read()
+    except CorruptLogError:
+        return False
+    return found is not None and not found.has_vote and found.former_id is None and found.election.epoch == 0
+
+
+def _take_vote(disk: Disk, path: str, directory_id: UUID, *, dry_run: bool) -> None:
+    """Write the promise of a node that never voted, and does not begin to."""
+    for name in (DIRECTORY, PROMISE):
+        if disk.exists(f"{path}/{name}") and not (name == PROMISE and _was_struck_down(disk, path)):
+            expected = "a directory that has taken no part in the quorum: move it away first, its log with it"
+            raise ConfigError("--without-vote", f"{path}/{name}", expected)
+    if not dry_run:
+        StateFile(disk, path, PROMISE).write(Remembered(ElectionState(0), directory_id, has_vote=False))
+
+
+def _look_at(disk: Disk, path: str, node_id: NodeId, cluster_id: str, ignore_formatted: bool) -> Formatted:
+    meta = read_meta_properties(disk, path)
+    if (meta.node_id, meta.cluster_id) != (node_id, cluster_id):
+        expected = f"another directory: this one is formatted for node {meta.node_id} of cluster {meta.cluster_id}"
+        raise ConfigError("log.dirs", path, expected)
+    if not ignore_formatted:
+        raise ConfigError("log.dirs", path, "it is formatted already; --ignore-formatted leaves it as it is")
+    return Formatted(meta, _read_voters(disk, path), already=True)
+
+
+def read_directory(disk: Disk, config: NodeConfig) -> Formatted:
+    """Whose directory `log.dirs` is, and with which voters.
+
+    Raises:
+        ConfigError: it is not formatted (the message has the command that does it), it is another node's, or the
+            configured voters are others than it was formatted with.
+    """
+    path = config.log_dirs
+    if not disk.exists(f"{path}/{META_PROPERTIES}"):
+        raise _not_formatted(config)
+    meta = read_meta_properties(disk, path)
+    if meta.node_id != config.node:
+        raise ConfigError("log.dirs", path, f"the directory of node {config.node}; this one is node {meta.node_id}'s")
+    written = _read_voters(disk, path)
+    voters = config.quorum_voters or written
+    if not voters:
+        raise ConfigError("controller.quorum.voters", "", "the controllers, as id@host:port of INTERNAL listeners")
+    if written and [voter.node_id for voter in voters] != [voter.node_id for voter in written]:
+        expected = f"the voters that {path} was formatted with: {write_voters(written)}"
+        raise ConfigError("controller.quorum.voters", write_voters(voters), expected)
+    known = {voter.node_id: voter.directory_id for voter in written}
+    merged = tuple(
+        Voter(voter.node_id, voter.directory_id or known.get(voter.node_id), voter.endpoint) for voter in voters
+    )
+    return Formatted(meta, merged, already=True)
+
+
+def _read_voters(disk: Disk, path: str) -> tuple[Voter, ...]:
+    try:
+        text = read_file(disk, f"{path}/{INITIAL_CONTROLLERS}").decode()
+    except FileNotFoundError:
+        return ()
+    return parse_voters(INITIAL_CONTROLLERS, text.strip())
+
+
+def format_command(config: NodeConfig) -> str:
+    """The command that formats this node's directory; the cluster's id is for the operator to fill in."""
+    words = ["strandline", "format", "--cluster-id", "ID"]
+    if config.path is not None:
+        words += ["--config", config.path]
+    else:
+        for name in ("node.id", "process.roles", "log.dirs"):
+            if name in config.given:
+                words += ["-X", f"{name}={config.given[name]}"]
+    if not config.quorum_voters:
+        words += ["--initial-controllers", f"{config.node_id}@{config.internal}"]
+    return " ".join(words)

@@ -1,0 +1,49 @@
+"""The pages of a node's HTTP listener."""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from strandline.cluster.node.http.protocol import Commands, Page, Routes
+from strandline.cluster.node.metrics import CONTENT_TYPE, Metrics
+
+FAULTS_PATH = "/faults"
+
+if TYPE_CHECKING:
+    from strandline.cluster.node.node import Node
+
+
+def routes_of(node: Node) -> Routes:
+    """/metrics for Prometheus; /healthz: the process is in order; /readyz: the node does its work. /faults, where fault
+    injection is on: the faults asked for, and how often each struck."""
+    metrics = Metrics(node)
+    faults = {} if node.faults is None else {FAULTS_PATH: node.faults.page}
+    return {
+        **faults,
+        "/metrics": lambda: Page(metrics.render(), CONTENT_TYPE),
+        "/healthz": lambda: _verdict(node, not node.failed.done(), "the node must stop; its log says why"),
+        "/readyz": lambda: _verdict(node, node.ready, _why_not_ready(node)),
+    }
+
+
+def commands_of(node: Node) -> Commands:
+    """POST /faults, where fault injection is on."""
+    return {} if node.faults is None else {FAULTS_PATH: node.faults.command}
+
+
+def _verdict(node: Node, holds: bool, reason: str) -> Page:
+    told: dict[str, str | int | bool] = {"ok": holds, **node.describe()}
+    if not holds:
+        told["reason"] = reason
+    status = HTTPStatus.OK if holds else HTTPStatus.SERVICE_UNAVAILABLE
+    return Page(json.dumps(told).encode() + b"\n", "application/json", status)
+
+
+def _why_not_ready(node: Node) -> str:
+    if node.quorum.leader_and_epoch.leader_id is None:
+        return "no leader of the metadata quorum is known: a majority of the controllers must run"
+    if node.broker is not None and not node.broker.caught_up:
+        return "the broker is replaying the metadata up to its own registration"
+    return "the controller has not unfenced this broker yet"

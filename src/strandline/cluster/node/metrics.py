@@ -1,0 +1,269 @@
+"""What /metrics tells: Kafka's metrics under the names that its JMX exporter gives them, and a few of our own.
+
+Everything is read when it is scraped, from the plain numbers that the parts keep anyway; counting costs nothing here.
+`prometheus_client` is imported at the first scrape, for it costs 4 MB that a node without monitoring need not pay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from strandline.cluster.broker.listener import TIME_BOUNDS_MS, ApiTimes
+from strandline.cluster.broker.service.memory import Account
+from strandline.cluster.node.metrics_groups import of_groups
+from strandline.log.findings import LogCondition
+from strandline.log.watched_disk import BOUNDS_S
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import Metric
+
+    from strandline.cluster.node.broker_role import BrokerRole
+    from strandline.cluster.node.node import Node
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """Renders one node's metrics."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._registry: CollectorRegistry | None = None
+
+    def render(self) -> bytes:
+        """The page, in Prometheus' text format."""
+        from prometheus_client import generate_latest
+
+        if self._registry is None:
+            self._registry = self._make_registry()
+        return generate_latest(self._registry)
+
+    def _make_registry(self) -> CollectorRegistry:
+        from prometheus_client import CollectorRegistry, ProcessCollector
+        from prometheus_client.registry import Collector
+
+        node = self._node
+
+        class OfNode(Collector):
+            """Asks the node's parts at every scrape."""
+
+            def collect(self) -> Iterator[Metric]:
+                yield from _of_process(node)
+                yield from _of_quorum(node)
+                if node.controller is not None:
+                    yield from _of_controller(node)
+                if node.broker is not None:
+                    yield from _of_replicas(node.broker)
+                    yield from _of_logs(node.broker)
+                    yield from _of_recovery(node)
+                    yield from _of_requests(node.broker)
+                    yield from of_groups(node.broker)
+
+        registry = CollectorRegistry()
+        registry.register(OfNode())
+        ProcessCollector(registry=registry)
+        return registry
+
+
+def _gauge(name: str, doc: str, value: float) -> Any:
+    from prometheus_client.core import GaugeMetricFamily
+
+    return GaugeMetricFamily(name, doc, value=value)
+
+
+def _counter(name: str, doc: str, value: float) -> Any:
+    from prometheus_client.core import CounterMetricFamily
+
+    return CounterMetricFamily(name, doc, value=value)
+
+
+def _of_process(node: Node) -> Iterator[Metric]:
+    yield _gauge("event_loop_lag_ms", "How late the event loop was just now, in milliseconds.", node.loop_lag.last_ms)
+    yield _gauge(
+        "event_loop_lag_max_ms",
+        "The latest that the event loop was since the last scrape, in milliseconds.",
+        node.loop_lag.take_max(),
+    )
+    yield _gauge("strandline_ready", "1 when this node does its work, else 0.", int(node.ready))
+    yield from _of_disk(node)
+
+
+def _of_disk(node: Node) -> Iterator[Metric]:
+    from prometheus_client.core import HistogramMetricFamily
+
+    yield _gauge(
+        "strandline_sync_in_flight_seconds",
+        "How long the oldest sync of the disk under way has taken by now; 0 when there is none.",
+        node.disk.age_ms / 1000,
+    )
+    bounds = [*map(str, BOUNDS_S), "+Inf"]
+    counts = accumulate(node.disk.times.counts)
+    yield HistogramMetricFamily(
+        "strandline_sync_seconds",
+        "How long group syncs of the disk took.",
+        buckets=[(bound, float(count)) for bound, count in zip(bounds, counts, strict=True)],
+        sum_value=node.disk.times.seconds_total,
+    )
+
+
+def _of_quorum(node: Node) -> Iterator[Metric]:
+    leader = node.quorum.leader_and_epoch
+    prefix = "kafka_server_raft_metrics_"
+    leader_id = -1 if leader.leader_id is None else leader.leader_id
+    yield _gauge(prefix + "current_leader", "Node id of the metadata quorum's leader, -1 when unknown.", leader_id)
+    yield _gauge(prefix + "current_epoch", "Epoch of the metadata quorum.", leader.epoch)
+    yield _gauge(prefix + "high_watermark", "Committed end of the metadata log.", node.quorum.high_watermark)
+    yield _gauge(prefix + "log_end_offset", "End of this node's metadata log.", node.quorum.log_end_offset)
+    yield _gauge(
+        "kafka_server_metadataloader_currentmetadataversion",
+        "metadata.version of the cluster.",
+        node.publisher.image.metadata_version,
+    )
+
+
+def _of_controller(node: Node) -> Iterator[Metric]:
+    assert node.controller is not None
+    image = node.publisher.image
+    partitions = [info for topic in image.topics.values() for info in topic.partitions.values()]
+    brokers = list(image.brokers.values())
+    fenced = sum(broker.fenced for broker in brokers)
+    prefix = "kafka_controller_kafkacontroller_"
+    yield _gauge(prefix + "activecontrollercount", "1 on the active controller, else 0.", int(node.controller.active))
+    yield _gauge(prefix + "activebrokercount", "Brokers that are registered and not fenced.", len(brokers) - fenced)
+    yield _gauge(prefix + "fencedbrokercount", "Brokers that are registered and fenced.", fenced)
+    yield _gauge(prefix + "globaltopiccount", "Topics of the cluster.", len(image.topics))
+    yield _gauge(prefix + "globalpartitioncount", "Partitions of the cluster.", len(partitions))
+    yield _gauge(
+        prefix + "offlinepartitionscount",
+        "Partitions without a leader.",
+        sum(not info.has_leader for info in partitions),
+    )
+    yield _gauge(
+        prefix + "preferredreplicaimbalancecount",
+        "Partitions that their preferred replica does not lead.",
+        sum(info.leader != info.replicas[0] for info in partitions),
+    )
+
+
+def _of_replicas(broker: BrokerRole) -> Iterator[Metric]:
+    replicas, counters = broker.replicas, broker.replicas.counters
+    hosted = replicas.hosted()
+    led = sum(status.leader == replicas.node_id for status in hosted)
+    yield _gauge(
+        "strandline_disk_full",
+        "1 while this broker's disk has no room and other brokers lead what it led, else 0.",
+        int(replicas.disk_room.full),
+    )
+    prefix = "kafka_server_replicamanager_"
+    yield _gauge(prefix + "partitioncount", "Partitions with a replica here.", len(hosted))
+    yield _gauge(prefix + "leadercount", "Partitions led here.", led)
+    yield _gauge(
+        prefix + "underreplicatedpartitions",
+        "Partitions led here whose ISR lacks a replica.",
+        replicas.under_replicated(),
+    )
+    yield _gauge(
+        prefix + "underminisrpartitioncount",
+        "Partitions led here that have too few replicas in sync to commit.",
+        replicas.under_min_isr(),
+    )
+    yield _gauge(
+        prefix + "offlinereplicacount",
+        "Replicas here whose log cannot be used.",
+        sum(bool(status.reason) for status in hosted),
+    )
+    yield _counter(prefix + "isrshrinks", "Times a replica left the ISR of a partition led here.", counters.isr_shrinks)
+    yield _counter(prefix + "isrexpands", "Times a replica joined the ISR.", counters.isr_expands)
+    yield _counter(prefix + "failedisrupdates", "ISR changes that the controller refused.", counters.failed_isr_updates)
+    topics = "kafka_server_brokertopicmetrics_"
+    yield _counter(topics + "bytesin", "Bytes of batches appended by clients.", counters.messages_in_bytes)
+    yield _counter(topics + "replicationbytesin", "Bytes fetched from leaders.", counters.replicated_in_bytes)
+    yield _counter(topics + "totalproducerequests", "Batches appended by clients.", counters.appends)
+    yield _counter(
+        "strandline_duplicate_batches",
+        "Batches of idempotent producers that were here already and were not written again.",
+        counters.duplicates,
+    )
+    yield _counter(
+        "strandline_truncations_below_high_watermark",
+        "Times a follower had to cut what it thought committed: only after an unclean election.",
+        counters.truncations_below_high_watermark,
+    )
+
+
+def _of_logs(broker: BrokerRole) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    labels = ("topic", "partition")
+    size = GaugeMetricFamily("kafka_log_log_size", "Bytes of the partition's log on this node.", labels=labels)
+    start = GaugeMetricFamily("kafka_log_log_logstartoffset", "First offset of the log.", labels=labels)
+    end = GaugeMetricFamily("kafka_log_log_logendoffset", "End of the log.", labels=labels)
+    committed = GaugeMetricFamily(
+        "kafka_cluster_partition_highwatermark", "High watermark as this node knows it.", labels=labels
+    )
+    isr = GaugeMetricFamily("kafka_cluster_partition_insyncreplicascount", "Replicas in sync.", labels=labels)
+    for status in broker.replicas.hosted():
+        names = (status.topic, str(status.partition))
+        size.add_metric(names, status.size_bytes)
+        start.add_metric(names, status.log_start_offset)
+        end.add_metric(names, status.log_end_offset)
+        committed.add_metric(names, status.high_watermark)
+        if status.leader == broker.replicas.node_id:
+            isr.add_metric(names, len(status.isr))
+    yield from (size, start, end, committed, isr)
+
+
+def _of_recovery(node: Node) -> Iterator[Metric]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    found = GaugeMetricFamily(
+        "strandline_recovered_logs", "Logs by what this start found: intact, cut, lacking.", labels=("found",)
+    )
+    for condition in LogCondition:
+        found.add_metric((condition.name.lower(),), node.log_dir.found[condition])
+    yield found
+
+
+def _of_requests(broker: BrokerRole) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+    connections = GaugeMetricFamily(
+        "kafka_server_socket_server_metrics_connection_count", "Open connections of clients.", labels=("listener",)
+    )
+    bytes_out = CounterMetricFamily(
+        "kafka_server_brokertopicmetrics_bytesout", "Bytes sent to clients.", labels=("listener",)
+    )
+    refused = CounterMetricFamily(
+        "strandline_refused_connections", "Connections closed for what they sent.", labels=("listener",)
+    )
+    labels = ("listener", "request", "version")
+    times = HistogramMetricFamily(
+        "kafka_network_requestmetrics_totaltimems", "Time from whole request to answer, milliseconds.", labels=labels
+    )
+    longest = GaugeMetricFamily(
+        "kafka_network_requestmetrics_totaltimems_max", "The longest such time, milliseconds.", labels=labels
+    )
+    memory = GaugeMetricFamily(
+        "strandline_client_memory_bytes", "Memory held for clients, by what it is held for.", labels=("held_for",)
+    )
+    for listener in broker.listeners:
+        stats = listener.stats
+        connections.add_metric((listener.name,), stats.connections)
+        bytes_out.add_metric((listener.name,), stats.bytes_out)
+        refused.add_metric((listener.name,), stats.refused)
+        for (api, version), seen in list(stats.apis.items()):
+            key = (listener.name, api, str(version))
+            times.add_metric(key, _buckets(seen), seen.ms_total)
+            longest.add_metric(key, seen.ms_max)
+    for account in Account:
+        memory.add_metric((account.value,), broker.service.memory.used_for(account))
+    yield from (connections, bytes_out, refused, times, longest, memory)
+
+
+def _buckets(seen: ApiTimes) -> list[tuple[str, float]]:
+    """Upper bound and how many were not above it, as Prometheus counts them."""
+    bounds = [*(f"{bound:.1f}" for bound in TIME_BOUNDS_MS), "+Inf"]
+    return [(bound, float(count)) for bound, count in zip(bounds, accumulate(seen.counts), strict=True)]

@@ -1,0 +1,304 @@
+"""A node: the parts that its roles need, put together, started in order and stopped in order.
+
+    every node     log directory, quorum (voter or observer), metadata image, internal listener
+    controller     the active controller's shell on the quorum
+    broker         session with the controller, replicas, service, Kafka listeners
+
+It runs unchanged in the simulator: whatever it takes from the world comes in through its constructor, and its listeners
+are made by the running event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable
+
+import structlog
+
+from strandline.cluster.broker.service.quorum import DESCRIBE_QUORUM_METHOD, describe_quorum_handler
+from strandline.cluster.node.broker_role import BrokerRole
+from strandline.cluster.node.config import NodeConfig
+from strandline.cluster.node.config_identity import HTTP, INTERNAL
+from strandline.cluster.node.faults.injection import FaultInjection
+from strandline.cluster.node.format import random_id, read_directory, take_directory
+from strandline.cluster.node.http.pages import commands_of, routes_of
+from strandline.cluster.node.http.protocol import HttpServer
+from strandline.cluster.node.internal.health import TellsHealth
+from strandline.cluster.node.loop_lag import LoopLag
+from strandline.cluster.node.settings import controller_config
+from strandline.controller.api import PING_METHOD
+from strandline.controller.controller import Controller, ping_handler
+from strandline.controller.metadata.publisher import ImagePublisher
+from strandline.controller.metadata.rehearsal import ImageRehearsal
+from strandline.controller.metadata.topic_configs import settings_without_effect
+from strandline.controller.quorum.quorum import Quorum
+from strandline.log.disk import Disk, DiskError
+from strandline.log.log_dir import LogDir
+from strandline.log.watched_disk import LOST_FACTOR, SyncWatch, WatchedDisk
+from strandline.proto.errors import FatalError, KafkaError, StorageError
+from strandline.proto.ids import NO_BROKER_EPOCH
+from strandline.proto.ports import Clock, Rng, Rpc, RpcServer, StreamHandler, UnaryHandler
+from strandline.proto.tasks import spawn
+
+log = structlog.get_logger("strandline.node")
+
+
+class Node:
+    """One process of the cluster.
+
+    `start()`, then wait for `failed` (it ends only with an error that the node must not outlive) or for a signal, then
+    `stop()`. The parts are attributes: `log_dir`, `quorum`, `publisher`, `controller` (None on a broker), `broker`
+    (None on a controller).
+    """
+
+    def __init__(self, config: NodeConfig, *, disk: Disk, clock: Clock, rng: Rng, rpc: Rpc) -> None:
+        """Open the log directory and build the parts; nothing runs yet.
+
+        Raises:
+            ConfigError: the directory is not formatted, or not for this node.
+            DirectoryInUse: another process uses it.
+            CorruptLogError, DiskError: the directory cannot be used.
+        """
+        self.config = config
+        self.faults = FaultInjection() if config.fault_injection else None
+        if self.faults is not None:
+            disk = self.faults.slow(disk)
+        self.disk = WatchedDisk(disk, clock, self._fatal)
+        self.clock = clock
+        self.rng = rng
+        self.rpc = rpc
+        self.incarnation_id = random_id(rng)
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._lock = take_directory(disk, config)
+        try:
+            self._build()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _build(self) -> None:
+        config, disk, clock, rng, rpc = self.config, self.disk, self.clock, self.rng, self.rpc
+        directory = read_directory(disk, config)
+        self.log_dir = LogDir.open(disk, config.log_dirs, clock, node_id=config.node)
+        self.cluster_id = self.log_dir.meta.cluster_id
+        self.publisher = ImagePublisher(self.cluster_id)
+        self.quorum = Quorum(
+            node_id=config.node,
+            directory_id=self.log_dir.directory_id,
+            cluster_id=self.cluster_id,
+            voters=directory.voters,
+            is_voter=config.is_controller,
+            disk=disk,
+            clock=clock,
+            rng=rng,
+            rpc=rpc,
+            data_dir=config.log_dirs,
+            config=config.quorum,
+            on_fatal=self._fatal,
+            fresh_boot=self.log_dir.fresh_boot,
+        )
+        # The publisher first: the controller begins on the image that the publisher holds.
+        self.quorum.register(self.publisher)
+        self.quorum.rehearse_on(ImageRehearsal(self.publisher))
+        self.controller: Controller | None = None
+        if config.is_controller:
+            self.controller = Controller(
+                node_id=config.node,
+                quorum=self.quorum,
+                publisher=self.publisher,
+                rpc=rpc,
+                clock=clock,
+                rng=rng,
+                config=controller_config(config),
+                on_fatal=self._fatal,
+            )
+            self.quorum.register(self.controller)
+        self.broker = BrokerRole(self) if config.is_broker else None
+        if self.faults is not None and self.broker is not None:
+            for listener in self.broker.listeners:
+                listener.apis = self.faults.intercept(listener.apis)
+        self.loop_lag = LoopLag(clock)
+        timeout_ms = config.disk_sync_timeout_ms
+        self._sync_watch = SyncWatch(disk, timeout_ms, self._disk_stalled, self._disk_recovered, self._disk_lost)
+        self.http: HttpServer | None = None
+        if config.http is not None:
+            self.http = HttpServer(config.http, routes_of(self), commands_of(self))
+        self._health: asyncio.Task[None] | None = None
+        self.hurried = asyncio.Event()
+        """Set: a stop under way waits for no other node any more; what is here is still synced and closed."""
+        self._server: RpcServer | None = None
+        self._serving = True
+        self._stopped = False
+
+    async def start(self) -> None:
+        """Bind the listeners and take part in the cluster; returns at once, `wait_ready` waits.
+
+        Raises:
+            OSError: a listener's address cannot be bound.
+            CorruptLogError, DiskError: the metadata log cannot be used.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self._abandon()
+            raise
+        log.info("node started", node=self.config.node_id, cluster=self.cluster_id, data=self.config.log_dirs)
+        for setting, reason in settings_without_effect(self.config.dynamic, topic=False).items():
+            value = self.config.dynamic[setting]
+            log.warning("a setting of this node has no effect", setting=setting, value=value, why=reason)
+
+    async def _start(self) -> None:
+        unary, streams = self._handlers()
+        self._server = await self.rpc.serve(self.config.internal, unary, streams)
+        if self.http is not None:
+            await self.http.start()
+            if self.faults is not None:
+                log.warning("fault injection is on: whoever reaches the HTTP listener can make requests fail")
+        if self.broker is not None:
+            await self.broker.bind()
+        self.loop_lag.start()
+        self._sync_watch.start()
+        await self.quorum.start()
+        if self.broker is not None:
+            self.broker.start(self.config.advertised(INTERNAL, self._server.endpoint))
+        if isinstance(self._server, TellsHealth):
+            await self._server.set_serving(False)
+            self._health = spawn(self._tell_health(self._server), self._fatal)
+
+    async def _tell_health(self, server: TellsHealth) -> None:
+        await self.wait_ready()
+        await server.set_serving(True)
+
+    async def _abandon(self) -> None:
+        """Give back what a start that failed has taken; nothing is written."""
+        self._stopped = True
+        if self.broker is not None:
+            for listener in self.broker.listeners:
+                await listener.close()
+        self.quorum.abandon()
+        await self._close_ports()
+        self._lock.release()
+
+    async def _close_ports(self) -> None:
+        if self._health is not None:
+            self._health.cancel()
+        if self._server is not None:
+            await self._server.close()
+        await self.rpc.close()
+        self._serving = False
+        self.loop_lag.stop()
+        self._sync_watch.stop()
+        if self.http is not None:
+            await self.http.close()
+
+    async def wait_ready(self) -> None:
+        """Return once this node does its work: a broker is unfenced, a controller knows the quorum's leader."""
+        if self.broker is not None:
+            await self.broker.wait_ready()
+            return
+        if not self.ready:
+            known = asyncio.Event()
+            self.publisher.subscribe_leader(lambda leader: known.set() if leader.leader_id is not None else None)
+            await known.wait()
+
+    @property
+    def ready(self) -> bool:
+        """What `wait_ready` waits for, now."""
+        if self.broker is not None:
+            return self.broker.ready
+        return self.quorum.leader_and_epoch.leader_id is not None
+
+    def describe(self) -> dict[str, str | int]:
+        """Who this is and where it listens, for whoever started it."""
+        described: dict[str, str | int] = {"node_id": self.config.node_id, "cluster_id": self.cluster_id}
+        if self.broker is not None:
+            described |= {listener.name: str(listener.endpoint) for listener in self.broker.listeners}
+        if self._server is not None:
+            described[INTERNAL] = str(self._server.endpoint)
+        if self.http is not None:
+            described[HTTP] = str(self.http.endpoint)
+        return described
+
+    async def stop(self) -> None:
+        """Controlled shutdown: leaderships move away first, the clean-shutdown marker is written last. Idempotent."""
+        if self._stopped:
+            return
+        self._stopped = True
+        clean = not self.failed.done()
+        epoch = NO_BROKER_EPOCH
+        if self.broker is not None:
+            epoch = self.broker.session.broker_epoch
+            clean &= await self._ended(self.broker.stop(clean))
+        if self.controller is not None:
+            self.controller.close()
+        clean &= await self._ended(self.quorum.close(clean))
+        await self._close_ports()
+        if clean:
+            clean = await self._ended(self._close_log_dir(epoch))
+        if not self.disk.stalled:  # else the kernel lets it go with this process: a sync is still under way
+            self._lock.release()
+        log.info("node stopped", node=self.config.node_id, clean=clean)
+
+    async def _ended(self, ending: Awaitable[None]) -> bool:
+        """Whether a part of this node ended well. A disk that is full or fails then does not keep the other parts:
+        the clean-shutdown marker is missing, and the next start recovers."""
+        try:
+            await ending
+        except (KafkaError, StorageError, DiskError) as error:
+            log.error("not stopped cleanly: the next start recovers", node=self.config.node_id, error=str(error))
+            return False
+        return True
+
+    async def _close_log_dir(self, epoch: int) -> None:
+        self.log_dir.close(epoch)
+
+    def _handlers(self) -> tuple[dict[str, UnaryHandler], dict[str, StreamHandler]]:
+        unary, streams = self.quorum.rpc_handlers()
+        unary = {
+            **unary,
+            PING_METHOD: ping_handler(self.config.node, self.incarnation_id),
+            DESCRIBE_QUORUM_METHOD: describe_quorum_handler(self.config.node, self.quorum),
+        }
+        if self.controller is not None:
+            more_unary, more_streams = self.controller.rpc_handlers()
+            unary, streams = {**unary, **more_unary}, {**streams, **more_streams}
+        if self.broker is not None:
+            streams = {**streams, **self.broker.replicas.stream_handlers()}
+        return unary, streams
+
+    @property
+    def disk_bound_ms(self) -> float:
+        """How long one call of the disk may keep the event loop from serving. Without end once nothing is served any
+        more: a stop may have gigabytes to sync. Acks that wait for no sync are served for longer, as by a group sync.
+        """
+        if not self._serving:
+            return math.inf
+        timeout_ms = float(self.config.disk_sync_timeout_ms)
+        patient = self.broker is not None and not self.broker.replicas.config.sync_before_ack
+        return timeout_ms * LOST_FACTOR if patient else timeout_ms
+
+    def _disk_stalled(self, age_ms: float) -> None:
+        """A sync does not end: nothing can be made durable here. Who leads on this disk waits for it in vain."""
+        self.quorum.resign()
+        if self.broker is not None:
+            self.broker.replicas.disk_stalls.stalled(age_ms)
+
+    def _disk_recovered(self) -> None:
+        if self.broker is not None:
+            self.broker.replicas.disk_stalls.recovered()
+
+    def _disk_lost(self, age_ms: float) -> None:
+        self._fatal(FatalError(f"a sync of {self.config.log_dirs} has been under way for {age_ms / 1000:.0f} s"))
+
+    def fatal(self, error: BaseException) -> None:
+        """This node must stop: going on could lose data."""
+        self._fatal(error)
+
+    def _fatal(self, error: BaseException) -> None:
+        if self.failed.done():
+            return
+        log.critical("the node must stop", node=self.config.node_id, error=str(error))
+        self.failed.set_exception(error if isinstance(error, Exception) else FatalError(str(error)))
+        # Whoever runs the node waits for it; a node that is stopping already has nobody left to hear it.
+        self.failed.add_done_callback(lambda future: future.exception())

@@ -1,0 +1,172 @@
+"""Run one node as a process: configuration, signals, the exit code.
+
+Lean on purpose: what only the command line needs (click, rich) is not imported here, for every node would pay for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import errno
+import gc
+import json
+import os
+import signal
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from strandline.cluster.node.blocked_loop import BlockedLoop, end_process
+from strandline.cluster.node.config import NodeConfig
+from strandline.cluster.node.ports import holder_of, is_free
+from strandline.cluster.node.world import system_world
+from strandline.proto.errors import StrandlineError
+from strandline.proto.tasks import spawn
+
+if TYPE_CHECKING:
+    from strandline.cluster.node.node import Node
+
+log = structlog.get_logger("strandline.node")
+
+EXIT_FAILED = 1
+
+FAILED_STOP_S = 5.0
+"""How long a node that has failed may take to end its sessions and to close what it holds: a disk that hangs, hangs."""
+
+PR_SET_PDEATHSIG = 1
+"""prctl(2): the signal that a process gets when its parent dies."""
+
+END_WITH_INPUT = "--end-with-input"
+"""Stop when standard input ends: whoever started the node holds the other end of a pipe, and is gone."""
+
+
+def run(config: NodeConfig, *, end_with_input: bool = False) -> int:
+    """Run until the node must stop, or until SIGTERM or SIGINT: the first asks for a controlled shutdown, the second
+    waits for no other node any more, the third ends the process.
+
+    Writes one JSON line to standard output once the node does its work: for whoever started it.
+
+    Returns:
+        the process's exit code.
+    """
+    from strandline.cluster.node.logging import configure_logging
+
+    configure_logging(config.logging_level, config.logging_format)
+    try:
+        return asyncio.run(_run(config, end_with_input))
+    except (StrandlineError, OSError) as error:
+        print(f"strandline: {_explain(config, error)}", file=sys.stderr)  # noqa: T201 - what the operator reads
+        return EXIT_FAILED
+
+
+def _explain(config: NodeConfig, error: Exception) -> str:
+    """The sentence for an error; for a taken port, who holds it and which setting changes it."""
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        for listener in config.listeners:
+            if not is_free(listener.endpoint):
+                holder = holder_of(listener.endpoint.port)
+                return f"{listener.name} cannot listen on {listener.endpoint}: {holder}. `listeners` sets another port"
+    return str(error)
+
+
+async def _run(config: NodeConfig, end_with_input: bool) -> int:
+    from strandline.cluster.node.node import Node
+    from strandline.log.real_disk import RealDisk
+
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_tell_unhandled)
+    world = system_world()
+    node = Node(config, disk=world.disk, clock=world.clock, rng=world.rng, rpc=world.rpc)
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _on_signal, loop, number, node, stopping)
+    if end_with_input:
+        _wake_if_the_starter_dies()
+        loop.add_reader(0, _read_input, loop, stopping)
+    await node.start()
+    assert isinstance(world.disk, RealDisk)
+    watch = BlockedLoop(world.disk, lambda: node.disk_bound_ms, partial(_end_blocked, config))
+    watch.start()
+    announce = spawn(_announce(node), _tell_unannounced)
+    stop = loop.create_task(stopping.wait())
+    ends: list[asyncio.Future[Any]] = [stop, node.failed]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    announce.cancel()
+    await _stop(config, node)
+    watch.stop()
+    return 0
+
+
+async def _stop(config: NodeConfig, node: Node) -> None:
+    """Stop it; a node that has failed, before or meanwhile, ends with the process, whatever its parts wait for."""
+    stopping = asyncio.get_running_loop().create_task(node.stop())
+    ends: list[asyncio.Future[Any]] = [stopping, node.failed]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    if node.failed.done():
+        await asyncio.wait([stopping], timeout=FAILED_STOP_S)
+        error = node.failed.exception()
+        assert isinstance(error, Exception)
+        end_process(_explain(config, error))
+    stopping.result()
+
+
+def _end_blocked(config: NodeConfig, path: str) -> None:
+    """In the thread that looks on: the event loop runs no more."""
+    end_process(f"the disk of {config.log_dirs} has not answered for longer than disk.sync.timeout.ms, at {path}")
+
+
+def _tell_unhandled(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A callback failed, or a task that nobody awaited: a mistake of ours, which nobody else is told of."""
+    log.error(
+        "internal error: an exception that nobody handled", what=context["message"], exc_info=context.get("exception")
+    )
+
+
+def _tell_unannounced(error: BaseException) -> None:
+    log.error("that the node is ready could not be told to whoever started it", error=repr(error))
+
+
+def _on_signal(loop: asyncio.AbstractEventLoop, number: int, node: Node, stopping: asyncio.Event) -> None:
+    if not stopping.is_set():
+        stopping.set()
+    elif not node.hurried.is_set():
+        node.hurried.set()
+    else:
+        loop.remove_signal_handler(number)
+        os.kill(os.getpid(), number)
+
+
+def _wake_if_the_starter_dies() -> None:
+    """A node that was stopped (SIGSTOP) cannot see that its input has ended: Linux shall continue it then."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
+
+
+def _read_input(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
+    if not os.read(0, 4096):
+        loop.remove_reader(0)
+        stopping.set()
+
+
+async def _announce(node: Node) -> None:
+    await node.wait_ready()
+    # What was made so far lives as long as the process: the collector need not look at it again.
+    gc.collect()
+    gc.freeze()
+    print(json.dumps({"event": "ready", **node.describe()}), flush=True)  # noqa: T201
+
+
+def main(arguments: list[str]) -> int:
+    """``python -m strandline.cluster.node.run_node FILE [--end-with-input]``: how `strandline dev` starts its nodes."""
+    try:
+        config = NodeConfig.load(arguments[0])
+    except StrandlineError as error:
+        print(f"strandline: {error}", file=sys.stderr)  # noqa: T201
+        return EXIT_FAILED
+    return run(config, end_with_input=END_WITH_INPUT in arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

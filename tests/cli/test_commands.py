@@ -1,0 +1,275 @@
+"""The commands against real brokers: what they print, what they refuse, how they end (rows S11, S14, S16; exit
+codes)."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from tests.client.conftest import eventually
+
+from strandline.cli.main import COMMANDS, main
+from strandline.client import Admin, TopicPartition
+from strandline.client.errors import UnknownTopic
+
+Run = Callable[..., Result]
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def run(cluster: Any) -> Run:
+    """Run one command against the cluster."""
+
+    def call(*words: str, stdin: bytes | None = None, expect: int = 0) -> Result:
+        told = CliRunner().invoke(main, words, input=stdin, env={"STRANDLINE_BOOTSTRAP": cluster.bootstrap})
+        assert told.exit_code == expect, (told.output, told.stderr, told.exception)
+        return told
+
+    return call
+
+
+@pytest.fixture
+def topic(cluster: Any) -> Iterator[str]:
+    """A name for a topic, deleted afterwards if it was made."""
+    name = f"commands-{os.getpid()}-{next(_numbers)}"
+    yield name
+    with Admin(cluster.bootstrap) as admin, suppress(UnknownTopic):
+        admin.delete_topics([name])
+
+
+NO_RETENTION = "retention is not served yet, no record is deleted by itself (strandline topic trim deletes)"
+
+
+def test_a_topics_life(run: Run, topic: str) -> None:
+    """Row S11: create, list, describe, alter, delete; each write first as a dry run that changes nothing."""
+    dry = run("topic", "create", topic, "-p", "3", "--dry-run")
+    assert dry.stdout.startswith(f"would create topic {topic}: 3 partitions, 3 replicas each")
+    assert topic not in run("topic", "list").stdout
+    made = run("topic", "create", topic, "-p", "3", "-c", "retention.ms=3600000")
+    assert made.stdout == f"created topic {topic}: 3 partitions, 3 replicas each, min.insync.replicas 2\n"
+    eventually(lambda: topic in run("topic", "list").stdout)
+    assert "TOPIC_ALREADY_EXISTS" in run("topic", "create", topic, expect=1).stderr
+    assert run("topic", "create", topic, "--if-not-exists").stdout == f"topic {topic} is there already\n"
+    [line] = [line for line in run("topic", "list").stdout.splitlines() if topic in line]
+    assert line.split() == [topic, "3", "3", "ok"]
+    described = json.loads(run("topic", "describe", topic, "-o", "json").stdout)[0]
+    assert described["configs"]["retention.ms"] == "3600000"
+    assert [part["high_watermark"] for part in described["partitions"]] == [0, 0, 0]
+    assert f"{topic}  (id {described['topic_id']})" in run("topic", "describe", topic).stdout
+    grown = run("topic", "alter", topic, "-p", "5", "--delete-config", "retention.ms")
+    assert f"topic {topic} is now at 5 partitions, 3 before" in grown.stdout
+    assert "a key may map to another partition now" in grown.stderr
+    eventually(lambda: len(json.loads(run("topic", "describe", topic, "-o", "json").stdout)[0]["partitions"]) == 5)
+    assert "INVALID_PARTITIONS" in run("topic", "alter", topic, "-p", "4", expect=1).stderr
+    longer = ("topic", "alter", topic, "-p", "6", "-c", "retention.ms=7200000", "--dry-run", "-o", "json")
+    assert json.loads(run(*longer).stdout) == {
+        "topic": topic,
+        "dry_run": True,
+        "partitions": {"before": 5, "after": 6},
+        "configs": [{"name": "retention.ms", "operation": "set", "value": "7200000", "before": "604800000"}],
+        "without_effect": {"retention.ms": NO_RETENTION},
+    }
+    assert "would delete topic" in run("topic", "delete", topic, "--dry-run").stdout
+    dry = json.loads(run("topic", "delete", topic, "--dry-run", "-o", "json").stdout)
+    assert dry == {"deleted": [{"name": topic, "partitions": 5, "records": 0}], "dry_run": True}
+    assert "nobody is there to ask; say --yes" in run("topic", "delete", topic, expect=2).stderr
+    assert run("topic", "delete", topic, "--yes").stdout.startswith(f"deleted topic {topic}: 5 partitions")
+    eventually(lambda: topic not in run("topic", "list").stdout)
+    gone = run("topic", "describe", topic, expect=1)
+    assert f"create it with: strandline topic create {topic} --partitions 3" in gone.stderr
+
+
+def test_more_replicas_than_brokers(run: Run, topic: str) -> None:
+    """Row S14: refused with Kafka's error, nothing made."""
+    assert "INVALID_REPLICATION_FACTOR" in run("topic", "create", topic, "-r", "4", expect=1).stderr
+    assert topic not in run("topic", "list").stdout
+
+
+def test_lines_become_records_and_records_lines(run: Run, topic: str) -> None:
+    run("topic", "create", topic, "-p", "2")
+    assert "would send 2 records" in run("produce", topic, "--dry-run", stdin=b"a\nb\n").stdout
+    sent = run("produce", topic, "-p", "1", stdin=b"first\nsecond\r\n\nlast")
+    assert sent.stderr == f"4 records acknowledged in {topic} (partition 1: 0-3)\n"
+    counted = run("produce", topic, "-p", "0", "-o", "json", stdin=b"one\ntwo\n")
+    places = [{"partition": 0, "first_offset": 0, "last_offset": 1}]
+    told = {"topic": topic, "acknowledged": 2, "failed": 0, "partitions": places, "dry_run": False}
+    assert (json.loads(counted.stdout), counted.stderr) == (told, "")
+    assert run("consume", topic, "-p", "1", "--from-beginning", "-e").stdout_bytes == b"first\nsecond\n\nlast\n"
+    run("produce", topic, "-K", "=>", "-H", "by=me", "-q", stdin="schlüssel=>wert=>2\n".encode())
+    lines = run("consume", topic, "--from-beginning", "-e", "-o", "json").stdout.splitlines()
+    found = [record for record in map(json.loads, lines) if record["key"]]
+    assert [(record["key"], record["value"], record["headers"]) for record in found] == [
+        ("schlüssel", "wert=>2", [["by", "me"]])
+    ]
+    given = {"key": "k", "value": {"n": 1}, "headers": {"h": "v"}, "partition": 0, "timestamp_ms": 5_000}
+    run("produce", topic, "--json", stdin=json.dumps(given).encode() + b"\n")
+    back = json.loads(run("consume", topic, "-p", "0", "--since", "5000", "-e", "-o", "json", "-n", "1").stdout)
+    assert back["value"] is not None
+    at = [
+        json.loads(line)
+        for line in run("consume", topic, "-p", "0", "--offset", "0", "-e", "-o", "json").stdout.splitlines()
+    ]
+    assert {"partition": 0, "offset": at[-1]["offset"], "timestamp_ms": 5_000, "key": "k", "value": '{"n": 1}',
+            "headers": [["h", "v"]]} in at  # fmt: skip
+    assert run("consume", topic, "-p", "1", "--offset", "2", "-n", "1").stdout_bytes == b"\n"
+    assert run("consume", topic, "-e").stdout_bytes == b""
+
+
+@pytest.mark.parametrize(
+    ("words", "stdin", "says"),
+    [
+        (("produce", "{t}", "-K", ":"), b"no separator\n", "line 1 has no key separator ':'"),
+        (("produce", "{t}", "--json"), b"{\n", "line 1 is not JSON"),
+        (
+            ("produce", "{t}", "--json"),
+            b'{"valu": 1}\n',
+            "no other names than headers, key, partition, timestamp_ms, value",
+        ),
+        (("produce", "{t}", "-X", "compression.type=brotli"), b"", "one of none, gzip, snappy, lz4, zstd"),
+        (("consume", "{t}", "--offset", "99", "-n", "1"), None, "offset 99 of {t}-0 is out of range: the log holds 0"),
+        (("consume", "{t}", "--offset", "1", "--from-beginning"), None, "exclude one another"),
+        (("consume", "{t}", "--since", "soon"), None, "is neither 15m"),
+        (("topic", "alter", "{t}"), None, "nothing to alter"),
+        (("topic", "create", "x", "-c", "retention"), None, "'retention' is not key=value"),
+        (("config", "alter", "topic", "{t}", "-s", "retention.ms=soon"), None, "INVALID_CONFIG"),
+        (("config", "describe", "topic"), None, "which topic?"),
+        (("config", "describe", "broker", "99"), None, "there is no broker 99; the brokers are 1, 2, 3"),
+    ],
+)
+def test_mistakes_get_a_sentence(run: Run, topic: str, words: tuple[str, ...], stdin: bytes | None, says: str) -> None:
+    """The caller's mistakes: one sentence, exit code 1 or 2, never a traceback."""
+    run("topic", "create", topic)
+    told = run(*(word.format(t=topic) for word in words), stdin=stdin, expect=_any_failure)
+    assert says.format(t=topic) in told.stderr
+    assert "Traceback" not in told.stderr
+
+
+class _AnyFailure(int):
+    """Equal to 1 and 2."""
+
+    def __eq__(self, other: object) -> bool:
+        return other in (1, 2)
+
+    __hash__ = int.__hash__
+
+
+_any_failure = _AnyFailure()
+
+
+def test_nobody_there(run: Run) -> None:
+    """Exit code 3 at once, with the address, the reason and what to start."""
+    told = run("topic", "list", "-b", "127.0.0.1:1", expect=3)
+    assert "no broker answers at 127.0.0.1:1" in told.stderr
+    assert "Connection refused" in told.stderr
+    assert "strandline dev" in told.stderr
+
+
+def test_the_cluster_and_its_quorum(run: Run, cluster: Any) -> None:
+    """Who is there, who leads; the same for programs."""
+    table = run("cluster", "describe").stdout
+    assert all(cluster.client(node) in table for node in (1, 2, 3))
+    told = json.loads(run("cluster", "describe", "-o", "json").stdout)
+    assert [broker["node_id"] for broker in told["brokers"]] == [1, 2, 3]
+    quorum = json.loads(run("quorum", "describe", "--output", "json").stdout)
+    assert sorted(voter["node_id"] for voter in quorum["voters"]) == [1, 2, 3]
+    table = run("quorum", "describe").stdout
+    assert f"leader {quorum['leader_id']} in epoch {quorum['leader_epoch']}" in table
+
+
+@pytest.mark.parametrize("group", [(), ("--group", "interrupted")], ids=["alone", "in a group"])
+def test_ctrl_c_ends_consume_quietly(run: Run, cluster: Any, topic: str, group: tuple[str, ...]) -> None:
+    """Exit code 130 and not a word (cli.md: 1 means refused); what was printed is out, and committed."""
+    run("topic", "create", topic)
+    run("produce", topic, stdin=b"one\ntwo\n")
+    words = [sys.executable, "-m", "strandline.cli.main", "consume", topic, "--from-beginning", *group]
+    with subprocess.Popen(
+        [*words, "-b", cluster.bootstrap], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["one\n", "two\n"]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        assert (process.stdout.read(), process.stderr.read()) == ("", "")
+    if group:
+        with Admin(cluster.bootstrap) as admin:
+            assert admin.list_group_offsets("interrupted")[TopicPartition(topic, 0)].offset == 2
+
+
+def completed(*words: str, bootstrap: str) -> list[str]:
+    """What bash is offered for the last of the words."""
+    environment = {
+        **os.environ,
+        "_STRANDLINE_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(["strandline", *words]),
+        "COMP_CWORD": str(len(words)),
+        "STRANDLINE_BOOTSTRAP": bootstrap,
+    }
+    program = [sys.executable, "-c", "from strandline.cli.main import main; main(prog_name='strandline')"]
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr == ""
+    return [line.removeprefix("plain,") for line in done.stdout.splitlines() if line]
+
+
+def test_topics_and_groups_are_completed(run: Run, cluster: Any, topic: str) -> None:
+    """TAB asks the cluster for names, as far as it can; without one it offers nothing, and says nothing."""
+    run("topic", "create", topic)
+    run("produce", topic, stdin=b"x\n")
+    run("consume", topic, "--group", f"{topic}-group", "--from-beginning", "-n", "1")
+    where = cluster.bootstrap
+    assert completed("topic", "describe", topic[:-1], bootstrap=where).count(topic) == 1
+    assert topic not in completed("topic", "describe", topic, "", bootstrap=where)
+    assert completed("consume", "-b", where, topic, bootstrap="127.0.0.1:1") == [topic]
+    assert completed("consume", topic, "--group", f"{topic}-", bootstrap=where) == [f"{topic}-group"]
+    assert completed("group", "describe", f"{topic}-g", bootstrap=where) == [f"{topic}-group"]
+    assert completed("config", "describe", "topic", topic, bootstrap=where) == [topic]
+    assert completed("config", "describe", "broker", "", bootstrap=where) == ["1", "2", "3"]
+    assert completed("topic", "describe", "", bootstrap="127.0.0.1:1") == []
+
+
+def test_settings_are_changed_and_put_back(run: Run, topic: str) -> None:
+    run("topic", "create", topic)
+    dry = run("config", "alter", "topic", topic, "-s", "retention.ms=7200000", "--dry-run").stdout
+    assert dry == "retention.ms would be 7200000 (was 604800000)\n"
+    told = run("config", "alter", "topic", topic, "-s", "retention.ms=7200000", "-o", "json").stdout
+    change = {"name": "retention.ms", "operation": "set", "value": "7200000", "before": "604800000"}
+    idle = {"retention.ms": NO_RETENTION}
+    assert json.loads(told) == {"topic": topic, "dry_run": False, "configs": [change], "without_effect": idle}
+    eventually(lambda: "7200000" in run("config", "describe", "topic", topic, "-o", "json").stdout)
+    assert "is now at its default (was 7200000)" in run("config", "alter", "topic", topic, "-d", "retention.ms").stdout
+    eventually(lambda: "604800000" in run("config", "describe", "topic", topic, "--all").stdout)
+    shown = run("config", "describe", "broker", "1", "--all").stdout
+    assert "node.id" in shown
+    words = " ".join(shown.split())
+    assert "kept for life" in words  # of node.id: told whole, not its first eighty letters
+
+
+def commands(
+    group: click.Group, names: Iterable[str], path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    for name in names:
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, command.commands, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+@pytest.mark.parametrize(("path", "command"), list(commands(main, COMMANDS)), ids=lambda item: str(item)[:30])
+def test_help_teaches(path: tuple[str, ...], command: click.Command) -> None:
+    """Every command shows examples of itself; every option says what it does."""
+    text = CliRunner().invoke(main, [*path, "--help"]).output
+    assert f"strandline {' '.join(path)}" in text
+    silent = [option.name for option in command.params if isinstance(option, click.Option) and not option.help]
+    assert not silent

@@ -1,0 +1,286 @@
+"""A broker of one node for the listener's tests: real log, replicas, controller machine, service and listener.
+
+Only the network between nodes is left out: the controller's state machine is called in the process, and what it decides
+is applied at once, as if committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from strandline.cluster.broker.config import ListenerConfig
+from strandline.cluster.broker.listener import KafkaListener
+from strandline.cluster.broker.service.base import ServiceConfig
+from strandline.cluster.broker.service.broker_service import BrokerService
+from strandline.cluster.groups.config import GroupConfig
+from strandline.cluster.groups.group_coordinator import CoordinatorConfig, GroupCoordinator
+from strandline.controller import api
+from strandline.controller.machine import brokers, configs, elections, producer_ids, topics
+from strandline.controller.machine.result import Result
+from strandline.controller.machine.state import MachineSettings, MachineState
+from strandline.controller.metadata.config_resolver import ConfigResolver
+from strandline.controller.metadata.image import MetadataImage, topic_resource
+from strandline.controller.metadata.records import MetadataRecord, MetadataVersionRecord
+from strandline.controller.quorum.api import LeaderAndEpoch, QuorumDescription, ReplicaDescription
+from strandline.log.log_dir import LogDir, format_log_dir
+from strandline.log.real_disk import RealDisk
+from strandline.proto.ids import Endpoint, NodeId, TopicIdPartition
+from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
+from strandline.proto.ports import RpcServer, RpcUnavailable, Stream, StreamHandler, UnaryHandler
+from strandline.proto.system import SystemClock
+from strandline.replica.manager import ReplicaManager
+from strandline.replica.states import PartitionState, ReplicaConfig
+
+LISTENER = "PLAINTEXT"
+CLUSTER_ID = "a-cluster-of-one-node"
+ME = NodeId(1)
+
+
+class NoNetwork:
+    """There is no other node: every call finds nobody."""
+
+    async def call(self, endpoint: Endpoint, method: str, request: bytes, *, timeout_ms: float) -> bytes:
+        raise RpcUnavailable(f"nobody is at {endpoint}", refused=True)
+
+    async def open_stream(self, endpoint: Endpoint, method: str, *, timeout_ms: float) -> Stream:
+        raise RpcUnavailable(f"nobody is at {endpoint}", refused=True)
+
+    async def serve(
+        self, endpoint: Endpoint, unary: Mapping[str, UnaryHandler], streams: Mapping[str, StreamHandler]
+    ) -> RpcServer:
+        raise OSError("this network has no listeners")
+
+    async def close(self) -> None:
+        return None
+
+
+class OneVoter:
+    """A quorum of this node alone."""
+
+    leader_and_epoch = LeaderAndEpoch(ME, 1)
+
+    def endpoint_of(self, node_id: NodeId) -> Endpoint | None:
+        return Endpoint("127.0.0.1", 19091) if node_id == ME else None
+
+    def describe(self) -> QuorumDescription:
+        return QuorumDescription(ME, 1, 7, [ReplicaDescription(ME, UUID(int=5), 8, 1000, 1000)], [])
+
+
+class MachineController:
+    """The controller's state machine, called directly; what it decides is applied to the replicas at once."""
+
+    def __init__(self, resolver: ConfigResolver) -> None:
+        self.resolver = resolver
+        self.offset = -1
+        self.state = MachineState(MetadataImage(CLUSTER_ID), resolver, random.Random(1), MachineSettings(), 0.0)
+        self.replicas: ReplicaManager | None = None
+        self.groups: GroupCoordinator | None = None
+        self.blocks = 0
+        self.gate: Callable[[], Awaitable[None]] | None = None
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.state.image
+
+    def commit(self, records: Sequence[MetadataRecord]) -> None:
+        if not records:
+            return
+        before = self.image
+        self.offset += len(records)
+        delta = self.state.replay(records)
+        self.state.adopt(delta, self.offset)
+        if self.replicas is None:
+            return
+        changed = [
+            self._partition_state(topic_id, number)
+            for topic_id, numbers in delta.partitions.items()
+            for number in numbers
+        ]
+        gone = [
+            TopicIdPartition(topic_id, number)
+            for topic_id in delta.deleted_topics
+            for number in before.topic_by_id[topic_id].partitions
+        ]
+        self.replicas.apply(changed, gone, {})
+        if self.groups is not None:
+            self.groups.on_metadata(delta, self.image)
+
+    def _partition_state(self, topic_id: UUID, number: int) -> PartitionState:
+        topic = self.image.topic_by_id[topic_id]
+        info = topic.partitions[number]
+        return PartitionState(
+            topic=topic.name,
+            topic_id=topic_id,
+            partition=number,
+            replicas=info.replicas,
+            isr=info.isr,
+            leader=info.leader,
+            leader_epoch=info.leader_epoch,
+            partition_epoch=info.partition_epoch,
+            min_insync_replicas=self.resolver.min_insync_replicas(self.image, topic.name, len(info.replicas)),
+            log_config=self.resolver.log_config(self.image, topic.name),
+        )
+
+    def start_broker(self, node_id: NodeId, endpoint: Endpoint, rack: str | None = None) -> None:
+        """Register a broker and let it live."""
+        request = api.RegisterBrokerRequest(
+            cluster_id=CLUSTER_ID,
+            node_id=node_id,
+            incarnation_id=UUID(int=node_id),
+            listeners={LISTENER: endpoint},
+            internal=Endpoint("127.0.0.1", 1),
+            rack=rack,
+        )
+        self.run(brokers.register_broker(self.state, request, self.offset + 1, 0.0))
+        epoch = self.image.brokers[node_id].broker_epoch
+        beat = api.Heartbeat(node_id, epoch, self.offset, want_fence=False, want_shutdown=False)
+        self.run(brokers.heartbeat(self.state, beat, self.offset + 1, 0.0))
+
+    def fence(self, node_id: NodeId) -> None:
+        """The broker is taken for dead; its leaderships move."""
+        self.commit(brokers.fence(self.state, node_id, "in a test"))
+
+    def run(self, result: Result[Any]) -> Any:
+        self.commit(result.records)
+        return result.reply
+
+    async def _open(self) -> None:
+        if self.gate is not None:
+            await self.gate()
+
+    async def create_topics(self, request: api.CreateTopicsRequest, timeout_ms: float) -> api.CreateTopicsReply:
+        await self._open()
+        return self.run(topics.create_topics(self.state, request))
+
+    async def delete_topics(self, request: api.DeleteTopicsRequest, timeout_ms: float) -> api.TopicOutcomes:
+        await self._open()
+        return self.run(topics.delete_topics(self.state, request))
+
+    async def create_partitions(self, request: api.CreatePartitionsRequest, timeout_ms: float) -> api.TopicOutcomes:
+        return self.run(topics.create_partitions(self.state, request))
+
+    async def incremental_alter_configs(
+        self, request: api.AlterConfigsRequest, timeout_ms: float
+    ) -> api.AlterConfigsReply:
+        return self.run(configs.incremental_alter_configs(self.state, request))
+
+    async def elect_leaders(self, request: api.ElectLeadersRequest, timeout_ms: float) -> api.ElectLeadersReply:
+        return self.run(elections.elect_leaders(self.state, request, 0.0))
+
+    async def allocate_producer_ids(
+        self, request: api.AllocateProducerIdsRequest, timeout_ms: float
+    ) -> api.ProducerIdBlock:
+        await self._open()
+        self.blocks += 1
+        return self.run(producer_ids.allocate_producer_ids(self.state, request))
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Return once it holds: what the node does about a socket it does some turns of the loop later."""
+    async with asyncio.timeout(20):
+        while not holds():
+            await asyncio.sleep(0.002)
+
+
+async def no_isr_changes(items: list[AlterPartitionItem]) -> list[AlterPartitionOutcome]:
+    raise AssertionError(f"a single replica proposes no ISR: {items}")
+
+
+class KafkaNode:
+    """The parts, for tests to look at."""
+
+    def __init__(self, path: Path, service: ServiceConfig, listener: ListenerConfig, static: dict[str, str]) -> None:
+        disk, clock = RealDisk(), SystemClock()
+        format_log_dir(disk, str(path), CLUSTER_ID, ME, UUID(int=99))
+        self.log_dir = LogDir.open(disk, str(path), clock)
+        resolver = ConfigResolver({"min.insync.replicas": "1", **static}, ME)
+        self.controller = MachineController(resolver)
+        self.fatal: list[Exception] = []
+        self.replicas = ReplicaManager(
+            node_id=ME,
+            cluster_id=CLUSTER_ID,
+            log_dir=self.log_dir,
+            disk=disk,
+            clock=clock,
+            rng=random.Random(2),
+            rpc=NoNetwork(),
+            config=ReplicaConfig(),
+            send_alter_partition=no_isr_changes,
+            on_fatal=self.fatal.append,
+        )
+        self.controller.replicas = self.replicas
+        self.groups = self.controller.groups = GroupCoordinator(
+            CoordinatorConfig(
+                groups=GroupConfig(min_session_timeout_ms=100, initial_rebalance_delay_ms=0),
+                topic_partitions=4,
+                settle_ms=0,
+            ),
+            image=lambda: self.controller.image,
+            replicas=self.replicas,
+            controller=self.controller,
+            clock=clock,
+            rng=random.Random(3),
+        )
+        self.service = BrokerService(
+            node_id=ME,
+            config=service,
+            image=lambda: self.controller.image,
+            replicas=self.replicas,
+            groups=self.groups,
+            controller=self.controller,
+            quorum=OneVoter(),
+            configs=resolver,
+            clock=clock,
+            rpc=NoNetwork(),
+            broker_epoch=lambda: self.controller.image.brokers[ME].broker_epoch,
+        )
+        self.listener = KafkaListener(self.service, name=LISTENER, endpoint=Endpoint("127.0.0.1", 0), config=listener)
+
+    async def start(self) -> None:
+        await self.listener.start()
+        self.replicas.start()
+        self.controller.commit([MetadataVersionRecord(1)])
+        self.controller.start_broker(ME, self.listener.endpoint, rack="a")
+
+    async def stop(self) -> None:
+        await self.listener.close()
+        self.service.close()
+        await self.replicas.close(clean=True)
+        self.log_dir.close(None)
+        assert not self.fatal
+
+    def create_topic(self, name: str, partitions: int = 1, **values: str) -> UUID:
+        """A topic of replication 1."""
+        options = {key.replace("_", "."): value for key, value in values.items()}
+        topic = api.CreatableTopic(name, partitions, 1, configs=options)
+        reply = self.controller.run(topics.create_topics(self.controller.state, api.CreateTopicsRequest((topic,))))
+        assert reply.topics[0].error == 0, reply
+        assert self.controller.image.config(topic_resource(name)) == options
+        return self.controller.image.topics[name].topic_id
+
+
+@asynccontextmanager
+async def kafka_node(
+    path: Path,
+    *,
+    service: ServiceConfig | None = None,
+    listener: ListenerConfig | None = None,
+    static: dict[str, str] | None = None,
+) -> AsyncIterator[KafkaNode]:
+    """A started node; at the end nothing may be left of connections, sessions or charged memory."""
+    node = KafkaNode(path, service or ServiceConfig(), listener or ListenerConfig(), static or {})
+    await node.start()
+    try:
+        yield node
+    finally:
+        await node.stop()
+    await asyncio.sleep(0)
+    assert node.listener.stats.connections == 0
+    assert node.service.memory.used_bytes == 0
+    assert len(node.listener.fetch_sessions) == 0

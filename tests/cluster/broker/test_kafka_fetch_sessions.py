@@ -1,0 +1,172 @@
+"""Incremental fetch sessions (KIP-227), as a table of what a request with an id and an epoch meets."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from strandline.cluster.broker.fetch_sessions import EVICTION_MS_MIN, FetchSessions
+from strandline.cluster.broker.service.fetch import FetchedPartition
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.kafka.fetch_request import FINAL_EPOCH, FetchPartition, PartitionKey
+
+
+class HandClock:
+    def __init__(self) -> None:
+        self.now_ms = 0.0
+
+    def monotonic_ms(self) -> float:
+        return self.now_ms
+
+    def wall_ms(self) -> int:
+        return 0
+
+
+OWNER, OTHER = object(), object()
+
+
+def want(*partitions: int, offset: int = 0) -> list[FetchPartition]:
+    return [FetchPartition("t", None, partition, offset, 1000) for partition in partitions]
+
+
+def result(partition: int, *, size: int = 0, high_watermark: int = 5, error: ErrorCode = ErrorCode.NONE):
+    one = FetchedPartition(want(partition)[0])
+    one.high_watermark, one.log_start_offset, one.size, one.error = high_watermark, 0, size, error
+    return one
+
+
+class Driver:
+    def __init__(self, slots: int = 10) -> None:
+        self.clock = HandClock()
+        self.sessions = FetchSessions(self.clock, slots)
+
+    def ask(
+        self,
+        session_id: int,
+        epoch: int,
+        wanted: list[FetchPartition],
+        *,
+        forgotten: list[PartitionKey] | None = None,
+        owner: object = OWNER,
+        by_id: bool = False,
+    ):
+        return self.sessions.open(
+            owner, session_id=session_id, epoch=epoch, by_id=by_id, wanted=wanted, forgotten=forgotten or []
+        )
+
+
+def test_a_session_is_opened_used_and_closed() -> None:
+    """Epoch 0 opens, 1, 2, ... continue, -1 with the id closes."""
+    driver = Driver()
+    opened = driver.ask(0, 0, want(0, 1))
+    assert opened.session is not None
+    assert not opened.incremental
+    session_id = opened.session.session_id
+    assert session_id > 0
+    again = driver.ask(session_id, 1, [])
+    assert again.incremental
+    assert [wanted.partition for wanted in again.wanted] == [0, 1]
+    third = driver.ask(session_id, 2, want(2), forgotten=[("t", 0)])
+    assert [wanted.partition for wanted in third.wanted] == [1, 2]
+    moved = driver.ask(session_id, 3, want(1, offset=77))
+    assert moved.wanted[0].fetch_offset == 77
+    closed = driver.ask(session_id, FINAL_EPOCH, want(5))
+    assert closed.session is None
+    assert [wanted.partition for wanted in closed.wanted] == [5]
+    assert len(driver.sessions) == 0
+
+
+def test_errors_of_a_session() -> None:
+    """Unknown id, wrong epoch, another connection's id, ids where names were."""
+    driver = Driver()
+    session = driver.ask(0, 0, want(0)).session
+    assert session is not None
+    assert driver.ask(99, 1, []).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert driver.ask(session.session_id, 1, [], owner=OTHER).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert driver.ask(session.session_id, 2, []).error is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert driver.ask(session.session_id, 1, [], by_id=True).error is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    assert driver.ask(session.session_id, 1, []).error is ErrorCode.NONE
+
+
+def test_epoch_zero_replaces_the_named_session() -> None:
+    """A full request with an id closes that session and opens another."""
+    driver = Driver()
+    first = driver.ask(0, 0, want(0)).session
+    assert first is not None
+    second = driver.ask(first.session_id, 0, want(1)).session
+    assert second is not None
+    assert len(driver.sessions) == 1
+    assert driver.ask(first.session_id, 1, []).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_only_news_are_told() -> None:
+    """Data, a moved high watermark or log start, and errors for as long as they last; quiet partitions cost nothing."""
+    driver = Driver()
+    session = driver.ask(0, 0, want(0, 1)).session
+    assert session is not None
+    session.news([result(0), result(1)])
+    assert session.news([result(0), result(1)]) == []
+    moved = result(1, high_watermark=6)
+    assert session.news([result(0), moved]) == [moved]
+    data = result(0, size=10)
+    assert session.news([data, result(1, high_watermark=6)]) == [data]
+    broken = result(0, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert session.news([broken]) == [broken]
+    assert session.news([broken]) == [broken]
+    healed = result(0)
+    assert session.news([healed]) == [healed]
+
+
+def test_partitions_that_gave_data_move_to_the_end() -> None:
+    """So that a busy partition does not starve the others of the answer's bytes."""
+    driver = Driver()
+    session = driver.ask(0, 0, want(0, 1, 2)).session
+    assert session is not None
+    session.news([result(0, size=10), result(1), result(2)])
+    assert [wanted.partition for wanted in driver.ask(session.session_id, 1, []).wanted] == [1, 2, 0]
+
+
+def test_a_session_without_partitions_ends() -> None:
+    """Forgetting the last partition closes the session."""
+    driver = Driver()
+    session = driver.ask(0, 0, want(0)).session
+    assert session is not None
+    assert driver.ask(session.session_id, 1, [], forgotten=[("t", 0)]).session is None
+    assert len(driver.sessions) == 0
+
+
+def test_the_cache_is_bounded() -> None:
+    """Full of fresh sessions, a fetch is served without one; the least recently used makes room after two minutes."""
+    driver = Driver(slots=2)
+    first = driver.ask(0, 0, want(0)).session
+    second = driver.ask(0, 0, want(0)).session
+    assert first is not None
+    assert second is not None
+    assert driver.ask(0, 0, want(0)).session is None
+    driver.clock.now_ms = EVICTION_MS_MIN - 1
+    driver.ask(first.session_id, 1, [])
+    driver.clock.now_ms = EVICTION_MS_MIN + 1
+    assert driver.ask(0, 0, want(0)).session is not None
+    assert driver.ask(second.session_id, 1, []).error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert driver.ask(first.session_id, 2, []).error is ErrorCode.NONE
+    assert driver.sessions.evictions == 1
+
+
+def test_sessions_end_with_their_connection() -> None:
+    """A lost connection's sessions hold no memory."""
+    driver = Driver()
+    driver.ask(0, 0, want(0))
+    kept = driver.ask(0, 0, want(0), owner=OTHER).session
+    assert kept is not None
+    driver.sessions.drop_all_of(OWNER)
+    assert len(driver.sessions) == 1
+    assert driver.ask(kept.session_id, 1, [], owner=OTHER).error is ErrorCode.NONE
+
+
+def test_sessions_by_topic_id() -> None:
+    """Version 13 and later name topics by id."""
+    driver = Driver()
+    topic_id = UUID(int=7)
+    wanted = [FetchPartition(None, topic_id, 0, 0, 1000)]
+    session = driver.ask(0, 0, wanted, by_id=True).session
+    assert session is not None
+    assert driver.ask(session.session_id, 1, [], forgotten=[(topic_id, 0)], by_id=True).session is None

@@ -1,0 +1,259 @@
+"""A group shard driven by hand: its log is a list, its clock a number, and each write is committed, held or refused."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+from uuid import UUID
+
+from strandline.cluster.groups.classic.group import Group
+from strandline.cluster.groups.commands import (
+    CommitOffsets,
+    FetchOffsets,
+    Heartbeat,
+    JoinAnswer,
+    JoinGroup,
+    LeaveGroup,
+    Leaver,
+    OffsetToCommit,
+    SyncAnswer,
+    SyncGroup,
+)
+from strandline.cluster.groups.config import GroupConfig
+from strandline.cluster.groups.counters import GroupCounters
+from strandline.cluster.groups.machine import COMMITTED, Effects, Now, Write, WriteOutcome
+from strandline.cluster.groups.shard import GroupShard
+from strandline.controller.metadata.image import MetadataImage, PartitionInfo, TopicInfo
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import NO_NODE, LeaderEpoch, PartitionEpoch, TopicId
+from strandline.proto.kafka.keyed_record import Record
+
+RANGE = ("range", b"\x00\x00\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff")
+"""An assignor, and a subscription to topic t."""
+STICKY = ("sticky", b"\x00\x00\x00\x00\x00\x01\x00\x01t\xff\xff\xff\xff")
+START_MS = 1_000_000
+WALL_MS = 1_700_000_000_000
+
+
+_PARTITION = PartitionInfo(0, (), (), (), (), NO_NODE, LeaderEpoch(0), PartitionEpoch(0), False)
+
+
+def topic_id_of(name: str, made: int = 0) -> TopicId:
+    """The id of a topic in these tests; another one each time that it is made anew."""
+    return UUID(bytes=f"{name}{made or ''}".encode().rjust(16, b"-")[:16])
+
+
+class Driver:
+    """Attributes:
+    log: records that stand in the log.
+    held: writes that are in the log and not committed, while `hold` is set.
+    refuse: the error with which writes are refused; nothing of them stands in the log then.
+    topics: how many partitions each topic has.
+    made: how often each topic was deleted and made anew.
+    """
+
+    def __init__(
+        self,
+        config: GroupConfig | None = None,
+        log: list[Record] | None = None,
+        now_ms: float = START_MS,
+        topics: dict[str, int] | None = None,
+        made: Mapping[str, int] | None = None,
+        **config_values: Any,
+    ) -> None:
+        self.config = config or GroupConfig(**{"initial_rebalance_delay_ms": 0, **config_values})
+        self.rng = random.Random(7)
+        self.topics = {"t": 6} if topics is None else topics
+        self.made: Counter[str] = Counter(made or {})
+        self.shard = GroupShard(self.config, self.rng, GroupCounters(), self.image)
+        self.log: list[Record] = list(log or [])
+        self.now_ms = float(now_ms)
+        self.answers: dict[int, Any] = {}
+        self.asked = 0
+        self.hold = False
+        self.held: list[Write] = []
+        self.refuse: ErrorCode | None = None
+        for record in self.log:
+            self.shard.replay(record)
+        self._take(self.shard.loaded(self.now))
+
+    def image(self) -> MetadataImage:
+        """The topics that there are."""
+        topics = {
+            name: TopicInfo(name, topic_id_of(name, self.made[name]), dict.fromkeys(range(count), _PARTITION))
+            for name, count in self.topics.items()
+        }
+        return MetadataImage("cluster", topics=topics, topic_by_id={one.topic_id: one for one in topics.values()})
+
+    @property
+    def now(self) -> Now:
+        return Now(self.now_ms, int(self.now_ms) + WALL_MS)
+
+    def failover(self) -> Driver:
+        """Another coordinator, which knows the log alone."""
+        other = Driver(self.config, self.log, self.now_ms, self.topics, self.made)
+        other.rng.seed(99)
+        return other
+
+    def ask(self, command: Any) -> int:
+        """Returns the number by which `answers` has the answer, once there is one."""
+        self.asked += 1
+        self._take(self.shard.handle(command, self.asked, self.now))
+        return self.asked
+
+    def get(self, command: Any) -> Any:
+        """The answer, which must come at once."""
+        return self.answer(self.ask(command))
+
+    def answer(self, number: int) -> Any:
+        answer = self.answers[number]
+        if isinstance(answer, KafkaError):
+            raise answer
+        return answer
+
+    def pass_ms(self, ms: float) -> None:
+        """Time goes by, tick by tick."""
+        end_ms = self.now_ms + ms
+        while (deadline_ms := self.shard.next_deadline_ms) is not None and deadline_ms <= end_ms:
+            self.now_ms = max(self.now_ms, deadline_ms)
+            self._take(self.shard.tick(self.now))
+        self.now_ms = end_ms
+
+    def commit_held(self, outcome: WriteOutcome = COMMITTED) -> None:
+        """What was held is committed now, or lost."""
+        held, self.held = self.held, []
+        for write in held:
+            self._take(self.shard.ended(write, outcome, self.now))
+
+    def _take(self, effects: Effects) -> None:
+        for write in effects.writes:
+            if self.refuse is not None:
+                self._take(self.shard.ended(write, WriteOutcome(self.refuse, False), self.now))
+                continue
+            self.log += write.records
+            if write.replay:
+                for record in write.records:
+                    self.shard.replay(record)
+            if self.hold:
+                self.held.append(write)
+            else:
+                self._take(self.shard.ended(write, COMMITTED, self.now))
+        for reply in effects.replies:
+            assert reply.to not in self.answers, "answered twice"
+            self.answers[reply.to] = reply.answer
+
+    # Members
+
+    def group(self, group_id: str = "g") -> Group:
+        return self.shard.groups[group_id]
+
+    def join(self, member_id: str = "", **values: Any) -> int:
+        """A JoinGroup; a new dynamic member takes both steps of KIP-394."""
+        command = JoinGroup(
+            **{
+                "group_id": "g",
+                "member_id": member_id,
+                "instance_id": None,
+                "client_id": "c",
+                "client_host": "/127.0.0.1",
+                "session_timeout_ms": 10_000,
+                "rebalance_timeout_ms": 60_000,
+                "protocol_type": "consumer",
+                "protocols": (RANGE,),
+                **values,
+            }
+        )
+        asked = self.ask(command)
+        answer = self.answers.get(asked)
+        if isinstance(answer, JoinAnswer) and answer.error is ErrorCode.MEMBER_ID_REQUIRED:
+            return self.ask(command._replace(member_id=answer.member_id))
+        return asked
+
+    def joined(self, asked: int) -> JoinAnswer:
+        answer: JoinAnswer = self.answer(asked)
+        assert answer.error is ErrorCode.NONE, answer
+        return answer
+
+    def sync(
+        self,
+        joined: JoinAnswer,
+        assign: Callable[[str], bytes] | None = None,
+        *,
+        instance_id: str | None = None,
+        group_id: str = "g",
+    ) -> int:
+        """A SyncGroup; the leader assigns to everybody who joined."""
+        assignments = tuple((one.member_id, (assign or assigned)(one.member_id)) for one in joined.members)
+        return self.ask(
+            SyncGroup(
+                group_id,
+                joined.generation,
+                joined.member_id,
+                instance_id,
+                joined.protocol_type,
+                joined.protocol_name,
+                assignments,
+            )
+        )
+
+    def synced(self, asked: int) -> SyncAnswer:
+        answer: SyncAnswer = self.answer(asked)
+        assert answer.error is ErrorCode.NONE, answer
+        return answer
+
+    def beat(self, joined: JoinAnswer, instance_id: str | None = None, group_id: str = "g") -> ErrorCode:
+        error: ErrorCode = self.get(Heartbeat(group_id, joined.generation, joined.member_id, instance_id))
+        return error
+
+    def leave(self, *members: Leaver, group_id: str = "g") -> list[ErrorCode]:
+        errors: list[ErrorCode] = self.get(LeaveGroup(group_id, members))
+        return errors
+
+    def stable(self, count: int = 1, **values: Any) -> list[JoinAnswer]:
+        """A stable group of `count` dynamic members, which joined one after the other; the first leads."""
+        joined: list[JoinAnswer] = []
+        for _ in range(count):
+            new = self.join(**values)
+            again = [self.join(one.member_id, **values) for one in joined]
+            joined = [self.joined(one) for one in (*again, new)]
+            for one in reversed(joined):
+                self.sync(one)
+        return joined
+
+    # Offsets
+
+    def commit(
+        self, offset: int, joined: JoinAnswer | None = None, partition: int = 0, topic: str = "t", **values: Any
+    ) -> int:
+        return self.ask(
+            CommitOffsets(
+                **{
+                    "group_id": "g",
+                    "generation": -1 if joined is None else joined.generation,
+                    "member_id": "" if joined is None else joined.member_id,
+                    "instance_id": None,
+                    "offsets": (
+                        OffsetToCommit(topic, partition, offset, 1, "note", topic_id_of(topic, self.made[topic])),
+                    ),
+                    **values,
+                }
+            )
+        )
+
+    def get_commit(self, offset: int, **values: Any) -> list[ErrorCode]:
+        """A commit that is answered at once. Raises KafkaError."""
+        errors: list[ErrorCode] = self.answer(self.commit(offset, **values))
+        return errors
+
+    def offsets(self, group_id: str = "g") -> dict[tuple[str, int], int]:
+        """What OffsetFetch tells of the whole group."""
+        found = self.get(FetchOffsets(group_id, None))
+        return {(topic, partition): value.offset for topic, values in found for partition, value in values}
+
+
+def assigned(member_id: str) -> bytes:
+    """An assignment that can be told from others."""
+    return b"for " + member_id.encode()

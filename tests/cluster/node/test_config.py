@@ -1,0 +1,147 @@
+"""Settings of a node: where they come from, and what is refused with which words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from strandline.cluster.node.config import NODE_SETTINGS, NodeConfig
+from strandline.cluster.node.config_setting import parse_voters, write_voters
+from strandline.cluster.node.config_sources import environment_name, parse_overrides, parse_properties, parse_toml
+from strandline.log.checkpoints import encode_id
+from strandline.proto.errors import ConfigError
+from strandline.proto.ids import Endpoint
+
+
+def test_defaults_need_only_a_node_id() -> None:
+    """Safe defaults; loopback unless told otherwise."""
+    config = NodeConfig({"node.id": "1"})
+    assert config.is_broker
+    assert config.is_controller
+    assert config.internal == Endpoint("127.0.0.1", 19092)
+    assert config.http == Endpoint("127.0.0.1", 8092)
+    assert [listener.name for listener in config.client_listeners] == ["PLAINTEXT"]
+    assert config.broker_session_timeout_ms == 9000
+    assert config.broker_silence_timeout_ms == 2500
+    assert config.quorum.quorum_fetch_timeout_ms == 1500
+
+
+def test_an_option_wins_over_the_environment_over_the_file(tmp_path: Path) -> None:
+    """docs/configuration.md: -X, then the environment, then the file."""
+    path = tmp_path / "node.properties"
+    path.write_text("node.id=1\nfetch.max.bytes=2000\nbroker.rack=file\nlog.dirs=/file\n")
+    environment = {"STRANDLINE_BROKER_RACK": "environment", "STRANDLINE_LOG_DIRS": "/environment", "PATH": "/bin"}
+    config = NodeConfig.load(str(path), {"log.dirs": "/option"}, environment)
+    assert (config.fetch_max_bytes, config.broker_rack, config.log_dirs) == (2000, "environment", "/option")
+
+
+def test_toml_tables_become_dotted_names() -> None:
+    """Both formats say the same."""
+    text = '[node]\nid = 3\n[controller.quorum]\nvoters = ["1@a:1", "2@b:2"]\n[auto.leader.rebalance]\nenable = false\n'
+    assert parse_toml(text) == {
+        "node.id": "3",
+        "controller.quorum.voters": "1@a:1,2@b:2",
+        "auto.leader.rebalance.enable": "false",
+    }
+
+
+def test_properties_as_java_reads_them() -> None:
+    """Comments, both separators, blanks, joined lines."""
+    text = "# note\n! note\n\na=1\nb : 2\nc = x=y\nd=1,\\\n  2\n"
+    assert parse_properties(text) == {"a": "1", "b": "2", "c": "x=y", "d": "1,2"}
+
+
+@pytest.mark.parametrize("text", ["just words", "=1", "a=1\na=2"])
+def test_a_line_that_is_no_setting_is_refused(text: str) -> None:
+    """Bad input: a wrong configuration gets a sentence."""
+    with pytest.raises(ConfigError):
+        parse_properties(text)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("broker.sesion.timeout.ms", "1", "did you mean broker.session.timeout.ms"),
+        ("min.insync.replica", "1", "did you mean min.insync.replicas"),
+        ("num.partition", "3", "did you mean num.partitions"),
+        ("zookeeper.connect", "localhost:2181", "no ZooKeeper"),
+        ("ssl.keystore.location", "x", "not served yet"),
+        ("gibberish", "x", "no setting has this name"),
+        ("broker.session.timeout.ms", "soon", "a whole number from 1"),
+        ("broker.session.timeout.ms", "0", "a whole number from 1"),
+        ("broker.heartbeat.interval.ms", "9000", "less than broker.session.timeout.ms"),
+        ("process.roles", "leader", "broker, controller, or both"),
+        ("auto.leader.rebalance.enable", "yes", "true or false"),
+        ("flush.policy", "sometimes", "ack, replicate"),
+        ("num.partitions", "0", "a whole number from 1"),
+        ("listeners", "PLAINTEXT://localhost:9092", "one named INTERNAL"),
+        ("listeners", "INTERNAL://localhost:1,HTTP://localhost:2", "a broker needs one for clients"),
+        ("listeners", "INTERNAL://localhost:1,A://localhost:99999", "host:port"),
+        ("listeners", "A://localhost:1,A://localhost:2", "each name once"),
+        ("listeners", "INTERNAL://localhost:1,A://0.0.0.0:2", "A is bound to every address"),
+        ("advertised.listeners", "B://localhost:2", "one of PLAINTEXT, INTERNAL, HTTP"),
+        ("controller.quorum.voters", "a@b:1", "id@host:port"),
+        ("controller.quorum.voters", "1@b:1,1@c:1", "each node once"),
+        ("log.dirs", "a,b", "exactly one directory"),
+        ("node.id", "-1", "a whole number from 0"),
+    ],
+)
+def test_what_cannot_stand_is_refused_with_what_could(key: str, value: str, says: str) -> None:
+    """Bad input: each wrong key or value gets key, value and what is allowed."""
+    with pytest.raises(ConfigError, match=says):
+        NodeConfig({"node.id": "1", key: value})
+
+
+def test_the_node_id_must_be_given() -> None:
+    """Nothing sensible can be made up for it."""
+    with pytest.raises(ConfigError, match=r"node\.id"):
+        NodeConfig({})
+
+
+def test_an_almost_right_variable_is_refused_and_a_strangers_is_left_alone() -> None:
+    """A typing error in the environment must not be lost; other programs' variables are not ours to judge."""
+    with pytest.raises(ConfigError, match="STRANDLINE_NODE_ID"):
+        NodeConfig.load(None, {}, {"STRANDLINE_NODEID": "1"})
+    assert NodeConfig.load(None, {"node.id": "1"}, {"STRANDLINE_WEBSITE": "x"}).node_id == 1
+
+
+def test_voters_keep_their_text() -> None:
+    """KIP-853's form: a directory id may follow the address; without one any directory is meant."""
+    directory = UUID(int=7)
+    voters = parse_voters("x", f"2@[::1]:9,1@host:19092:{encode_id(directory)}")
+    assert [voter.node_id for voter in voters] == [1, 2]
+    assert voters[0].directory_id == directory
+    assert voters[1].endpoint == Endpoint("::1", 9)
+    assert parse_voters("x", write_voters(voters)) == voters
+
+
+def test_advertised_addresses_take_the_bound_port() -> None:
+    """Port 0 is known only once bound."""
+    listeners = "PLAINTEXT://0.0.0.0:0,INTERNAL://127.0.0.1:0"
+    config = NodeConfig({"node.id": "1", "listeners": listeners, "advertised.listeners": "PLAINTEXT://example.org:0"})
+    assert config.advertised("PLAINTEXT", Endpoint("0.0.0.0", 4711)) == Endpoint("example.org", 4711)
+    assert config.advertised("INTERNAL", Endpoint("127.0.0.1", 4712)) == Endpoint("127.0.0.1", 4712)
+
+
+def test_a_controller_alone_has_no_client_listener() -> None:
+    """Roles: a controller serves no clients."""
+    config = NodeConfig({"node.id": "1", "process.roles": "controller"})
+    assert config.client_listeners == ()
+
+
+def test_overrides_are_pairs() -> None:
+    """-X key=value."""
+    assert parse_overrides(["a=1", "b=x=y"]) == {"a": "1", "b": "x=y"}
+    with pytest.raises(ConfigError, match="key=value"):
+        parse_overrides(["a"])
+
+
+def test_every_setting_has_a_sentence_and_a_default_that_stands() -> None:
+    """style.md 15: a setting without a sentence fails; so does a default that its own parser refuses."""
+    for name, setting in NODE_SETTINGS.items():
+        assert setting.doc.endswith(".") or setting.doc.endswith(")"), name
+        assert environment_name(name).isidentifier()
+        if setting.default is not None:
+            setting.parse(name, setting.default)

@@ -1,0 +1,143 @@
+"""`doctor` names each setting that can lose data (row S97), a factor of 1 above all (row S13)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from strandline.client.config import ConsumerConfig, ProducerConfig
+from strandline.client.types import PartitionDescription, TopicDescription
+from strandline.cluster.node.config import NodeConfig
+from strandline.cluster.node.doctor import (
+    Finding,
+    judge_config,
+    judge_consumer,
+    judge_crowds,
+    judge_producer,
+    judge_quorum,
+    judge_settings,
+    judge_topic,
+)
+
+SAFE = {
+    "node.id": "1",
+    "log.dirs": "/var/lib/strandline",
+    "controller.quorum.voters": "1@a:1,2@b:1,3@c:1",
+}
+SAFE_TOPIC = {
+    "min.insync.replicas": "2",
+    "unclean.leader.election.enable": "false",
+    "flush.policy": "ack",
+}
+
+
+def settings(findings: Iterable[Finding]) -> list[str]:
+    found = list(findings)
+    assert all(finding.loses and finding.remedy and finding.where for finding in found)
+    return [finding.setting for finding in found]
+
+
+def topic(
+    *, replicas: tuple[int, ...] = (1, 2, 3), isr: tuple[int, ...] = (1, 2, 3), leader: int | None = 1
+) -> TopicDescription:
+    partition = PartitionDescription(partition=0, leader=leader, leader_epoch=1, replicas=replicas, isr=isr)
+    return TopicDescription("t", None, False, (partition,))
+
+
+def test_the_defaults_lose_nothing() -> None:
+    """Safe by default: a file that says only who and where is in order."""
+    assert settings(judge_config(NodeConfig(SAFE))) == []
+
+
+def test_each_dangerous_setting_of_s97_is_named() -> None:
+    """Row S97: factor 1, min.insync 1, unclean on."""
+    dangerous = {
+        "default.replication.factor": "1",
+        "min.insync.replicas": "1",
+        "unclean.leader.election.enable": "true",
+        "flush.policy": "replicate",
+        "auto.create.topics.enable": "true",
+    }
+    found = settings(judge_config(NodeConfig(SAFE | dangerous)))
+    assert found == [
+        "default.replication.factor = 1",
+        "min.insync.replicas = 1",
+        "unclean.leader.election.enable = true",
+        "flush.policy = replicate",
+        "auto.create.topics.enable = true",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"controller.quorum.voters": "1@a:1"}, "1 controller in"),
+        ({"controller.quorum.voters": "1@a:1,2@b:1"}, "2 controllers in"),
+        ({"log.dirs": "/tmp/data"}, "log.dirs = /tmp/data"),
+        (
+            {"listeners": "PLAINTEXT://0.0.0.0:1,INTERNAL://a:2", "advertised.listeners": "PLAINTEXT://a:1"},
+            "PLAINTEXT on every address",
+        ),
+    ],
+)
+def test_places_and_numbers_that_lose_data(change: dict[str, str], says: str) -> None:
+    """A quorum that cannot lose a disk, a directory that a reboot empties, a door without a lock."""
+    [found] = settings(judge_config(NodeConfig(SAFE | change)))
+    assert says in found
+
+
+def test_a_topic_of_one_copy_is_named() -> None:
+    """Row S13: any factor of 1; min.insync.replicas then adds nothing to it."""
+    one = topic(replicas=(1,), isr=(1,))
+    assert settings(judge_topic(one, SAFE_TOPIC | {"min.insync.replicas": "1"})) == ["replication factor 1"]
+    assert settings(judge_topic(topic(), SAFE_TOPIC)) == []
+    assert settings(judge_topic(topic(), SAFE_TOPIC | {"min.insync.replicas": "1"})) == ["min.insync.replicas = 1"]
+
+
+def test_the_state_of_a_topic_is_judged_too() -> None:
+    """Who lacks a leader or a replica is told apart."""
+    assert settings(judge_topic(topic(isr=(1, 2)), SAFE_TOPIC)) == ["partitions 0 lack replicas in sync"]
+    assert settings(judge_topic(topic(isr=(), leader=None), SAFE_TOPIC)) == ["partitions 0 have no leader"]
+
+
+def test_a_cluster_of_one_and_a_crowded_broker() -> None:
+    """One broker has one copy of everything; row S19: too many partitions cost recovery time."""
+    assert settings(judge_settings("broker 1", {}, brokers=1)) == ["1 broker"]
+    assert settings(judge_crowds(3, {1: 10})) == settings(judge_quorum(3)) == []
+    assert settings(judge_crowds(3, {1: 10, 2: 5000})) == ["5000 replicas"]
+    assert settings(judge_quorum(1)) == ["1 controller"]
+
+
+def test_a_setting_without_effect_is_named_in_a_file() -> None:
+    """What is set and does nothing is a finding of its own kind; what asks for nothing more than is done is none."""
+    [found] = judge_config(NodeConfig(SAFE | {"log.retention.ms": "3600000", "log.retention.bytes": "-1"}))
+    assert (found.kind, found.setting) == ("no effect", "log.retention.ms = 3600000")
+    assert "retention is not served yet" in found.loses
+
+
+def test_a_producers_settings_are_judged() -> None:
+    """Row S30: with several requests in flight and no idempotence order may break; row S22: acks=0 loses."""
+
+    def found(**settings: object) -> list[str]:
+        return [finding.setting for finding in judge_producer(ProducerConfig.of(settings))]
+
+    assert found() == []
+    reordering = found(enable_idempotence=False, max_in_flight_requests_per_connection=5)
+    assert reordering[-1] == "max.in.flight.requests.per.connection = 5 without idempotence"
+    assert len(found(enable_idempotence=False, max_in_flight_requests_per_connection=1)) == 1
+    assert found(enable_idempotence=False, retries=0) == []
+    assert found(acks="0") == ["acks = 0"]
+    assert found(acks="1", retries=0) == ["acks = 1"]
+
+
+def test_a_consumers_settings_are_judged() -> None:
+    """Row S64: the default commits by itself, and doctor names it; what is committed by hand from the beginning loses
+    nothing."""
+
+    def found(**settings: object) -> list[str]:
+        return [finding.setting for finding in judge_consumer(ConsumerConfig.of(settings))]
+
+    assert found() == ["enable.auto.commit = true (the default)", "auto.offset.reset = latest (the default)"]
+    assert found(enable_auto_commit=False, auto_offset_reset="earliest") == []
+    assert found(enable_auto_commit=True, auto_offset_reset="none") == ["enable.auto.commit = true (the default)"]

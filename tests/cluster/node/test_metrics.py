@@ -1,0 +1,74 @@
+"""Metrics of a live cluster: Kafka's names, right numbers, and every one documented."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from strandline.client import Admin, NewTopic, Producer
+from strandline.cluster.node.dev import DevCluster
+
+OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+
+
+def scrape(cluster: DevCluster, node_id: int) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """Every sample of one node by name. Parsing it is a test of its form."""
+    with urllib.request.urlopen(f"http://{cluster.http(node_id)}/metrics") as answer:
+        page = answer.read().decode()
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in text_string_to_metric_families(page):
+        assert family.documentation or family.name.startswith("process_"), family.name
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((dict(sample.labels), sample.value))
+    return found
+
+
+def value(samples: dict[str, list[tuple[dict[str, str], float]]], name: str, **labels: str) -> float:
+    return sum(number for given, number in samples[name] if labels.items() <= given.items())
+
+
+def test_metrics_count_what_happened(cluster: DevCluster) -> None:
+    """Row S39: what is appended, replicated, led, and how long requests take."""
+    with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap, acks="all") as producer:
+        admin.create_topics([NewTopic("measured", 3, 3)])
+        for number in range(30):
+            producer.send("measured", bytes(100), partition=number % 3)
+        producer.flush()
+        [described] = admin.describe_topics(["measured"])
+    nodes = {node_id: scrape(cluster, node_id) for node_id in cluster.node_ids}
+    assert sum(value(node, "kafka_controller_kafkacontroller_activecontrollercount") for node in nodes.values()) == 1
+    assert sum(value(node, "kafka_server_brokertopicmetrics_bytesin_total") for node in nodes.values()) >= 3000
+    assert (
+        sum(value(node, "kafka_server_brokertopicmetrics_replicationbytesin_total") for node in nodes.values()) >= 6000
+    )
+    for part in described.partitions:
+        leader = nodes[part.leader or 0]
+        where = {"topic": "measured", "partition": str(part.partition)}
+        assert value(leader, "kafka_log_log_logendoffset", **where) == 10
+        assert value(leader, "kafka_cluster_partition_highwatermark", **where) == 10
+        assert value(leader, "kafka_cluster_partition_insyncreplicascount", **where) == 3
+        assert value(leader, "kafka_log_log_size", **where) >= 1000
+    produces = sum(
+        value(node, "kafka_network_requestmetrics_totaltimems_count", request="Produce") for node in nodes.values()
+    )
+    below_10_s = sum(
+        value(node, "kafka_network_requestmetrics_totaltimems_bucket", request="Produce", le="10000.0")
+        for node in nodes.values()
+    )
+    assert 3 <= below_10_s <= produces
+
+
+def test_every_metric_is_documented(cluster: DevCluster) -> None:
+    """docs/operations.md names every metric of our own making."""
+    documented = set(re.findall(r"`([a-z_]+)`", OPERATIONS.read_text(encoding="utf-8")))
+    exported = {
+        re.sub(r"_(total|bucket|sum|count|created)$", "", name)
+        for node_id in cluster.node_ids
+        for name in scrape(cluster, node_id)
+        if not name.startswith("process_")
+    }
+    bare = {re.sub(r"_(total|count)$", "", name) for name in documented}
+    assert exported - bare == set()
