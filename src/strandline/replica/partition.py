@@ -201,17 +201,17 @@ class Partition:
     def append(self, batches: memoryview, acks: int, done: AppendDone) -> Append | None:
         """See `ReplicaManager.append`."""
         append, waits = Append(done), acks == ACKS_ALL
-        error, message = self.refusal()
-        if error is not ErrorCode.NONE:
-            self._refuse(append, batches, error, message)
+        core, plog = self.leader, self.log
+        if core is None or plog is None:
+            self._refuse(append, batches, *self.refusal())
             return None
-        core, plog = self.leading()
         if waits and (error := core.admit_acks_all()) is not ErrorCode.NONE:
             message = f"{len(core.isr)} of {core.min_isr} replicas are in sync; nothing was written"
             self._refuse(append, batches, error, message)
             return None
         shared, now_ms = self._shared, self._shared.clock.monotonic_ms()
-        shared.early_refusals.recall(self.topic_partition, self.state.topic_id, plog, batches, now_ms)
+        if shared.early_refusals:
+            shared.early_refusals.recall(self.topic_partition, self.state.topic_id, plog, batches, now_ms)
         try:
             result = plog.append_as_leader(batches, core.leader_epoch, shared.clock.wall_ms())
         except KafkaError as failure:
@@ -374,7 +374,7 @@ class Partition:
                 case ProposeIsr():
                     self._shared.isr_changes.propose(self, effect)
                 case IsrCommitted():
-                    self._count_isr(effect)
+                    self._shared.counters.isr_committed(len(effect.before), len(effect.isr))
         if self.deletions:
             self._answer_deletions()
 
@@ -389,14 +389,6 @@ class Partition:
         self.watchers.wake()
         if self.subscriptions:
             self._shared.watermarks.add(self.send_high_watermark)
-
-    def _count_isr(self, effect: IsrCommitted) -> None:
-        if len(effect.isr) > len(effect.before):
-            mark("isr-expanded")
-            self._shared.counters.isr_expands += 1
-        else:
-            mark("isr-shrunk")
-            self._shared.counters.isr_shrinks += 1
 
     def send_high_watermark(self) -> None:
         """Tell the high watermark to the followers that have not heard of it, without data."""

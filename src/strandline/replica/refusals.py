@@ -37,6 +37,9 @@ class EarlyRefusals:
     def __init__(self) -> None:
         self._refusals: Refusals[tuple[str | TopicId, int, int]] = Refusals()
 
+    def __len__(self) -> int:
+        return len(self._refusals)
+
     def note(self, topic: str | TopicId, index: int, batches: memoryview, code: ErrorCode, now_ms: float) -> None:
         """Batches were refused; kept if the reason may pass."""
         header = _producers_header(batches) if code in MAY_PASS else None
@@ -47,8 +50,6 @@ class EarlyRefusals:
         self, tp: TopicPartition, topic_id: TopicId, plog: PartitionLog, batches: memoryview, now_ms: float
     ) -> None:
         """There is a log now: what was refused before of the producer of these batches belongs to it."""
-        if not self._refusals:
-            return
         self._refusals.expire(now_ms)
         header = _producers_header(batches)
         if header is None:

@@ -22,6 +22,7 @@ from strandline.proto.ids import (
     TopicIdPartition,
     TopicPartition,
 )
+from strandline.proto.marks import mark
 
 ACKS_ALL = -1
 """Kafka's acks=all: answer when every in-sync replica has the batch."""
@@ -156,6 +157,15 @@ class ReplicaCounters:
     truncations_below_high_watermark: int = 0
     offline_logs: int = 0
     connections: int = 0
+
+    def isr_committed(self, before: int, now: int) -> None:
+        """An ISR of `before` members was replaced by one of `now`."""
+        if now > before:
+            mark("isr-expanded")
+            self.isr_expands += 1
+        else:
+            mark("isr-shrunk")
+            self.isr_shrinks += 1
 
 
 class Role(Enum):

@@ -52,7 +52,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class IsrCommitted:
-    """The controller has committed an ISR with other members than the one before."""
+    """The controller has committed an ISR with more members than the one before, or with fewer."""
 
     before: tuple[NodeId, ...]
     isr: tuple[NodeId, ...]
