@@ -11,7 +11,7 @@ STAMP := $(VENV)/installed
 SEEDS ?= 200
 JOBS ?= 2
 
-.PHONY: fuzz sanitize pictures help setup demo test lint docs docs-run site bench interop sim explore mutants soak proto clean compose-test
+.PHONY: fuzz sanitize pictures help setup demo test lint docs docs-run site bench interop sim explore mutants soak clean compose-test
 
 help:
 	@echo "make demo          three nodes, a real data set, a killed leader, everything read back, Spark counts it"
@@ -31,7 +31,6 @@ help:
 	@echo "make soak          half an hour of faults on real processes, in both layouts"
 	@echo "make pictures DIRECTORY=d a picture of each result that strandline spark run --directory d has left"
 	@echo "make compose-test  the image and the compose files in containers, with chaos (starts an engine if none runs)"
-	@echo "make proto         generate the protobuf modules anew"
 	@echo "make clean         remove the virtual environment and caches"
 
 setup: $(STAMP)
@@ -106,9 +105,6 @@ fuzz: setup
 
 sanitize: setup
 	$(BIN)/python -m tests.hostile.sanitize
-
-proto: setup
-	$(BIN)/python -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src src/strandline/proto/v1/*.proto
 
 clean:
 	rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist

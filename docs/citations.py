@@ -117,9 +117,9 @@ def _tracked() -> list[str]:
     return [
         name
         for name in listed.stdout.splitlines()
-        if name.endswith((".py", ".md", ".proto"))
+        if name.endswith((".py", ".md"))
         or (name.startswith("tests/golden/") and name.endswith(".txt") and "/explore/" not in name)
-        if "_pb2" not in name and name not in ("docs/rules.md", "docs/mutants.md") and (ROOT / name).is_file()
+        if name not in ("docs/rules.md", "docs/mutants.md") and (ROOT / name).is_file()
     ]
 
 

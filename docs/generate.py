@@ -23,6 +23,7 @@ def parts() -> Iterator[tuple[str, str, Callable[[], str]]]:
     from lab.pages.apis import api_table
     from lab.pages.mutants import mutants_table
     from lab.pages.settings import settings_table, sink_options_table, source_options_table
+    from lab.pages.states import group_states, invariants_table, quorum_states, replica_states
 
     yield "client.md", "settings", settings_table
     yield "spark.md", "options", source_options_table
@@ -30,6 +31,10 @@ def parts() -> Iterator[tuple[str, str, Callable[[], str]]]:
     yield "protocol.md", "apis", api_table
     yield "mutants.md", "mutants", mutants_table
     yield "tour.md", "walk", walk.walk_table
+    yield "states.md", "quorum", quorum_states
+    yield "states.md", "replica", replica_states
+    yield "states.md", "group", group_states
+    yield "states.md", "invariants", invariants_table
 
 
 def whole_pages() -> Iterator[tuple[str, Callable[[], str]]]:

@@ -45,16 +45,15 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_holds_what_a_user_runs(home: Path) -> None:
-    """The package and its protocol files, and nothing that only a checkout can use."""
+    """The package, and nothing that only a checkout can use."""
     [metadata] = home.glob("*.dist-info")
     assert {path.name for path in home.iterdir()} == {"strandline", "pyspark_strandline", metadata.name}
     assert (home / "strandline/py.typed").is_file()
-    assert (home / "strandline/proto/v1/metadata.proto").is_file()
     assert list(metadata.rglob("LICENSE"))
 
 
 def test_the_wheel_stays_small(home: Path) -> None:
-    lines = sum(len(path.read_text().splitlines()) for path in home.rglob("*.py") if "_pb2" not in path.name)
+    lines = sum(len(path.read_text().splitlines()) for path in home.rglob("*.py"))
     assert lines <= LINES_MAX, "what is repeated, dead, or of use in a checkout alone?"
 
 

@@ -13,7 +13,7 @@ from lab.explore.voters import Answered, Voter
 from strandline.controller.raft.leader import Leader
 from strandline.controller.raft.messages import Batch, OffsetAndEpoch, VoteRequest, VoteResponse
 from strandline.controller.raft.ready import ElectionState
-from strandline.controller.raft.state import RoleKind
+from strandline.controller.raft.transitions import RoleKind
 from strandline.proto.ids import NodeId
 
 MAJORITY = 2

@@ -10,7 +10,7 @@ from lab.explore.model import NODES
 from lab.explore.values import Codec, Fresh
 from strandline.controller.raft.candidate import Candidate
 from strandline.controller.raft.config import RaftConfig
-from strandline.controller.raft.core import RaftCore, _Sent
+from strandline.controller.raft.core import RaftCore
 from strandline.controller.raft.election import VoteRound
 from strandline.controller.raft.fetching import FetchLoop
 from strandline.controller.raft.follower import Follower
@@ -34,10 +34,12 @@ from strandline.controller.raft.messages import (
     ResponseReceived,
     SendRequest,
 )
+from strandline.controller.raft.node import QuorumNode, Sent
 from strandline.controller.raft.prospective import Prospective
 from strandline.controller.raft.ready import Append, ElectionState, InstallSnapshot, Ready, StoreSnapshotChunk
 from strandline.controller.raft.resigned import Resigned
-from strandline.controller.raft.state import Role, RoleKind
+from strandline.controller.raft.role import Role
+from strandline.controller.raft.transitions import RoleKind
 from strandline.controller.raft.unattached import Unattached
 from strandline.controller.raft.voters import VoterSet
 from strandline.proto.error_codes import ErrorCode
@@ -63,6 +65,9 @@ TIMERS = {
 _CALL_AT_HAND = 1
 """The id of the call that is answered in this step: ids only tell calls apart, and would make equal states differ."""
 
+_STAY = 1
+"""The number of the present stay in a role, likewise."""
+
 
 class _Half(random.Random):
     """Chance decides only how long voters wait, and waits are choices here."""
@@ -84,18 +89,19 @@ def voter_codec() -> Codec:
     return Codec(
         fixed={
             **waits,
-            (RaftCore, "cluster_id"): CLUSTER,
-            (RaftCore, "voters"): VOTERS,
-            (RaftCore, "_configured"): VOTERS,
-            (RaftCore, "_notices"): Fresh(list),
-            (RaftCore, "proven_epoch"): 0,
-            (RaftCore, "_next_proof_ms"): NOW_MS,
+            (QuorumNode, "cluster_id"): CLUSTER,
+            (QuorumNode, "voters"): VOTERS,
+            (QuorumNode, "_configured"): VOTERS,
+            (QuorumNode, "_notices"): Fresh(list),
+            (QuorumNode, "proven_epoch"): 0,
+            (QuorumNode, "_next_proof_ms"): NOW_MS,
             (Leader, "_voter_keys"): VOTERS.keys,
-            (RaftCore, "config"): CONFIG,
-            (RaftCore, "rng"): CHANCE,
-            (RaftCore, "rounds_lost"): 0,
-            (RaftCore, "_in_flight"): Fresh(dict),
-            (RaftCore, "_next_request_id"): _CALL_AT_HAND,
+            (QuorumNode, "config"): CONFIG,
+            (QuorumNode, "rng"): CHANCE,
+            (QuorumNode, "rounds_lost"): 0,
+            (QuorumNode, "_in_flight"): Fresh(dict),
+            (QuorumNode, "_next_request_id"): _CALL_AT_HAND,
+            (QuorumNode, "stay"): _STAY,
             (RaftCore, "_now_ms"): NOW_MS,
             (Follower, "_fetch_deadline_ms"): PENDING_MS,
             (Follower, "_patience_ms"): PENDING_MS,
@@ -235,7 +241,7 @@ class Voter:
         return self._carry_out()
 
     def answered(self, target: NodeId, request: Request, response: Response, *, current: bool) -> list[Any]:
-        """A peer's answer arrives; `current`: the role that asked is the one that hears it."""
+        """A peer's answer arrives; `current`: in the stay in a role that asked for it."""
         self._awaits(target, request, current)
         self._core().step(ResponseReceived(_CALL_AT_HAND, response), NOW_MS)
         return self._carry_out()
@@ -257,9 +263,9 @@ class Voter:
         return self._carry_out()
 
     def _awaits(self, target: NodeId, request: Request, current: bool) -> None:
-        core = self._core()
-        role = core.role if current else Role(core, -1)
-        core._in_flight = {_CALL_AT_HAND: _Sent(SendRequest(_CALL_AT_HAND, target, request), role)}
+        sent = Sent(SendRequest(_CALL_AT_HAND, target, request), _STAY if current else _STAY - 1)
+        node = self._core().node
+        node.stay, node._in_flight = _STAY, {_CALL_AT_HAND: sent}
 
     def _core(self) -> RaftCore:
         assert self.core is not None

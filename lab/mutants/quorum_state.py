@@ -54,7 +54,7 @@ SNAPSHOTS: tuple[Mutant, ...] = (
         "snapshot-fetch-does-not-count-for-check-quorum",
         "A10: a snapshot fetch counts for check-quorum",
         "controller.raft.leader:Leader.on_fetch_snapshot",
-        "self._heard_from(progress, now_ms)",
+        "self._count_fetch(progress, now_ms)",
         "pass",
         f"{_FOLLOWER}::test_a10_a_snapshot_fetch_counts_for_check_quorum_not_for_the_high_watermark",
     ),
@@ -62,9 +62,9 @@ SNAPSHOTS: tuple[Mutant, ...] = (
         "snapshot-fetch-counts-for-the-high-watermark",
         "A10: a snapshot fetch does not count for the high watermark",
         "controller.raft.leader:Leader.on_fetch_snapshot",
-        "self._heard_from(progress, now_ms)",
-        "self._heard_from(progress, now_ms)\n"
-        "        progress.fetched(self.core.log.end_offset, self.core.log.end_offset, now_ms)\n"
+        "self._count_fetch(progress, now_ms)",
+        "self._count_fetch(progress, now_ms)\n"
+        "        progress.fetched(self.node.log.end_offset, self.node.log.end_offset, now_ms)\n"
         "        self.update_high_watermark()",
         f"{_FOLLOWER}::test_a10_a_snapshot_fetch_counts_for_check_quorum_not_for_the_high_watermark",
     ),

@@ -25,9 +25,8 @@ import pytest
 from strandline.client import Producer
 from strandline.client.errors import ClientError
 from strandline.cluster.node.dev import DevCluster
-from strandline.controller import wire as controller_wire
-from strandline.controller.api import SESSION_METHOD
-from strandline.controller.quorum import wire as quorum_wire
+from strandline.controller import methods
+from strandline.controller.quorum.methods import METHODS as QUORUM_METHODS
 from strandline.proto.errors import ConfigError, KafkaError
 from strandline.replica.fetcher import STREAM_METHOD
 from tests.acceptance.helpers import QUICK, describe, eventually, leader_of, make_topic, read_all, send_all, wait_isr
@@ -81,7 +80,7 @@ def internal_endpoint(cluster: DevCluster) -> tuple[str, int]:
 
 def unary_methods() -> list[str]:
     """Every method that nodes call on each other, streams excepted."""
-    return [*(method.path for method in quorum_wire.methods()), *(method.path for method in controller_wire.METHODS)]
+    return [*(method.path for method in QUORUM_METHODS.values()), *(method.path for method in methods.METHODS)]
 
 
 class Flow:
@@ -278,7 +277,7 @@ def test_nonsense_between_nodes(single: DevCluster) -> None:
             for size in (1, 40, 4_000):
                 with pytest.raises(grpc.RpcError):
                     channel.unary_unary(method)(rng.randbytes(size), timeout=10)
-        for method in (STREAM_METHOD, SESSION_METHOD):
+        for method in (STREAM_METHOD, methods.SESSION.path):
             for size in (1, 40, 4_000):
                 with suppress(grpc.RpcError):
                     list(channel.stream_stream(method)(iter([rng.randbytes(size)]), timeout=10))

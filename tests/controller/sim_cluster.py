@@ -9,7 +9,7 @@ from uuid import UUID
 
 from strandline.chaos.sim.process import Ports
 from strandline.chaos.sim.world import World
-from strandline.controller import api
+from strandline.controller import api, methods
 from strandline.controller.broker_session import BrokerSession, BrokerSessionConfig
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.controller import Controller, ControllerConfig, ping_handler
@@ -89,7 +89,7 @@ class Node:
     async def run(self) -> None:
         unary, streams = self.quorum.rpc_handlers()
         more, session = self.controller.rpc_handlers()
-        ping = {api.PING_METHOD: ping_handler(self.node, self.incarnation)}
+        ping = {methods.PING.path: ping_handler(self.node, self.incarnation)}
         await self.ports.rpc.serve(endpoint(self.node), {**unary, **more, **ping}, {**streams, **session})
         await self.quorum.start()
         self.session.start()

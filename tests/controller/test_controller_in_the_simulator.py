@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from strandline.controller import api, wire
+from strandline.controller import api, methods
 from strandline.controller.reports import DescribeReplicasRequest, ReplicaOffsets
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -445,8 +445,8 @@ def test_bytes_that_are_no_request_reject_the_call_and_harm_nobody() -> None:
         async def nonsense(node: Any) -> None:
             target = endpoint(active.node)
             with pytest.raises(RpcRejected):
-                await node.ports.rpc.call(target, wire.METHODS[0].path, b"\xff\xff", timeout_ms=1000)
-            stream = await node.ports.rpc.open_stream(target, api.SESSION_METHOD, timeout_ms=1000)
+                await node.ports.rpc.call(target, methods.REGISTER_BROKER.path, b"\xff\xff", timeout_ms=1000)
+            stream = await node.ports.rpc.open_stream(target, methods.SESSION.path, timeout_ms=1000)
             await stream.write(b"\xff\xff")
             assert await stream.read() is None
 

@@ -22,7 +22,6 @@ from strandline.controller.raft.messages import (
     SendRequest,
     VoteRequest,
 )
-from strandline.controller.raft.voter_changes import add_voter, remove_voter
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NodeId
 
@@ -176,10 +175,10 @@ class QuorumStage:
         self.world.nodes[int(node)].wipe(int(directory), voteless=True)
 
     def do_remove_voter(self, leader: str, node: str, directory: str) -> list[str]:
-        return self._change(leader, lambda core: remove_voter(core, *named(node, directory), self.world.now_ms))
+        return self._change(leader, lambda core: core.remove_voter(*named(node, directory), self.world.now_ms))
 
     def do_add_voter(self, leader: str, node: str, directory: str) -> list[str]:
-        return self._change(leader, lambda core: add_voter(core, *named(node, directory), self.world.now_ms))
+        return self._change(leader, lambda core: core.add_voter(*named(node, directory), self.world.now_ms))
 
     def _change(self, leader: str, change: Callable[[RaftCore], int | None]) -> list[str]:
         node = self.world.nodes[int(leader)]

@@ -10,19 +10,12 @@ from uuid import UUID
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from strandline.controller import wire as controller_wire
-from strandline.controller.quorum import wire as quorum_wire
+from strandline.controller import methods
+from strandline.controller.quorum.methods import METHODS as QUORUM_METHODS
 from strandline.controller.raft.config import EPOCH_LEAD_MAX, EPOCH_MAX
-from strandline.proto.v1 import controller_pb2, quorum_pb2
 
-QUORUM: dict[str, type[Message]] = {
-    method.path: getattr(quorum_pb2, ("Quorum" if name.startswith("Fetch") else "") + name + "Request")
-    for method in quorum_wire.methods()
-    for name in [method.path.rpartition("/")[2]]
-}
-CONTROLLER: dict[str, type[Message]] = {
-    method.path: getattr(controller_pb2, method.request.__name__) for method in controller_wire.METHODS
-}
+QUORUM: dict[str, type[Message]] = {method.path: method.request.message for method in QUORUM_METHODS.values()}
+CONTROLLER: dict[str, type[Message]] = {method.path: method.request.message for method in methods.METHODS}
 
 FORESEEN = ("ProtocolError", "RpcUnavailable")
 """How an answer begins that refuses a message; of any other error a handler has failed."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from strandline.cluster.broker.apis import metadata as metadata_api
-from strandline.controller import wire as controller_wire
+from strandline.controller import methods
 from strandline.controller.metadata import records as metadata_records
-from strandline.controller.quorum import wire as quorum_wire
+from strandline.controller.quorum.methods import METHODS as QUORUM_METHODS
 from strandline.controller.quorum.state_file import _decode as decode_quorum_state
 from strandline.log import checkpoints, records_python
 from strandline.log.batch import iter_batches, verify_crc
@@ -256,23 +257,19 @@ def _stream(data: bytes) -> None:
 
 
 def _quorum(data: bytes) -> None:
-    method, body = _pick(quorum_wire.methods(), data)
-    for decode in (quorum_wire.decode_request, quorum_wire.decode_response):
+    method, body = _pick(list(QUORUM_METHODS.values()), data)
+    for message in (method.request, method.reply):
         try:
-            decode(method, body)
+            message.decode(body)
         except ProtocolError:
             continue
 
 
 def _controller(data: bytes) -> None:
-    method, body = _pick(list(controller_wire.METHODS), data)
-    for decode, kind in (
-        (controller_wire.decode, method.request),
-        (controller_wire.decode, method.reply),
-        (controller_wire.decode_answer, method.reply),
-    ):
+    method, body = _pick(methods.METHODS, data)
+    for decode in (method.request.decode, method.reply.decode, partial(methods.read_answer, method)):
         try:
-            decode(kind, body)
+            decode(body)
         except (ProtocolError, KafkaError):
             continue
 

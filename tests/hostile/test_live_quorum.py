@@ -18,9 +18,8 @@ from click.testing import CliRunner
 from strandline.cli.main import main
 from strandline.client import Admin
 from strandline.cluster.node.dev import DevCluster
-from strandline.controller.api import SESSION_METHOD
+from strandline.controller import methods
 from strandline.controller.raft.config import EPOCH_LEAD_MAX
-from strandline.proto.v1 import controller_pb2
 from tests.acceptance.helpers import eventually, make_topic, read_all, send_all
 from tests.hostile.internal import CONTROLLER, FORESEEN, QUORUM, Attacker
 from tests.hostile.node import MISTAKES
@@ -74,10 +73,10 @@ def test_anything_at_all_on_the_port_between_nodes(cluster: DevCluster) -> None:
                 answered(calls)
         answered(calls)
         for peer in peers * 5:
-            beats = [attacker.filled(controller_pb2.Heartbeat).SerializeToString() for _ in range(20)]
+            beats = [attacker.filled(methods.SESSION.request.message).SerializeToString() for _ in range(20)]
             frames = iter([*beats, *map(attacker.mutated, beats), rng.randbytes(200)])
             with suppress(grpc.RpcError):
-                list(peer.stream_stream(SESSION_METHOD)(frames, timeout=10))
+                list(peer.stream_stream(methods.SESSION.path)(frames, timeout=10))
     assert cluster.pids() == pids, "nobody ended"
     cluster.wait_ready()
     eventually(lambda: send_all(cluster, "kept", [b"after"]))

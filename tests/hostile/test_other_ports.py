@@ -13,9 +13,8 @@ import pytest
 
 from strandline.cluster.node.dev import DevCluster
 from strandline.cluster.node.internal.options import MESSAGE_BYTES_MAX
-from strandline.controller import wire as controller_wire
-from strandline.controller.api import SESSION_METHOD
-from strandline.controller.quorum import wire as quorum_wire
+from strandline.controller import methods
+from strandline.controller.quorum.methods import METHODS as QUORUM_METHODS
 from strandline.controller.raft.messages import BeginQuorumEpochRequest, OffsetAndEpoch, ReplicaKey, VoteRequest
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import BrokerEpoch, NodeId
@@ -24,7 +23,7 @@ from strandline.replica.fetcher import STREAM_METHOD
 from tests.acceptance.helpers import make_topic, send_all
 from tests.hostile.node import MIB, attack, internal_endpoint
 
-UNARY = [*(method.path for method in quorum_wire.methods()), *(method.path for method in controller_wire.METHODS)]
+UNARY = [*(method.path for method in QUORUM_METHODS.values()), *(method.path for method in methods.METHODS)]
 
 
 def address(cluster: DevCluster) -> str:
@@ -71,9 +70,9 @@ def test_votes_and_leaders_of_another_cluster(victim: DevCluster) -> None:
     ]
     with attack(victim), grpc.insecure_channel(address(victim)) as channel:
         for request in asked:
-            method = quorum_wire.method_of(request)
-            data = channel.unary_unary(method.path)(quorum_wire.encode_request(request), timeout=10)
-            assert quorum_wire.decode_response(method, data).error is ErrorCode.INCONSISTENT_CLUSTER_ID
+            method = QUORUM_METHODS[type(request)]
+            data = channel.unary_unary(method.path)(method.request.encode(request), timeout=10)
+            assert method.reply.decode(data).error is ErrorCode.INCONSISTENT_CLUSTER_ID
     make_topic(victim, "led")
     send_all(victim, "led", [b"still led"])
 
@@ -89,7 +88,7 @@ def test_replication_streams_of_strangers(victim: DevCluster) -> None:
     firsts = [frames.pack_hello(hello) for hello in hellos]
     firsts += [b"", b"\0" * 5000, rng.randbytes(300), firsts[0][:7]]
     with attack(victim), grpc.insecure_channel(address(victim)) as channel:
-        for method in (STREAM_METHOD, SESSION_METHOD):
+        for method in (STREAM_METHOD, methods.SESSION.path):
             for first in firsts:
                 call = channel.stream_stream(method)(iter([first, rng.randbytes(1000)]), timeout=10)
                 with suppress(grpc.RpcError):

@@ -401,7 +401,7 @@ def view(quorum: Quorum, node: int, process: Process) -> QuorumView | None:
         node=node,
         incarnation=process.incarnation,
         replica=replica,
-        doubt=core.doubt is not None,
+        doubt=core.node.doubt is not None,
         epoch=core.epoch,
         leader=core.leader_id,
         leading=core.leading is not None,

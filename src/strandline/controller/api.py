@@ -1,9 +1,10 @@
 """What brokers and the service layer ask of the active controller, and what it answers.
 
-Frozen dataclasses; `strandline.controller.wire` gives their form on the wire. `ControllerChannel` (over the network)
-and `Controller` (in the process that leads) offer the same operations with these types. An operation that concerns many
-things (topics, partitions, resources) answers one outcome for each, in the order asked; an error that concerns the
-call as a whole (NOT_CONTROLLER, STALE_BROKER_EPOCH, ...) is raised as KafkaError.
+The messages are defined here alone, with their numbers on the wire (see `strandline.proto.messages`); `methods` says
+which call takes and answers which. `ControllerChannel` (over the network) and `Controller` (in the process that leads)
+offer the same operations with these types. An operation that concerns many things (topics, partitions, resources)
+answers one outcome for each, in the order asked; an error that concerns the call as a whole (NOT_CONTROLLER,
+STALE_BROKER_EPOCH, ...) is raised as KafkaError.
 
 `dry_run` validates and answers exactly as the real call would, and changes nothing.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Annotated
 from uuid import UUID
 
 from strandline.controller.metadata.image import METADATA_VERSION, ResourceType
@@ -32,11 +34,9 @@ from strandline.proto.ids import (
     TopicId,
 )
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
+from strandline.proto.messages.fields import Int32, Int64, SInt32, SInt64, UInt32
 
 NO_OFFSET = Offset(-1)
-
-PING_METHOD = "/strandline.v1.Node/Ping"
-SESSION_METHOD = "/strandline.v1.Controller/Session"
 
 # Registration, sessions
 
@@ -47,6 +47,10 @@ class RegisterBrokerRequest:
 
     Attributes:
         incarnation_id: drawn anew at every start of the process.
+        listeners: advertised endpoints of the client listeners, by listener name.
+        internal: where other nodes reach it.
+        rack: its failure zone; None: none.
+        min_metadata_version, max_metadata_version: the oldest and the newest metadata.version its program can replay.
         previous_broker_epoch: the epoch of the last run if that run ended cleanly, else -1; one that differs from the
             controller's means an unclean shutdown (KAFKA-15586), which matters under flush.policy=replicate alone.
         directory_id: names its data directory. Another than before: the disk was lost or wiped (schedule 26), and the
@@ -59,20 +63,20 @@ class RegisterBrokerRequest:
         flush_policy: what the broker's file says of flush.policy; empty where it says nothing.
     """
 
-    cluster_id: str
-    node_id: NodeId
-    incarnation_id: UUID
-    listeners: Mapping[str, Endpoint]
-    internal: Endpoint
-    rack: str | None = None
-    previous_broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
-    min_metadata_version: int = 1
-    max_metadata_version: int = METADATA_VERSION
-    directory_id: UUID | None = None
-    lives: tuple[UUID, ...] = ()
-    replaces: UUID | None = None
-    findings: tuple[TopicFindings, ...] = ()
-    flush_policy: str = ""
+    cluster_id: Annotated[str, 1]
+    node_id: Annotated[NodeId, Int32(2)]
+    incarnation_id: Annotated[UUID, 3]
+    listeners: Annotated[Mapping[str, Endpoint], 4]
+    internal: Annotated[Endpoint, 5]
+    rack: Annotated[str | None, 6] = None
+    previous_broker_epoch: Annotated[BrokerEpoch, SInt64(7)] = NO_BROKER_EPOCH
+    min_metadata_version: Annotated[int, UInt32(8)] = 1
+    max_metadata_version: Annotated[int, UInt32(9)] = METADATA_VERSION
+    directory_id: Annotated[UUID | None, 10] = None
+    lives: Annotated[tuple[UUID, ...], 11] = ()
+    replaces: Annotated[UUID | None, 12] = None
+    findings: Annotated[tuple[TopicFindings, ...], 13] = ()
+    flush_policy: Annotated[str, 14] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +86,16 @@ class RegisterBrokerReply:
     It is -1 where nothing was changed because another incarnation is `registered` than the request replaces.
     """
 
-    broker_epoch: BrokerEpoch
-    registered: UUID | None = None
+    broker_epoch: Annotated[BrokerEpoch, SInt64(1)]
+    registered: Annotated[UUID | None, 2] = None
 
 
 @dataclass(frozen=True, slots=True)
 class UnregisterBrokerRequest:
     """Take a broker out of the cluster for good. Replicas assigned to it stay assigned."""
 
-    node_id: NodeId
-    dry_run: bool = False
+    node_id: Annotated[NodeId, Int32(1)]
+    dry_run: Annotated[bool, 2] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +112,14 @@ class Heartbeat:
         disk_full: its disk has no room: its replicas are read, and take no writes.
     """
 
-    node_id: NodeId
-    broker_epoch: BrokerEpoch
-    metadata_offset: Offset
-    want_fence: bool
-    want_shutdown: bool
-    offsets: tuple[ReplicaOffsets, ...] = ()
-    unserved: Unserved | None = None
-    disk_full: bool = False
+    node_id: Annotated[NodeId, Int32(1)]
+    broker_epoch: Annotated[BrokerEpoch, Int64(2)]
+    metadata_offset: Annotated[Offset, SInt64(3)]
+    want_fence: Annotated[bool, 4]
+    want_shutdown: Annotated[bool, 5]
+    offsets: Annotated[tuple[ReplicaOffsets, ...], 6] = ()
+    unserved: Annotated[Unserved | None, 7] = None
+    disk_full: Annotated[bool, 8] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +133,11 @@ class HeartbeatReply:
             another broker's controlled shutdown waits for it.
     """
 
-    caught_up: bool
-    fenced: bool
-    in_controlled_shutdown: bool
-    should_shut_down: bool
-    report_at_offset: Offset = NO_OFFSET
+    caught_up: Annotated[bool, 1]
+    fenced: Annotated[bool, 2]
+    in_controlled_shutdown: Annotated[bool, 3]
+    should_shut_down: Annotated[bool, 4]
+    report_at_offset: Annotated[Offset, SInt64(5)] = NO_OFFSET
 
 
 # ISR changes
@@ -146,16 +150,16 @@ class AlterPartitionRequest:
     Raises (KafkaError): STALE_BROKER_EPOCH when another process of that node id has registered since.
     """
 
-    node_id: NodeId
-    broker_epoch: BrokerEpoch
-    items: tuple[AlterPartitionItem, ...]
+    node_id: Annotated[NodeId, Int32(1)]
+    broker_epoch: Annotated[BrokerEpoch, Int64(2)]
+    items: Annotated[tuple[AlterPartitionItem, ...], 3]
 
 
 @dataclass(frozen=True, slots=True)
 class AlterPartitionReply:
     """One outcome for each item, in order."""
 
-    outcomes: tuple[AlterPartitionOutcome, ...]
+    outcomes: Annotated[tuple[AlterPartitionOutcome, ...], 1]
 
 
 # Topics
@@ -165,8 +169,8 @@ class AlterPartitionReply:
 class ReplicaAssignment:
     """Where one partition's replicas shall be; the first is the preferred leader."""
 
-    partition: int
-    replicas: tuple[NodeId, ...]
+    partition: Annotated[int, Int32(1)]
+    replicas: Annotated[tuple[NodeId, ...], Int32(2)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,20 +184,20 @@ class CreatableTopic:
             success; the controller draws the other one, so that no two topics ever have one id.
     """
 
-    name: str
-    num_partitions: int = -1
-    replication_factor: int = -1
-    assignments: tuple[ReplicaAssignment, ...] = ()
-    configs: Mapping[str, str | None] = field(default_factory=dict)
-    topic_id: TopicId = ZERO_UUID
+    name: Annotated[str, 1]
+    num_partitions: Annotated[int, SInt32(2)] = -1
+    replication_factor: Annotated[int, SInt32(3)] = -1
+    assignments: Annotated[tuple[ReplicaAssignment, ...], 4] = ()
+    configs: Annotated[Mapping[str, str | None], 5] = field(default_factory=dict)
+    topic_id: Annotated[TopicId, 6] = ZERO_UUID
 
 
 @dataclass(frozen=True, slots=True)
 class CreateTopicsRequest:
     """Create topics; each succeeds or fails alone."""
 
-    topics: tuple[CreatableTopic, ...]
-    dry_run: bool = False
+    topics: Annotated[tuple[CreatableTopic, ...], 1]
+    dry_run: Annotated[bool, 2] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,70 +209,70 @@ class CreatedTopic:
         num_partitions, replication_factor, assignments: as created; -1 and empty after an error.
     """
 
-    name: str
-    error: ErrorCode
-    message: str = ""
-    topic_id: TopicId = ZERO_UUID
-    num_partitions: int = -1
-    replication_factor: int = -1
-    assignments: tuple[ReplicaAssignment, ...] = ()
+    name: Annotated[str, 1]
+    error: Annotated[ErrorCode, 2]
+    message: Annotated[str, 3] = ""
+    topic_id: Annotated[TopicId, 4] = ZERO_UUID
+    num_partitions: Annotated[int, SInt32(5)] = -1
+    replication_factor: Annotated[int, SInt32(6)] = -1
+    assignments: Annotated[tuple[ReplicaAssignment, ...], 7] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CreateTopicsReply:
     """One outcome for each topic, in order."""
 
-    topics: tuple[CreatedTopic, ...]
+    topics: Annotated[tuple[CreatedTopic, ...], 1]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRef:
     """A topic by name or, where the id is not zero, by id."""
 
-    name: str = ""
-    topic_id: TopicId = ZERO_UUID
+    name: Annotated[str, 1] = ""
+    topic_id: Annotated[TopicId, 2] = ZERO_UUID
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteTopicsRequest:
     """Delete topics; each succeeds or fails alone."""
 
-    topics: tuple[TopicRef, ...]
-    dry_run: bool = False
+    topics: Annotated[tuple[TopicRef, ...], 1]
+    dry_run: Annotated[bool, 2] = False
 
 
 @dataclass(frozen=True, slots=True)
 class TopicOutcome:
     """What became of one topic; name and id are both filled where they are known."""
 
-    name: str
-    topic_id: TopicId
-    error: ErrorCode
-    message: str = ""
+    name: Annotated[str, 1]
+    topic_id: Annotated[TopicId, 2]
+    error: Annotated[ErrorCode, 3]
+    message: Annotated[str, 4] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicOutcomes:
     """One outcome for each topic, in order."""
 
-    topics: tuple[TopicOutcome, ...]
+    topics: Annotated[tuple[TopicOutcome, ...], 1]
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionsToAdd:
     """Raise a topic's partition count to `count`; `assignments`, if any, name the new partitions in order."""
 
-    name: str
-    count: int
-    assignments: tuple[ReplicaAssignment, ...] = ()
+    name: Annotated[str, 1]
+    count: Annotated[int, Int32(2)]
+    assignments: Annotated[tuple[ReplicaAssignment, ...], 3] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CreatePartitionsRequest:
     """Add partitions to topics; each topic succeeds or fails alone."""
 
-    topics: tuple[PartitionsToAdd, ...]
-    dry_run: bool = False
+    topics: Annotated[tuple[PartitionsToAdd, ...], 1]
+    dry_run: Annotated[bool, 2] = False
 
 
 # Configs
@@ -287,43 +291,46 @@ class ConfigOperation(IntEnum):
 class ConfigAlteration:
     """One key's change; the value is None for DELETE."""
 
-    name: str
-    operation: ConfigOperation
-    value: str | None
+    name: Annotated[str, 1]
+    operation: Annotated[ConfigOperation, 2]
+    value: Annotated[str | None, 3]
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceAlteration:
-    """All changes of one resource: they all succeed or none does."""
+    """All changes of one resource: they all succeed or none does.
 
-    resource_type: ResourceType
-    resource_name: str
-    alterations: tuple[ConfigAlteration, ...]
+    `resource_name` is a topic's name, a node id in decimal, or "" for the default of all brokers.
+    """
+
+    resource_type: Annotated[ResourceType, 1]
+    resource_name: Annotated[str, 2]
+    alterations: Annotated[tuple[ConfigAlteration, ...], 3]
 
 
 @dataclass(frozen=True, slots=True)
 class AlterConfigsRequest:
     """IncrementalAlterConfigs; each resource succeeds or fails alone."""
 
-    resources: tuple[ResourceAlteration, ...]
-    dry_run: bool = False
+    resources: Annotated[tuple[ResourceAlteration, ...], 1]
+    dry_run: Annotated[bool, 2] = False
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceOutcome:
     """What became of one resource."""
 
-    resource_type: ResourceType
-    resource_name: str
-    error: ErrorCode
-    message: str = ""
+    resource_type: Annotated[ResourceType, 1]
+    resource_name: Annotated[str, 2]
+    error: Annotated[ErrorCode, 3]
+    message: Annotated[str, 4] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class AlterConfigsReply:
     """One outcome for each resource, in order."""
 
-    resources: tuple[ResourceOutcome, ...]
+    resources: Annotated[tuple[ResourceOutcome, ...], 1]
 
 
 # Producer ids
@@ -336,16 +343,16 @@ class AllocateProducerIdsRequest:
     Raises (KafkaError): STALE_BROKER_EPOCH, BROKER_ID_NOT_REGISTERED.
     """
 
-    node_id: NodeId
-    broker_epoch: BrokerEpoch
+    node_id: Annotated[NodeId, Int32(1)]
+    broker_epoch: Annotated[BrokerEpoch, Int64(2)]
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdBlock:
     """`count` ids from `first_producer_id`: the caller's alone, for ever."""
 
-    first_producer_id: ProducerId
-    count: int
+    first_producer_id: Annotated[ProducerId, Int64(1)]
+    count: Annotated[int, Int32(2)]
 
 
 # Elections
@@ -362,8 +369,8 @@ class ElectionKind(IntEnum):
 class PartitionRef:
     """A partition by its topic's name."""
 
-    topic: str
-    partition: int
+    topic: Annotated[str, 1]
+    partition: Annotated[int, Int32(2)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,9 +380,9 @@ class ElectLeadersRequest:
     With UNCLEAN and `dry_run` the outcomes preview what each candidate would discard.
     """
 
-    kind: ElectionKind
-    partitions: tuple[PartitionRef, ...] = ()
-    dry_run: bool = False
+    kind: Annotated[ElectionKind, 1]
+    partitions: Annotated[tuple[PartitionRef, ...], 2] = ()
+    dry_run: Annotated[bool, 3] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,46 +400,90 @@ class Candidate:
         lost_records: how many offsets below the highest known high watermark it lacks; -1 when unknown.
     """
 
-    node_id: NodeId
-    alive: bool
-    in_isr: bool
-    in_elr: bool
-    last_epoch: LeaderEpoch
-    log_end_offset: Offset
-    high_watermark: Offset
-    age_ms: int
-    lost_records: int
-    in_doubt: bool = False
-    servable: bool = True
-    condition: LogCondition | None = None
+    node_id: Annotated[NodeId, Int32(1)]
+    alive: Annotated[bool, 2]
+    in_isr: Annotated[bool, 3]
+    in_elr: Annotated[bool, 4]
+    last_epoch: Annotated[LeaderEpoch, SInt32(5)]
+    log_end_offset: Annotated[Offset, SInt64(6)]
+    high_watermark: Annotated[Offset, SInt64(7)]
+    age_ms: Annotated[int, SInt64(8)]
+    lost_records: Annotated[int, SInt64(9)]
+    in_doubt: Annotated[bool, 10] = False
+    servable: Annotated[bool, 11] = True
+    condition: Annotated[LogCondition | None, 12] = None
 
 
 @dataclass(frozen=True, slots=True)
 class ElectionOutcome:
     """What became of one partition; `leader` is the new one, `unclean` whether committed records may be gone."""
 
-    topic: str
-    partition: int
-    error: ErrorCode
-    message: str = ""
-    leader: NodeId = NO_NODE
-    unclean: bool = False
-    candidates: tuple[Candidate, ...] = ()
+    topic: Annotated[str, 1]
+    partition: Annotated[int, Int32(2)]
+    error: Annotated[ErrorCode, 3]
+    message: Annotated[str, 4] = ""
+    leader: Annotated[NodeId, SInt32(5)] = NO_NODE
+    unclean: Annotated[bool, 6] = False
+    candidates: Annotated[tuple[Candidate, ...], 7] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ElectLeadersReply:
     """One outcome for each partition asked for, or that was elected."""
 
-    outcomes: tuple[ElectionOutcome, ...]
+    outcomes: Annotated[tuple[ElectionOutcome, ...], 1]
 
 
-# Probes
+# Who votes in the quorum
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveVoterRequest:
+    """Take the vote of a replica that lost its log, or its disk; its place in the quorum stays vacant (KIP-853).
+
+    Attributes:
+        directory_id: under which it voted; any where the voter set leaves that open.
+
+    Raises (KafkaError): see `controller.raft.voter_changes.remove_voter`.
+    """
+
+    node_id: Annotated[NodeId, Int32(1)]
+    directory_id: Annotated[UUID, 2]
+
+
+@dataclass(frozen=True, slots=True)
+class AddVoterRequest:
+    """Give a vacant place in the quorum to a replica that has caught up (KIP-853).
+
+    Raises (KafkaError): see `controller.raft.voter_changes.add_voter`.
+    """
+
+    node_id: Annotated[NodeId, Int32(1)]
+    directory_id: Annotated[UUID, 2]
+
+
+@dataclass(frozen=True, slots=True)
+class VoterReply:
+    """The change is committed.
+
+    Attributes:
+        voters: the nodes that vote now.
+    """
+
+    voters: Annotated[tuple[NodeId, ...], Int32(1)]
+
+
+# Questions to a node, whatever its role
+
+
+@dataclass(frozen=True, slots=True)
+class PingRequest:
+    """Asks who answers at an endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class PingReply:
     """Who answers at an endpoint, and which process of that node it is."""
 
-    node_id: NodeId
-    incarnation_id: UUID
+    node_id: Annotated[NodeId, Int32(1)]
+    incarnation_id: Annotated[UUID, 2]

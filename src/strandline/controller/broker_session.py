@@ -8,13 +8,8 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from strandline.controller import wire
-from strandline.controller.api import (
-    SESSION_METHOD,
-    Heartbeat,
-    HeartbeatReply,
-    RegisterBrokerRequest,
-)
+from strandline.controller import methods
+from strandline.controller.api import Heartbeat, HeartbeatReply, RegisterBrokerRequest
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import BrokerInfo, MetadataImage
@@ -219,7 +214,9 @@ class BrokerSession:
         if endpoint is None:
             return False
         try:
-            stream = await self._rpc.open_stream(endpoint, SESSION_METHOD, timeout_ms=self._config.connect_timeout_ms)
+            stream = await self._rpc.open_stream(
+                endpoint, methods.SESSION.path, timeout_ms=self._config.connect_timeout_ms
+            )
         except RpcError:
             return False
         self._stream, self._endpoint = stream, endpoint
@@ -246,7 +243,7 @@ class BrokerSession:
         reader.add_done_callback(lambda _: self._wake.set())
         while not reader.done():
             self._wake.clear()
-            await stream.write(wire.encode(self._heartbeat()))
+            await stream.write(methods.SESSION.request.encode(self._heartbeat()))
             interval_ms = (
                 self._config.shutdown_interval_ms if self._want_shutdown else self._config.heartbeat_interval_ms
             )
@@ -290,7 +287,7 @@ class BrokerSession:
             if frame is None:
                 return
             try:
-                reply = wire.decode_answer(HeartbeatReply, frame)
+                reply = methods.read_answer(methods.SESSION, frame)
             except KafkaError as error:
                 if error.code is ErrorCode.STALE_BROKER_EPOCH:
                     self._lost_its_place(error)

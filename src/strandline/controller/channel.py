@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
-from strandline.controller import api, reports, voter_api, wire
+from strandline.controller import api, methods
 from strandline.controller.ports import QuorumView
 from strandline.controller.quorum.api import LeaderAndEpoch
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import ZERO_UUID, Endpoint
+from strandline.proto.messages.method import Method
 from strandline.proto.ports import Clock, Rng, Rpc, RpcTimeout, RpcUnavailable
 
-T = TypeVar("T")
+Request_contra = TypeVar("Request_contra", contravariant=True)
+Reply_co = TypeVar("Reply_co", covariant=True)
 
 DEFAULT_TIMEOUT_MS = 30_000.0
 """How long a call looks for an active controller and its answer (Kafka's request.timeout.ms)."""
@@ -30,7 +33,24 @@ two seconds would make it slower.
 BACKOFF_MS = (10.0, 100.0)
 """First and longest pause between attempts; a change of the quorum's leader ends a pause at once."""
 
-_BY_OPERATION = {method.operation: method for method in wire.METHODS}
+
+class _Call(Protocol[Request_contra, Reply_co]):
+    def __call__(
+        self, request: Request_contra, timeout_ms: float = DEFAULT_TIMEOUT_MS
+    ) -> Coroutine[Any, Any, Reply_co]: ...
+
+
+class Operation(Generic[Request_contra, Reply_co]):
+    """A method of the controller as an operation of the channel: `await channel.delete_topics(request, timeout_ms)`."""
+
+    def __init__(self, method: Method[Request_contra, Reply_co]) -> None:
+        self.method = method
+
+    def __get__(self, channel: ControllerChannel, _: type[ControllerChannel]) -> _Call[Request_contra, Reply_co]:
+        async def call(request: Request_contra, timeout_ms: float = DEFAULT_TIMEOUT_MS) -> Reply_co:
+            return await channel.call(self.method, request, timeout_ms)
+
+        return call
 
 
 class ControllerChannel:
@@ -72,14 +92,15 @@ class ControllerChannel:
         except TimeoutError:
             pass
 
-    async def call(self, operation: str, request: object, kind: type[T], timeout_ms: float) -> T:
+    async def call(
+        self, method: Method[Request_contra, Reply_co], request: Request_contra, timeout_ms: float
+    ) -> Reply_co:
         """Ask the active controller.
 
         Raises:
             KafkaError: its answer, or REQUEST_TIMED_OUT when none came in time.
         """
-        method = _BY_OPERATION[operation]
-        data = wire.encode(request)
+        data = method.request.encode(request)
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         pause_ms = BACKOFF_MS[0]
         patience_ms = ATTEMPT_TIMEOUT_MS
@@ -91,7 +112,7 @@ class ControllerChannel:
                 why = "no controller is known to lead" if last is None else str(last)
                 raise KafkaError(
                     ErrorCode.REQUEST_TIMED_OUT,
-                    f"The active controller gave no answer to {operation} within {timeout_ms:.0f} ms: {why}",
+                    f"The active controller gave no answer to {method.name} within {timeout_ms:.0f} ms: {why}",
                 )
             endpoint = self.active_endpoint()
             if endpoint is not None:
@@ -99,9 +120,8 @@ class ControllerChannel:
                 silent = None
                 attempt_ms = min(left_ms, patience_ms)
                 try:
-                    return wire.decode_answer(
-                        kind, await self._rpc.call(endpoint, method.path, data, timeout_ms=attempt_ms)
-                    )
+                    answer = await self._rpc.call(endpoint, method.path, data, timeout_ms=attempt_ms)
+                    return methods.read_answer(method, answer)
                 except KafkaError as error:
                     if error.code is not ErrorCode.NOT_CONTROLLER:
                         raise
@@ -114,80 +134,27 @@ class ControllerChannel:
             await self.wait_for_news(min(pause_ms, max(left_ms, 1.0)))
             pause_ms = min(pause_ms * 2, BACKOFF_MS[1])
 
-    async def register_broker(
-        self, request: api.RegisterBrokerRequest, timeout_ms: float = DEFAULT_TIMEOUT_MS
-    ) -> api.RegisterBrokerReply:
-        """See `Controller.register_broker`."""
-        return await self.call("register_broker", request, api.RegisterBrokerReply, timeout_ms)
-
-    async def unregister_broker(
-        self, request: api.UnregisterBrokerRequest, timeout_ms: float = DEFAULT_TIMEOUT_MS
-    ) -> api.RegisterBrokerReply:
-        """See `Controller.unregister_broker`."""
-        return await self.call("unregister_broker", request, api.RegisterBrokerReply, timeout_ms)
-
-    async def alter_partition(
-        self, request: api.AlterPartitionRequest, timeout_ms: float = DEFAULT_TIMEOUT_MS
-    ) -> api.AlterPartitionReply:
-        """See `Controller.alter_partition`; an item may still answer NOT_CONTROLLER, for its leader to repeat."""
-        return await self.call("alter_partition", request, api.AlterPartitionReply, timeout_ms)
+    register_broker = Operation(methods.REGISTER_BROKER)
+    unregister_broker = Operation(methods.UNREGISTER_BROKER)
+    alter_partition = Operation(methods.ALTER_PARTITION)
+    """An item may still answer NOT_CONTROLLER, for its leader to repeat."""
+    delete_topics = Operation(methods.DELETE_TOPICS)
+    create_partitions = Operation(methods.CREATE_PARTITIONS)
+    incremental_alter_configs = Operation(methods.INCREMENTAL_ALTER_CONFIGS)
+    allocate_producer_ids = Operation(methods.ALLOCATE_PRODUCER_IDS)
+    elect_leaders = Operation(methods.ELECT_LEADERS)
+    remove_voter = Operation(methods.REMOVE_VOTER)
+    add_voter = Operation(methods.ADD_VOTER)
+    describe_replicas = Operation(methods.DESCRIBE_REPLICAS)
 
     async def create_topics(
         self, request: api.CreateTopicsRequest, timeout_ms: float = DEFAULT_TIMEOUT_MS
     ) -> api.CreateTopicsReply:
-        """See `Controller.create_topics`. Proposes the topics' ids, so that a retry recognises its own work."""
+        """Create topics. Proposes their ids, so that a retry recognises its own work."""
         topics = tuple(
             replace(topic, topic_id=UUID(int=self._rng.getrandbits(128), version=4))
             if topic.topic_id == ZERO_UUID
             else topic
             for topic in request.topics
         )
-        return await self.call("create_topics", replace(request, topics=topics), api.CreateTopicsReply, timeout_ms)
-
-    async def delete_topics(
-        self, request: api.DeleteTopicsRequest, timeout_ms: float = DEFAULT_TIMEOUT_MS
-    ) -> api.TopicOutcomes:
-        """See `Controller.delete_topics`."""
-        return await self.call("delete_topics", request, api.TopicOutcomes, timeout_ms)
-
-    async def create_partitions(
-        self, request: api.CreatePartitionsRequest, timeout_ms: float = DEFAULT_TIMEOUT_MS
-    ) -> api.TopicOutcomes:
-        """See `Controller.create_partitions`."""
-        return await self.call("create_partitions", request, api.TopicOutcomes, timeout_ms)
-
-    async def incremental_alter_configs(
-        self, request: api.AlterConfigsRequest, timeout_ms: float = DEFAULT_TIMEOUT_MS
-    ) -> api.AlterConfigsReply:
-        """See `Controller.incremental_alter_configs`."""
-        return await self.call("incremental_alter_configs", request, api.AlterConfigsReply, timeout_ms)
-
-    async def allocate_producer_ids(
-        self, request: api.AllocateProducerIdsRequest, timeout_ms: float = DEFAULT_TIMEOUT_MS
-    ) -> api.ProducerIdBlock:
-        """See `Controller.allocate_producer_ids`."""
-        return await self.call("allocate_producer_ids", request, api.ProducerIdBlock, timeout_ms)
-
-    async def elect_leaders(
-        self, request: api.ElectLeadersRequest, timeout_ms: float = DEFAULT_TIMEOUT_MS
-    ) -> api.ElectLeadersReply:
-        """See `Controller.elect_leaders`."""
-        return await self.call("elect_leaders", request, api.ElectLeadersReply, timeout_ms)
-
-    async def remove_voter(
-        self, request: voter_api.RemoveVoterRequest, timeout_ms: float = DEFAULT_TIMEOUT_MS
-    ) -> voter_api.VoterReply:
-        """See `Controller.remove_voter`."""
-        return await self.call("remove_voter", request, voter_api.VoterReply, timeout_ms)
-
-    async def add_voter(
-        self, request: voter_api.AddVoterRequest, timeout_ms: float = DEFAULT_TIMEOUT_MS
-    ) -> voter_api.VoterReply:
-        """See `Controller.add_voter`."""
-        return await self.call("add_voter", request, voter_api.VoterReply, timeout_ms)
-
-    async def describe_replicas(
-        self, request: reports.DescribeReplicasRequest, timeout_ms: float = DEFAULT_TIMEOUT_MS
-    ) -> reports.DescribeReplicasReply:
-        """See `Controller.describe_replicas`."""
-        return await self.call("describe_replicas", request, reports.DescribeReplicasReply, timeout_ms)
+        return await self.call(methods.CREATE_TOPICS, replace(request, topics=topics), timeout_ms)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 import structlog
 
-from strandline.controller import api, reports, voter_api, wire
+from strandline.controller import api, methods, reports
 from strandline.controller.command_queue import CommandQueue, Operation
 from strandline.controller.machine import brokers, configs, elections, isr, producer_ids, topics
 from strandline.controller.machine.result import Result
@@ -20,11 +20,13 @@ from strandline.controller.metadata.config_resolver import AGREED_KEYS, ConfigRe
 from strandline.controller.metadata.image import CLUSTER_DEFAULT, METADATA_VERSION, MetadataImage
 from strandline.controller.metadata.publisher import ImagePublisher
 from strandline.controller.metadata.records import ConfigRecord, MetadataRecord, MetadataVersionRecord
+from strandline.controller.methods import served
 from strandline.controller.ports import QuorumLog
 from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch
 from strandline.controller.session_server import SessionServer
 from strandline.proto.errors import FatalError, KafkaError
 from strandline.proto.ids import NodeId
+from strandline.proto.messages.method import handler
 from strandline.proto.ports import Clock, Rng, Rpc, StreamHandler, UnaryHandler
 from strandline.proto.tasks import Report
 
@@ -275,13 +277,13 @@ class Controller:
         """Elect leaders, or with `dry_run` preview it."""
         return await self._do(lambda state, _: elections.elect_leaders(state, request, self._now_ms()))
 
-    async def remove_voter(self, request: voter_api.RemoveVoterRequest) -> voter_api.VoterReply:
+    async def remove_voter(self, request: api.RemoveVoterRequest) -> api.VoterReply:
         """Take the vote of a replica that is gone. Raises KafkaError, see `raft.voter_changes.remove_voter`."""
-        return voter_api.VoterReply(await self._quorum.remove_voter(request.node_id, request.directory_id))
+        return api.VoterReply(await self._quorum.remove_voter(request.node_id, request.directory_id))
 
-    async def add_voter(self, request: voter_api.AddVoterRequest) -> voter_api.VoterReply:
+    async def add_voter(self, request: api.AddVoterRequest) -> api.VoterReply:
         """Give a replica a vacant place in the quorum. Raises KafkaError, see `raft.voter_changes.add_voter`."""
-        return voter_api.VoterReply(await self._quorum.add_voter(request.node_id, request.directory_id))
+        return api.VoterReply(await self._quorum.add_voter(request.node_id, request.directory_id))
 
     async def describe_replicas(self, request: reports.DescribeReplicasRequest) -> reports.DescribeReplicasReply:
         """The tracked offsets, with their age. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION."""
@@ -291,20 +293,21 @@ class Controller:
 
     def rpc_handlers(self) -> tuple[dict[str, UnaryHandler], dict[str, StreamHandler]]:
         """The methods of the Controller service, to be mounted on the node's internal listener."""
-        unary = {method.path: self._handler(method) for method in wire.METHODS}
-        return unary, {api.SESSION_METHOD: self._sessions.serve}
-
-    def _handler(self, method: wire.Method) -> UnaryHandler:
-        operation: Callable[[Any], Awaitable[object]] = getattr(self, method.operation)
-
-        async def handle(data: bytes) -> bytes:
-            request: object = wire.decode(method.request, data)
-            try:
-                return wire.encode_answer(await operation(request))
-            except KafkaError as error:
-                return wire.encode_error(error)
-
-        return handle
+        unary = (
+            served(methods.REGISTER_BROKER, self.register_broker),
+            served(methods.UNREGISTER_BROKER, self.unregister_broker),
+            served(methods.ALTER_PARTITION, self.alter_partition),
+            served(methods.CREATE_TOPICS, self.create_topics),
+            served(methods.DELETE_TOPICS, self.delete_topics),
+            served(methods.CREATE_PARTITIONS, self.create_partitions),
+            served(methods.INCREMENTAL_ALTER_CONFIGS, self.incremental_alter_configs),
+            served(methods.ALLOCATE_PRODUCER_IDS, self.allocate_producer_ids),
+            served(methods.ELECT_LEADERS, self.elect_leaders),
+            served(methods.REMOVE_VOTER, self.remove_voter),
+            served(methods.ADD_VOTER, self.add_voter),
+            served(methods.DESCRIBE_REPLICAS, self.describe_replicas),
+        )
+        return dict(unary), {methods.SESSION.path: self._sessions.serve}
 
 
 def _retrieve(future: asyncio.Future[None]) -> None:
@@ -313,10 +316,9 @@ def _retrieve(future: asyncio.Future[None]) -> None:
 
 
 def ping_handler(node_id: NodeId, incarnation_id: UUID) -> UnaryHandler:
-    """Serves `api.PING_METHOD`: says which process answers here. Every node mounts it."""
-    reply = wire.encode(api.PingReply(node_id, incarnation_id))
+    """Serves `methods.PING`: says which process answers here. Every node mounts it."""
 
-    async def ping(_: bytes) -> bytes:
-        return reply
+    async def ping(_: api.PingRequest) -> api.PingReply:
+        return api.PingReply(node_id, incarnation_id)
 
-    return ping
+    return handler(methods.PING, ping)

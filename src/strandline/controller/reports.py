@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from strandline.log.findings import LogCondition
 from strandline.proto.ids import NO_EPOCH, LeaderEpoch, NodeId, Offset, TopicId
+from strandline.proto.messages.fields import Int32, Int64, SInt32, SInt64
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +21,12 @@ class ReplicaOffsets:
             still.
     """
 
-    topic_id: TopicId
-    partition: int
-    high_watermark: Offset
-    log_end_offset: Offset
-    last_epoch: LeaderEpoch
-    leader_epoch: LeaderEpoch = NO_EPOCH
+    topic_id: Annotated[TopicId, 1]
+    partition: Annotated[int, Int32(2)]
+    high_watermark: Annotated[Offset, Int64(3)]
+    log_end_offset: Annotated[Offset, Int64(4)]
+    last_epoch: Annotated[LeaderEpoch, SInt32(5)]
+    leader_epoch: Annotated[LeaderEpoch, SInt32(6)] = NO_EPOCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,27 +39,27 @@ class TopicFindings:
         log_end_offsets, last_epochs: -1 where the log cannot be used.
     """
 
-    topic: str
-    topic_id: TopicId
-    partitions: tuple[int, ...]
-    log_end_offsets: tuple[Offset, ...]
-    last_epochs: tuple[LeaderEpoch, ...]
-    conditions: tuple[LogCondition, ...]
+    topic: Annotated[str, 1]
+    topic_id: Annotated[TopicId, 2]
+    partitions: Annotated[tuple[int, ...], Int32(3)]
+    log_end_offsets: Annotated[tuple[Offset, ...], SInt64(4)]
+    last_epochs: Annotated[tuple[LeaderEpoch, ...], SInt32(5)]
+    conditions: Annotated[tuple[LogCondition, ...], 6]
 
 
 @dataclass(frozen=True, slots=True)
 class UnservedTopic:
     """Partitions of one topic whose replicas the reporting broker cannot serve."""
 
-    topic_id: TopicId
-    partitions: tuple[int, ...]
+    topic_id: Annotated[TopicId, 1]
+    partitions: Annotated[tuple[int, ...], Int32(2)]
 
 
 @dataclass(frozen=True, slots=True)
 class Unserved:
     """All of them."""
 
-    topics: tuple[UnservedTopic, ...] = ()
+    topics: Annotated[tuple[UnservedTopic, ...], 1] = ()
 
 
 # What the controller tells
@@ -67,24 +69,24 @@ class Unserved:
 class DescribeReplicasRequest:
     """Ask for the tracked offsets of the named topics, or of all when there are none named."""
 
-    topics: tuple[str, ...] = ()
+    topics: Annotated[tuple[str, ...], 1] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReport:
     """Soft state about one replica, with its age: -1s when it has never been reported to this controller."""
 
-    topic: str
-    partition: int
-    node_id: NodeId
-    high_watermark: Offset
-    log_end_offset: Offset
-    last_epoch: LeaderEpoch
-    age_ms: int
+    topic: Annotated[str, 1]
+    partition: Annotated[int, Int32(2)]
+    node_id: Annotated[NodeId, Int32(3)]
+    high_watermark: Annotated[Offset, SInt64(4)]
+    log_end_offset: Annotated[Offset, SInt64(5)]
+    last_epoch: Annotated[LeaderEpoch, SInt32(6)]
+    age_ms: Annotated[int, SInt64(7)]
 
 
 @dataclass(frozen=True, slots=True)
 class DescribeReplicasReply:
     """One report for each replica, in order of topic, partition and assignment."""
 
-    replicas: tuple[ReplicaReport, ...]
+    replicas: Annotated[tuple[ReplicaReport, ...], 1]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from strandline.controller import wire
-from strandline.controller.api import PING_METHOD, Heartbeat, HeartbeatReply, PingReply
+from strandline.controller import methods
+from strandline.controller.api import Heartbeat, HeartbeatReply, PingRequest
 from strandline.controller.command_queue import CommandQueue
 from strandline.controller.machine.brokers import heartbeat
 from strandline.controller.machine.result import Result
@@ -15,6 +15,7 @@ from strandline.controller.machine.state import MachineState
 from strandline.controller.metadata.image import BrokerInfo
 from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.ids import NodeId, Offset
+from strandline.proto.messages.method import call
 from strandline.proto.ports import Clock, Rpc, RpcError, RpcUnavailable, Stream
 from strandline.proto.tasks import Report, spawn
 
@@ -78,16 +79,16 @@ class SessionServer:
             if frame is None:
                 return
             try:
-                beat = wire.decode(Heartbeat, frame)
+                beat = methods.SESSION.request.decode(frame)
             except ProtocolError:
                 return
             try:
                 reply = await self._take(session, beat)
             except KafkaError as error:
                 # The broker ends the stream when it has read this; ending it here could overtake the frame.
-                session.frames.put_nowait(wire.encode_error(error))
+                session.frames.put_nowait(methods.refusal(error))
             else:
-                session.frames.put_nowait(wire.encode_answer(reply))
+                session.frames.put_nowait(methods.answer(methods.SESSION, reply))
 
     async def _take(self, session: _ServedSession, beat: Heartbeat) -> HeartbeatReply:
         def operation(state: MachineState, next_offset: int) -> Result[HeartbeatReply]:
@@ -138,7 +139,7 @@ class SessionServer:
                     should_shut_down=False,
                     report_at_offset=Offset(wanted),
                 )
-                session.frames.put_nowait(wire.encode_answer(wish))
+                session.frames.put_nowait(methods.answer(methods.SESSION, wish))
 
     # Probes
 
@@ -162,9 +163,7 @@ class SessionServer:
 
     async def _ping(self, broker: BrokerInfo, timeout_ms: float) -> ProbeFinding:
         try:
-            reply = wire.decode(
-                PingReply, await self._rpc.call(broker.internal, PING_METHOD, b"", timeout_ms=timeout_ms)
-            )
+            reply = await call(self._rpc, broker.internal, methods.PING, PingRequest(), timeout_ms=timeout_ms)
         except RpcUnavailable as error:
             return ProbeFinding.REFUSED if error.refused else ProbeFinding.SILENT
         except (RpcError, ProtocolError):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, NewType
+from typing import Annotated, NamedTuple, NewType
 from uuid import UUID
+
+from strandline.proto.messages.fields import UInt32
 
 NodeId = NewType("NodeId", int)
 """A node's id in the cluster (Kafka's ``node.id``); unique over controllers and brokers."""
@@ -52,8 +54,8 @@ class TopicIdPartition(NamedTuple):
 class Endpoint(NamedTuple):
     """Where a listener can be reached."""
 
-    host: str
-    port: int
+    host: Annotated[str, 1]
+    port: Annotated[int, UInt32(2)]
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -1,7 +1,7 @@
 """State machines as tables, (state, event) -> state: what is not in the table does not happen.
 
-States and events are enums. A state's value is its name; an event's value is the sentence that stands beside its arrow
-in docs/states.md, which is generated from the tables.
+States and events are enums. A state's value is its name, and a docstring below it says what it means; an event's value
+is its meaning. docs/states.md is generated from the tables.
 """
 
 from __future__ import annotations

@@ -174,10 +174,13 @@ class Role(Enum):
     IDLE = "idle"
     """Hosted, but the metadata name no leader to follow (yet)."""
     FOLLOWER = "follower"
+    """Fetches from the leader."""
     LEADER = "leader"
+    """Takes appends, and serves its followers and clients."""
     OFFLINE = "offline"
     """Its log is damaged or the disk failed under it; only a restart (or its deletion) ends this."""
     DELETED = "deleted"
+    """Its topic is gone, or another broker has its place."""
 
 
 class FollowerStatus(NamedTuple):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from shard_case import RANGE, STICKY, Driver, assigned
 
 from strandline.cluster.groups import context
-from strandline.cluster.groups.classic.group import GroupState
+from strandline.cluster.groups.classic.group import TRANSITIONS, Group, GroupEvent, GroupState
 from strandline.cluster.groups.commands import Heartbeat, JoinGroup, Leaver, SyncGroup
 from strandline.cluster.groups.config import NEW_MEMBER_JOIN_TIMEOUT_MS
 from strandline.cluster.groups.machine import WriteOutcome
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import FatalError
 
 
 def test_one_member() -> None:
@@ -24,6 +27,21 @@ def test_one_member() -> None:
     assert synced.assignment == assigned(joined.member_id)
     assert driver.beat(joined) is ErrorCode.NONE
     assert driver.group().state is GroupState.STABLE
+
+
+def test_the_table_of_states_is_the_only_way() -> None:
+    """An event that the table does not have for a state raises, and changes nothing; no state and no event is idle."""
+    for state, event in product(GroupState, GroupEvent):
+        group = Group("g", state=state)
+        if (state, event) in TRANSITIONS:
+            group.move(event, 5)
+            assert (group.before, group.state, group.state_ms) == (state, TRANSITIONS[state, event], 5)
+        else:
+            with pytest.raises(FatalError, match="LegalTransition"):
+                group.move(event, 5)
+            assert (group.state, group.state_ms) == (state, -1)
+    assert {event for _, event in TRANSITIONS} == set(GroupEvent)
+    assert {state for state, _ in TRANSITIONS} == {None, *GroupState}
 
 
 def test_a_member_is_given_its_id_before_it_joins() -> None:

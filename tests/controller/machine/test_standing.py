@@ -12,6 +12,7 @@ import pytest
 from strandline.controller import api
 from strandline.controller.machine import brokers
 from strandline.controller.metadata.records import PartitionChangeRecord
+from strandline.controller.methods import REGISTER_BROKER
 from strandline.controller.reports import ReplicaOffsets, TopicFindings, Unserved, UnservedTopic
 from strandline.log.findings import LogCondition
 from strandline.proto.error_codes import ErrorCode
@@ -288,15 +289,13 @@ def test_findings_that_do_not_fit_together_are_refused(machine_cluster: Any) -> 
 
 def test_ten_thousand_findings_are_cheap() -> None:
     """Packed columns: a registration of 10,000 partitions stays far below a frame."""
-    from strandline.controller import wire
-
     numbers = tuple(range(10_000))
     topic = TopicFindings("t", UUID(int=1), numbers, (10**9,) * 10_000, (50,) * 10_000, (INTACT,) * 10_000)
     request = api.RegisterBrokerRequest("c", 1, UUID(int=2), {}, ("h", 1), findings=(topic,))  # type: ignore[arg-type]
     request = replace(request, internal=api.Endpoint("h", 1))
-    data = wire.encode(request)
+    data = REGISTER_BROKER.request.encode(request)
     assert len(data) < 150_000
-    assert wire.decode(api.RegisterBrokerRequest, data) == request
+    assert REGISTER_BROKER.request.decode(data) == request
 
 
 @pytest.mark.parametrize("where", ["file", "metadata"])

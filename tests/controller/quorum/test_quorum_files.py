@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from uuid import UUID
@@ -15,7 +16,6 @@ from hypothesis import strategies as st
 from kio.schema.voters_record.v0 import VotersRecord as KafkaVotersRecord
 from kio.serial import entity_reader
 
-from strandline.controller.quorum import wire
 from strandline.controller.quorum.control_records import (
     ControlType,
     control_type,
@@ -24,6 +24,7 @@ from strandline.controller.quorum.control_records import (
     snapshot_header,
     voters_record,
 )
+from strandline.controller.quorum.methods import METHODS, encode_response
 from strandline.controller.quorum.recovery_point import FILE_NAME, RecoveryPoint
 from strandline.controller.quorum.snapshots import Snapshot, SnapshotStore, encode_snapshot
 from strandline.controller.quorum.state_file import Remembered, StateFile
@@ -411,9 +412,29 @@ RESPONSES: list[Response] = [
 def test_messages_come_back_from_the_wire() -> None:
     """Leader 0 is not "no leader", an empty diverging point is not "none", the unknown high watermark is -1."""
     for request, response in zip(REQUESTS, RESPONSES, strict=True):
-        method = wire.method_of(request)
-        assert wire.decode_request(method, wire.encode_request(request)) == request
-        assert wire.decode_response(method, wire.encode_response(response)) == response
+        method = METHODS[type(request)]
+        assert method.request.decode(method.request.encode(request)) == request
+        assert method.reply.decode(encode_response(response)) == response
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        replace(REQUESTS[0], candidate_epoch=-1),
+        replace(REQUESTS[0], last=OffsetAndEpoch(-1, 2)),
+        replace(REQUESTS[1], leader_id=NodeId(-1)),
+        replace(REQUESTS[2], preferred_candidates=(ReplicaKey(NodeId(-2), None),)),
+        replace(REQUESTS[3], fetch_offset=-1),
+        replace(REQUESTS[3], life=-(2**63)),
+        replace(REQUESTS[4], position=-1),
+    ],
+    ids=lambda lie: type(lie).__name__,
+)
+def test_a17_a_number_below_zero_is_refused(lie: Request) -> None:
+    """Before the core sees it: an epoch, an offset or an id that cannot be."""
+    request = METHODS[type(lie)].request
+    with pytest.raises(ProtocolError, match="is below 0"):
+        request.decode(request.encode(lie))
 
 
 def test_records_on_the_wire_are_cut_into_batches() -> None:
@@ -422,23 +443,23 @@ def test_records_on_the_wire_are_cut_into_batches() -> None:
     for base in (4, 5):
         data += build_batch([Record(0, 1, None, b"value")], base_offset=base, leader_epoch=3)
     answer = FetchResponse(ErrorCode.NONE, 3, NodeId(1), 6, 0)
-    method = wire.method_of(REQUESTS[3])
-    decoded = wire.decode_response(method, wire.encode_response(answer, data))
+    method = METHODS[type(REQUESTS[3])]
+    decoded = method.reply.decode(encode_response(answer, data))
     assert isinstance(decoded, FetchResponse)
     assert [(b.base_offset, b.next_offset, b.epoch) for b in decoded.batches] == [(4, 5, 3), (5, 6, 3)]
     for bad in (data[:-1], data[:30], data[:-1] + b"X"):
         with pytest.raises(ProtocolError):
-            wire.decode_response(method, wire.encode_response(answer, bad))
+            method.reply.decode(encode_response(answer, bad))
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 4), st.binary(max_size=80))
 def test_random_bytes_are_a_protocol_error_or_a_message(index: int, data: bytes) -> None:
     """No other exception, whatever arrives."""
-    method = wire.methods()[index]
-    for decode in (wire.decode_request, wire.decode_response):
+    method = list(METHODS.values())[index]
+    for message in (method.request, method.reply):
         try:
-            decode(method, data)
+            message.decode(data)
         except ProtocolError:
             continue
 
@@ -447,11 +468,12 @@ def test_random_bytes_are_a_protocol_error_or_a_message(index: int, data: bytes)
 @given(st.integers(0, 4), st.data())
 def test_truncated_and_altered_messages(index: int, data: st.DataObject) -> None:
     """Cut or flipped encodings of real messages."""
-    raw = bytearray(wire.encode_request(REQUESTS[index]))
+    request = METHODS[type(REQUESTS[index])].request
+    raw = bytearray(request.encode(REQUESTS[index]))
     cut = data.draw(st.integers(0, len(raw) - 1))
     raw[cut] ^= data.draw(st.integers(1, 255))
     for candidate in (bytes(raw), bytes(raw[:cut])):
         try:
-            wire.decode_request(wire.method_of(REQUESTS[index]), candidate)
+            request.decode(candidate)
         except ProtocolError:
             continue

@@ -26,7 +26,7 @@ from strandline.controller.raft.messages import (
     VoteResponse,
 )
 from strandline.controller.raft.ready import ElectionState, Ready
-from strandline.controller.raft.state import RoleKind
+from strandline.controller.raft.transitions import RoleKind
 from strandline.controller.raft.voters import VoterSet
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId

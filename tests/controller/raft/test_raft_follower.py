@@ -17,7 +17,7 @@ from strandline.controller.raft.messages import (
     Reply,
 )
 from strandline.controller.raft.ready import ElectionState, InstallSnapshot, StoreSnapshotChunk, TruncateTo
-from strandline.controller.raft.state import RoleKind
+from strandline.controller.raft.transitions import RoleKind
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError
 from strandline.proto.ids import NodeId

@@ -7,7 +7,7 @@ from raft_bench import Bench, batch, key
 from strandline.controller.raft.log_summary import LogSummary
 from strandline.controller.raft.messages import FetchResponse, LeaderChange, OffsetAndEpoch
 from strandline.controller.raft.ready import Append, ElectionState
-from strandline.controller.raft.state import RoleKind
+from strandline.controller.raft.transitions import RoleKind
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId
 

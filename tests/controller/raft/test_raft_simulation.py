@@ -8,7 +8,6 @@ import pytest
 from raft_invariants import CheckedWorld
 from raft_node import SimNode, directory
 
-from strandline.controller.raft.voter_changes import add_voter, remove_voter
 from strandline.proto.errors import KafkaError
 
 SEEDS = range(40)
@@ -93,9 +92,9 @@ def restore(world: CheckedWorld, node: SimNode) -> None:
         recorded = core.voters.recorded(node.id)
         try:
             if recorded is None:
-                add_voter(core, node.id, directory(node.directory), world.now_ms)
+                core.add_voter(node.id, directory(node.directory), world.now_ms)
             elif not recorded.counts(node.key, voteless=True):
-                remove_voter(core, node.id, recorded.directory_id, world.now_ms)
+                core.remove_voter(node.id, recorded.directory_id, world.now_ms)
         except KafkaError:
             continue
         leader.pump()
@@ -105,7 +104,7 @@ def votes(world: CheckedWorld, node: SimNode) -> bool:
     """A majority of the nodes have it that this directory votes, and committed so."""
     cores = [other.core for other in world.nodes.values() if other.core is not None]
     named = [core for core in cores if core.voters.recorded(node.id) == node.key]
-    return len([core for core in named if core.high_watermark > core.voters_offset]) > len(world.nodes) // 2
+    return len([core for core in named if core.high_watermark > core.node.voters_offset]) > len(world.nodes) // 2
 
 
 @pytest.mark.parametrize("seed", LOSSES)
@@ -178,7 +177,7 @@ def test_invariants_hold_over_tails_that_are_cut(seed: int) -> None:
     damaged: SimNode | None = None
     for _ in range(60):
         chaos(world, rng, rng.uniform(50, 800))
-        if damaged is not None and damaged.core is not None and damaged.core.doubt is None:
+        if damaged is not None and damaged.core is not None and damaged.core.node.doubt is None:
             damaged = None
         victim = rng.choice(nodes)
         if rng.random() < 0.5:

@@ -18,8 +18,7 @@ from strandline.controller.raft.messages import (
     VotersChange,
 )
 from strandline.controller.raft.ready import ElectionState
-from strandline.controller.raft.state import RoleKind
-from strandline.controller.raft.voter_changes import add_voter, remove_voter
+from strandline.controller.raft.transitions import RoleKind
 from strandline.controller.raft.voters import VoterSet
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -52,7 +51,7 @@ def committed(bench: Bench) -> None:
 
 def refused(bench: Bench, node: int, directory: int, *, add: bool) -> ErrorCode:
     with pytest.raises(KafkaError) as error:
-        (add_voter if add else remove_voter)(bench.core, NodeId(node), UUID(int=directory), bench.now)
+        (bench.core.add_voter if add else bench.core.remove_voter)(NodeId(node), UUID(int=directory), bench.now)
     return error.value.code
 
 
@@ -62,7 +61,7 @@ def refused(bench: Bench, node: int, directory: int, *, add: bool) -> ErrorCode:
 def test_a_change_counts_from_its_append_on() -> None:
     """Rule A11: it commits with the new majority; a vacant place counts like a voter that never answers."""
     bench = leading(Bench())
-    assert remove_voter(bench.core, NodeId(3), key(3).directory_id, bench.now) is not None
+    assert bench.core.remove_voter(NodeId(3), key(3).directory_id, bench.now) is not None
     assert bench.core.voters.keys == WITHOUT
     assert (len(bench.core.voters), bench.core.voters.majority) == (3, 2)
     bench.flush()
@@ -74,7 +73,7 @@ def test_a_change_counts_from_its_append_on() -> None:
     assert bench.core.high_watermark == bench.core.log.end_offset
 
     bench.fetch(3, bench.core.log.end_offset, replica=NEW, max_wait_ms=0, voteless=True)
-    add_voter(bench.core, NEW.node_id, UUID(int=33), bench.now)
+    bench.core.add_voter(NEW.node_id, UUID(int=33), bench.now)
     bench.flush()
     bench.fetch(3, bench.core.log.end_offset, replica=NEW, max_wait_ms=0, voteless=True)
     assert bench.core.high_watermark == bench.core.log.end_offset, "with the new node 3 it is a majority"
@@ -84,12 +83,12 @@ def test_one_change_at_a_time() -> None:
     """Rule A11: the next one waits until the last is committed, and until this epoch has committed something
     (schedule 25)."""
     bench = leading(Bench())
-    remove_voter(bench.core, NodeId(3), key(3).directory_id, bench.now)
+    bench.core.remove_voter(NodeId(3), key(3).directory_id, bench.now)
     bench.flush()
     assert refused(bench, 3, 33, add=True) is ErrorCode.REQUEST_TIMED_OUT
     committed(bench)
     bench.fetch(3, bench.core.log.end_offset, replica=NEW, max_wait_ms=0)
-    assert add_voter(bench.core, NEW.node_id, UUID(int=33), bench.now) is not None
+    assert bench.core.add_voter(NEW.node_id, UUID(int=33), bench.now) is not None
 
     fresh = Bench(saved=ElectionState(1), log=LogSummary(end_offset=5, epochs=((1, 0),)))
     fresh.lead()
@@ -99,13 +98,13 @@ def test_one_change_at_a_time() -> None:
     assert fresh.core.leading is not None
     assert fresh.core.leading.epoch_high_watermark is None
     with pytest.raises(KafkaError, match="has not committed its own first record"):
-        remove_voter(fresh.core, NodeId(3), key(3).directory_id, fresh.now)
+        fresh.core.remove_voter(NodeId(3), key(3).directory_id, fresh.now)
 
 
 def test_a_replica_that_lags_or_is_silent_is_not_added() -> None:
     """Rule A11: the joiner has caught up as an observer."""
     bench = leading(Bench())
-    remove_voter(bench.core, NodeId(3), key(3).directory_id, bench.now)
+    bench.core.remove_voter(NodeId(3), key(3).directory_id, bench.now)
     committed(bench)
     bench.fetch(3, 0, replica=NEW, max_wait_ms=0)
     assert refused(bench, 3, 33, add=True) is ErrorCode.REQUEST_TIMED_OUT
@@ -155,7 +154,7 @@ def test_an_observer_becomes_a_voter_where_the_log_names_it() -> None:
     bench.fetched(change(2, 1, WITH_NEW))
     assert bench.role is RoleKind.FOLLOWER
     bench.flush()
-    assert bench.core.voters_offset == 2
+    assert bench.core.node.voters_offset == 2
     bench.fetched(diverging=OffsetAndEpoch(2, 1))
     assert bench.role is RoleKind.OBSERVER
     assert bench.core.voters.keys == WITHOUT

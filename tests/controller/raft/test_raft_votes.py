@@ -16,7 +16,7 @@ from strandline.controller.raft.messages import (
     VoteResponse,
 )
 from strandline.controller.raft.ready import Append, ElectionState
-from strandline.controller.raft.state import RoleKind
+from strandline.controller.raft.transitions import RoleKind
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId
 
@@ -146,7 +146,7 @@ def test_a3_a_higher_epoch_keeps_the_election_timer_and_a_vote_resets_it() -> No
     bench.ask(bench.vote_request(epoch=7, last=(0, 0)))
     assert (bench.core.epoch, bench.core.deadline_ms()) == (7, before)
     bench.ask(bench.vote_request(epoch=7, last=(9, 2)))
-    assert bench.core.deadline_ms() >= 10.0 + bench.core.config.election_timeout_ms
+    assert bench.core.deadline_ms() >= 10.0 + bench.core.node.config.election_timeout_ms
 
 
 def test_a3_an_observer_votes_when_asked_by_its_very_key() -> None:
@@ -294,15 +294,15 @@ def test_a15_the_doubt_ends_with_the_flush_that_covers_what_is_committed() -> No
     bench = Bench(saved=ElectionState(1, doubt=DOUBT))
     bench.follow(2, epoch=2)
     bench.fetched(batch(0, 2, 3))
-    assert bench.core.doubt
+    assert bench.core.node.doubt
     bench.flush()
     bench.fetched(batch(3, 2, 1), high_watermark=5)
     bench.flush()
-    assert bench.core.doubt, "one more is committed, and may be what it lost"
+    assert bench.core.node.doubt, "one more is committed, and may be what it lost"
     bench.fetched(batch(4, 2, 1), high_watermark=5)
-    assert bench.core.doubt, "it is not durable here"
+    assert bench.core.node.doubt, "it is not durable here"
     bench.flush()
-    assert bench.core.doubt is None
+    assert bench.core.node.doubt is None
     last = [ready.persist for ready in bench.outputs if ready.persist is not None][-1]
     assert last == ElectionState(2, leader_id=NodeId(2))
 

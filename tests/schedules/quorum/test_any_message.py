@@ -11,7 +11,7 @@ import pytest
 from google.protobuf.message import Message
 
 from strandline.chaos.sim.process import Ports
-from strandline.controller.quorum import wire as quorum_wire
+from strandline.controller.quorum.methods import METHODS
 from strandline.controller.raft.config import EPOCH_LEAD_MAX, PROOF_INTERVAL_MS
 from strandline.controller.raft.messages import (
     BeginQuorumEpochRequest,
@@ -114,7 +114,8 @@ def test_62_nobody_climbs_by_having_the_voters_ask_each_other() -> None:
                 (BeginQuorumEpochRequest(CLUSTER, NodeId(high), epoch, voter(low)), low),
                 (EndQuorumEpochRequest(CLUSTER, NodeId(high), epoch, (voter(low),)), low),
             ):
-                await send(target, quorum_wire.method_of(request).path, quorum_wire.encode_request(request))
+                method = METHODS[type(request)]
+                await send(target, method.path, method.request.encode(request))
             await asyncio.sleep(0.01)
         elapsed_ms = cluster.world.now_ms - began_ms
         assert highest(cluster) <= before + allowed(elapsed_ms), f"in {elapsed_ms:.0f} ms"
@@ -132,7 +133,8 @@ def test_62_a_later_start_is_claimed_of_a_living_voter() -> None:
         epoch = active.quorum.leader_and_epoch.epoch
         end = active.quorum.log_end_offset
         lie = FetchRequest(CLUSTER, voter(other.node), epoch, end, epoch, 0, 0, 1000, life=2**63 - 1)
-        await send(active.node, quorum_wire.method_of(lie).path, quorum_wire.encode_request(lie))
+        fetch = METHODS[FetchRequest]
+        await send(active.node, fetch.path, fetch.request.encode(lie))
         await cluster.create("later", [[1, 2, 3]])
 
     attacked(1, attack)

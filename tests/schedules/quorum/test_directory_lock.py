@@ -10,8 +10,8 @@ from strandline.chaos.sim.world import World
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.format import format_directory
 from strandline.cluster.node.node import Node
-from strandline.controller.quorum import wire
 from strandline.controller.quorum.api import Voter
+from strandline.controller.quorum.methods import METHODS
 from strandline.controller.raft.messages import OffsetAndEpoch, ReplicaKey, VoteRequest, VoteResponse
 from strandline.log.disk import Disk
 from strandline.proto.errors import DirectoryInUse
@@ -88,10 +88,9 @@ async def _vote(node: Node, candidate: int) -> bool:
         OffsetAndEpoch(0, 0),
         False,
     )
-    method = wire.method_of(request)
-    answer = wire.decode_response(
-        method, await node.quorum.rpc_handlers()[0][method.path](wire.encode_request(request))
-    )
+    method = METHODS[type(request)]
+    handler = node.quorum.rpc_handlers()[0][method.path]
+    answer = method.reply.decode(await handler(method.request.encode(request)))
     assert isinstance(answer, VoteResponse)
     return answer.granted
 

@@ -8,7 +8,7 @@ from quorum_trial import Trial
 
 from strandline.chaos.sim.process import Ports
 from strandline.chaos.sim.world import World
-from strandline.controller.quorum import wire
+from strandline.controller.quorum.methods import METHODS
 from strandline.controller.quorum.state_file import Remembered, StateFile
 from strandline.controller.raft.messages import OffsetAndEpoch, ReplicaKey, VoteRequest, VoteResponse
 from strandline.controller.raft.ready import ElectionState
@@ -92,14 +92,14 @@ async def vote(trial: Trial, *, candidate: int) -> bool:
         OffsetAndEpoch(0, 0),
         False,
     )
-    method = wire.method_of(request)
+    method = METHODS[type(request)]
     process = trial.world.process("n1")
     assert process is not None
 
     async def inside() -> bytes:
-        return await quorum.rpc_handlers()[0][method.path](wire.encode_request(request))
+        return await quorum.rpc_handlers()[0][method.path](method.request.encode(request))
 
     task = process.context.copy().run(lambda: trial.world.loop.create_task(inside()))
-    response = wire.decode_response(method, await task)
+    response = method.reply.decode(await task)
     assert isinstance(response, VoteResponse)
     return response.granted

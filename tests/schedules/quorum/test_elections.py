@@ -12,7 +12,7 @@ from strandline.controller.raft.config import RaftConfig
 from strandline.controller.raft.core import RaftCore
 from strandline.controller.raft.log_summary import LogSummary
 from strandline.controller.raft.messages import OffsetAndEpoch, ReplicaKey, VoteRequest, VoteResponse
-from strandline.controller.raft.state import RoleKind
+from strandline.controller.raft.transitions import RoleKind
 from strandline.controller.raft.voters import VoterSet
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId

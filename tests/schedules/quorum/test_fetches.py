@@ -67,7 +67,7 @@ def test_a8_an_answer_given_up_is_ignored() -> None:
     bench.follow(2, epoch=2)
     given_up = bench.sent(FetchRequest)[-1]
     bench.core.append_failed(3, bench.now)
-    bench.wait(bench.core.config.retry_backoff_ms + 1)
+    bench.wait(bench.core.node.config.retry_backoff_ms + 1)
     assert bench.sent(FetchRequest)[-1] is not given_up
     verdict = FetchResponse(ErrorCode.NONE, 2, NodeId(2), -1, 0, diverging=OffsetAndEpoch(2, 1))
     bench.respond(bench.sent(FetchRequest)[-1], verdict)

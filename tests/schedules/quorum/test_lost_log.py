@@ -11,7 +11,7 @@ from quorum_trial import Node, Trial
 from strandline.controller.quorum.api import QuorumConfig
 from strandline.controller.quorum.quorum import Quorum
 from strandline.controller.raft.messages import ReplicaKey
-from strandline.controller.raft.state import RoleKind
+from strandline.controller.raft.transitions import RoleKind
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NodeId
 from tests.schedules.helpers import schedule

@@ -23,7 +23,7 @@ from strandline.controller.metadata.records import (
     TopicRecord,
     UnregisterBrokerRecord,
 )
-from strandline.controller.quorum import wire as quorum_wire
+from strandline.controller.quorum.methods import METHODS
 from strandline.controller.raft.config import EPOCH_LEAD_MAX
 from strandline.controller.raft.messages import (
     BeginQuorumEpochRequest,
@@ -213,8 +213,8 @@ class Stranger:
 
     async def send(self, node: int, request: Request) -> Response:
         """One quorum request to `node`, and its answer."""
-        method = quorum_wire.method_of(request)
-        payload = quorum_wire.encode_request(request)
+        method = METHODS[type(request)]
+        payload = method.request.encode(request)
 
         async def call(other: Node) -> bytes:
             return await other.ports.rpc.call(endpoint(node), method.path, payload, timeout_ms=1000)
@@ -223,7 +223,7 @@ class Stranger:
             answer = await self.cluster.on(1 + node % 3, call)
         except RpcError as error:
             raise AssertionError(f"node {node} does not answer any more: {error}") from error
-        return quorum_wire.decode_response(method, answer)
+        return method.reply.decode(answer)
 
 
 def voter(node: int) -> ReplicaKey:
@@ -290,8 +290,8 @@ def test_62_epochs_that_only_climb_are_bounded_by_what_was_proven() -> None:
         call = cluster.nodes[target].quorum.rpc_handlers()[0]
 
         async def inside(node: Node, request: Request) -> Response:
-            method = quorum_wire.method_of(request)
-            return quorum_wire.decode_response(method, await call[method.path](quorum_wire.encode_request(request)))
+            method = METHODS[type(request)]
+            return method.reply.decode(await call[method.path](method.request.encode(request)))
 
         for claimed in range(before, before + 3 * EPOCH_LEAD_MAX, 50):
             request = BeginQuorumEpochRequest(CLUSTER, NodeId(1 + target % 3), claimed, voter(target))

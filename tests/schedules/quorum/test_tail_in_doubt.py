@@ -54,12 +54,12 @@ def test_45_a_rotten_tail_of_the_metadata_log() -> None:
             trial.start(lacking.number)
             await trial.world.sleep_ms(10_000)
             assert trial.leading() is None, "one that lacks the record, and one that may"
-            assert core(trial.nodes[holder.number]).doubt is not None
+            assert core(trial.nodes[holder.number]).node.doubt is not None
             trial.start(leader.number)
             await trial.commit(b"after")
             for node in trial.nodes.values():
                 await trial.until(lambda node=node: node.values == [b"first", b"committed", b"after"])  # type: ignore[misc]
-            await trial.until(lambda: core(trial.nodes[holder.number]).doubt is None)
+            await trial.until(lambda: core(trial.nodes[holder.number]).node.doubt is None)
 
         trial.run(test)
 
@@ -72,13 +72,13 @@ def test_a15_the_doubt_ends_when_it_has_caught_up() -> None:
         leader, holder, lacking = await rotten(trial)
         trial.start()
         await trial.commit(b"after")
-        await trial.until(lambda: core(trial.nodes[holder.number]).doubt is None)
+        await trial.until(lambda: core(trial.nodes[holder.number]).node.doubt is None)
         await trial.until(lambda: b"after" in trial.nodes[holder.number].values)
         for number in (holder.number, leader.number):
             trial.world.kill(f"n{number}")
         trial.start(holder.number)
         await trial.commit(b"with it")
-        assert core(trial.nodes[holder.number]).doubt is None
+        assert core(trial.nodes[holder.number]).node.doubt is None
         assert lacking.number in trial.nodes
 
     trial.run(test)
@@ -106,7 +106,7 @@ def test_a15_all_together_elect_in_spite_of_every_doubt() -> None:
         await trial.commit(b"after")
         for node in trial.nodes.values():
             await trial.until(lambda node=node: node.values == [b"first", b"after"])  # type: ignore[misc]
-            assert core(node).doubt is None
+            assert core(node).node.doubt is None
 
     trial.run(test)
 

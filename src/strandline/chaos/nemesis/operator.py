@@ -150,7 +150,7 @@ def _leads(quorum: Quorum) -> bool:
 
 def _in_doubt(quorum: Quorum) -> bool:
     driver = quorum._driver
-    return driver is not None and driver.core.doubt is not None
+    return driver is not None and driver.core.node.doubt is not None
 
 
 def force_vote(disk: Disk, data_dir: str, directory_id: UUID) -> None:
@@ -168,6 +168,6 @@ def all_vote(quorums: Mapping[str, Quorum], controllers: Sequence[str]) -> bool:
 
 def _votes(quorum: Quorum, others: Sequence[Quorum]) -> bool:
     driver = quorum._driver
-    if driver is None or driver.stopped or driver.core.doubt is not None:
+    if driver is None or driver.stopped or driver.core.node.doubt is not None:
         return False
-    return all(other.voters.is_voter(quorum.key, voteless=driver.core.voteless) for other in others)
+    return all(other.voters.is_voter(quorum.key, voteless=driver.core.node.voteless) for other in others)

@@ -16,7 +16,7 @@ from collections.abc import Awaitable
 
 import structlog
 
-from strandline.cluster.broker.service.quorum import DESCRIBE_QUORUM_METHOD, describe_quorum_handler
+from strandline.cluster.broker.service.quorum import describe_quorum_handler
 from strandline.cluster.node.broker_role import BrokerRole
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.config_identity import HTTP, INTERNAL
@@ -27,7 +27,7 @@ from strandline.cluster.node.http.protocol import HttpServer
 from strandline.cluster.node.internal.health import TellsHealth
 from strandline.cluster.node.loop_lag import LoopLag
 from strandline.cluster.node.settings import controller_config
-from strandline.controller.api import PING_METHOD
+from strandline.controller import methods
 from strandline.controller.controller import Controller, ping_handler
 from strandline.controller.metadata.publisher import ImagePublisher
 from strandline.controller.metadata.rehearsal import ImageRehearsal
@@ -257,8 +257,8 @@ class Node:
         unary, streams = self.quorum.rpc_handlers()
         unary = {
             **unary,
-            PING_METHOD: ping_handler(self.config.node, self.incarnation_id),
-            DESCRIBE_QUORUM_METHOD: describe_quorum_handler(self.config.node, self.quorum),
+            methods.PING.path: ping_handler(self.config.node, self.incarnation_id),
+            methods.DESCRIBE_QUORUM.path: describe_quorum_handler(self.config.node, self.quorum),
         }
         if self.controller is not None:
             more_unary, more_streams = self.controller.rpc_handlers()

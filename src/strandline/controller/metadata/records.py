@@ -1,19 +1,21 @@
 """The records of the metadata log, and their envelope.
 
-On disk a record is its type id (varint), its version (varint) and a protobuf message (`proto/v1/metadata.proto`). An
-unknown type or version stops the node with a sentence: a record that is not understood must never be dropped.
+On disk a record is its type id (varint), its version (varint) and a protobuf message, defined here alone (see
+`strandline.proto.messages`). An unknown type or version stops the node with a sentence: a record that is not understood
+must never be dropped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Annotated
 from uuid import UUID
 
-from strandline.controller.mapping import Mapper
 from strandline.proto.errors import FatalError, ProtocolError
 from strandline.proto.ids import BrokerEpoch, Endpoint, LeaderEpoch, NodeId, PartitionEpoch, ProducerId, TopicId
-from strandline.proto.v1 import metadata_pb2 as pb
+from strandline.proto.messages.fields import Int32, Int64, SInt32, UInt32
+from strandline.proto.messages.mapper import Mapper, mapper_of
 from strandline.proto.varint import read_uvarint
 
 
@@ -21,32 +23,35 @@ from strandline.proto.varint import read_uvarint
 class MetadataVersionRecord:
     """First of a log and of each snapshot: the rules by which what follows is replayed."""
 
-    level: int
+    level: Annotated[int, UInt32(1)]
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterBrokerRecord:
-    """A broker's process has registered; fields as in `BrokerInfo`."""
+    """A broker's process has registered, in the place of any earlier one of its node id; fields as in `BrokerInfo`.
 
-    node_id: NodeId
-    incarnation_id: UUID
-    broker_epoch: BrokerEpoch
-    listeners: Mapping[str, Endpoint]
-    internal: Endpoint
-    rack: str | None = None
-    fenced: bool = True
-    in_controlled_shutdown: bool = False
-    directory_id: UUID | None = None
-    acks_unsynced: bool = False
-    disk_full: bool = False
+    Only snapshots and amended registrations have `fenced` false, or `in_controlled_shutdown` or `disk_full` true.
+    """
+
+    node_id: Annotated[NodeId, Int32(1)]
+    incarnation_id: Annotated[UUID, 2]
+    broker_epoch: Annotated[BrokerEpoch, Int64(3)]
+    listeners: Annotated[Mapping[str, Endpoint], 4]
+    internal: Annotated[Endpoint, 5]
+    rack: Annotated[str | None, 6] = None
+    fenced: Annotated[bool, 7] = True
+    in_controlled_shutdown: Annotated[bool, 8] = False
+    directory_id: Annotated[UUID | None, 9] = None
+    acks_unsynced: Annotated[bool, 10] = False
+    disk_full: Annotated[bool, 11] = False
 
 
 @dataclass(frozen=True, slots=True)
 class UnregisterBrokerRecord:
     """A broker is taken out of the cluster for good."""
 
-    node_id: NodeId
-    broker_epoch: BrokerEpoch
+    node_id: Annotated[NodeId, Int32(1)]
+    broker_epoch: Annotated[BrokerEpoch, Int64(2)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,76 +59,80 @@ class BrokerChangeRecord:
     """A broker is fenced, unfenced, begins its controlled shutdown, or its disk is full or has room again; None:
     unchanged."""
 
-    node_id: NodeId
-    broker_epoch: BrokerEpoch
-    fenced: bool | None = None
-    in_controlled_shutdown: bool | None = None
-    disk_full: bool | None = None
+    node_id: Annotated[NodeId, Int32(1)]
+    broker_epoch: Annotated[BrokerEpoch, Int64(2)]
+    fenced: Annotated[bool | None, 3] = None
+    in_controlled_shutdown: Annotated[bool | None, 4] = None
+    disk_full: Annotated[bool | None, 5] = None
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
     """A topic is created; its partitions follow in the same batch."""
 
-    name: str
-    topic_id: TopicId
+    name: Annotated[str, 1]
+    topic_id: Annotated[TopicId, 2]
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveTopicRecord:
     """A topic, its partitions and its configs are gone."""
 
-    topic_id: TopicId
+    topic_id: Annotated[TopicId, 1]
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionRecord:
     """A partition is created, or stands so in a snapshot; fields as in `PartitionInfo`."""
 
-    topic_id: TopicId
-    partition: int
-    replicas: tuple[NodeId, ...]
-    isr: tuple[NodeId, ...]
-    eligible_leader_replicas: tuple[NodeId, ...]
-    last_known_elr: tuple[NodeId, ...]
-    leader: NodeId
-    leader_epoch: LeaderEpoch
-    partition_epoch: PartitionEpoch
-    recovering: bool
+    topic_id: Annotated[TopicId, 1]
+    partition: Annotated[int, Int32(2)]
+    replicas: Annotated[tuple[NodeId, ...], Int32(3)]
+    isr: Annotated[tuple[NodeId, ...], Int32(4)]
+    eligible_leader_replicas: Annotated[tuple[NodeId, ...], Int32(5)]
+    last_known_elr: Annotated[tuple[NodeId, ...], Int32(6)]
+    leader: Annotated[NodeId, SInt32(7)]
+    leader_epoch: Annotated[LeaderEpoch, Int32(8)]
+    partition_epoch: Annotated[PartitionEpoch, Int32(9)]
+    recovering: Annotated[bool, 10]
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionChangeRecord:
-    """A partition changes; None: unchanged. A leader that is named, even the same, bumps the leader epoch."""
+    """A partition changes; None: unchanged.
 
-    topic_id: TopicId
-    partition: int
-    replicas: tuple[NodeId, ...] | None = None
-    isr: tuple[NodeId, ...] | None = None
-    eligible_leader_replicas: tuple[NodeId, ...] | None = None
-    last_known_elr: tuple[NodeId, ...] | None = None
-    leader: NodeId | None = None
-    recovering: bool | None = None
-    reason: str = ""
+    Each such record bumps the partition epoch, and one that names a leader, even the same one, the leader epoch.
+    `reason` is for people who read the log ("broker 2 fenced"): the replay does not look at it.
+    """
+
+    topic_id: Annotated[TopicId, 1]
+    partition: Annotated[int, Int32(2)]
+    replicas: Annotated[tuple[NodeId, ...] | None, 3] = None
+    isr: Annotated[tuple[NodeId, ...] | None, 4] = None
+    eligible_leader_replicas: Annotated[tuple[NodeId, ...] | None, 5] = None
+    last_known_elr: Annotated[tuple[NodeId, ...] | None, 6] = None
+    leader: Annotated[NodeId | None, SInt32(7)] = None
+    recovering: Annotated[bool | None, 8] = None
+    reason: Annotated[str, 9] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigRecord:
-    """A dynamic config is set, or removed where the value is None."""
+    """A dynamic config is set, or removed where the value is None; resources as in `api.ResourceAlteration`."""
 
-    resource_type: int
-    resource_name: str
-    name: str
-    value: str | None
+    resource_type: Annotated[int, Int32(1)]
+    resource_name: Annotated[str, 2]
+    name: Annotated[str, 3]
+    value: Annotated[str | None, 4]
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdsRecord:
-    """A block of producer ids, up to but without `next_producer_id`, was given to a broker."""
+    """A block of producer ids, up to but without `next_producer_id`, was given to a broker: never again to any."""
 
-    node_id: NodeId
-    broker_epoch: BrokerEpoch
-    next_producer_id: ProducerId
+    node_id: Annotated[NodeId, Int32(1)]
+    broker_epoch: Annotated[BrokerEpoch, Int64(2)]
+    next_producer_id: Annotated[ProducerId, Int64(3)]
 
 
 MetadataRecord = (
@@ -143,26 +152,27 @@ MetadataRecord = (
 RECORD_VERSION = 1
 """The version written for every type; a type that changes in a way protobuf cannot carry gets a version of its own."""
 
-_MAPPERS: dict[int, Mapper[MetadataRecord]] = {
-    1: Mapper(MetadataVersionRecord, pb.MetadataVersionRecord),
-    2: Mapper(RegisterBrokerRecord, pb.RegisterBrokerRecord),
-    3: Mapper(UnregisterBrokerRecord, pb.UnregisterBrokerRecord),
-    4: Mapper(BrokerChangeRecord, pb.BrokerChangeRecord),
-    5: Mapper(TopicRecord, pb.TopicRecord),
-    6: Mapper(RemoveTopicRecord, pb.RemoveTopicRecord),
-    7: Mapper(PartitionRecord, pb.PartitionRecord),
-    8: Mapper(PartitionChangeRecord, pb.PartitionChangeRecord),
-    9: Mapper(ConfigRecord, pb.ConfigRecord),
-    10: Mapper(ProducerIdsRecord, pb.ProducerIdsRecord),
+MAPPERS: dict[int, Mapper[MetadataRecord]] = {
+    1: mapper_of(MetadataVersionRecord),
+    2: mapper_of(RegisterBrokerRecord),
+    3: mapper_of(UnregisterBrokerRecord),
+    4: mapper_of(BrokerChangeRecord),
+    5: mapper_of(TopicRecord),
+    6: mapper_of(RemoveTopicRecord),
+    7: mapper_of(PartitionRecord),
+    8: mapper_of(PartitionChangeRecord),
+    9: mapper_of(ConfigRecord),
+    10: mapper_of(ProducerIdsRecord),
 }
+"""Type id on disk -> the record. An id is never given to another record."""
 
-_TYPE_IDS: dict[type, int] = {mapper.kind: type_id for type_id, mapper in _MAPPERS.items()}
+_TYPE_IDS: dict[type, int] = {mapper.kind: type_id for type_id, mapper in MAPPERS.items()}
 
 
 def encode_record(record: MetadataRecord) -> bytes:
     """The record in its envelope."""
     type_id = _TYPE_IDS[type(record)]
-    return bytes((type_id, RECORD_VERSION)) + _MAPPERS[type_id].encode(record)
+    return bytes((type_id, RECORD_VERSION)) + MAPPERS[type_id].encode(record)
 
 
 def decode_record(data: bytes) -> MetadataRecord:
@@ -176,7 +186,7 @@ def decode_record(data: bytes) -> MetadataRecord:
         version, position = read_uvarint(data, position)
     except ProtocolError:
         raise FatalError(f"The metadata log holds a record whose envelope is cut short: {data[:8].hex()}") from None
-    mapper = _MAPPERS.get(type_id)
+    mapper = MAPPERS.get(type_id)
     if mapper is None:
         raise FatalError(
             f"The metadata log holds a record of type {type_id}, which this version of Strandline does not know. "

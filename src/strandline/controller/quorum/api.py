@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
 from uuid import UUID
 
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
-from strandline.proto.ids import Endpoint, NodeId
+from strandline.proto.ids import NO_NODE, Endpoint, NodeId
+from strandline.proto.messages.fields import Int32, Int64, OrEmpty
 
 DAMAGE_ADVICE = (
     "This node will not serve metadata it cannot trust. If a majority of the other controllers is well, stop the node, "
@@ -120,12 +121,12 @@ class CommittedBatch:
 class ReplicaDescription:
     """One replica of the metadata log as the leader knows it; -1 where it does not (yet) know."""
 
-    node_id: NodeId
-    directory_id: UUID | None
-    log_end_offset: int
-    last_fetch_timestamp_ms: int
+    node_id: Annotated[NodeId, Int32(1)]
+    directory_id: Annotated[UUID | None, OrEmpty(2)]
+    log_end_offset: Annotated[int, Int64(3)]
+    last_fetch_timestamp_ms: Annotated[int, Int64(4)]
     """Wall-clock time of its last fetch; the leader's own is now."""
-    last_caught_up_timestamp_ms: int
+    last_caught_up_timestamp_ms: Annotated[int, Int64(5)]
     """Wall-clock time when it last had all that the leader had."""
 
 
@@ -138,6 +139,24 @@ class QuorumDescription:
     high_watermark: int
     voters: list[ReplicaDescription]
     observers: list[ReplicaDescription]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeQuorumRequest:
+    """Asks a controller for the quorum as it knows it as the leader."""
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeQuorumReply:
+    """The quorum as the sender knows it, who leads it; or an error: NOT_CONTROLLER where it does not."""
+
+    error: Annotated[ErrorCode, 1] = ErrorCode.NONE
+    message: Annotated[str, 2] = ""
+    leader_id: Annotated[NodeId, Int32(3)] = NO_NODE
+    epoch: Annotated[int, Int32(4)] = 0
+    high_watermark: Annotated[int, Int64(5)] = 0
+    voters: Annotated[tuple[ReplicaDescription, ...], 6] = ()
+    observers: Annotated[tuple[ReplicaDescription, ...], 7] = ()
 
 
 class QuorumListener(Protocol):

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 
-from strandline.controller.quorum import wire
 from strandline.controller.quorum.metadata_log import MetadataLog
+from strandline.controller.quorum.methods import encode_response
 from strandline.controller.quorum.snapshots import SnapshotStore
 from strandline.controller.raft.core import RaftCore
 from strandline.controller.raft.messages import (
@@ -69,11 +69,11 @@ class Callers:
             if data is None:
                 self._spawn(self._reply_cold(reply, read))
             else:
-                self._answer(reply.token, wire.encode_response(reply.response, data))
+                self._answer(reply.token, encode_response(reply.response, data))
         elif isinstance(read, ReadSnapshot) and isinstance(reply.response, FetchSnapshotResponse):
             self._spawn(self._reply_snapshot(reply.token, reply.response, read))
         else:
-            self._answer(reply.token, wire.encode_response(reply.response))
+            self._answer(reply.token, encode_response(reply.response))
 
     async def _reply_cold(self, reply: Reply, read: ReadRange) -> None:
         """Records that had to be read off the loop; worthless if leadership went meanwhile, as the log may have too."""
@@ -81,9 +81,9 @@ class Callers:
         data = await self._log.read_cold(read.offset, read.max_bytes)
         if self._core.leading is None or self._core.epoch != epoch:
             stale = FetchResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, self._core.epoch, self._core.leader_id)
-            self._answer(reply.token, wire.encode_response(stale))
+            self._answer(reply.token, encode_response(stale))
         else:
-            self._answer(reply.token, wire.encode_response(reply.response, data))
+            self._answer(reply.token, encode_response(reply.response, data))
 
     async def _reply_snapshot(self, token: int, response: FetchSnapshotResponse, read: ReadSnapshot) -> None:
         found = await self._snapshots.read(read.snapshot, read.position, read.max_bytes)
@@ -93,7 +93,7 @@ class Callers:
             response = replace(response, error=ErrorCode.POSITION_OUT_OF_RANGE, size=found[0])
         else:
             response = replace(response, size=found[0], position=read.position, data=found[1])
-        self._answer(token, wire.encode_response(response))
+        self._answer(token, encode_response(response))
 
     def _answer(self, token: int, payload: bytes) -> None:
         future = self._waiting.pop(token, None)

@@ -11,7 +11,6 @@ from typing import Any
 
 import structlog
 
-from strandline.controller.quorum import wire
 from strandline.controller.quorum.api import LeaderAndEpoch, QuorumConfig
 from strandline.controller.quorum.callers import Callers
 from strandline.controller.quorum.commits import Commits
@@ -19,6 +18,7 @@ from strandline.controller.quorum.dispatch import Dispatcher
 from strandline.controller.quorum.fetched import Fetched
 from strandline.controller.quorum.memory import Memory
 from strandline.controller.quorum.metadata_log import MetadataLog
+from strandline.controller.quorum.methods import METHODS
 from strandline.controller.quorum.snapshots import Snapshot, SnapshotStore
 from strandline.controller.raft.core import RaftCore
 from strandline.controller.raft.messages import (
@@ -40,6 +40,7 @@ from strandline.log.syncer import Syncer
 from strandline.proto.errors import CorruptLogError, FatalError, ProtocolError
 from strandline.proto.ids import Endpoint, NodeId
 from strandline.proto.marks import mark
+from strandline.proto.messages.method import Method
 from strandline.proto.ports import Clock, Rpc, RpcError, RpcUnavailable
 from strandline.proto.tasks import spawn
 
@@ -148,14 +149,14 @@ class Driver:
             self._guarded(lambda: self.core.step(message, self.now_ms()))
             self.pump()
 
-    async def serve(self, method: wire.Method, payload: bytes) -> bytes:
+    async def serve(self, method: Method[Any, Any], payload: bytes) -> bytes:
         """Answer a peer's call, once the core answers it.
 
         Raises:
             ProtocolError: the request does not parse.
             RpcUnavailable: this quorum has stopped.
         """
-        request = wire.decode_request(method, payload)
+        request = method.request.decode(payload)
         if self._stopped:
             raise RpcUnavailable("this node's quorum has stopped")
         token, future = self._callers.open()
@@ -382,18 +383,16 @@ class Driver:
     # --- calls -------------------------------------------------------------------------------------------
 
     async def _call(self, sent: SendRequest) -> None:
-        method = wire.method_of(sent.request)
+        method = METHODS[type(sent.request)]
         outcome: ResponseReceived | RequestFailed
         try:
             payload = await self._rpc.call(
                 self._endpoints[sent.to],
                 method.path,
-                wire.encode_request(sent.request),
+                method.request.encode(sent.request),
                 timeout_ms=self._timeout_ms(sent.request),
             )
-            outcome = ResponseReceived(
-                sent.request_id, self._judged(sent.request, wire.decode_response(method, payload))
-            )
+            outcome = ResponseReceived(sent.request_id, self._judged(sent.request, method.reply.decode(payload)))
         except RpcUnavailable:
             outcome = RequestFailed(sent.request_id, broken=True)
         except (RpcError, ProtocolError):

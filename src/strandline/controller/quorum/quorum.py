@@ -6,9 +6,9 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 from uuid import UUID
 
-from strandline.controller.quorum import wire
 from strandline.controller.quorum.api import (
     LeaderAndEpoch,
     NotLeader,
@@ -24,18 +24,19 @@ from strandline.controller.quorum.driver import Driver, Durable
 from strandline.controller.quorum.fetched import Fetched
 from strandline.controller.quorum.memory import Memory
 from strandline.controller.quorum.metadata_log import MetadataLog, build_data_batch
+from strandline.controller.quorum.methods import METHODS
 from strandline.controller.quorum.snapshots import SnapshotStore
 from strandline.controller.raft.config import RaftConfig
 from strandline.controller.raft.core import RaftCore
 from strandline.controller.raft.leader import Leader, ReplicaProgress
 from strandline.controller.raft.messages import Batch, ReplicaKey
-from strandline.controller.raft.voter_changes import add_voter, remove_voter
 from strandline.controller.raft.voters import VoterSet
 from strandline.log.disk import Disk
 from strandline.log.rewriting import Rewriting, restore_names
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import ConfigError, KafkaError
 from strandline.proto.ids import Endpoint, NodeId
+from strandline.proto.messages.method import Method
 from strandline.proto.ports import Clock, Rng, Rpc, RpcUnavailable, StreamHandler, UnaryHandler
 
 DIRECTORY = "__cluster_metadata-0"
@@ -200,9 +201,9 @@ class Quorum:
 
     def rpc_handlers(self) -> tuple[dict[str, UnaryHandler], dict[str, StreamHandler]]:
         """The quorum's methods for the node's internal listener."""
-        return {method.path: partial(self._serve, method) for method in wire.methods()}, {}
+        return {method.path: partial(self._serve, method) for method in METHODS.values()}, {}
 
-    async def _serve(self, method: wire.Method, payload: bytes) -> bytes:
+    async def _serve(self, method: Method[Any, Any], payload: bytes) -> bytes:
         if self._driver is None:
             raise RpcUnavailable("this node's quorum has not started yet")
         return await self._driver.serve(method, payload)
@@ -325,7 +326,7 @@ class Quorum:
             KafkaError: see `raft.voter_changes.remove_voter`; REQUEST_TIMED_OUT, it was not committed in time, and may
                 be yet.
         """
-        return await self._change(lambda core, now_ms: remove_voter(core, node_id, directory_id, now_ms))
+        return await self._change(lambda core, now_ms: core.remove_voter(node_id, directory_id, now_ms))
 
     async def add_voter(self, node_id: NodeId, directory_id: UUID) -> tuple[NodeId, ...]:
         """Give a vacant place to a replica that has caught up, wait until that is committed, and tell who votes then.
@@ -334,15 +335,16 @@ class Quorum:
             KafkaError: see `raft.voter_changes.add_voter`; REQUEST_TIMED_OUT, it was not committed in time, and may be
                 yet.
         """
-        return await self._change(lambda core, now_ms: add_voter(core, node_id, directory_id, now_ms))
+        return await self._change(lambda core, now_ms: core.add_voter(node_id, directory_id, now_ms))
 
     async def _change(self, change: Callable[[RaftCore, float], int | None]) -> tuple[NodeId, ...]:
         driver = self._driver
         if driver is None or driver.stopped:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "This node's quorum does not run.")
-        offset = change(driver.core, driver.now_ms())
+        core = driver.core
+        offset = change(core, driver.now_ms())
         driver.pump()
-        committed = driver.commits.committed(driver.core.epoch, driver.core.voters_offset if offset is None else offset)
+        committed = driver.commits.committed(core.epoch, core.node.voters_offset if offset is None else offset)
         try:
             async with asyncio.timeout(_CHANGE_TIMEOUT_S):
                 await committed
@@ -351,7 +353,7 @@ class Quorum:
                 "The change of the voter set is not committed yet: is a majority of the voters up? Look again later."
             )
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message) from None
-        return tuple(key.node_id for key in driver.core.voters)
+        return tuple(key.node_id for key in core.voters)
 
     def resign(self) -> None:
         """Give up leading and ask the best of the other voters to stand. Nothing happens if this node does not lead."""

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from strandline.controller.raft.election import VoteRound, election_backoff_ms, election_timeout_ms
 from strandline.controller.raft.messages import ReplicaKey, Response, SendRequest, VoteRequest
+from strandline.controller.raft.node import QuorumNode
 from strandline.controller.raft.ready import ElectionState
-from strandline.controller.raft.state import Role, RoleKind
+from strandline.controller.raft.role import Move, Role
+from strandline.controller.raft.transitions import Event, RoleKind
 from strandline.proto.ensure import ensure
-
-if TYPE_CHECKING:
-    from strandline.controller.raft.core import RaftCore
 
 
 class Candidate(Role):
     """Has voted for itself in a new epoch, durably, and asks the others.
-
-    Entered: from Prospective with a majority of pre-votes; at a restart, in the same epoch, if that had voted for
-    itself (rule A2).
-    Left: to Leader with a majority; to Prospective when the election timed out, or was lost and a backoff passed; on
-    news of a leader or of a higher epoch as always.
 
     Invariants:
     - its vote is its own: it grants no other in this epoch.
@@ -28,21 +20,21 @@ class Candidate(Role):
 
     kind = RoleKind.CANDIDATE
 
-    def __init__(self, core: RaftCore, epoch: int, *, now_ms: float) -> None:
-        super().__init__(core, epoch)
-        self._round = VoteRound(core, epoch, pre_vote=False)
-        self._election_deadline_ms = now_ms + election_timeout_ms(core)
+    def __init__(self, node: QuorumNode, move: Move, now_ms: float) -> None:
+        super().__init__(node, move, now_ms)
+        self._round = VoteRound(node, move.epoch, pre_vote=False)
+        self._election_deadline_ms = now_ms + election_timeout_ms(node)
         self._backing_off = False
 
     @property
     def voted_for(self) -> ReplicaKey | None:
-        return self.core.key
+        return self.node.key
 
     def election(self) -> ElectionState:
-        return ElectionState(self.epoch, voted_for=self.core.key)
+        return ElectionState(self.epoch, voted_for=self.node.key)
 
-    def entered(self, now_ms: float) -> None:
-        self._judge(now_ms)
+    def entered(self, now_ms: float) -> Move | None:
+        return self._judge(now_ms)
 
     def election_deadline_ms(self) -> float | None:
         return self._election_deadline_ms
@@ -50,9 +42,10 @@ class Candidate(Role):
     def deadline_ms(self) -> float:
         return min(self._election_deadline_ms, self._round.deadline_ms())
 
-    def tick(self, now_ms: float) -> None:
-        if now_ms >= self._election_deadline_ms:
-            self.core.become_prospective(now_ms)
+    def tick(self, now_ms: float) -> Move | None:
+        if now_ms < self._election_deadline_ms:
+            return None
+        return Move(Event.ELECTION_TIMEOUT, self.epoch, voted_for=self.node.key)
 
     def pump(self, now_ms: float) -> None:
         self._round.pump(now_ms)
@@ -60,22 +53,25 @@ class Candidate(Role):
     def may_grant(self, request: VoteRequest, up_to_date: bool) -> bool:
         return request.pre_vote and up_to_date
 
-    def on_response(self, sent: SendRequest, response: Response, now_ms: float) -> None:
+    def on_response(self, sent: SendRequest, response: Response, now_ms: float) -> Move | None:
         self._round.record(sent, response)
-        self._judge(now_ms)
+        return self._judge(now_ms)
 
-    def on_failure(self, sent: SendRequest, broken: bool, now_ms: float) -> None:
+    def on_failure(self, sent: SendRequest, broken: bool, now_ms: float) -> Move | None:
         self._round.record_failure(sent, now_ms)
-        self._judge(now_ms)
+        return self._judge(now_ms)
 
-    def _judge(self, now_ms: float) -> None:
+    def _judge(self, now_ms: float) -> Move | None:
         if self._round.won:
-            self.core.become_leader(tuple(self._round.granted), now_ms)
-        elif self._round.lost and not self._backing_off:
+            granting = tuple(self._round.granted)
+            ensure(len(granting) >= self.node.voters.majority, "ElectedByAMajority", granting=granting)
+            return Move(Event.ELECTED, self.epoch, granting=granting)
+        if self._round.lost and not self._backing_off:
             self._backing_off = True
-            self.core.rounds_lost += 1
-            self._election_deadline_ms = min(self._election_deadline_ms, now_ms + election_backoff_ms(self.core))
+            self.node.rounds_lost += 1
+            self._election_deadline_ms = min(self._election_deadline_ms, now_ms + election_backoff_ms(self.node))
+        return None
 
     def check(self) -> None:
-        ensure(self.epoch > self.core.log.last_epoch, "NoRecordsOfAContestedEpoch", epoch=self.epoch)
+        ensure(self.epoch > self.node.log.last_epoch, "NoRecordsOfAContestedEpoch", epoch=self.epoch)
         self._round.check()

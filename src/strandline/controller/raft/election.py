@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from strandline.controller.raft.config import RETRY_BACKOFF_MAX_MS
 from strandline.controller.raft.messages import Response, SendRequest, VoteRequest, VoteResponse
+from strandline.controller.raft.node import QuorumNode
 from strandline.proto.ensure import ensure
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId
 from strandline.proto.marks import mark
-
-if TYPE_CHECKING:
-    from strandline.controller.raft.core import RaftCore
 
 
 class VoteRound:
@@ -28,11 +25,11 @@ class VoteRound:
     - won and lost exclude each other.
     """
 
-    def __init__(self, core: RaftCore, epoch: int, *, pre_vote: bool) -> None:
-        self._core = core
+    def __init__(self, node: QuorumNode, epoch: int, *, pre_vote: bool) -> None:
+        self._node = node
         self._epoch = epoch
         self._pre_vote = pre_vote
-        self.granted: dict[NodeId, bool] = {core.key.node_id: core.doubt is None or core.log.end.at_least(core.doubt)}
+        self.granted: dict[NodeId, bool] = {node.key.node_id: node.doubt is None or node.log.end.at_least(node.doubt)}
         """Who granted, and whether beyond doubt."""
         self._rejected: dict[NodeId, None] = {}
         self._failed: dict[NodeId, int] = {}
@@ -42,7 +39,7 @@ class VoteRound:
     @property
     def won(self) -> bool:
         """A majority granted beyond doubt; or everybody did."""
-        voters = self._core.voters
+        voters = self._node.voters
         if sum(self.granted.values()) >= voters.majority:
             return True
         return len(self.granted) == len(voters.keys) >= voters.majority
@@ -50,7 +47,7 @@ class VoteRound:
     @property
     def lost(self) -> bool:
         """It cannot be won any more by those that have not refused and could be called."""
-        voters = self._core.voters
+        voters = self._node.voters
         doubtful = len(self.granted) - sum(self.granted.values())
         absent = len(self._rejected) + len(self._failed)
         return len(voters.keys) - absent - doubtful < voters.majority and (
@@ -59,19 +56,19 @@ class VoteRound:
 
     def pump(self, now_ms: float) -> None:
         """Ask everyone who has not answered and is not being asked."""
-        core = self._core
-        for voter in core.voters.others(core.key.node_id):
-            node = voter.node_id
-            if node in self.granted or node in self._rejected or node in self._in_flight:
+        node = self._node
+        for voter in node.voters.others(node.key.node_id):
+            asked = voter.node_id
+            if asked in self.granted or asked in self._rejected or asked in self._in_flight:
                 continue
-            if now_ms < self._retry_at.get(node, -math.inf):
+            if now_ms < self._retry_at.get(asked, -math.inf):
                 continue
-            self._in_flight[node] = None
-            self._retry_at.pop(node, None)
+            self._in_flight[asked] = None
+            self._retry_at.pop(asked, None)
             request = VoteRequest(
-                core.cluster_id, core.key, self._epoch, voter, core.log.end, self._pre_vote, core.voters_offset
+                node.cluster_id, node.key, self._epoch, voter, node.log.end, self._pre_vote, node.voters_offset
             )
-            core.send(node, request)
+            node.send(asked, request)
 
     def deadline_ms(self) -> float:
         """When a failed call is to be repeated."""
@@ -95,7 +92,7 @@ class VoteRound:
         """The call failed; it is repeated after a doubling wait, but does not hold back the judgement `lost`."""
         self._in_flight.pop(sent.to, None)
         times = self._failed[sent.to] = self._failed.get(sent.to, 0) + 1
-        wait_ms = min(self._core.config.retry_backoff_ms * 2**times, RETRY_BACKOFF_MAX_MS)
+        wait_ms = min(self._node.config.retry_backoff_ms * 2**times, RETRY_BACKOFF_MAX_MS)
         self._retry_at[sent.to] = now_ms + wait_ms
 
     def check(self) -> None:
@@ -104,25 +101,25 @@ class VoteRound:
         ensure(apart and not (self.won and self.lost), "OneAnswerAVoter", granted=list(self.granted))
 
 
-def election_timeout_ms(core: RaftCore) -> float:
+def election_timeout_ms(node: QuorumNode) -> float:
     """Drawn from [1, 2) times the setting, so that voters seldom ask at the same instant."""
-    return core.config.election_timeout_ms * (1.0 + core.rng.random())
+    return node.config.election_timeout_ms * (1.0 + node.rng.random())
 
 
-def election_backoff_ms(core: RaftCore) -> float:
+def election_backoff_ms(node: QuorumNode) -> float:
     """Wait after a lost round: doubling with the rounds lost in a row, jittered over [0.5, 1) of itself."""
-    ceiling: float = min(core.config.election_backoff_max_ms, 50 << min(core.rounds_lost, 10))
-    return ceiling * (0.5 + 0.5 * core.rng.random())
+    ceiling: float = min(node.config.election_backoff_max_ms, 50 << min(node.rounds_lost, 10))
+    return ceiling * (0.5 + 0.5 * node.rng.random())
 
 
-def succession_delay_ms(core: RaftCore, leader_id: NodeId) -> float:
+def succession_delay_ms(node: QuorumNode, leader_id: NodeId) -> float:
     """What each follower waits longer than the one before it in the ring of voters after the leader: they lost the same
     leader at the same instant, and two candidates at once would split the votes."""
-    return 2.0 * core.config.suspicion_ms * core.voters.succession(leader_id, core.key.node_id)
+    return 2.0 * node.config.suspicion_ms * node.voters.succession(leader_id, node.key.node_id)
 
 
-def suspicion_delay_ms(core: RaftCore, leader_id: NodeId) -> float:
+def suspicion_delay_ms(node: QuorumNode, leader_id: NodeId) -> float:
     """How long a follower goes on trying a leader whose connection broke, before it asks for an election: one to two
     suspicion times and its place in the succession. Rounds lost in a row double it up to the fetch timeout."""
-    delay_ms = core.config.suspicion_ms * (1.0 + core.rng.random()) + succession_delay_ms(core, leader_id)
-    return min(delay_ms * (1 << min(core.rounds_lost, 10)), float(core.config.fetch_timeout_ms))
+    delay_ms = node.config.suspicion_ms * (1.0 + node.rng.random()) + succession_delay_ms(node, leader_id)
+    return min(delay_ms * (1 << min(node.rounds_lost, 10)), float(node.config.fetch_timeout_ms))

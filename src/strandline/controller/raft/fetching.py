@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from strandline.controller.raft.config import RETRY_BACKOFF_MAX_MS
 from strandline.controller.raft.messages import (
@@ -17,13 +16,11 @@ from strandline.controller.raft.messages import (
     Response,
     SendRequest,
 )
+from strandline.controller.raft.node import QuorumNode
 from strandline.controller.raft.ready import InstallSnapshot, StoreSnapshotChunk
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId
 from strandline.proto.marks import mark
-
-if TYPE_CHECKING:
-    from strandline.controller.raft.core import RaftCore
 
 
 class Outcome(Enum):
@@ -35,7 +32,7 @@ class Outcome(Enum):
 
 
 class FetchLoop:
-    """Fetches from `target` as soon as the gate opens, and applies the answers to the core's log.
+    """Fetches from `target` as soon as the gate opens, and applies the answers to the node's log.
 
     Invariants:
     - one request in flight at most;
@@ -44,8 +41,8 @@ class FetchLoop:
     - a snapshot is installed only when every byte of it has been stored.
     """
 
-    def __init__(self, core: RaftCore, epoch: int, *, after_flush: bool) -> None:
-        self._core = core
+    def __init__(self, node: QuorumNode, epoch: int, *, after_flush: bool) -> None:
+        self._node = node
         self._epoch = epoch
         self._after_flush = after_flush
         self._in_flight: int | None = None
@@ -62,7 +59,7 @@ class FetchLoop:
     def pump(self, target: NodeId, now_ms: float) -> None:
         """Send the next fetch if none is in flight and nothing holds it back."""
         if self._in_flight is None and now_ms >= self._retry_at_ms and self._gate_open():
-            self._in_flight = self._core.send(target, self._next_request())
+            self._in_flight = self._node.send(target, self._next_request())
 
     def is_current(self, sent: SendRequest) -> bool:
         """Whether this is the request in flight, and not one that was given up before it."""
@@ -71,7 +68,7 @@ class FetchLoop:
     def failed(self, now_ms: float) -> None:
         """The request in flight came to nothing: wait, doubling with each failure in a row."""
         self._in_flight = None
-        wait_ms = min(self._core.config.retry_backoff_ms * 2**self._failures, RETRY_BACKOFF_MAX_MS)
+        wait_ms = min(self._node.config.retry_backoff_ms * 2**self._failures, RETRY_BACKOFF_MAX_MS)
         self._failures = min(self._failures + 1, 10)
         self._retry_at_ms = now_ms + wait_ms
 
@@ -103,70 +100,70 @@ class FetchLoop:
     def _gate_open(self) -> bool:
         if self._installing:
             return False
-        log = self._core.log
+        log = self._node.log
         return not self._after_flush or log.durable_offset == log.end_offset
 
     def _next_request(self) -> Request:
-        core = self._core
+        node = self._node
         if self._snapshot is not None:
             return FetchSnapshotRequest(
-                core.cluster_id,
-                core.key,
+                node.cluster_id,
+                node.key,
                 self._epoch,
                 self._snapshot,
                 self._position,
-                core.config.snapshot_chunk_bytes,
-                core.voteless,
+                node.config.snapshot_chunk_bytes,
+                node.voteless,
             )
         # After a failure it is a probe, too: a leader that lives answers at once, and is not given up for being late.
-        max_wait_ms = 0 if self._failures else min(core.config.fetch_max_wait_ms, core.config.fetch_timeout_ms // 3)
+        max_wait_ms = 0 if self._failures else min(node.config.fetch_max_wait_ms, node.config.fetch_timeout_ms // 3)
         return FetchRequest(
-            core.cluster_id,
-            core.key,
+            node.cluster_id,
+            node.key,
             self._epoch,
-            core.log.end_offset,
-            core.log.last_epoch,
-            core.high_watermark,
+            node.log.end_offset,
+            node.log.last_epoch,
+            node.high_watermark,
             max_wait_ms,
-            core.config.fetch_max_bytes,
-            core.voteless,
-            core.life,
+            node.config.fetch_max_bytes,
+            node.voteless,
+            node.life,
         )
 
     def _on_records(self, request: FetchRequest, response: FetchResponse) -> Outcome:
-        core = self._core
+        node = self._node
         if response.error is not ErrorCode.NONE:
             return Outcome.REFUSED
-        if request.fetch_offset != core.log.end_offset or request.last_fetched_epoch != core.log.last_epoch:
+        if request.fetch_offset != node.log.end_offset or request.last_fetched_epoch != node.log.last_epoch:
             return Outcome.STALE
         if response.diverging is not None:
-            point = core.log.truncation_point(response.diverging)
-            if point < core.high_watermark:
+            point = node.log.truncation_point(response.diverging)
+            if point < node.high_watermark:
                 mark("committed-stays")
-                core.notice(
+                node.notice(
                     f"not truncated: the leader of epoch {self._epoch} would cut this node's log to {point}, below the "
-                    f"high watermark {core.high_watermark}. That leader lacks committed records (KAFKA-12460)"
+                    f"high watermark {node.high_watermark}. That leader lacks committed records (KAFKA-12460)"
                 )
                 return Outcome.REFUSED
-            if point == core.log.end_offset:
+            if point == node.log.end_offset:
                 return Outcome.REFUSED
             mark("quorum-truncated")
-            core.truncate_to(point)
+            node.truncate_to(point)
             return Outcome.PROGRESS
         if response.snapshot is not None:
-            if response.snapshot.offset < core.high_watermark or response.snapshot.epoch > self._epoch:
+            if response.snapshot.offset < node.high_watermark or response.snapshot.epoch > self._epoch:
                 return Outcome.REFUSED
             self._snapshot, self._position = response.snapshot, 0
             return Outcome.PROGRESS
         for batch in response.batches:
-            fits = core.log.last_epoch <= batch.epoch <= self._epoch
-            if batch.base_offset != core.log.end_offset or batch.next_offset <= batch.base_offset or not fits:
+            fits = node.log.last_epoch <= batch.epoch <= self._epoch
+            if batch.base_offset != node.log.end_offset or batch.next_offset <= batch.base_offset or not fits:
                 return Outcome.REFUSED
-            core.append_fetched(batch)
+            node.append(batch)
         if response.high_watermark >= 0:
-            core.advance_high_watermark(min(core.log.end_offset, response.high_watermark))
-            if core.log.end_offset >= response.high_watermark:
-                core.caught_up_to(response.high_watermark)
+            node.advance_high_watermark(min(node.log.end_offset, response.high_watermark))
+            if node.log.end_offset >= response.high_watermark:
+                node.caught_up_to(response.high_watermark)
         return Outcome.PROGRESS
 
     def _on_snapshot_bytes(self, response: FetchSnapshotResponse) -> Outcome:
@@ -181,9 +178,9 @@ class FetchLoop:
         end = self._position + len(response.data)
         if end > response.size or (not response.data and end < response.size):
             return Outcome.REFUSED
-        self._core.order(StoreSnapshotChunk(response.snapshot, self._position, response.data))
+        self._node.order(StoreSnapshotChunk(response.snapshot, self._position, response.data))
         self._position = end
         if end == response.size:
             self._installing = True
-            self._core.order(InstallSnapshot(response.snapshot))
+            self._node.order(InstallSnapshot(response.snapshot))
         return Outcome.PROGRESS

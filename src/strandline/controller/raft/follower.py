@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from strandline.controller.raft.election import succession_delay_ms, suspicion_delay_ms
 from strandline.controller.raft.fetching import FetchLoop, Outcome
 from strandline.controller.raft.messages import EndQuorumEpochRequest, Response, SendRequest, VoteRequest
-from strandline.controller.raft.state import Role, RoleKind
-from strandline.proto.ensure import ensure
+from strandline.controller.raft.node import QuorumNode
+from strandline.controller.raft.role import Move, Role
+from strandline.controller.raft.transitions import Event, RoleKind
+from strandline.proto.ensure import ensure, present
 from strandline.proto.ids import NodeId
-
-if TYPE_CHECKING:
-    from strandline.controller.raft.core import RaftCore
 
 
 class Follower(Role):
     """Fetches from the leader; each fetch acknowledges all before its offset.
 
-    Entered: when a leader of this epoch became known; at a restart if it was.
-    Left: to Prospective without a successful fetch for the fetch timeout, or for the shorter suspicion time after the
-    connection broke, the leader denied leading, or it said that it resigned; to Unattached or Follower on news of a
-    higher epoch.
+    The fetch timer runs for the fetch timeout; for the shorter suspicion time after the connection broke, the leader
+    denied leading, or said that it resigned.
 
     Invariants:
     - the leader is another voter, and stays the same for the whole epoch;
@@ -30,14 +25,14 @@ class Follower(Role):
 
     kind = RoleKind.FOLLOWER
 
-    def __init__(self, core: RaftCore, epoch: int, leader_id: NodeId, *, now_ms: float) -> None:
-        super().__init__(core, epoch)
-        self._leader_id = leader_id
-        self._patience_ms = core.config.fetch_timeout_ms + succession_delay_ms(core, leader_id)
+    def __init__(self, node: QuorumNode, move: Move, now_ms: float) -> None:
+        super().__init__(node, move, now_ms)
+        self._leader_id = present(move.leader_id, "FollowsAnother")
+        self._patience_ms = node.config.fetch_timeout_ms + succession_delay_ms(node, self._leader_id)
         self._fetch_deadline_ms = now_ms + self._patience_ms
         self._has_fetched = False
         self._suspects = False
-        self.fetching = FetchLoop(core, epoch, after_flush=True)
+        self.fetching = FetchLoop(node, move.epoch, after_flush=True)
 
     @property
     def leader_id(self) -> NodeId | None:
@@ -46,9 +41,10 @@ class Follower(Role):
     def deadline_ms(self) -> float:
         return min(self._fetch_deadline_ms, self.fetching.deadline_ms())
 
-    def tick(self, now_ms: float) -> None:
-        if now_ms >= self._fetch_deadline_ms:
-            self.core.become_prospective(now_ms)
+    def tick(self, now_ms: float) -> Move | None:
+        if now_ms < self._fetch_deadline_ms:
+            return None
+        return Move(Event.FETCH_TIMEOUT, self.epoch, leader_id=self._leader_id)
 
     def pump(self, now_ms: float) -> None:
         self.fetching.pump(self._leader_id, now_ms)
@@ -58,40 +54,42 @@ class Follower(Role):
         has none: were it to refuse, a Prospective and a Follower could keep each other from electing anyone."""
         return request.pre_vote and up_to_date and (self._suspects or not self._has_fetched)
 
-    def suspect(self, now_ms: float) -> None:
+    def _suspect(self, now_ms: float) -> None:
         """The leader may be gone: retry at once, and ask for an election soon unless that succeeds."""
         if not self._suspects:
             self._suspects = True
-            delay_ms = suspicion_delay_ms(self.core, self._leader_id)
+            delay_ms = suspicion_delay_ms(self.node, self._leader_id)
             self._fetch_deadline_ms = min(self._fetch_deadline_ms, now_ms + delay_ms)
 
     def on_leader_resigned(self, request: EndQuorumEpochRequest, now_ms: float) -> None:
         self._suspects = True
         place = len(request.preferred_candidates)
         for index, candidate in enumerate(request.preferred_candidates):
-            if candidate.admits(self.core.key):
+            if candidate.admits(self.node.key):
                 place = index
-        jitter_ms = self.core.config.suspicion_ms * self.core.rng.random() if place else 0.0
-        delay_ms = 2.0 * self.core.config.suspicion_ms * place + jitter_ms
+        jitter_ms = self.node.config.suspicion_ms * self.node.rng.random() if place else 0.0
+        delay_ms = 2.0 * self.node.config.suspicion_ms * place + jitter_ms
         self._fetch_deadline_ms = min(self._fetch_deadline_ms, now_ms + delay_ms)
 
-    def on_response(self, sent: SendRequest, response: Response, now_ms: float) -> None:
+    def on_response(self, sent: SendRequest, response: Response, now_ms: float) -> Move | None:
         if not self.fetching.is_current(sent):
-            return
+            return None
         outcome = self.fetching.on_response(sent, response, now_ms)
         if outcome is Outcome.PROGRESS:
             self._has_fetched = True
             self._suspects = False
             self._fetch_deadline_ms = now_ms + self._patience_ms
-            self.core.rounds_lost = 0
+            self.node.rounds_lost = 0
         elif outcome is Outcome.REFUSED and response.leader_id is None:
-            self.suspect(now_ms)
+            self._suspect(now_ms)
+        return None
 
-    def on_failure(self, sent: SendRequest, broken: bool, now_ms: float) -> None:
+    def on_failure(self, sent: SendRequest, broken: bool, now_ms: float) -> Move | None:
         if self.fetching.is_current(sent):
             self.fetching.failed(now_ms)
             if broken:
-                self.suspect(now_ms)
+                self._suspect(now_ms)
+        return None
 
     def check(self) -> None:
-        ensure(self._leader_id != self.core.key.node_id, "FollowsAnother", leader=self._leader_id)
+        ensure(self._leader_id != self.node.key.node_id, "FollowsAnother", leader=self._leader_id)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from strandline.controller.raft.config import (
     CHECK_QUORUM_FACTOR,
@@ -26,16 +25,15 @@ from strandline.controller.raft.messages import (
     ReplicaKey,
     Response,
     SendRequest,
-    VoteRequest,
+    VotersChange,
 )
-from strandline.controller.raft.state import Role, RoleKind
+from strandline.controller.raft.node import QuorumNode
+from strandline.controller.raft.role import Move, Role
+from strandline.controller.raft.transitions import Event, RoleKind
 from strandline.proto.ensure import ensure
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId
 from strandline.proto.marks import mark
-
-if TYPE_CHECKING:
-    from strandline.controller.raft.core import RaftCore
 
 
 @dataclass(slots=True)
@@ -84,10 +82,6 @@ class ParkedFetch:
 class Leader(Role):
     """Leads one epoch.
 
-    Entered: from Candidate with a majority of votes, its leadership being durable before it acts.
-    Left: to Resigned when asked, when no majority fetched for 1.5 fetch timeouts (rule A5, schedule 27), or when its
-    own write failed (schedule 24); to Unattached or Follower on news of a higher epoch.
-
     Invariants:
     - the first record of the epoch is its LeaderChange (rule A6);
     - the epoch's high watermark is unknown, or above the epoch's start and never decreasing, so that no record of an
@@ -98,41 +92,42 @@ class Leader(Role):
 
     kind = RoleKind.LEADER
 
-    def __init__(self, core: RaftCore, epoch: int, granting: tuple[NodeId, ...], *, now_ms: float) -> None:
-        super().__init__(core, epoch)
-        self._granting = granting
+    def __init__(self, node: QuorumNode, move: Move, now_ms: float) -> None:
+        super().__init__(node, move, now_ms)
+        self._granting = move.granting
         self.since_ms = now_ms
-        self.epoch_start_offset = core.log.end_offset
+        self.epoch_start_offset = node.log.end_offset
         self.epoch_high_watermark: int | None = None
         self.voters: dict[NodeId, ReplicaProgress] = {
-            key.node_id: ReplicaProgress(key) for key in core.voters.others(core.key.node_id)
+            key.node_id: ReplicaProgress(key) for key in node.voters.others(node.key.node_id)
         }
-        self._voter_keys = core.voters.keys
+        self._voter_keys = node.voters.keys
         self.observers: dict[ReplicaKey, ReplicaProgress] = {}
         self._parked: dict[ReplicaKey, ParkedFetch] = {}
-        self._news = False
+        self._recheck_parked = False
+        """Something changed since the last pump for which a fetch may be parked."""
         self._fetched_voters: dict[NodeId, None] = {}
-        self._check_quorum_ms = core.config.fetch_timeout_ms * CHECK_QUORUM_FACTOR
+        self._check_quorum_ms = node.config.fetch_timeout_ms * CHECK_QUORUM_FACTOR
         self._check_quorum_deadline_ms = now_ms + self._check_quorum_ms if self.voters else math.inf
 
     @property
     def leader_id(self) -> NodeId | None:
-        return self.core.key.node_id
+        return self.node.key.node_id
 
     # --- entering, leaving, time -------------------------------------------------------------------------------------
 
-    def entered(self, now_ms: float) -> None:
-        core = self.core
-        granting = tuple(key for key in core.voters if key.node_id in self._granting)
-        change = LeaderChange(core.key.node_id, core.voters.keys, granting)
-        base = core.log.end_offset
-        core.append_own(Batch(base, base + 1, self.epoch, change))
+    def entered(self, now_ms: float) -> Move | None:
+        node = self.node
+        granting = tuple(key for key in node.voters if key.node_id in self._granting)
+        change = LeaderChange(node.key.node_id, node.voters.keys, granting)
+        base = node.log.end_offset
+        self.append(Batch(base, base + 1, self.epoch, change))
+        return None
 
-    def left(self, now_ms: float) -> None:
-        """Every parked fetch learns at once that this node leads no more."""
-        successor = self.core.role
+    def left(self, successor: Role) -> None:
+        """Every parked fetch is answered at once: this node leads no more."""
         for parked in self._parked.values():
-            self.core.reply(
+            self.node.reply(
                 parked.token,
                 FetchResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, successor.epoch, successor.leader_id),
             )
@@ -143,47 +138,53 @@ class Leader(Role):
         parked = (fetch.deadline_ms for fetch in self._parked.values())
         return min(self._check_quorum_deadline_ms, min(begin, default=math.inf), min(parked, default=math.inf))
 
-    def tick(self, now_ms: float) -> None:
+    def tick(self, now_ms: float) -> Move | None:
         for key in [key for key, parked in self._parked.items() if now_ms >= parked.deadline_ms]:
             parked = self._parked.pop(key)
-            self.core.reply(parked.token, parked.on_timeout)
+            self.node.reply(parked.token, parked.on_timeout)
         if now_ms >= self._check_quorum_deadline_ms:
             mark("check-quorum-resign")
-            self.core.resign(now_ms)
+            return self.resign(Event.NO_QUORUM)
+        return None
 
     def pump(self, now_ms: float) -> None:
-        if self._news:
-            self._news = False
-            for key in [key for key, parked in self._parked.items() if self._has_news(parked.request)]:
+        if self._recheck_parked:
+            self._recheck_parked = False
+            for key in [key for key, parked in self._parked.items() if self._has_more_than(parked.request)]:
                 parked = self._parked.pop(key)
                 self._serve(parked.token, parked.request)
         for voter in self.voters.values():
             if not voter.begin_in_flight and now_ms >= voter.begin_at_ms:
                 voter.begin_in_flight = True
-                core = self.core
-                core.send(
+                self.node.send(
                     voter.key.node_id,
-                    BeginQuorumEpochRequest(core.cluster_id, core.key.node_id, self.epoch, voter.key),
+                    BeginQuorumEpochRequest(self.node.cluster_id, self.node.key.node_id, self.epoch, voter.key),
                 )
-
-    def may_grant(self, request: VoteRequest, up_to_date: bool) -> bool:
-        return False
 
     # --- the log and what is committed -------------------------------------------------------------------------------
 
-    def appended(self) -> None:
-        """The own log grew: parked fetches have something to read, and it may say who votes from here on."""
-        self._news = True
-        if self.core.voters.keys != self._voter_keys:
-            self._count_anew()
+    def append(self, batch: Batch) -> None:
+        """Append a batch that continues the log, in this epoch."""
+        ensure(batch.epoch == self.epoch, "AppendsInItsEpoch", batch=batch.epoch, epoch=self.epoch)
+        self.node.append(batch)
+        self._recheck_parked = True
+        if self.node.voters.keys != self._voter_keys:
+            self._recount_voters()
 
-    def _count_anew(self) -> None:
+    def change_voters(self, keys: tuple[ReplicaKey, ...]) -> int:
+        """Append a voter set, in force at once (rule A11); returns its offset. `voter_changes` judges it."""
+        base = self.node.log.end_offset
+        keys = tuple(sorted(keys, key=lambda key: key.node_id))
+        self.append(Batch(base, base + 1, self.epoch, VotersChange(keys), keys))
+        return base
+
+    def _recount_voters(self) -> None:
         """Another voter set, in force at once (rule A11): progress goes on where the replica is the same one."""
         known = {seen.key: seen for seen in self.observers.values()}
         known |= {seen.presented: seen for seen in self.voters.values() if seen.presented is not None}
         known |= {seen.key: seen for seen in self.voters.values()}
         voters: dict[NodeId, ReplicaProgress] = {}
-        for key in self.core.voters.others(self.core.key.node_id):
+        for key in self.node.voters.others(self.node.key.node_id):
             progress = voters[key.node_id] = known.get(key) or ReplicaProgress(key)
             progress.key = key
             self.observers.pop(key, None)
@@ -191,96 +192,98 @@ class Leader(Role):
             if voters.get(node) is not former and former.presented is not None:
                 self.observers[former.presented] = ReplicaProgress(former.presented)
         self.voters = voters
-        self._voter_keys = self.core.voters.keys
+        self._voter_keys = self.node.voters.keys
         self._fetched_voters = {node: None for node in self._fetched_voters if node in voters}
 
     def update_high_watermark(self) -> None:
         """Recompute after a flush of the own log or a valid fetch of a voter (rules A6, A9)."""
         ends = [voter.end_offset for voter in self.voters.values()]
-        ends.append(self.core.log.durable_offset)
+        ends.append(self.node.log.durable_offset)
         ends.sort(reverse=True)
-        majority_end = ends[self.core.voters.majority - 1] if len(ends) >= self.core.voters.majority else -1
+        majority_end = ends[self.node.voters.majority - 1] if len(ends) >= self.node.voters.majority else -1
         if majority_end <= self.epoch_start_offset:
             return
         if self.epoch_high_watermark is None or majority_end > self.epoch_high_watermark:
             self.epoch_high_watermark = majority_end
-            self.core.advance_high_watermark(majority_end)
-            self.core.caught_up_to(majority_end)
-            self.core.rounds_lost = 0
-            self._news = True
+            self.node.advance_high_watermark(majority_end)
+            self.node.caught_up_to(majority_end)
+            self.node.rounds_lost = 0
+            self._recheck_parked = True
 
-    def successors(self) -> tuple[ReplicaKey, ...]:
-        """The other voters, the furthest first."""
+    def resign(self, event: Event) -> Move | None:
+        """Give up leading, and propose the other voters, the furthest first."""
         ranked = sorted(self.voters.values(), key=lambda voter: (-voter.end_offset, voter.key.node_id))
-        return tuple(voter.key for voter in ranked)
+        return Move(event, self.epoch, successors=tuple(voter.key for voter in ranked))
 
     # --- fetches -----------------------------------------------------------------------------------------------------
 
-    def on_fetch(self, token: int, request: FetchRequest, now_ms: float) -> None:
-        log = self.core.log
-        if request.replica.node_id == self.core.key.node_id and self.core.key.admits(request.replica):
-            self.core.reply(token, self._answer(ErrorCode.INVALID_REQUEST))
-            return
+    def on_fetch(self, token: int, request: FetchRequest, now_ms: float) -> Move | None:
+        log = self.node.log
+        if request.replica.node_id == self.node.key.node_id and self.node.key.admits(request.replica):
+            self.node.reply(token, self._answer(ErrorCode.INVALID_REQUEST))
+            return None
         replaced = self._parked.pop(request.replica, None)
         if replaced is not None:
-            self.core.reply(replaced.token, replaced.on_timeout)
+            self.node.reply(replaced.token, replaced.on_timeout)
         if log.needs_snapshot(request.fetch_offset, request.last_fetched_epoch):
-            self.core.reply(token, self._answer(snapshot=log.snapshot))
-            return
+            self.node.reply(token, self._answer(snapshot=log.snapshot))
+            return None
         diverging = log.diverges(request.fetch_offset, request.last_fetched_epoch)
         if diverging is not None:
             mark("quorum-diverging")
-            self.core.reply(token, self._answer(diverging=diverging))
-            return
+            self.node.reply(token, self._answer(diverging=diverging))
+            return None
         progress = self._progress(request.replica, voteless=request.voteless)
         if request.life < progress.life and self.voters.get(progress.key.node_id) is progress:
-            self.core.reply(token, self._answer(ErrorCode.INVALID_REQUEST))
-            self._on_earlier_life(progress, now_ms)
-            return
+            self.node.reply(token, self._answer(ErrorCode.INVALID_REQUEST))
+            return self._on_earlier_life(progress, now_ms)
         progress.life = request.life
         progress.earlier_life_since_ms = math.inf
         progress.presented = request.replica
         progress.fetched(request.fetch_offset, log.end_offset, now_ms)
-        self._heard_from(progress, now_ms)
+        self._count_fetch(progress, now_ms)
         if progress.key.node_id in self.voters and self.voters[progress.key.node_id] is progress:
             self.update_high_watermark()
-        if request.max_wait_ms <= 0 or self._has_news(request) or len(self._parked) >= OBSERVERS_MAX:
+        if request.max_wait_ms <= 0 or self._has_more_than(request) or len(self._parked) >= OBSERVERS_MAX:
             self._serve(token, request)
         else:
-            deadline_ms = now_ms + min(request.max_wait_ms, self.core.config.fetch_max_wait_ms)
+            deadline_ms = now_ms + min(request.max_wait_ms, self.node.config.fetch_max_wait_ms)
             self._parked[request.replica] = ParkedFetch(token, request, deadline_ms, self._answer())
+        return None
 
-    def _on_earlier_life(self, progress: ReplicaProgress, now_ms: float) -> None:
-        """A fetch that came late, or a voter that lives, and of which somebody else has claimed a later start. That one
-        would be shut out as long as this node leads. In the next epoch no fetch of this one counts, and no claim."""
+    def _on_earlier_life(self, progress: ReplicaProgress, now_ms: float) -> Move | None:
+        """A fetch that came late; or the fetch of a live voter, in whose name a later start was claimed. That voter
+        would be shut out as long as this node leads. In the next epoch neither a fetch of this one nor a claim counts.
+        """
         progress.earlier_life_since_ms = min(progress.earlier_life_since_ms, now_ms)
-        if now_ms - progress.earlier_life_since_ms >= CHECK_QUORUM_FACTOR * self.core.config.fetch_timeout_ms:
+        if now_ms - progress.earlier_life_since_ms >= CHECK_QUORUM_FACTOR * self.node.config.fetch_timeout_ms:
             mark("false-life-resign")
-            self.core.notice(
+            self.node.notice(
                 f"node {progress.key.node_id} fetches, and somebody has fetched in its name as of a later start: "
                 "this node gives up leading, for it cannot tell which is true"
             )
-            self.core.resign(now_ms)
+            return self.resign(Event.CONFLICTING_STARTS)
+        return None
 
     def on_fetch_snapshot(self, token: int, request: FetchSnapshotRequest, now_ms: float) -> None:
         """Serve bytes of a snapshot. It shows that the replica follows (rule A10), but acknowledges nothing."""
         progress = self._progress(request.replica, voteless=request.voteless)
         progress.last_fetch_ms = now_ms
-        self._heard_from(progress, now_ms)
+        self._count_fetch(progress, now_ms)
         response = FetchSnapshotResponse(ErrorCode.NONE, self.epoch, self.leader_id, request.snapshot)
-        limit = min(request.max_bytes, self.core.config.snapshot_chunk_bytes)
-        self.core.reply(token, response, ReadSnapshot(request.snapshot, request.position, limit))
+        limit = min(request.max_bytes, self.node.config.snapshot_chunk_bytes)
+        self.node.reply(token, response, ReadSnapshot(request.snapshot, request.position, limit))
 
-    def _has_news(self, request: FetchRequest) -> bool:
-        if self.core.log.end_offset > request.fetch_offset:
+    def _has_more_than(self, request: FetchRequest) -> bool:
+        if self.node.log.end_offset > request.fetch_offset:
             return True
         known = -1 if self.epoch_high_watermark is None else self.epoch_high_watermark
         return min(known, request.fetch_offset) > request.high_watermark
 
     def _serve(self, token: int, request: FetchRequest) -> None:
-        limit = min(request.max_bytes, self.core.config.fetch_max_bytes)
-        read = ReadRange(request.fetch_offset, limit) if self.core.log.end_offset > request.fetch_offset else None
-        self.core.reply(token, self._answer(), read)
+        limit = min(request.max_bytes, self.node.config.fetch_max_bytes)
+        read = ReadRange(request.fetch_offset, limit) if self.node.log.end_offset > request.fetch_offset else None
+        self.node.reply(token, self._answer(), read)
 
     def _answer(
         self,
@@ -290,7 +293,7 @@ class Leader(Role):
         snapshot: OffsetAndEpoch | None = None,
     ) -> FetchResponse:
         known = -1 if self.epoch_high_watermark is None else self.epoch_high_watermark
-        start = self.core.log.start.offset
+        start = self.node.log.start.offset
         return FetchResponse(error, self.epoch, self.leader_id, known, start, diverging=diverging, snapshot=snapshot)
 
     def _progress(self, replica: ReplicaKey, *, voteless: bool) -> ReplicaProgress:
@@ -300,40 +303,41 @@ class Leader(Role):
         seen = self.observers.pop(replica, None)
         if seen is None and len(self.observers) >= OBSERVERS_MAX:
             del self.observers[next(iter(self.observers))]
-        # Again at the end: the first one is who has been silent for longest.
+        # Again at the end: the first one has been silent for longest.
         self.observers[replica] = seen or ReplicaProgress(replica)
         return self.observers[replica]
 
-    def _heard_from(self, progress: ReplicaProgress, now_ms: float) -> None:
+    def _count_fetch(self, progress: ReplicaProgress, now_ms: float) -> None:
         """A voter that fetches counts for check-quorum, and needs no BeginQuorumEpoch for a while."""
         node = progress.key.node_id
         if self.voters.get(node) is not progress:
             return
-        progress.begin_at_ms = now_ms + self.core.config.fetch_timeout_ms / 2
+        progress.begin_at_ms = now_ms + self.node.config.fetch_timeout_ms / 2
         progress.begin_failures = 0
         self._fetched_voters[node] = None
-        if len(self._fetched_voters) >= self.core.voters.majority - 1:
+        if len(self._fetched_voters) >= self.node.voters.majority - 1:
             self._fetched_voters.clear()
             self._check_quorum_deadline_ms = now_ms + self._check_quorum_ms
 
     # --- BeginQuorumEpoch --------------------------------------------------------------------------------------------
 
-    def on_response(self, sent: SendRequest, response: Response, now_ms: float) -> None:
+    def on_response(self, sent: SendRequest, response: Response, now_ms: float) -> Move | None:
         voter = self.voters.get(sent.to)
-        if voter is None:
-            return
-        voter.begin_in_flight = False
-        voter.begin_failures = 0
-        voter.begin_at_ms = now_ms + self.core.config.fetch_timeout_ms / 2
+        if voter is not None:
+            voter.begin_in_flight = False
+            voter.begin_failures = 0
+            voter.begin_at_ms = now_ms + self.node.config.fetch_timeout_ms / 2
+        return None
 
-    def on_failure(self, sent: SendRequest, broken: bool, now_ms: float) -> None:
+    def on_failure(self, sent: SendRequest, broken: bool, now_ms: float) -> Move | None:
         voter = self.voters.get(sent.to)
         if voter is None:
-            return
+            return None
         voter.begin_in_flight = False
-        wait_ms = min(self.core.config.retry_backoff_ms * 2**voter.begin_failures, RETRY_BACKOFF_MAX_MS)
+        wait_ms = min(self.node.config.retry_backoff_ms * 2**voter.begin_failures, RETRY_BACKOFF_MAX_MS)
         voter.begin_failures = min(voter.begin_failures + 1, 10)
         voter.begin_at_ms = max(voter.begin_at_ms, now_ms + wait_ms)
+        return None
 
     def described_observers(self, now_ms: float) -> list[ReplicaProgress]:
         """Observers that fetched within the last five minutes, by node id; older ones are forgotten."""
@@ -342,10 +346,10 @@ class Leader(Role):
         return sorted(self.observers.values(), key=lambda progress: (progress.key.node_id, str(progress.key)))
 
     def check(self) -> None:
-        ensure(self.core.log.last_epoch == self.epoch, "EpochOpened", log=self.core.log.last_epoch, epoch=self.epoch)
+        ensure(self.node.log.last_epoch == self.epoch, "EpochOpened", log=self.node.log.last_epoch, epoch=self.epoch)
         known = self.epoch_high_watermark
         ensure(
-            known is None or self.epoch_start_offset < known <= self.core.log.end_offset,
+            known is None or self.epoch_start_offset < known <= self.node.log.end_offset,
             "HighWatermarkWithinTheEpoch",
             high_watermark=known,
             epoch_start=self.epoch_start_offset,

@@ -7,11 +7,12 @@ partition. Every response carries the responder's epoch and the leader it knows,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 from uuid import UUID
 
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NodeId
+from strandline.proto.messages.fields import Int32, Int64, OrEmpty
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -23,8 +24,8 @@ class ReplicaKey(NamedTuple):
     A directory id of None in a *recorded* key (a voter set) matches any; in a *presented* key it means "not told".
     """
 
-    node_id: NodeId
-    directory_id: UUID | None
+    node_id: Annotated[NodeId, Int32(1, minimum=0)]
+    directory_id: Annotated[UUID | None, OrEmpty(2)]
 
     def admits(self, presented: ReplicaKey) -> bool:
         """Whether `presented` is the replica recorded here: a wiped disk has another directory id (rule A11,
@@ -41,8 +42,8 @@ class ReplicaKey(NamedTuple):
 class OffsetAndEpoch(NamedTuple):
     """End of a log, an epoch or a snapshot: `offset` is exclusive, `epoch` is that of the record before it."""
 
-    offset: int
-    epoch: int
+    offset: Annotated[int, Int64(1, minimum=0)]
+    epoch: Annotated[int, Int32(2, minimum=0)]
 
     def at_least(self, other: OffsetAndEpoch) -> bool:
         """Raft's comparison of logs: by epoch first, then by length."""
@@ -88,16 +89,16 @@ class Batch:
 class VoteRequest:
     """A candidate asks for a vote; a prospective node asks whether it would get one (`pre_vote`, KIP-996)."""
 
-    cluster_id: str
-    candidate: ReplicaKey
-    candidate_epoch: int
+    cluster_id: Annotated[str, 1]
+    candidate: Annotated[ReplicaKey, 2]
+    candidate_epoch: Annotated[int, Int32(3, minimum=0)]
     """The epoch to be led; for a pre-vote the asker's current epoch, not bumped."""
-    voter: ReplicaKey
+    voter: Annotated[ReplicaKey, 4]
     """Whom the candidate believes to be asking: a wiped voter must refuse."""
-    last: OffsetAndEpoch
+    last: Annotated[OffsetAndEpoch, 5]
     """End of the candidate's log."""
-    pre_vote: bool
-    voters_offset: int = 0
+    pre_vote: Annotated[bool, 6]
+    voters_offset: Annotated[int, Int64(7)] = 0
     """Where in the candidate's log its voter set stands; 0 for the configured one. A voter whose own set is older does
     not know yet which directory of the candidate votes."""
 
@@ -106,11 +107,11 @@ class VoteRequest:
 class VoteResponse:
     """Answer to a Vote; `granted` means something only with error NONE and the asked epoch."""
 
-    error: ErrorCode
-    epoch: int
-    leader_id: NodeId | None
-    granted: bool
-    in_doubt: bool = False
+    error: Annotated[ErrorCode, 1]
+    epoch: Annotated[int, Int32(2, minimum=0)]
+    leader_id: Annotated[NodeId | None, Int32(3, minimum=0)]
+    granted: Annotated[bool, 4]
+    in_doubt: Annotated[bool, 5] = False
     """The voter cut a tail that it may have acknowledged, and the candidate may lack it: the vote counts only together
     with all others (rule A15)."""
 
@@ -119,59 +120,59 @@ class VoteResponse:
 class BeginQuorumEpochRequest:
     """A new leader makes itself known to a voter, which will then fetch from it."""
 
-    cluster_id: str
-    leader_id: NodeId
-    epoch: int
-    voter: ReplicaKey
+    cluster_id: Annotated[str, 1]
+    leader_id: Annotated[NodeId, Int32(2, minimum=0)]
+    epoch: Annotated[int, Int32(3, minimum=0)]
+    voter: Annotated[ReplicaKey, 4]
 
 
 @dataclass(frozen=True, slots=True)
 class BeginQuorumEpochResponse:
     """Answer to BeginQuorumEpoch; NONE acknowledges the leader."""
 
-    error: ErrorCode
-    epoch: int
-    leader_id: NodeId | None
+    error: Annotated[ErrorCode, 1]
+    epoch: Annotated[int, Int32(2, minimum=0)]
+    leader_id: Annotated[NodeId | None, Int32(3, minimum=0)]
 
 
 @dataclass(frozen=True, slots=True)
 class EndQuorumEpochRequest:
     """A leader has resigned: the first of `preferred_candidates` may ask for an election at once, later ones wait."""
 
-    cluster_id: str
-    leader_id: NodeId
-    epoch: int
-    preferred_candidates: tuple[ReplicaKey, ...]
+    cluster_id: Annotated[str, 1]
+    leader_id: Annotated[NodeId, Int32(2, minimum=0)]
+    epoch: Annotated[int, Int32(3, minimum=0)]
+    preferred_candidates: Annotated[tuple[ReplicaKey, ...], 4]
 
 
 @dataclass(frozen=True, slots=True)
 class EndQuorumEpochResponse:
     """Answer to EndQuorumEpoch."""
 
-    error: ErrorCode
-    epoch: int
-    leader_id: NodeId | None
+    error: Annotated[ErrorCode, 1]
+    epoch: Annotated[int, Int32(2, minimum=0)]
+    leader_id: Annotated[NodeId | None, Int32(3, minimum=0)]
 
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
     """Asks for records from `fetch_offset`; from a voter it also says: all before it I hold, durably (rules A7, A8)."""
 
-    cluster_id: str
-    replica: ReplicaKey
-    epoch: int
+    cluster_id: Annotated[str, 1]
+    replica: Annotated[ReplicaKey, 2]
+    epoch: Annotated[int, Int32(3, minimum=0)]
     """The leader epoch the fetcher believes in."""
-    fetch_offset: int
-    last_fetched_epoch: int
+    fetch_offset: Annotated[int, Int64(4, minimum=0)]
+    last_fetched_epoch: Annotated[int, Int32(5, minimum=0)]
     """Epoch of the record before `fetch_offset`; 0 for an empty log."""
-    high_watermark: int
+    high_watermark: Annotated[int, Int64(6)]
     """What the fetcher knows; the leader answers at once when it knows more."""
-    max_wait_ms: int
+    max_wait_ms: Annotated[int, Int32(7)]
     """How long the leader may park the fetch while it has nothing new."""
-    max_bytes: int
-    voteless: bool = False
+    max_bytes: Annotated[int, Int32(8, minimum=0)]
+    voteless: Annotated[bool, 9] = False
     """The fetcher has lost its log: it counts as a voter only where a voter set names its very directory (rule A14)."""
-    life: int = 0
+    life: Annotated[int, Int64(10, minimum=0)] = 0
     """Rises with each start of the fetcher: a fetch of an earlier life, which may have held more, counts no more."""
 
 
@@ -179,43 +180,43 @@ class FetchRequest:
 class FetchResponse:
     """Answer to a Fetch: exactly one of records (maybe none), `diverging` and `snapshot`, or an error."""
 
-    error: ErrorCode
-    epoch: int
-    leader_id: NodeId | None
-    high_watermark: int = -1
+    error: Annotated[ErrorCode, 1]
+    epoch: Annotated[int, Int32(2, minimum=0)]
+    leader_id: Annotated[NodeId | None, Int32(3, minimum=0)]
+    high_watermark: Annotated[int, Int64(4)] = -1
     """The leader's, -1 while it is unknown in this epoch (rule A6)."""
-    log_start_offset: int = -1
-    diverging: OffsetAndEpoch | None = None
+    log_start_offset: Annotated[int, Int64(5)] = -1
+    diverging: Annotated[OffsetAndEpoch | None, 6] = None
     """The leader's largest epoch not above the fetcher's, and its end: truncate and ask again."""
-    snapshot: OffsetAndEpoch | None = None
+    snapshot: Annotated[OffsetAndEpoch | None, 7] = None
     """What the fetcher asks for is no longer in the log: load this snapshot first (KIP-630)."""
-    batches: tuple[Batch, ...] = ()
+    batches: Annotated[tuple[Batch, ...], 8] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class FetchSnapshotRequest:
     """Asks for bytes of a snapshot from `position`; resumable (rule A10)."""
 
-    cluster_id: str
-    replica: ReplicaKey
-    epoch: int
-    snapshot: OffsetAndEpoch
-    position: int
-    max_bytes: int
-    voteless: bool = False
+    cluster_id: Annotated[str, 1]
+    replica: Annotated[ReplicaKey, 2]
+    epoch: Annotated[int, Int32(3, minimum=0)]
+    snapshot: Annotated[OffsetAndEpoch, 4]
+    position: Annotated[int, Int64(5, minimum=0)]
+    max_bytes: Annotated[int, Int32(6, minimum=0)]
+    voteless: Annotated[bool, 7] = False
 
 
 @dataclass(frozen=True, slots=True)
 class FetchSnapshotResponse:
     """Answer to FetchSnapshot. `size` is that of the entire snapshot, in bytes."""
 
-    error: ErrorCode
-    epoch: int
-    leader_id: NodeId | None
-    snapshot: OffsetAndEpoch
-    size: int = 0
-    position: int = 0
-    data: bytes = b""
+    error: Annotated[ErrorCode, 1]
+    epoch: Annotated[int, Int32(2, minimum=0)]
+    leader_id: Annotated[NodeId | None, Int32(3, minimum=0)]
+    snapshot: Annotated[OffsetAndEpoch, 4]
+    size: Annotated[int, Int64(5, minimum=0)] = 0
+    position: Annotated[int, Int64(6, minimum=0)] = 0
+    data: Annotated[bytes, 7] = b""
 
 
 Request = VoteRequest | BeginQuorumEpochRequest | EndQuorumEpochRequest | FetchRequest | FetchSnapshotRequest

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from strandline.controller.raft.fetching import FetchLoop, Outcome
 from strandline.controller.raft.messages import ReplicaKey, Response, SendRequest, VoteRequest
+from strandline.controller.raft.node import QuorumNode
 from strandline.controller.raft.ready import ElectionState
-from strandline.controller.raft.state import Role, RoleKind
+from strandline.controller.raft.role import Move, Role
+from strandline.controller.raft.transitions import RoleKind
 from strandline.proto.ensure import ensure
 from strandline.proto.ids import NodeId
-
-if TYPE_CHECKING:
-    from strandline.controller.raft.core import RaftCore
 
 
 class Observer(Role):
     """Fetches the log from the leader, which it finds by fetching from any voter; never asks for an election.
 
     It answers Votes addressed to its very key, because the asker may know a newer voter set than it does (rule A3).
-
-    Entered: at the start. Left: never, except to Observer.
 
     Invariants:
     - this replica is not in its voter set;
@@ -29,17 +24,15 @@ class Observer(Role):
 
     kind = RoleKind.OBSERVER
 
-    def __init__(
-        self, core: RaftCore, epoch: int, *, leader_id: NodeId | None = None, voted_for: ReplicaKey | None = None
-    ) -> None:
-        super().__init__(core, epoch)
-        self._leader_id = leader_id
-        self._voted_for = voted_for
-        self._target = leader_id if leader_id is not None else self._any_voter(None)
+    def __init__(self, node: QuorumNode, move: Move, now_ms: float) -> None:
+        super().__init__(node, move, now_ms)
+        self._leader_id = move.leader_id
+        self._voted_for = move.voted_for
+        self._target = move.leader_id if move.leader_id is not None else self._any_voter(None)
         self._served = False
         """The leader answered the last fetch."""
         # A controller that may be given its vote: from then on what it fetched before counts (rule A8).
-        self.fetching = FetchLoop(core, epoch, after_flush=core.key.node_id in core.voters.places)
+        self.fetching = FetchLoop(node, move.epoch, after_flush=node.key.node_id in node.voters.places)
 
     @property
     def leader_id(self) -> NodeId | None:
@@ -61,23 +54,25 @@ class Observer(Role):
     def may_grant(self, request: VoteRequest, up_to_date: bool) -> bool:
         if not up_to_date:
             return False
-        if request.pre_vote:  # as a follower, which it is to who asks: not while its leader serves it (rule A4)
+        if request.pre_vote:  # like a follower, which the asker takes it for: not while its leader serves it (rule A4)
             return self._leader_id is None or not self._served
         return self._leader_id is None and self._voted_for in (None, request.candidate)
 
-    def on_response(self, sent: SendRequest, response: Response, now_ms: float) -> None:
+    def on_response(self, sent: SendRequest, response: Response, now_ms: float) -> Move | None:
         if not self.fetching.is_current(sent):
-            return
+            return None
         outcome = self.fetching.on_response(sent, response, now_ms)
         self._served = outcome is Outcome.PROGRESS
         if outcome is Outcome.REFUSED:
             self._retarget(sent.to)
+        return None
 
-    def on_failure(self, sent: SendRequest, broken: bool, now_ms: float) -> None:
+    def on_failure(self, sent: SendRequest, broken: bool, now_ms: float) -> Move | None:
         if self.fetching.is_current(sent):
             self._served = False
             self.fetching.failed(now_ms)
             self._retarget(sent.to)
+        return None
 
     def _retarget(self, failed: NodeId) -> None:
         """Alternate between the known leader and the other voters: one of them will know."""
@@ -88,13 +83,13 @@ class Observer(Role):
 
     def _any_voter(self, besides: NodeId | None) -> NodeId:
         """A controller at random, another than `besides` if there is one, never this very node (a wiped disk)."""
-        own = self.core.key.node_id
-        nodes = sorted(self.core.voters.places)
+        own = self.node.key.node_id
+        nodes = sorted(self.node.voters.places)
         choice = [node for node in nodes if node not in (besides, own)]
         if not choice:
             choice = [node for node in nodes if node != own] or [own]
-        return self.core.rng.choice(choice)
+        return self.node.rng.choice(choice)
 
     def check(self) -> None:
-        ensure(not self.core.is_voter, "ObserverIsNoVoter", replica=self.core.key)
+        ensure(not self.node.is_voter, "ObserverIsNoVoter", replica=self.node.key)
         ensure(self._leader_id is None or self._voted_for is None, "LeaderOrVote", epoch=self.epoch)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from strandline.controller.raft.election import election_timeout_ms
 from strandline.controller.raft.messages import ReplicaKey, VoteRequest
+from strandline.controller.raft.node import QuorumNode
 from strandline.controller.raft.ready import ElectionState
-from strandline.controller.raft.state import Role, RoleKind
-
-if TYPE_CHECKING:
-    from strandline.controller.raft.core import RaftCore
+from strandline.controller.raft.role import Move, Role
+from strandline.controller.raft.transitions import Event, RoleKind
 
 
 class Unattached(Role):
     """Waits for a leader to make itself known, or for its election timer. Kafka's Voted is this with a vote.
-
-    Entered: at the start; on a higher epoch; by granting a vote; after a lost pre-vote without a known leader.
-    Left: to Follower when a leader becomes known; to Prospective when the election timer runs out.
 
     Invariants:
     - no leader is known; the vote, once given, is not taken back in this epoch.
@@ -24,17 +19,11 @@ class Unattached(Role):
 
     kind = RoleKind.UNATTACHED
 
-    def __init__(
-        self,
-        core: RaftCore,
-        epoch: int,
-        *,
-        election_deadline_ms: float,
-        voted_for: ReplicaKey | None = None,
-    ) -> None:
-        super().__init__(core, epoch)
-        self._election_deadline_ms = election_deadline_ms
-        self._voted_for = voted_for
+    def __init__(self, node: QuorumNode, move: Move, now_ms: float) -> None:
+        super().__init__(node, move, now_ms)
+        deadline_ms = move.election_deadline_ms
+        self._election_deadline_ms = now_ms + election_timeout_ms(node) if deadline_ms is None else deadline_ms
+        self._voted_for = move.voted_for
 
     @property
     def voted_for(self) -> ReplicaKey | None:
@@ -49,9 +38,10 @@ class Unattached(Role):
     def deadline_ms(self) -> float:
         return self._election_deadline_ms
 
-    def tick(self, now_ms: float) -> None:
-        if now_ms >= self._election_deadline_ms:
-            self.core.become_prospective(now_ms)
+    def tick(self, now_ms: float) -> Move | None:
+        if now_ms < self._election_deadline_ms:
+            return None
+        return Move(Event.ELECTION_TIMEOUT, self.epoch, voted_for=self._voted_for)
 
     def may_grant(self, request: VoteRequest, up_to_date: bool) -> bool:
         if not up_to_date:

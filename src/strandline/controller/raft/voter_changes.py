@@ -11,7 +11,6 @@ one that has fetched.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from strandline.controller.raft.config import CHECK_QUORUM_FACTOR
@@ -22,52 +21,49 @@ from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NodeId
 from strandline.proto.marks import mark
 
-if TYPE_CHECKING:
-    from strandline.controller.raft.core import RaftCore
 
-
-def remove_voter(core: RaftCore, node_id: NodeId, directory_id: UUID, now_ms: float) -> int | None:
+def remove_voter(leader: Leader, node_id: NodeId, directory_id: UUID, now_ms: float) -> int | None:
     """Take the vote of a replica that is gone, and leave its place vacant; the record's offset, None if it is done.
 
     Raises:
-        KafkaError: NOT_CONTROLLER; VOTER_NOT_FOUND, no such voter; INVALID_REQUEST, it still fetches, or too few would
+        KafkaError: VOTER_NOT_FOUND, no such voter; INVALID_REQUEST, it still fetches, or too few would
             be left; REQUEST_TIMED_OUT, whether it fetches is not known yet, or an earlier change is not committed.
     """
-    leader = _leading(core)
-    recorded = core.voters.recorded(node_id)
-    if recorded is None and node_id in core.voters.places:
+    node = leader.node
+    recorded = node.voters.recorded(node_id)
+    if recorded is None and node_id in node.voters.places:
         return None
     if recorded is None or recorded.directory_id not in (None, directory_id):
         raise KafkaError(ErrorCode.VOTER_NOT_FOUND, _unknown(node_id, directory_id, recorded))
-    if node_id == core.key.node_id:
+    if node_id == node.key.node_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node {node_id} leads the quorum: it has lost nothing.")
-    rest = core.voters.others(node_id)
-    if len(rest) < core.voters.majority:
+    rest = node.voters.others(node_id)
+    if len(rest) < node.voters.majority:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"Without node {node_id} the quorum has {len(rest)} of {len(core.voters)} votes, and nothing can be "
+            f"Without node {node_id} the quorum has {len(rest)} of {len(node.voters)} votes, and nothing can be "
             "committed. Restore the vote of another node first.",
         )
-    _is_silent(core, leader, node_id, now_ms)
-    _one_at_a_time(core, leader)
+    _is_silent(leader, node_id, now_ms)
+    _one_at_a_time(leader)
     mark("voter-removed")
-    return core.change_voters(rest, now_ms)
+    return leader.change_voters(rest)
 
 
-def add_voter(core: RaftCore, node_id: NodeId, directory_id: UUID, now_ms: float) -> int | None:
+def add_voter(leader: Leader, node_id: NodeId, directory_id: UUID, now_ms: float) -> int | None:
     """Give a vacant place to a replica that has caught up; the record's offset, None if it is done.
 
     Raises:
-        KafkaError: NOT_CONTROLLER; INVALID_REQUEST, the node has no place in the quorum, or the replica does not fetch;
+        KafkaError: INVALID_REQUEST, the node has no place in the quorum, or the replica does not fetch;
             DUPLICATE_VOTER, another directory of that node votes; REQUEST_TIMED_OUT, the replica lags, or an earlier
             change is not committed yet.
     """
-    leader = _leading(core)
+    node = leader.node
     key = ReplicaKey(node_id, directory_id)
-    if node_id not in core.voters.places:
-        places = ", ".join(str(place) for place in sorted(core.voters.places))
+    if node_id not in node.voters.places:
+        places = ", ".join(str(place) for place in sorted(node.voters.places))
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Only the configured controllers vote: {places}, not {node_id}.")
-    recorded = core.voters.recorded(node_id)
+    recorded = node.voters.recorded(node_id)
     if recorded == key:
         return None
     if recorded is not None:
@@ -75,42 +71,36 @@ def add_voter(core: RaftCore, node_id: NodeId, directory_id: UUID, now_ms: float
             ErrorCode.DUPLICATE_VOTER,
             f"Node {node_id} votes with directory {recorded.directory_id or 'any'}: remove that voter first.",
         )
-    _one_at_a_time(core, leader)
-    _caught_up(core, leader, key, now_ms)
+    _one_at_a_time(leader)
+    _caught_up(leader, key, now_ms)
     mark("voter-added")
-    return core.change_voters((*core.voters.keys, key), now_ms)
+    return leader.change_voters((*node.voters.keys, key))
 
 
-def record_directories(core: RaftCore, now_ms: float) -> None:
+def record_directories(leader: Leader) -> None:
     """Where the voter set leaves a voter's directory open, record the one that has fetched in this epoch; the leader's
     own is known. From then on a wiped disk under that node's id is no voter (schedule 26)."""
-    leader = core.leading
-    if leader is None or all(key.directory_id is not None for key in core.voters):
+    node = leader.node
+    if all(key.directory_id is not None for key in node.voters):
         return
-    if leader.epoch_high_watermark is None or core.voters_offset >= leader.epoch_high_watermark:
+    if leader.epoch_high_watermark is None or node.voters_offset >= leader.epoch_high_watermark:
         return
-    keys = tuple(_presented(core, leader, key) if key.directory_id is None else key for key in core.voters)
-    if keys != core.voters.keys:
+    keys = tuple(_presented(leader, key) if key.directory_id is None else key for key in node.voters)
+    if keys != node.voters.keys:
         mark("voter-directory-recorded")
-        core.change_voters(keys, now_ms)
+        leader.change_voters(keys)
 
 
-def _presented(core: RaftCore, leader: Leader, key: ReplicaKey) -> ReplicaKey:
-    if key.node_id == core.key.node_id:
-        return core.key
+def _presented(leader: Leader, key: ReplicaKey) -> ReplicaKey:
+    if key.node_id == leader.node.key.node_id:
+        return leader.node.key
     return leader.voters[key.node_id].presented or key
 
 
-def _leading(core: RaftCore) -> Leader:
-    leader = core.leading
-    if leader is None:
-        raise KafkaError(ErrorCode.NOT_CONTROLLER, "This node does not lead the metadata quorum.")
-    return leader
-
-
-def _is_silent(core: RaftCore, leader: Leader, node_id: NodeId, now_ms: float) -> None:
+def _is_silent(leader: Leader, node_id: NodeId, now_ms: float) -> None:
     """A voter that fetches has its log; whether it does, a new leader knows after a while."""
-    patience_ms = core.config.fetch_timeout_ms * CHECK_QUORUM_FACTOR
+    node = leader.node
+    patience_ms = node.config.fetch_timeout_ms * CHECK_QUORUM_FACTOR
     fetched_ms = leader.voters[node_id].last_fetch_ms
     if now_ms - fetched_ms < patience_ms:
         observers = [seen for seen in leader.observers.values() if seen.key.node_id == node_id]
@@ -123,35 +113,37 @@ def _is_silent(core: RaftCore, leader: Leader, node_id: NodeId, now_ms: float) -
     if now_ms - leader.since_ms < patience_ms:
         raise KafkaError(
             ErrorCode.REQUEST_TIMED_OUT,
-            f"Node {core.key.node_id} leads the quorum for {now_ms - leader.since_ms:.0f} ms only, too short to know "
+            f"Node {node.key.node_id} leads the quorum for {now_ms - leader.since_ms:.0f} ms only, too short to know "
             f"that node {node_id} is silent. Try again in a few seconds.",
         )
 
 
-def _one_at_a_time(core: RaftCore, leader: Leader) -> None:
+def _one_at_a_time(leader: Leader) -> None:
     """The high watermark of this epoch is known, and lies above the last change (schedule 25)."""
+    node = leader.node
     known = leader.epoch_high_watermark
-    if known is None or core.voters_offset >= known:
-        what = "its own first record" if known is None else f"the voter set at offset {core.voters_offset}"
+    if known is None or node.voters_offset >= known:
+        what = "its own first record" if known is None else f"the voter set at offset {node.voters_offset}"
         raise KafkaError(
             ErrorCode.REQUEST_TIMED_OUT,
             f"The quorum's leader has not committed {what} yet: a majority of the voters must be up. Try again.",
         )
 
 
-def _caught_up(core: RaftCore, leader: Leader, key: ReplicaKey, now_ms: float) -> None:
+def _caught_up(leader: Leader, key: ReplicaKey, now_ms: float) -> None:
     """It is there, and lately had all that the leader had: else the quorum would wait for it. What it counts for is not
     at stake: it acknowledges only what it has, and votes by its log."""
+    node = leader.node
     seen = leader.observers.get(key, ReplicaProgress(key))
-    if now_ms - seen.last_fetch_ms >= core.config.fetch_timeout_ms:
+    if now_ms - seen.last_fetch_ms >= node.config.fetch_timeout_ms:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
             f"Node {key.node_id} with directory {key.directory_id} does not fetch. Start it, and try again.",
         )
-    if now_ms - seen.last_caught_up_ms >= core.config.fetch_timeout_ms:
+    if now_ms - seen.last_caught_up_ms >= node.config.fetch_timeout_ms:
         raise KafkaError(
             ErrorCode.REQUEST_TIMED_OUT,
-            f"Node {key.node_id} has fetched up to {seen.end_offset} of {core.log.end_offset}. Try again when it has "
+            f"Node {key.node_id} has fetched up to {seen.end_offset} of {node.log.end_offset}. Try again when it has "
             "caught up.",
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from strandline.cluster.broker.api import Call, message_api, part
-from strandline.controller.voter_api import RemoveVoterRequest
+from strandline.controller.api import RemoveVoterRequest
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import ZERO_UUID
 from strandline.proto.kafka.apis import Api

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from strandline.controller.api import (
+    AddVoterRequest,
     AllocateProducerIdsRequest,
     AlterConfigsReply,
     AlterConfigsRequest,
@@ -15,11 +16,12 @@ from strandline.controller.api import (
     ElectLeadersReply,
     ElectLeadersRequest,
     ProducerIdBlock,
+    RemoveVoterRequest,
     TopicOutcomes,
+    VoterReply,
 )
 from strandline.controller.ports import QuorumView
 from strandline.controller.quorum.api import QuorumDescription
-from strandline.controller.voter_api import AddVoterRequest, RemoveVoterRequest, VoterReply
 
 
 class Controller(Protocol):

@@ -5,21 +5,18 @@ Only the leader knows how far the others have come, so a broker that does not le
 
 from __future__ import annotations
 
-from uuid import UUID
-
 from strandline.cluster.broker.service.authorizer import CLUSTER, Operation, allowed
 from strandline.cluster.broker.service.base import Base
 from strandline.cluster.broker.service.context import RequestContext
 from strandline.cluster.broker.service.ports import Quorum
-from strandline.controller.quorum.api import QuorumDescription, ReplicaDescription
-from strandline.controller.voter_api import AddVoterRequest, RemoveVoterRequest, VoterReply
+from strandline.controller import methods
+from strandline.controller.api import AddVoterRequest, RemoveVoterRequest, VoterReply
+from strandline.controller.quorum.api import DescribeQuorumReply, DescribeQuorumRequest, QuorumDescription
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError
+from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.ids import NodeId
+from strandline.proto.messages.method import call, handler
 from strandline.proto.ports import RpcError, UnaryHandler
-from strandline.proto.v1 import service_pb2 as pb
-
-DESCRIBE_QUORUM_METHOD = "/strandline.v1.Service/DescribeQuorum"
 
 
 class QuorumQueries(Base):
@@ -41,15 +38,22 @@ class QuorumQueries(Base):
         if endpoint is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the metadata quorum has no leader now")
         try:
-            raw = await self.rpc.call(endpoint, DESCRIBE_QUORUM_METHOD, b"", timeout_ms=self.config.request_timeout_ms)
-        except RpcError as error:
+            reply = await call(
+                self.rpc,
+                endpoint,
+                methods.DESCRIBE_QUORUM,
+                DescribeQuorumRequest(),
+                timeout_ms=self.config.request_timeout_ms,
+            )
+        except (RpcError, ProtocolError) as error:
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the quorum's leader, node {leader_id}, does not answer: {error}"
             ) from error
-        reply = pb.DescribeQuorumReply.FromString(raw)
-        if reply.error:
+        if reply.error is not ErrorCode.NONE:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, reply.message)
-        return _from_wire(reply)
+        return QuorumDescription(
+            reply.leader_id, reply.epoch, reply.high_watermark, list(reply.voters), list(reply.observers)
+        )
 
     async def remove_voter(
         self, context: RequestContext, cluster_id: str | None, request: RemoveVoterRequest, timeout_ms: float
@@ -83,60 +87,22 @@ class QuorumQueries(Base):
 
     def rpc_handlers(self) -> dict[str, UnaryHandler]:
         """Methods to mount on the node's internal listener."""
-        return {DESCRIBE_QUORUM_METHOD: describe_quorum_handler(self.node_id, self.quorum)}
+        return {methods.DESCRIBE_QUORUM.path: describe_quorum_handler(self.node_id, self.quorum)}
 
 
 def describe_quorum_handler(node_id: NodeId, quorum: Quorum) -> UnaryHandler:
-    """Serves `DESCRIBE_QUORUM_METHOD`: what this node knows, if it leads. Every controller mounts it."""
+    """Serves `methods.DESCRIBE_QUORUM`: what this node knows, if it leads. Every controller mounts it."""
 
-    async def serve(_request: bytes) -> bytes:
-        description = quorum.describe()
-        if description.leader_id != node_id:
-            reply = pb.DescribeQuorumReply(
-                error=ErrorCode.NOT_CONTROLLER, message=f"node {node_id} does not lead the metadata quorum"
-            )
-        else:
-            reply = _to_wire(description)
-        return reply.SerializeToString()
+    async def describe(_: DescribeQuorumRequest) -> DescribeQuorumReply:
+        known = quorum.describe()
+        if known.leader_id != node_id:
+            return DescribeQuorumReply(ErrorCode.NOT_CONTROLLER, f"node {node_id} does not lead the metadata quorum")
+        return DescribeQuorumReply(
+            leader_id=node_id,
+            epoch=known.epoch,
+            high_watermark=known.high_watermark,
+            voters=tuple(known.voters),
+            observers=tuple(known.observers),
+        )
 
-    return serve
-
-
-def _to_wire(description: QuorumDescription) -> pb.DescribeQuorumReply:
-    return pb.DescribeQuorumReply(
-        leader_id=-1 if description.leader_id is None else description.leader_id,
-        epoch=description.epoch,
-        high_watermark=description.high_watermark,
-        voters=[_replica_to_wire(replica) for replica in description.voters],
-        observers=[_replica_to_wire(replica) for replica in description.observers],
-    )
-
-
-def _replica_to_wire(replica: ReplicaDescription) -> pb.QuorumReplica:
-    return pb.QuorumReplica(
-        node_id=replica.node_id,
-        directory_id=b"" if replica.directory_id is None else replica.directory_id.bytes,
-        log_end_offset=replica.log_end_offset,
-        last_fetch_timestamp_ms=replica.last_fetch_timestamp_ms,
-        last_caught_up_timestamp_ms=replica.last_caught_up_timestamp_ms,
-    )
-
-
-def _from_wire(reply: pb.DescribeQuorumReply) -> QuorumDescription:
-    return QuorumDescription(
-        leader_id=NodeId(reply.leader_id),
-        epoch=reply.epoch,
-        high_watermark=reply.high_watermark,
-        voters=[_replica_from_wire(replica) for replica in reply.voters],
-        observers=[_replica_from_wire(replica) for replica in reply.observers],
-    )
-
-
-def _replica_from_wire(replica: pb.QuorumReplica) -> ReplicaDescription:
-    return ReplicaDescription(
-        node_id=NodeId(replica.node_id),
-        directory_id=UUID(bytes=replica.directory_id) if replica.directory_id else None,
-        log_end_offset=replica.log_end_offset,
-        last_fetch_timestamp_ms=replica.last_fetch_timestamp_ms,
-        last_caught_up_timestamp_ms=replica.last_caught_up_timestamp_ms,
-    )
+    return handler(methods.DESCRIBE_QUORUM, describe)

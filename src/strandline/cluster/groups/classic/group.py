@@ -13,33 +13,55 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.kafka.consumer_protocol import subscribed_topics
 from strandline.proto.kafka.group_records import NEVER, GroupValue, MemberValue
+from strandline.proto.transitions import Transitions, next_state
 
 CONSUMER_PROTOCOL = "consumer"
 """The protocol type whose subscriptions name topics."""
 
 
 class GroupState(Enum):
-    """With Kafka's words for them.
-
-    EMPTY: no members; offsets may remain. PREPARING_REBALANCE: waits until every member has joined anew.
-    COMPLETING_REBALANCE: waits for the leader's assignment. STABLE: every member has its assignment.
-    """
+    """What a classic group can be, in Kafka's words."""
 
     EMPTY = "Empty"
+    """Has no members; offsets may remain."""
     PREPARING_REBALANCE = "PreparingRebalance"
+    """Waits until every member has joined anew."""
     COMPLETING_REBALANCE = "CompletingRebalance"
+    """Waits for the leader's assignment."""
     STABLE = "Stable"
+    """Every member has its assignment."""
 
 
-_LEGAL: Mapping[GroupState, tuple[GroupState, ...]] = {
-    # the first member joins
-    GroupState.EMPTY: (GroupState.PREPARING_REBALANCE,),
-    # everybody joined, or those who did not are out; or nobody is left
-    GroupState.PREPARING_REBALANCE: (GroupState.COMPLETING_REBALANCE, GroupState.EMPTY),
-    # the leader's assignment is committed; or a member joins, leaves or fails meanwhile
-    GroupState.COMPLETING_REBALANCE: (GroupState.STABLE, GroupState.PREPARING_REBALANCE),
-    # a member joins, leaves, fails, changes its subscription, or the leader joins again
-    GroupState.STABLE: (GroupState.PREPARING_REBALANCE,),
+class GroupEvent(Enum):
+    """What moves a classic group to a state, in words for the diagram (docs/states.md)."""
+
+    CREATED = "is created, or loaded without members"
+    LOADED = "is loaded with members"
+    MEMBER_JOINED = "a member joins, or joins again with something new"
+    MEMBER_LEFT = "a member leaves, or its session ends"
+    SYNC_TIMEOUT = "a member does not ask for its assignment in time"
+    ASSIGNMENT_NOT_STORED = "the assignment cannot be stored"
+    RESTORED = "is loaded after a change of protocol, or with too many members"
+    ALL_JOINED = "every member has joined, or the time to join is over"
+    NONE_JOINED = "no member is left when the time to join is over"
+    ASSIGNED = "the leader's assignment is committed"
+
+
+TRANSITIONS: Transitions[GroupState, GroupEvent] = {
+    (None, GroupEvent.CREATED): GroupState.EMPTY,
+    (None, GroupEvent.LOADED): GroupState.STABLE,
+    (GroupState.EMPTY, GroupEvent.MEMBER_JOINED): GroupState.PREPARING_REBALANCE,
+    (GroupState.PREPARING_REBALANCE, GroupEvent.ALL_JOINED): GroupState.COMPLETING_REBALANCE,
+    (GroupState.PREPARING_REBALANCE, GroupEvent.NONE_JOINED): GroupState.EMPTY,
+    (GroupState.COMPLETING_REBALANCE, GroupEvent.ASSIGNED): GroupState.STABLE,
+    (GroupState.COMPLETING_REBALANCE, GroupEvent.MEMBER_JOINED): GroupState.PREPARING_REBALANCE,
+    (GroupState.COMPLETING_REBALANCE, GroupEvent.MEMBER_LEFT): GroupState.PREPARING_REBALANCE,
+    (GroupState.COMPLETING_REBALANCE, GroupEvent.SYNC_TIMEOUT): GroupState.PREPARING_REBALANCE,
+    (GroupState.COMPLETING_REBALANCE, GroupEvent.ASSIGNMENT_NOT_STORED): GroupState.PREPARING_REBALANCE,
+    (GroupState.STABLE, GroupEvent.MEMBER_JOINED): GroupState.PREPARING_REBALANCE,
+    (GroupState.STABLE, GroupEvent.MEMBER_LEFT): GroupState.PREPARING_REBALANCE,
+    (GroupState.STABLE, GroupEvent.SYNC_TIMEOUT): GroupState.PREPARING_REBALANCE,
+    (GroupState.STABLE, GroupEvent.RESTORED): GroupState.PREPARING_REBALANCE,
 }
 
 
@@ -98,8 +120,8 @@ class Group:
     """
 
     group_id: str
-    state: GroupState = GroupState.EMPTY
-    before: GroupState = GroupState.EMPTY
+    state: GroupState = TRANSITIONS[None, GroupEvent.CREATED]
+    before: GroupState = TRANSITIONS[None, GroupEvent.CREATED]
     generation: int = 0
     protocol_type: str | None = None
     protocol_name: str | None = None
@@ -118,11 +140,9 @@ class Group:
 
     # State
 
-    def enter(self, state: GroupState, wall_ms: int) -> None:
-        """Raises AssertionError for a transition that the table does not have."""
-        if state not in _LEGAL[self.state]:
-            raise AssertionError(f"group {self.group_id!r} may not go from {self.state} to {state}")
-        self.before, self.state, self.state_ms = self.state, state, wall_ms
+    def move(self, event: GroupEvent, wall_ms: int) -> None:
+        """Go to the state that follows from `event`. Raises FatalError where the table has none."""
+        self.before, self.state, self.state_ms = self.state, next_state(TRANSITIONS, self.state, event), wall_ms
 
     @property
     def is_empty(self) -> bool:
@@ -274,10 +294,10 @@ class Group:
         self.members_added = self.came_down = False
         if self.members:
             self.protocol_name = self.select_protocol()
-            self.enter(GroupState.COMPLETING_REBALANCE, wall_ms)
+            self.move(GroupEvent.ALL_JOINED, wall_ms)
         else:
             self.protocol_name = None
-            self.enter(GroupState.EMPTY, wall_ms)
+            self.move(GroupEvent.NONE_JOINED, wall_ms)
 
     def subscribed(self) -> tuple[str, ...] | None:
         """The topics that its members read, sorted; None where that is not known (another protocol type, or bytes that
@@ -344,6 +364,7 @@ class Group:
         group.protocol_name = value.protocol
         group.came_down = value.leader is None and bool(group.members)
         group.leader = value.leader if value.leader in group.members else next(iter(group.members), None)
-        group.state = group.before = GroupState.STABLE if group.members else GroupState.EMPTY
+        event = GroupEvent.LOADED if group.members else GroupEvent.CREATED
+        group.state = group.before = next_state(TRANSITIONS, None, event)
         group.state_ms = value.state_ms
         return group

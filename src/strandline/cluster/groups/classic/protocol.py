@@ -6,7 +6,7 @@ Sources: rule C7, KIP-345 (static members), KIP-394 (member ids are given before
 
 from __future__ import annotations
 
-from strandline.cluster.groups.classic.group import Group, GroupState, Member
+from strandline.cluster.groups.classic.group import Group, GroupEvent, GroupState, Member
 from strandline.cluster.groups.classic.rebalance import Rebalancing, joined_answer, session_key
 from strandline.cluster.groups.commands import (
     Heartbeat,
@@ -109,7 +109,7 @@ class ClassicProtocol:
         group.add(member, command.protocol_type)
         group.start_joining(member, to)
         self._rebalancing.await_new_member(group, member, now)
-        self._rebalancing.rebalance(group, now)
+        self._rebalancing.member_joined(group, now)
 
     def _rejoin(self, group: Group, member: Member, command: JoinGroup, to: object, now: Now) -> None:
         """A member that has its id. A join that changes nothing is answered with the generation that stands: the client
@@ -125,7 +125,7 @@ class ClassicProtocol:
             self._context.out.reply(to, joined_answer(group, member))
             return
         self._update(group, member, command, to)
-        self._rebalancing.rebalance(group, now)
+        self._rebalancing.member_joined(group, now)
 
     def _update(self, group: Group, member: Member, command: JoinGroup, to: object) -> None:
         group.update(member, command.protocols)
@@ -156,10 +156,7 @@ class ClassicProtocol:
             self._store_replacement(group, old, new, old_leader=old_leader, command=command, to=to)
             return
         group.start_joining(new, to)
-        if group.state is GroupState.PREPARING_REBALANCE:
-            self._rebalancing.complete_if_not_initial(group, now)
-        else:
-            self._rebalancing.prepare(group, now)
+        self._rebalancing.member_joined(group, now)
 
     def _refuse_if_waiting(self, group: Group, member: Member, error: ErrorCode) -> None:
         to = group.stop_joining(member)
@@ -251,7 +248,7 @@ class ClassicProtocol:
         answers = [self._leave(group, leaver.member_id, leaver.instance_id) for leaver in command.members]
         if ErrorCode.NONE in answers:
             if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
-                self._rebalancing.prepare(group, now)
+                self._rebalancing.prepare(group, GroupEvent.MEMBER_LEFT, now)
             else:
                 self._rebalancing.complete_if_not_initial(group, now)
         self._context.forget_if_unused(group)

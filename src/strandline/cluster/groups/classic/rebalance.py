@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from strandline.cluster.groups.classic.group import Group, GroupState, Member
+from strandline.cluster.groups.classic.group import Group, GroupEvent, GroupState, Member
 from strandline.cluster.groups.commands import JoinAnswer, SyncAnswer
 from strandline.cluster.groups.config import NEW_MEMBER_JOIN_TIMEOUT_MS
 from strandline.cluster.groups.context import ShardContext, client_error
@@ -95,7 +95,7 @@ class Rebalancing:
 
     def _rebalance_without(self, group: Group, now: Now) -> None:
         if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
-            self.prepare(group, now)
+            self.prepare(group, GroupEvent.MEMBER_LEFT, now)
         else:
             self.complete_if_joined(group, now)
 
@@ -112,21 +112,21 @@ class Rebalancing:
 
     # Preparing
 
-    def rebalance(self, group: Group, now: Now) -> None:
+    def member_joined(self, group: Group, now: Now) -> None:
         """Begin a rebalance, or see whether the one under way has everybody."""
         if group.state is GroupState.PREPARING_REBALANCE:
             self.complete_if_not_initial(group, now)
         else:
-            self.prepare(group, now)
+            self.prepare(group, GroupEvent.MEMBER_JOINED, now)
 
-    def prepare(self, group: Group, now: Now) -> None:
-        """Every member has to join anew. Who waits for an assignment is told at once, the others by heartbeat."""
+    def prepare(self, group: Group, event: GroupEvent, now: Now) -> None:
+        """Every member has to join anew: those that wait for an assignment learn it at once, others by heartbeat."""
         if group.state is GroupState.COMPLETING_REBALANCE:
             self.give_up_assignment(group, ErrorCode.REBALANCE_IN_PROGRESS, now)
         group.pending_sync.clear()
         self._context.timers.cancel(sync_key(group.group_id))
         first = group.is_empty
-        group.enter(GroupState.PREPARING_REBALANCE, now.wall_ms)
+        group.move(event, now.wall_ms)
         if first:
             delay_ms = self._context.config.initial_rebalance_delay_ms
             self._await_more(group, delay_ms, max(group.rebalance_timeout_ms - delay_ms, 0), now)
@@ -223,7 +223,7 @@ class Rebalancing:
                 for member_id in list(completing.pending_sync):
                     self._context.timers.cancel(session_key(group_id, member_id))
                     completing.remove(member_id)
-                self.prepare(completing, then)
+                self.prepare(completing, GroupEvent.SYNC_TIMEOUT, then)
 
         self._context.timers.set(sync_key(group_id), now.monotonic_ms + group.rebalance_timeout_ms, late)
 
@@ -253,14 +253,14 @@ class Rebalancing:
                 self._assign(group, assignments, now)
             else:
                 self.give_up_assignment(group, client_error(outcome.error), now)
-                self.prepare(group, now)
+                self.prepare(group, GroupEvent.ASSIGNMENT_NOT_STORED, now)
 
         state_ms = group.state_ms
         value = group.value(assignments)._replace(state_ms=state_ms)
         self._context.out.write((group_record(group_id, value),), stored, replay=False)
 
     def _assign(self, group: Group, assignments: dict[str, bytes], now: Now) -> None:
-        group.enter(GroupState.STABLE, now.wall_ms)
+        group.move(GroupEvent.ASSIGNED, now.wall_ms)
         self._context.counters.rebalances += 1
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")

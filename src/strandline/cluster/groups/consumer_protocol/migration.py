@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from strandline.cluster.groups.classic.group import CONSUMER_PROTOCOL, Group, GroupState, Member
+from strandline.cluster.groups.classic.group import CONSUMER_PROTOCOL, Group, GroupEvent, GroupState, Member
 from strandline.cluster.groups.classic.rebalance import Rebalancing
 from strandline.cluster.groups.consumer_protocol.embedded import (
     assignment_bytes,
@@ -162,7 +162,7 @@ class Migration:
             self._rebalancing.renew_session(classic, member, now)
         too_many = len(classic.members) > self._context.config.max_size
         if (classic.came_down or too_many) and classic.state is GroupState.STABLE:
-            self._rebalancing.prepare(classic, now)
+            self._rebalancing.prepare(classic, GroupEvent.RESTORED, now)
 
 
 def _refuse(classic: Group, reason: str) -> NoReturn:

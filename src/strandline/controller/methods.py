@@ -1,0 +1,115 @@
+"""The calls that the controller and every node answer: one table, from which the callers and the servers are made.
+
+A method of the controller answers an envelope: an error that concerns the call as a whole, or the reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+from strandline.controller import api, reports
+from strandline.controller.quorum.api import DescribeQuorumReply, DescribeQuorumRequest
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.messages.mapper import mapper_of
+from strandline.proto.messages.method import Method, method
+from strandline.proto.ports import UnaryHandler
+
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
+
+_CONTROLLER = "/strandline.v1.Controller/"
+
+METHODS: list[Method[Any, Any]] = []
+"""Every unary method of the controller."""
+
+
+def _method(name: str, request: type[Request], reply: type[Reply]) -> Method[Request, Reply]:
+    found = method(_CONTROLLER + name, request, reply)
+    METHODS.append(found)
+    return found
+
+
+REGISTER_BROKER = _method("RegisterBroker", api.RegisterBrokerRequest, api.RegisterBrokerReply)
+UNREGISTER_BROKER = _method("UnregisterBroker", api.UnregisterBrokerRequest, api.RegisterBrokerReply)
+"""Answers the epoch that ended."""
+ALTER_PARTITION = _method("AlterPartition", api.AlterPartitionRequest, api.AlterPartitionReply)
+CREATE_TOPICS = _method("CreateTopics", api.CreateTopicsRequest, api.CreateTopicsReply)
+DELETE_TOPICS = _method("DeleteTopics", api.DeleteTopicsRequest, api.TopicOutcomes)
+CREATE_PARTITIONS = _method("CreatePartitions", api.CreatePartitionsRequest, api.TopicOutcomes)
+INCREMENTAL_ALTER_CONFIGS = _method("IncrementalAlterConfigs", api.AlterConfigsRequest, api.AlterConfigsReply)
+ALLOCATE_PRODUCER_IDS = _method("AllocateProducerIds", api.AllocateProducerIdsRequest, api.ProducerIdBlock)
+ELECT_LEADERS = _method("ElectLeaders", api.ElectLeadersRequest, api.ElectLeadersReply)
+REMOVE_VOTER = _method("RemoveVoter", api.RemoveVoterRequest, api.VoterReply)
+ADD_VOTER = _method("AddVoter", api.AddVoterRequest, api.VoterReply)
+DESCRIBE_REPLICAS = _method("DescribeReplicas", reports.DescribeReplicasRequest, reports.DescribeReplicasReply)
+
+SESSION = method(_CONTROLLER + "Session", api.Heartbeat, api.HeartbeatReply)
+"""A bidirectional stream: the broker writes heartbeats, the controller replies in envelopes."""
+
+PING = method("/strandline.v1.Node/Ping", api.PingRequest, api.PingReply)
+"""Every node answers it, without an envelope."""
+
+DESCRIBE_QUORUM = method("/strandline.v1.Service/DescribeQuorum", DescribeQuorumRequest, DescribeQuorumReply)
+"""Every controller answers it, without an envelope."""
+
+
+# The envelope
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerReply:
+    """The answer to any call of the controller.
+
+    Attributes:
+        error: of the call as a whole; NONE: it was carried out.
+        message: the error's sentence.
+        payload: with NONE the bytes of the method's reply.
+    """
+
+    error: Annotated[ErrorCode, 1]
+    message: Annotated[str, 2] = ""
+    payload: Annotated[bytes, 3] = b""
+
+
+_ENVELOPE = mapper_of(ControllerReply)
+
+
+def answer(method: Method[Any, Reply], reply: Reply) -> bytes:
+    """A success in its envelope."""
+    return _ENVELOPE.encode(ControllerReply(ErrorCode.NONE, payload=method.reply.encode(reply)))
+
+
+def refusal(error: KafkaError) -> bytes:
+    """A failure of the call as a whole in its envelope."""
+    return _ENVELOPE.encode(ControllerReply(error.code, str(error.message)))
+
+
+def read_answer(method: Method[Any, Reply], data: bytes) -> Reply:
+    """The reply in an envelope.
+
+    Raises:
+        KafkaError: the controller answered with an error.
+        ProtocolError: the bytes are no such answer.
+    """
+    envelope = _ENVELOPE.decode(data)
+    if envelope.error is not ErrorCode.NONE:
+        raise KafkaError(envelope.error, envelope.message)
+    return method.reply.decode(envelope.payload)
+
+
+def served(
+    method: Method[Request, Reply], operation: Callable[[Request], Awaitable[Reply]]
+) -> tuple[str, UnaryHandler]:
+    """The method's path, and the handler that answers it with what `operation` returns or raises as KafkaError."""
+
+    async def handle(data: bytes) -> bytes:
+        request = method.request.decode(data)
+        try:
+            return answer(method, await operation(request))
+        except KafkaError as error:
+            return refusal(error)
+
+    return method.path, handle

@@ -1,0 +1,230 @@
+"""What a quorum node is in every role: its identity, the voter set, its log, and the outputs that its role orders."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from strandline.controller.raft.config import EPOCH_MAX, PROOF_INTERVAL_MS, RaftConfig
+from strandline.controller.raft.log_summary import LogSummary
+from strandline.controller.raft.messages import (
+    Batch,
+    OffsetAndEpoch,
+    Outbound,
+    ReadRange,
+    ReadSnapshot,
+    ReplicaKey,
+    Reply,
+    Request,
+    Response,
+    SendRequest,
+)
+from strandline.controller.raft.ready import Append, ElectionState, LogAction, Ready, TruncateTo
+from strandline.controller.raft.voters import VoterSet
+from strandline.proto.ensure import ensure
+from strandline.proto.ids import NodeId
+from strandline.proto.marks import mark
+from strandline.proto.ports import Rng
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A request without an answer yet, and the number of the stay in a role that sent it."""
+
+    request: SendRequest
+    stay: int
+
+
+class QuorumNode:
+    """The part of a quorum node that outlives its roles. Roles read it, and order outputs through it.
+
+    Invariants:
+    - the high watermark never goes back (Kafka's MonotonicHighWatermark), but for what a failed write took away;
+    - no record below the high watermark is truncated;
+    - what must be durable for the present role is in the outputs, or was drained (`remember`).
+    """
+
+    def __init__(
+        self,
+        *,
+        key: ReplicaKey,
+        cluster_id: str,
+        voters: VoterSet,
+        config: RaftConfig,
+        rng: Rng,
+        log: LogSummary,
+        saved: ElectionState | None,
+        voteless: bool,
+        life: int,
+    ) -> None:
+        """For the arguments see `RaftCore`."""
+        self.key = key
+        self.cluster_id = cluster_id
+        self.config = config
+        self.rng = rng
+        self.log = log
+        self.voteless = voteless
+        self.life = life
+        self._configured = voters
+        self.voters = voters
+        """The latest voter set in the log, committed or not; the configured one while the log has none."""
+        self._take_over_voters()
+        self.doubt = None if saved is None else saved.doubt
+        """Up to where this node may have acknowledged what recovery cut; None once it has caught up (rule A15)."""
+        self._doubt_ends_at: int | None = None
+        self.high_watermark = log.snapshot.offset if log.snapshot is not None else 0
+        self.rounds_lost = 0
+        """Pre-votes and elections lost in a row: each doubles the wait before the next one."""
+        self.proven_epoch = 0
+        """The newest epoch that is more than a request's claim: found at the start, opened by this node, or named in
+        the answer of a voter that it asked; at most one new proof in `PROOF_INTERVAL_MS` (rule A17)."""
+        self._next_proof_ms = -math.inf
+        self.stay = 0
+        """Number of the present stay in a role, rising with each move."""
+        self._in_flight: dict[int, Sent] = {}
+        self._next_request_id = 0
+        self._saved = saved or ElectionState(-1)
+        self._persist: ElectionState | None = None
+        self._log_actions: list[LogAction] = []
+        self._flush = False
+        self._send: list[Outbound] = []
+        self._notices: list[str] = []
+        self._watermark_rose = self.high_watermark > 0
+
+    # --- what it is --------------------------------------------------------------------------------------------------
+
+    @property
+    def is_voter(self) -> bool:
+        """Whether this very replica, directory id included, is in the voter set."""
+        return self.voters.is_voter(self.key, voteless=self.voteless)
+
+    @property
+    def voters_offset(self) -> int:
+        """Where in the log the voter set stands; 0 for the configured one (an epoch's record stands there)."""
+        return max(0, self.log.voters[0])
+
+    # --- epochs and what must never be forgotten ---------------------------------------------------------------------
+
+    def next_epoch(self, epoch: int, now_ms: float) -> int | None:
+        """The epoch after `epoch`, which this node may open; None once there is none left."""
+        if epoch >= EPOCH_MAX:
+            self.notice(f"epoch {epoch} is the last: no leader can be elected any more")
+            return None
+        self.prove(epoch + 1, now_ms)
+        return epoch + 1
+
+    def prove(self, epoch: int, now_ms: float) -> None:
+        """An epoch is more than a claim (rule A17); see `proven_epoch`."""
+        if epoch > self.proven_epoch and now_ms >= self._next_proof_ms:
+            self.proven_epoch = epoch
+            self._next_proof_ms = now_ms + PROOF_INTERVAL_MS
+
+    def remember(self, election: ElectionState) -> None:
+        """Order that the epoch, its leader or the vote is made durable, unless it is (rule A1)."""
+        election = replace(election, doubt=self.doubt)
+        if election != self._saved:
+            self._saved = self._persist = election
+
+    def caught_up_to(self, high_watermark: int) -> None:
+        """The own log is a prefix of that of an epoch's leader, and reaches its high watermark: whatever this node once
+        acknowledged and lost, and was committed, lies below. That ends its doubt when it is durable."""
+        if self.doubt is not None:
+            self._doubt_ends_at = high_watermark
+            self.settle_doubt()
+
+    def settle_doubt(self) -> None:
+        """End the doubt if everything up to where it ends is durable."""
+        if self._doubt_ends_at is not None and self.log.durable_offset >= self._doubt_ends_at:
+            mark("doubt-ended")
+            self.doubt = self._doubt_ends_at = None
+            self.remember(self._saved)
+
+    # --- calls and answers -------------------------------------------------------------------------------------------
+
+    def notice(self, sentence: str) -> None:
+        """Have a sentence logged that an operator should see."""
+        self._notices.append(sentence)
+
+    def send(self, to: NodeId, request: Request) -> int:
+        """Order a call to a peer; returns its id."""
+        self._next_request_id += 1
+        sent = SendRequest(self._next_request_id, to, request)
+        self._in_flight[sent.request_id] = Sent(sent, self.stay)
+        self._send.append(sent)
+        return sent.request_id
+
+    def ended(self, request_id: int) -> Sent | None:
+        """A call has its answer, or will get none; None if it is not in flight."""
+        return self._in_flight.pop(request_id, None)
+
+    def reply(self, token: int, response: Response, read: ReadRange | ReadSnapshot | None = None) -> None:
+        """Order the answer to a peer's request."""
+        self._send.append(Reply(token, response, read))
+
+    # --- the log -----------------------------------------------------------------------------------------------------
+
+    def order(self, action: LogAction) -> None:
+        """Order a change of the log or of a snapshot being fetched."""
+        self._log_actions.append(action)
+
+    def append(self, batch: Batch) -> None:
+        """Append what this node made as leader, or fetched from the leader."""
+        self.log.append(batch)
+        self._take_over_voters()
+        self.order(Append(batch))
+        self._flush = True
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop a diverging tail, never below the high watermark (rule A8)."""
+        ensure(offset >= self.high_watermark, "CommittedStays", cut=offset, high_watermark=self.high_watermark)
+        self.log.truncate_to(offset)
+        self._doubt_ends_at = None
+        self._take_over_voters()
+        self.order(TruncateTo(offset))
+
+    def append_failed(self, end_offset: int) -> None:
+        """Batches that were ordered could not be written: the log ends at `end_offset`."""
+        self.log.truncate_to(end_offset)
+        self._take_over_voters()
+        self.high_watermark = min(self.high_watermark, end_offset)
+
+    def snapshot_installed(self, snapshot: OffsetAndEpoch, voters: tuple[ReplicaKey, ...] | None) -> None:
+        """A fetched snapshot has replaced the log; `voters` as it says."""
+        self.log.reset_to(snapshot, voters)
+        self._take_over_voters()
+        self.advance_high_watermark(snapshot.offset)
+
+    def advance_high_watermark(self, offset: int) -> None:
+        """Everything below `offset` is committed; a lower value is ignored (rule A6)."""
+        if offset > self.high_watermark:
+            ensure(offset <= self.log.end_offset, "HighWatermarkWithinTheLog", end=self.log.end_offset, now=offset)
+            self.high_watermark = offset
+            self._watermark_rose = True
+
+    def _take_over_voters(self) -> None:
+        """The log's latest voter set holds, from its append on; a truncation takes it back (rule A11)."""
+        _, keys = self.log.voters
+        voters = self._configured if keys is None else self._configured.filled(keys)
+        if voters.keys != self.voters.keys:
+            mark("voters-changed")
+            self.voters = voters
+
+    # --- outputs -----------------------------------------------------------------------------------------------------
+
+    def drain(self) -> Ready:
+        """Everything ordered since the last drain."""
+        ready = Ready(
+            persist=self._persist,
+            log=tuple(self._log_actions),
+            flush=self._flush,
+            send=tuple(self._send),
+            high_watermark=self.high_watermark if self._watermark_rose else None,
+            notices=tuple(self._notices),
+        )
+        self._persist = None
+        self._log_actions.clear()
+        self._flush = False
+        self._send.clear()
+        self._notices.clear()
+        self._watermark_rose = False
+        return ready
