@@ -14,11 +14,12 @@ from strandline.proto.errors import KafkaError, NoSpaceLeft, StorageError
 from strandline.proto.ids import BrokerEpoch, LeaderEpoch, NodeId, TopicPartition
 from strandline.proto.isr import AlterPartitionOutcome
 from strandline.proto.marks import mark
+from strandline.proto.transitions import next_state
 from strandline.replica import frames
 from strandline.replica.core.effects import Committed, IsrCommitted, IsrProposal, LeaderEffects, ProposeIsr
 from strandline.replica.core.follower import FollowerCore
 from strandline.replica.core.leader import LeaderCore
-from strandline.replica.core.roles import RoleEvent, next_role
+from strandline.replica.core.roles import TRANSITIONS, RoleEvent
 from strandline.replica.refusals import note_refusal
 from strandline.replica.shared import Shared
 from strandline.replica.states import ACKS_ALL, BrokerState, PartitionState, ReplicaStatus, Role
@@ -131,7 +132,7 @@ class Partition:
     ) -> None:
         """Change the role, then end everything that relied on the old one."""
         self._high_watermark = self.high_watermark
-        self.role = next_role(self.role, event)
+        self.role = next_state(TRANSITIONS, self.role, event)
         serves = self.role is Role.LEADER or self.role is Role.FOLLOWER
         self.leader = leader if serves else None
         self.follower = follower if serves else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from strandline.proto.errors import FatalError
+from strandline.proto.transitions import Transitions
 from strandline.replica.states import Role
 
 
@@ -18,7 +18,7 @@ class RoleEvent(Enum):
     DELETED = "the topic is deleted, or this broker is no longer among the replicas"
 
 
-TRANSITIONS: dict[tuple[Role, RoleEvent], Role] = {
+TRANSITIONS: Transitions[Role, RoleEvent] = {
     (Role.IDLE, RoleEvent.ELECTED): Role.LEADER,
     (Role.IDLE, RoleEvent.FOLLOW): Role.FOLLOWER,
     (Role.IDLE, RoleEvent.LEADERLESS): Role.IDLE,
@@ -40,15 +40,3 @@ TRANSITIONS: dict[tuple[Role, RoleEvent], Role] = {
     (Role.OFFLINE, RoleEvent.DISK_FAILED): Role.OFFLINE,
     (Role.OFFLINE, RoleEvent.DELETED): Role.DELETED,
 }
-
-
-def next_role(role: Role, event: RoleEvent) -> Role:
-    """The role after `event`.
-
-    Raises:
-        FatalError: the table has no such transition.
-    """
-    target = TRANSITIONS.get((role, event))
-    if target is None:
-        raise FatalError(f"a partition that is {role.value} cannot be moved: {event.value}")
-    return target
