@@ -31,11 +31,10 @@ from strandline.replica.catch_up import CatchUp
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.core.progress import FollowerProgress
 from strandline.replica.fetcher import Fetcher
-from strandline.replica.following import Following
+from strandline.replica.following import Following, Pieces
 from strandline.replica.leader_stream import FollowerLink
 from strandline.replica.partition import Partition
 from strandline.replica.partition_set import PartitionSet
-from strandline.replica.pieces import Pieces
 from strandline.replica.refusals import EarlyRefusals
 from strandline.replica.shared import Delayed, Shared
 from strandline.replica.states import BrokerState, PartitionState, ReplicaCounters

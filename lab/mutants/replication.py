@@ -210,7 +210,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "a-piece-goes-on-anywhere",
         "B16: what was appended can be replicated: pieces that do not follow on each other are refused (schedule 54)",
-        "replica.pieces:Pieces.take",
+        "replica.following:Pieces.take",
         "if piece.position != len(self._batch) or not",
         "if not",
         f"{_PIECES}::test_pieces_that_make_no_sense_end_the_stream",

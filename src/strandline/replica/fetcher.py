@@ -13,9 +13,8 @@ from strandline.proto.ids import BrokerEpoch, Endpoint, NodeId
 from strandline.proto.ports import Rng, Rpc, RpcError, RpcRejected, Stream
 from strandline.proto.tasks import Report, Signal, end, spawn
 from strandline.replica import frames
-from strandline.replica.following import Following
+from strandline.replica.following import Following, Pieces
 from strandline.replica.partition import Partition
-from strandline.replica.pieces import Pieces
 from strandline.replica.shared import Shared
 
 log = structlog.get_logger("strandline.replica")

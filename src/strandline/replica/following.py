@@ -6,9 +6,11 @@ from typing import Protocol
 
 import structlog
 
+from strandline.log.config import BATCH_BYTES_MAX
 from strandline.log.partition_log import PartitionLog
-from strandline.proto.errors import NoSpaceLeft, StorageError
+from strandline.proto.errors import NoSpaceLeft, ProtocolError, StorageError
 from strandline.proto.marks import mark
+from strandline.replica import frames
 from strandline.replica.core.effects import Committed, Cut, FollowerEffects, KeepLog, Truncate
 from strandline.replica.core.follower import FollowerCore
 from strandline.replica.partition import Partition
@@ -210,3 +212,47 @@ class Following:
     def _no_room(self) -> None:
         self.without_room = True
         self._shared.disk_room.ran_out()
+
+
+class Pieces:
+    """What one stream has brought of a batch that is too large for one entry, and not whole yet (schedule 54).
+
+    It is kept for one followed partition at a time, and no batch is larger than any setting allows: that bounds the
+    memory that a leader can take here. The buffer grows as bytes arrive, whatever size was announced.
+    """
+
+    __slots__ = ("_batch", "_following")
+
+    def __init__(self) -> None:
+        self._batch = bytearray()
+        self._following: Following | None = None
+
+    def take(self, following: Following, piece: frames.Piece) -> memoryview | None:
+        """Keep a piece; the whole batch if this was its last one, else None.
+
+        Raises:
+            ProtocolError: it does not go on where the last one ended, or another partition's batch is not whole yet, or
+                the batch is larger than any that can have been appended.
+        """
+        name, size = following.partition.topic_partition, len(piece.part)
+        if self._following not in (None, following):
+            raise ProtocolError(f"{name}: a piece came before another partition's batch was whole")
+        if piece.batch_size > BATCH_BYTES_MAX:
+            raise ProtocolError(f"{name}: a batch of {piece.batch_size} bytes; the largest has {BATCH_BYTES_MAX}")
+        if piece.position != len(self._batch) or not 0 < size <= piece.batch_size - piece.position:
+            raise ProtocolError(
+                f"{name}: a piece of {size} bytes at byte {piece.position} of {piece.batch_size} came after "
+                f"{len(self._batch)} bytes of the batch"
+            )
+        self._following = following
+        self._batch += piece.part
+        if len(self._batch) < piece.batch_size:
+            return None
+        batch = memoryview(self._batch)
+        self._batch, self._following = bytearray(), None
+        return batch
+
+    def drop(self, following: Following) -> None:
+        """The rest of its batch is not wanted, or will not come."""
+        if self._following is following:
+            self._batch, self._following = bytearray(), None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from strandline.log.partition_log import ANY_SIZE, PartitionLog
-from strandline.proto.ensure import present
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.replica.core.follower import FollowerCore
@@ -25,14 +24,6 @@ def _limit(core: LeaderCore | FollowerCore, log: PartitionLog, committed_only: b
     return core.high_watermark if committed_only else log.log_end_offset
 
 
-def _served(partition: Partition) -> tuple[LeaderCore | FollowerCore, PartitionLog]:
-    """Core and log of a partition that was not refused as a replica."""
-    log = present(partition.log, "LogUnlessOffline")
-    if partition.leader is not None:
-        return partition.leader, log
-    return present(partition.follower, "OneCoreARole"), log
-
-
 def read(
     partition: Partition,
     offset: int,
@@ -45,9 +36,9 @@ def read(
 ) -> ReadOutcome | None:
     """See `ReplicaManager.read`."""
     error, message = partition.refusal(current_leader_epoch, any_replica=any_replica)
-    if error is not ErrorCode.NONE:
+    core, log = partition.leader or partition.follower, partition.log
+    if error is not ErrorCode.NONE or core is None or log is None:  # without core or log it is refused
         return ReadOutcome(error, message)
-    core, log = _served(partition)
     high_watermark = core.high_watermark
     limit = _limit(core, log, committed_only)
     try:
@@ -74,9 +65,9 @@ async def read_cold(
 ) -> ReadOutcome:
     """See `ReplicaManager.read_cold`. The bounds are those of the moment it was asked for."""
     error, message = partition.refusal(current_leader_epoch, any_replica=any_replica)
-    if error is not ErrorCode.NONE:
+    core, log = partition.leader or partition.follower, partition.log
+    if error is not ErrorCode.NONE or core is None or log is None:  # without core or log it is refused
         return ReadOutcome(error, message)
-    core, log = _served(partition)
     high_watermark = core.high_watermark
     try:
         found = await log.read_cold(
