@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import measure
 import rules_page
 import walk
 
@@ -31,6 +32,7 @@ def parts() -> Iterator[tuple[str, str, Callable[[], str]]]:
     yield "protocol.md", "apis", api_table
     yield "mutants.md", "mutants", mutants_table
     yield "tour.md", "walk", walk.walk_table
+    yield "design.md", "rooms", measure.rooms_diagram
     yield "states.md", "quorum", quorum_states
     yield "states.md", "replica", replica_states
     yield "states.md", "group", group_states

@@ -61,16 +61,10 @@ def _taken_out(mutants: list[str], citations: list[Citation]) -> str:
 
 
 def _replayed(citations: list[Citation]) -> str:
-    """The tests and golden scenarios of a schedule, file by file; a file alone where only its head cites it."""
-    by_file: dict[str, set[str]] = defaultdict(set)
-    for citation in citations:
-        if citation.path.startswith("tests/") and re.search(r"/test_\w+\.py$|\.txt$", citation.path):
-            by_file[citation.path] |= {citation.test} if citation.test else set()
-    parts = []
-    for path, tests in sorted(by_file.items()):
-        names = ", ".join(f"`{name}`" for name in sorted(tests))
-        parts.append(_link(path, path.removeprefix("tests/")) + (f": {names}" if names else ""))
-    return "; ".join(parts) + "." if parts else "nothing yet."
+    """The files of tests and the golden scenarios of a schedule."""
+    tests = re.compile(r"^tests/.*(/test_\w+\.py|\.txt)$")
+    paths = sorted({citation.path for citation in citations if tests.match(citation.path)})
+    return ", ".join(_link(path, path.removeprefix("tests/")) for path in paths) + "." if paths else "nothing yet."
 
 
 def _files(citations: list[Citation]) -> str:

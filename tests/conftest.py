@@ -28,7 +28,7 @@ LONG = {
     "chaos/test_explain_shrink.py",
     "chaos/test_services.py",
     "client/test_groups_both_protocols.py",
-    "client/test_copy_simulated.py",
+    "tools/test_copy_simulated.py",
     "client/test_groups_simulated.py",
     "client/test_real_groups.py",
     "client/test_worked_examples.py",

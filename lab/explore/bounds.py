@@ -6,11 +6,8 @@ product does by itself costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-from lab.explore.model import Model
 
 _MOST = 15
 """A bound is counted down in four bits of a state."""
@@ -127,20 +124,6 @@ PRESETS: dict[str, tuple[Preset, ...]] = {
 def preset_of(model: str, name: str) -> Preset:
     """A preset. Raises KeyError where the model has none of that name."""
     return {preset.name: preset for preset in PRESETS[model]}[name]
-
-
-def make_model(name: str, bounds: QuorumBounds | PartitionBounds, after: Sequence[str] = ()) -> Model:
-    """A model within bounds. The steps `after` which it begins are taken when its starts are asked for, and may raise
-    NoSuchStep then."""
-    if isinstance(bounds, QuorumBounds):
-        from lab.explore.quorum import QuorumModel
-
-        assert name == QuorumModel.name
-        return QuorumModel(bounds, after)
-    from lab.explore.partition import PartitionModel
-
-    assert name == PartitionModel.name
-    return PartitionModel(bounds, after)
 
 
 def changed(bounds: Any, changes: dict[str, int]) -> Any:

@@ -13,14 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lab.explore.bounds import (
-    PRESETS,
-    PartitionBounds,
-    QuorumBounds,
-    changed,
-    make_model,
-    preset_of,
-)
+from lab.explore.bounds import PRESETS, PartitionBounds, QuorumBounds, changed, preset_of
+from lab.explore.models import make_model
 from lab.explore.search import Limits
 from lab.mutants import MUTANTS, without
 

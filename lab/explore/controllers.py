@@ -20,12 +20,10 @@ from lab.explore.model import NODES
 from strandline.cluster.node.replica_feed import ReplicaFeed
 from strandline.controller import api
 from strandline.controller.machine import brokers, isr
-from strandline.controller.machine.election import Election
-from strandline.controller.machine.offsets import OffsetTracker
-from strandline.controller.machine.result import Result
+from strandline.controller.machine.partition_change import Election
+from strandline.controller.machine.replica_reports import OffsetTracker, UnservedReplicas
 from strandline.controller.machine.sessions import ProbeFinding
-from strandline.controller.machine.state import MachineSettings, MachineState
-from strandline.controller.machine.unserved import UnservedReplicas
+from strandline.controller.machine.state import MachineSettings, MachineState, Result
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import (
@@ -151,7 +149,7 @@ def _machine(metadata: Metadata, order: tuple[NodeId, ...]) -> MachineState:
         said = told.heartbeat(node, epoch)
         assert said.unserved is not None
         state.offsets.report(node, epoch, said.offsets, NOW_MS)
-        state.unserved.take(node, said.unserved)
+        state.unserved.replace(node, said.unserved)
     return state
 
 

@@ -160,7 +160,7 @@ IDEMPOTENCE: tuple[Mutant, ...] = (
     one_change(
         "producer-ids-wrap",
         "C3: producer ids: none beyond the last one",
-        "controller.machine.producer_ids:allocate_producer_ids",
+        "controller.machine.brokers:allocate_producer_ids",
         "if first > _LAST_PRODUCER_ID - PRODUCER_ID_BLOCK:",
         "if False:",
         "tests/controller/machine/test_elections_asked_for.py::test_producer_ids_do_not_begin_again_at_their_end",

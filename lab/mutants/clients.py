@@ -16,7 +16,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "offset-committed-without-its-topic",
         "schedule 63: an offset belongs to a topic id: a commit stores the id of the topic that it was accepted for",
-        "cluster.broker.service.group_offsets:GroupOffsets.commit_offsets",
+        "cluster.broker.handlers.offset_commit:OffsetCommitHandler._commit",
         "topic_id=found.topic_id",
         "topic_id=None",
         f"{_ANEW}::test_63_committed_offsets_end_with_their_topic_over_a_failover[holds-0]",
@@ -116,10 +116,10 @@ TABLE: tuple[Mutant, ...] = (
         "copy-follows-into-another-topic",
         "schedule 63: a copy goes on in the topics that it was begun with, or not at all",
         (
-            Patch("client.copying.engine:Engine._check_source", "!= planned.source_id", "is None"),
-            Patch("client.copying.engine:Engine._check_topics", "target.topic_id != planned.target_id", "False"),
-            Patch("client.copying.engine:Engine._check_topics", "if topic_id:", "if False:"),
-            Patch("client.copying.plan:_id", "UUID(text) if text else None", "None"),
+            Patch("tools.copy.engine:Engine._check_source", "!= planned.source_id", "is None"),
+            Patch("tools.copy.engine:Engine._check_topics", "target.topic_id != planned.target_id", "False"),
+            Patch("tools.copy.engine:Engine._check_topics", "if topic_id:", "if False:"),
+            Patch("tools.copy.plan:_id", "UUID(text) if text else None", "None"),
             Patch("client.sending:BatchSender.know", "if topic_id:", "if False:"),
         ),
         (f"{_ANEW}::test_63_a_copy_that_follows_stops_when_a_topic_is_made_anew[holds-t]",),

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from lab.mutants.mutant import Mutant, one_change
 
-_ELECTION = "tests/controller/machine/test_election.py"
+_ELECTION = "tests/controller/machine/test_partition_change.py"
 _BRANCH = f"{_ELECTION}::test_branch_of_the_election"
 _ASKED_FOR = "tests/controller/machine/test_elections_asked_for.py"
 _CONFIGS = "tests/controller/machine/test_configs.py"
 _SCHEDULES = "tests/schedules/quorum/test_controller.py"
-_ELECT = "controller.machine.election:PartitionChange._elect"
-_LAST_KNOWN = "controller.machine.election:PartitionChange._last_known_leader"
-_MAY_LEAD = "controller.machine.election:PartitionChange._may_lead"
-_BUILD = "controller.machine.election:PartitionChange.build"
-_NEXT_ELR = "controller.machine.election:PartitionChange._next_elr"
+_ELECT = "controller.machine.partition_change:PartitionChange._elect"
+_LAST_KNOWN = "controller.machine.partition_change:PartitionChange._last_known_leader"
+_MAY_LEAD = "controller.machine.partition_change:PartitionChange._may_lead"
+_BUILD = "controller.machine.partition_change:PartitionChange.build"
+_NEXT_ELR = "controller.machine.partition_change:PartitionChange._next_elr"
 
 TABLE: tuple[Mutant, ...] = (
     one_change(
@@ -142,7 +142,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "last-known-leader-without-its-disk",
         "B10: election: the last known leader only with the disk it led with",
-        "controller.machine.election:PartitionChange._next_last_known_leader",
+        "controller.machine.partition_change:PartitionChange._next_last_known_leader",
         "return tuple(node for node in last_known if node != self._lost)",
         "return last_known",
         "tests/controller/machine/test_brokers.py::test_who_lost_its_disk_is_no_last_known_leader",

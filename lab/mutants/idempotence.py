@@ -309,7 +309,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "producer-ids-are-leased-twice",
         "C3: producer ids: blocks are never given out twice",
-        "controller.machine.producer_ids:allocate_producer_ids",
+        "controller.machine.brokers:allocate_producer_ids",
         "ProducerId(first + PRODUCER_ID_BLOCK)",
         "ProducerId(first + 1)",
         "tests/controller/machine/test_elections_asked_for.py::test_producer_id_blocks_are_never_given_out_twice",
@@ -317,7 +317,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "producer-id-is-given-twice",
         "C3: producer ids: an id is never given twice",
-        "cluster.broker.service.producer_ids:ProducerIds.init_producer_id",
+        "cluster.broker.handlers.producers:ProducersHandler.init_producer_id",
         "ProducerId(producer_id + 1)",
         "ProducerId(producer_id)",
         "tests/cluster/broker/test_kafka_offsets.py::test_init_producer_id",

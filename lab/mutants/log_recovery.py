@@ -10,6 +10,22 @@ _POWER_CUT = "tests/log/test_power_cut.py"
 
 TABLE: tuple[Mutant, ...] = (
     one_change(
+        "rotten-epochs-are-believed",
+        "schedule 70: an epoch checkpoint that contradicts the batches is built anew",
+        "log.recovery:_Opening._epochs_contradict",
+        "if not self._epochs_known or epochs_agree(",
+        "if True or epochs_agree(",
+        f"{_RECOVERY}::test_70_a_bit_rots_in_the_epoch_checkpoint",
+    ),
+    one_change(
+        "rotten-epochs-are-scanned-by",
+        "schedule 70: no intact log is refused for a rotten epoch checkpoint",
+        "log.recovery:_Opening._recover_from",
+        "if first and self._epochs_contradict(",
+        "if False and self._epochs_contradict(",
+        f"{_RECOVERY}::test_70_a_bit_rots_in_the_epoch_checkpoint",
+    ),
+    one_change(
         "damage-in-the-middle-is-cut",
         "E5: damage in the middle of once-durable data is refused",
         "log.recovery:_Opening._judge",

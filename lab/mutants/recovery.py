@@ -7,14 +7,14 @@ from lab.mutants.mutant import Mutant, Patch, one_change
 
 _FINDINGS = "tests/log/test_findings.py"
 _BRANCH = "tests/controller/machine/test_election_in_doubt.py::test_members_in_doubt"
-_STANDING = "tests/controller/machine/test_standing.py"
+_STANDING = "tests/controller/machine/test_log_verdict.py"
 _TABLE = f"{_STANDING}::test_two_members_of_the_last_isr"
 _HISTORIES = "tests/controller/machine/test_invariants.py::test_crashes_lose_nothing_that_an_honest_copy_has"
 _CRASHES = "tests/schedules/recovery/test_crash_of_all.py"
 _OFFLINE = "tests/schedules/recovery/test_offline_replicas.py"
-_CHANGE = "controller.machine.election:PartitionChange"
+_CHANGE = "controller.machine.partition_change:PartitionChange"
 _STATE = "controller.machine.state:MachineState"
-_STANDS = "controller.machine.standing:Testimony.standing"
+_STANDS = "controller.machine.log_verdict:RegisteredLogs.verdict"
 
 ELECTION: tuple[Mutant, ...] = (
     one_change(
@@ -38,7 +38,7 @@ ELECTION: tuple[Mutant, ...] = (
     one_change(
         "smallest-log-in-doubt",
         "schedule 45: the greatest (epoch, end) of those in doubt",
-        "controller.machine.election:greatest",
+        "controller.machine.partition_change:greatest",
         "return max(positions, key=positions.__getitem__)",
         "return min(positions, key=positions.__getitem__)",
         _BRANCH,
@@ -47,7 +47,7 @@ ELECTION: tuple[Mutant, ...] = (
     one_change(
         "in-doubt-by-length-alone",
         "schedule 45: the epoch comes before the end",
-        "controller.machine.election:greatest",
+        "controller.machine.partition_change:greatest",
         "return max(positions, key=positions.__getitem__)",
         "return max(positions, key=lambda node: positions[node].log_end_offset)",
         _BRANCH,
@@ -55,7 +55,7 @@ ELECTION: tuple[Mutant, ...] = (
     one_change(
         "trimmed-log-is-outranked-by-its-epoch",
         "schedule 45: beside a log that has no records left the ends decide",
-        "controller.machine.election:greatest",
+        "controller.machine.partition_change:greatest",
         "if any(position.last_epoch < 0 < position.log_end_offset for position in positions.values()):",
         "if False:",
         _BRANCH,
@@ -168,8 +168,8 @@ REGISTRATION: tuple[Mutant, ...] = (
         "whole-log-is-taken-for-cut",
         "schedule 53: an intact member of the last ISR leads at once",
         _STANDS,
-        "return Standing.KEPT if kept else Standing.IN_DOUBT",
-        "return Standing.IN_DOUBT",
+        "return LogVerdict.KEPT if kept else LogVerdict.IN_DOUBT",
+        "return LogVerdict.IN_DOUBT",
         _TABLE,
         f"{_CRASHES}::test_53_one_stays_dead",
     ),
@@ -185,8 +185,8 @@ REGISTRATION: tuple[Mutant, ...] = (
         "lacking-log-counts",
         "schedule 46: an empty log where checkpoints prove one is not eligible",
         _STANDS,
-        "if found.condition is LogCondition.LACKING:\n            return Standing.LOST",
-        "if found.condition is LogCondition.LACKING:\n            return Standing.KEPT",
+        "if found.condition is LogCondition.LACKING:\n            return LogVerdict.LOST",
+        "if found.condition is LogCondition.LACKING:\n            return LogVerdict.KEPT",
         _TABLE,
         f"{_CRASHES}::test_46_the_advice_about_damage_is_followed",
         f"{_CRASHES}::test_48_the_leaders_directory_vanishes_after_an_orderly_stop",
@@ -195,14 +195,14 @@ REGISTRATION: tuple[Mutant, ...] = (
         "no-finding-is-intact",
         "schedule 46: a partition of which nothing was found is in doubt",
         _STANDS,
-        "if found is None:\n            return Standing.IN_DOUBT",
-        "if found is None:\n            return Standing.KEPT",
+        "if found is None:\n            return LogVerdict.IN_DOUBT",
+        "if found is None:\n            return LogVerdict.KEPT",
         _TABLE,
     ),
     one_change(
         "older-topics-log-counts",
         "schedule 46: a directory of another topic id is no finding",
-        "controller.machine.standing:Testimony.__init__",
+        "controller.machine.log_verdict:RegisteredLogs.__init__",
         "if topic.topic_id == ZERO_UUID:",
         "if True:",
         f"{_STANDING}::test_a_directory_of_an_older_topic_of_that_name_is_no_finding",
@@ -218,7 +218,7 @@ REGISTRATION: tuple[Mutant, ...] = (
     one_change(
         "another-disk-counts",
         "schedule 26: a broker with another directory counts for nothing",
-        "controller.machine.standing:_is_another_directory",
+        "controller.machine.log_verdict:_is_another_directory",
         "if request.directory_id is None or request.directory_id != existing.directory_id:",
         "if False:",
         f"{_STANDING}::test_a_member_in_doubt_that_lost_its_log_is_waited_for_no_more",
@@ -227,7 +227,7 @@ REGISTRATION: tuple[Mutant, ...] = (
     one_change(
         "older-copy-counts",
         "schedule 48: an older copy of the directory counts for nothing",
-        "controller.machine.standing:_is_another_directory",
+        "controller.machine.log_verdict:_is_another_directory",
         "if existing.incarnation_id not in request.lives:",
         "if False:",
         f"{_STANDING}::test_an_older_copy_of_the_directory_counts_for_nothing",
@@ -253,7 +253,7 @@ REGISTRATION: tuple[Mutant, ...] = (
     one_change(
         "any-clean-marker-will-do",
         "B11: a clean marker of an older life proves nothing (KAFKA-15586)",
-        "controller.machine.standing:Testimony.__init__",
+        "controller.machine.log_verdict:RegisteredLogs.__init__",
         "existing.broker_epoch == request.previous_broker_epoch",
         "request.previous_broker_epoch >= 0",
         "tests/controller/machine/test_brokers.py::test_clean_marker_of_an_older_life_proves_nothing",

@@ -83,7 +83,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "acks-0-is-answered",
         "B9: acks=0: no reply",
-        "cluster.broker.apis.produce:_handle",
+        "cluster.broker.handlers.produce:ProduceHandler.handle",
         "if request.acks != 0:",
         "if True:",
         f"{_PRODUCE}::test_acks_0_has_no_answer",
@@ -91,7 +91,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "acks-0-fails-silently",
         "B9: acks=0: a failure closes the connection",
-        "cluster.broker.apis.produce:_handle",
+        "cluster.broker.handlers.produce:ProduceHandler.handle",
         "elif result.failed:",
         "elif False:",
         f"{_PRODUCE}::test_acks_0_that_fails_closes_the_connection",
@@ -123,7 +123,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "timeout-unsaid",
         "B9: acks=all: REQUEST_TIMED_OUT, indeterminate",
-        "cluster.broker.service.produce:_Pending.expire",
+        "cluster.broker.handlers.produce:_Pending.expire",
         "append.cancel(ErrorCode.REQUEST_TIMED_OUT)",
         "pass",
         f"{_PRODUCE}::test_acks_all_that_is_not_replicated_times_out",
@@ -131,7 +131,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "one-answer-for-two-partitions",
         "B9: acks: a request is answered when all its appends have ended",
-        "cluster.broker.service.produce:_Pending.one_ended",
+        "cluster.broker.handlers.produce:_Pending.one_ended",
         "if self.left == 0:",
         "if self.left >= 0:",
         "tests/cluster/broker/test_kafka_produce.py",

@@ -7,7 +7,7 @@ from lab.mutants.mutant import Mutant, one_change
 _MACHINE = "tests/controller/machine/test_full_disks.py"
 _SCHEDULES = "tests/schedules/recovery/test_full_disks.py"
 _ROOM = "tests/log/test_room.py"
-_CHANGE = "controller.machine.election:PartitionChange"
+_CHANGE = "controller.machine.partition_change:PartitionChange"
 _DISK_ROOM = "replica.disk_health:DiskRoom"
 
 BROKER: tuple[Mutant, ...] = (

@@ -8,7 +8,6 @@ from strandline.cluster.broker.table import APIS
 def api_table() -> str:
     """The APIs that are served, as a table in Markdown."""
     lines = ["| key | API | versions | flexible from |", "|---|---|---|---|"]
-    for key, served in sorted(APIS.items()):
-        api = served.api
-        lines.append(f"| {key} | {api.title} | {served.first}-{served.last} | {api.flexible_since} |")
+    for row in (APIS[key] for key in sorted(APIS)):
+        lines.append(f"| {int(row.api)} | {row.api.title} | {row.first}-{row.last} | {row.api.flexible_since} |")
     return "\n".join(lines) + "\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strandline.cluster.node.config import NODE_SETTINGS
-from strandline.cluster.node.config_sources import environment_name
+from strandline.cluster.node.config_values import environment_name
 from strandline.controller.metadata.config_resolver import AGREED_KEYS
 from strandline.controller.metadata.topic_configs import BROKER_CONFIGS, TOPIC_CONFIGS
 

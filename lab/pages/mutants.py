@@ -22,12 +22,20 @@ def mutants_table() -> str:
     for section, group in groupby(sorted(MUTANTS.values(), key=_place), key=lambda mutant: mutant.section):
         lines += [f"### {_TITLES[section]}", "", "| rule taken out | mutant | killed by |", "|---|---|---|"]
         for mutant in group:
-            killers = "<br>".join(f"`{killer}`" for killer in mutant.killed_by)
+            killers = ", ".join(dict.fromkeys(_shown(killer) for killer in mutant.killed_by))
             clause = mutant.rule.removeprefix(mutant.part).replace("|", "\\|")  # |ISR| is no column
             rule = f"[{mutant.part}](rules.md#{mutant.part.lower().replace(' ', '-')}){clause}"
             lines.append(f"| {rule} | `{mutant.name}` | {killers} |")
         lines.append("")
     return "\n".join(lines)
+
+
+def _shown(killer: str) -> str:
+    """A test as a link to its file, whose name says the rest; a seed as it is."""
+    path = killer.partition("::")[0]
+    if not path.startswith("tests/"):
+        return f"`{killer}`"
+    return f"[{path.rpartition('/')[2].partition('.')[0]}](../{path})"
 
 
 def _place(mutant: Mutant) -> tuple[str, int]:

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from strandline.cli.main import main as program
 from strandline.client import Ack, Consumer, ConsumerRecord, Producer
 from strandline.cluster.node.dev import DevCluster
+from strandline.tools.handling import handle
 from tests.acceptance.helpers import eventually, make_topic
 
 pytestmark = pytest.mark.timeout(180)
@@ -51,7 +52,7 @@ def _group(cluster: DevCluster, handler: _Handled) -> Iterator[None]:
 
     def run(consumer: Consumer) -> None:
         with consumer:
-            consumer.run(handler, dead_letters=False)
+            handle(consumer, handler, dead_letters=False)
 
     with ThreadPoolExecutor(MEMBERS) as pool:
         consumers = [

@@ -12,7 +12,7 @@ import confluent_kafka
 import pytest
 
 from strandline.client import Ack, Admin, Consumer, Producer
-from strandline.cluster.node.config_identity import RACK_AWARE
+from strandline.cluster.node.config_settings import RACK_AWARE
 from strandline.cluster.node.dev import DevCluster
 from tests.acceptance.helpers import (
     QUICK,

@@ -19,6 +19,7 @@ import pytest
 from strandline.client import Consumer, ConsumerRecord, Producer
 from strandline.client.errors import DeserializationFailed
 from strandline.cluster.node.dev import DevCluster
+from strandline.tools.handling import handle
 from tests.acceptance.foreign import java_class_path
 from tests.acceptance.helpers import make_topic
 from tests.acceptance.recipes import DOCS, RECIPES, load, start
@@ -285,12 +286,12 @@ def test_what_means_nothing_is_named_and_dies_with_its_bytes(cluster: DevCluster
         consumer.subscribe(topic)
         handled: list[Any] = []
 
-        def handle(record: ConsumerRecord) -> None:
+        def handler(record: ConsumerRecord) -> None:
             handled.append(record.value)
             if len(handled) == 2:
                 consumer.stop()
 
-        report = consumer.run(handle, attempts=2, backoff_ms=10)
+        report = handle(consumer, handler, attempts=2, backoff_ms=10)
         assert consumer.lag() == {(topic, 0): 0}
     assert handled == [ORDERS[0]] * 2
     assert (report.handled, report.failures, report.dead_letters) == (2, 2, 1)

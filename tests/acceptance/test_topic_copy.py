@@ -13,18 +13,18 @@ import pytest
 from click.testing import CliRunner, Result
 
 from strandline.cli.main import main
-from strandline.client import Admin, ConfigResource, ConsumerRecord, Producer, copy_topic
-from strandline.client.copying.errors import (
+from strandline.client import Admin, ConfigResource, ConsumerRecord, Producer
+from strandline.client.errors import UnknownTopic
+from strandline.client.types import LATEST
+from strandline.cluster.node.dev import DevCluster
+from strandline.tools.copy import TopicCopy, copy_topic
+from strandline.tools.copy.errors import (
     CopyChanged,
     CopyRefused,
     CopyTakenOver,
     ForeignRecords,
     RecordsDeleted,
 )
-from strandline.client.copying.topic_copy import TopicCopy
-from strandline.client.errors import UnknownTopic
-from strandline.client.types import LATEST
-from strandline.cluster.node.dev import DevCluster
 from tests.acceptance.copies import STRANDLINE, assert_copied, by_key, check, essence, fill, make_source
 from tests.acceptance.helpers import eventually, send_all, wait_gone
 from tests.acceptance.topics import create, drain

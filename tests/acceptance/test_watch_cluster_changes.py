@@ -14,9 +14,9 @@ from strandline.client.aio import Admin as AsyncAdmin
 from strandline.client.errors import ClientTimeout
 from strandline.client.metadata import PartitionView, TopicView
 from strandline.client.types import NodeInfo
-from strandline.client.watch import Change, ClusterView, changes_between
 from strandline.cluster.node.dev import DevCluster
 from strandline.proto.ids import TopicPartition
+from strandline.tools.watch import Change, ClusterView, changes_between, watch, watch_async
 from tests.acceptance.helpers import QUICK, eventually
 
 ONE, TWO = NodeInfo(1, "h", 1), NodeInfo(2, "h", 2)
@@ -53,13 +53,13 @@ def test_what_two_looks_differ_in(before: ClusterView, after: ClusterView, chang
 
 
 def test_s86_a_watcher_hears_of_a_death_and_of_a_join_within_a_second() -> None:
-    """Row S86: a broker dies: `admin.watch()` tells within 1 s of its fencing; it comes back, a topic is made: told
+    """Row S86: a broker dies: `watch` tells within 1 s of its fencing; it comes back, a topic is made: told
     too."""
     with DevCluster(settings=QUICK) as cluster, Admin(cluster.bootstrap) as watcher:
         heard: list[tuple[float, Change]] = []
 
         def listen() -> None:
-            for change in watcher.watch():
+            for change in watch(watcher):
                 heard.append((time.monotonic(), change))
                 if change.what == "topic-created" and change.subject == "last":
                     return
@@ -105,6 +105,6 @@ def test_a_watcher_gives_up_when_nobody_answers() -> None:
     async def scenario() -> None:
         async with AsyncAdmin("127.0.0.1:1", default_api_timeout_ms=500, request_timeout_ms=300) as admin:
             with pytest.raises(ClientTimeout, match="no broker answered"):
-                await anext(aiter(admin.watch(interval_ms=50)))
+                await anext(watch_async(admin, interval_ms=50))
 
     asyncio.run(scenario())

@@ -92,7 +92,7 @@ class Site:
         async def story() -> None:
             for name in NAMES:
                 self.start(name)
-            await self.nemesis.run(duration_ms)
+            await self.nemesis.run(duration_ms, FAULTS)
             self.nemesis.heal()
             await self.world.sleep_ms(1_000)  # a stop that must not be cut short is waited for
 
@@ -110,7 +110,7 @@ def test_every_kind_strikes_and_is_undone(kind: str) -> None:
     async def story() -> None:
         for name in NAMES:
             site.start(name)
-        await site.nemesis.run(3_000)
+        await site.nemesis.run(3_000, FAULTS)
         site.nemesis.heal()
         alive.extend(site.world.process(name) is not None for name in NAMES)
         await site.world.sleep_ms(1_000)

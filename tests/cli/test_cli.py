@@ -15,8 +15,7 @@ from click.testing import CliRunner, Result
 
 from strandline.cli.lazy import LazyGroup
 from strandline.cli.main import COMMANDS, main
-from strandline.log.batch import build_batch
-from strandline.log.records import Record
+from strandline.log.records import Record, build_batch
 
 VOTERS = "1@127.0.0.1:19092"
 

@@ -16,6 +16,7 @@ from strandline.client.errors import DeserializationFailed
 from strandline.client.types import ConsumerRecord
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import TopicPartition
+from strandline.tools.handling import handle_async
 from tests.client.broker import BOOTSTRAP, ScriptedCluster, play
 
 WHERE = TopicPartition("t", 0)
@@ -89,7 +90,7 @@ def test_run_counts_it_as_the_handlers_failure() -> None:
         handled: list[ConsumerRecord] = []
         async with consumer(ports) as reader:
             with pytest.raises(DeserializationFailed):
-                await reader.run(handled.append, attempts=2, backoff_ms=10, dead_letters=False)
+                await handle_async(reader, handled.append, attempts=2, backoff_ms=10, dead_letters=False)
             assert await reader.position(WHERE) == POISON
         assert numbers(handled) == [0, 1, 2, 3]
 

@@ -14,6 +14,7 @@ from strandline.client.aio import Consumer
 from strandline.client.types import ConsumerRecord
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
+from strandline.tools.handling import handle_async
 from tests.client.members import Reader, commits_only_grow, fill, member, simulate, until
 
 
@@ -72,7 +73,7 @@ def test_a_run_is_not_idle_before_it_has_joined() -> None:
             env.faults.kill(node)
         consumer, handled = member(env), list[ConsumerRecord]()
         consumer.subscribe("t")
-        running = asyncio.ensure_future(consumer.run(handled.append, dead_letters=False, idle_s=1.0))
+        running = asyncio.ensure_future(handle_async(consumer, handled.append, dead_letters=False, idle_s=1.0))
         await asyncio.sleep(5)
         for node in (1, 2, 3):
             env.faults.start(node)
@@ -170,7 +171,7 @@ def test_a_record_is_done_only_when_its_dead_letter_is_safe(cut: str) -> None:
 
             async with member(env) as consumer:
                 consumer.subscribe("t")
-                await consumer.run(handler, attempts=3, backoff_ms=2_000)
+                await handle_async(consumer, handler, attempts=3, backoff_ms=2_000)
 
         process = env.spawn(run, "app-1")
         await until(lambda: len(tried) == 8)  # 4 has failed once; the other partition is through

@@ -14,6 +14,7 @@ from strandline.client.aio import Consumer
 from strandline.client.errors import CommitFailed
 from strandline.client.loop_thread import Calls, LoopThread
 from strandline.proto.ids import TopicPartition
+from strandline.tools.handling import handle_async
 from tests.client.members import CONSUMER, Reader, fill, member, simulate, sizes, until
 
 COOPERATIVE: dict[str, Any] = {"partition_assignment_strategy": "cooperative-sticky"}
@@ -211,7 +212,7 @@ def test_a_run_that_is_stopped_leaves_no_partition_paused() -> None:
                 consumer.stop()
                 raise ValueError("not now")
 
-            report = await consumer.run(handler, backoff_ms=60_000)
+            report = await handle_async(consumer, handler, backoff_ms=60_000)
             assert (report.handled, report.failures, report.dead_letters) == (0, 1, 0)
             assert consumer.paused() == []
             assert [(await anext(consumer)).offset for _ in range(3)] == [0, 1, 2]

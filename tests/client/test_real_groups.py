@@ -13,11 +13,12 @@ from click.testing import CliRunner, Result
 from strandline.cli.main import main as program
 from strandline.client import Admin, Consumer, ConsumerRecord, NewTopic, Producer, TopicPartition
 from strandline.client.errors import UnknownTopic
-from strandline.client.replay import GROUP as REPLAY_GROUP
 from strandline.client.types import OffsetAndMetadata
 from strandline.cluster.node.dev import DevCluster
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
+from strandline.tools.handling import handle
+from strandline.tools.replay import GROUP as REPLAY_GROUP
 from tests.client.conftest import MakeTopic, eventually
 
 
@@ -152,7 +153,7 @@ def test_records_that_fail_die_and_are_brought_back_once(bootstrap: str, make_to
     settings = {"group_id": f"g-{topic}", "auto_offset_reset": "earliest", "auto_commit_interval_ms": 100}
     with Consumer(bootstrap, **settings) as consumer:
         consumer.subscribe(topic)
-        report = consumer.run(handler, attempts=3, backoff_ms=20, idle_s=5)
+        report = handle(consumer, handler, attempts=3, backoff_ms=20, idle_s=5)
     assert (report.handled, report.failures, report.dead_letters) == (18, 8, 2)
     assert {value: count for value, count in tried.items() if count > 1} == {b"4": 3, b"6": 3, b"9": 3}
     with Admin(bootstrap) as admin:
@@ -180,7 +181,7 @@ def test_records_that_fail_die_and_are_brought_back_once(bootstrap: str, make_to
     with Consumer(bootstrap, **settings) as consumer:
         consumer.subscribe(topic)
         back: list[ConsumerRecord] = []
-        consumer.run(back.append, idle_s=5)
+        handle(consumer, back.append, idle_s=5)
     assert sorted(record.value or b"" for record in back) == [b"4", b"9"]
     assert all(record.key == b"k" and record.headers[0] == ("h", b"1") for record in back)
     with Admin(bootstrap) as admin:
@@ -199,7 +200,7 @@ def test_65_letters_of_topics_that_were_made_anew_are_replayed(bootstrap: str, m
         fill(bootstrap, topic, 3)
         with Consumer(bootstrap, group_id=f"g-{topic}", auto_offset_reset="earliest") as consumer:
             consumer.assign([(topic, 0)])
-            assert consumer.run(refuse, attempts=1, idle_s=3).dead_letters == 3
+            assert handle(consumer, refuse, attempts=1, idle_s=3).dead_letters == 3
         done = json.loads(run(bootstrap, "dead-letters", "replay", topic, "-o", "json").output)
         assert (done["sent"], done["already"]) == (3, 0)
         with Admin(bootstrap) as admin:

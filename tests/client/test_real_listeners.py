@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 from strandline.client import Admin, Consumer, ConsumerRecord, Producer, TopicPartition
-from strandline.client.replay import DeadLetterBox
+from strandline.tools.handling import handle
+from strandline.tools.replay import DeadLetterBox
 from tests.client.conftest import MakeTopic
 
 
@@ -25,7 +26,7 @@ def test_large_records_die_and_come_back(bootstrap: str, make_topic: MakeTopic) 
     settings = {"group_id": f"g-{topic}", "auto_offset_reset": "earliest"}
     with Consumer(bootstrap, **settings) as consumer:
         consumer.subscribe(topic)
-        assert consumer.run(handler, attempts=1, idle_s=5).dead_letters == 3
+        assert handle(consumer, handler, attempts=1, idle_s=5).dead_letters == 3
     assert DeadLetterBox(bootstrap, topic, {}).replay() == (3, 0, 0)
     with Consumer(bootstrap, **settings) as consumer:
         consumer.assign([(topic, 0)])

@@ -25,6 +25,6 @@ def test_the_examples_about_groups_run(cluster: DevCluster, capsys: pytest.Captu
     told = capsys.readouterr().out
     assert "stable (generation 1 as " in told
     assert "{TopicPartition(topic='meals', partition=0): 0}" in told
-    assert "RunReport(handled=99, failures=3, dead_letters=1)" in told
+    assert "Report(handled=99, failures=3, dead_letters=1)" in told
     with Admin(cluster.bootstrap) as admin:
         admin.delete_topics(["meals", "meals.dead", "questions", "answers"])

@@ -11,8 +11,7 @@ import pytest
 
 from strandline.controller import api
 from strandline.controller.machine import brokers, configs, elections, isr, topics
-from strandline.controller.machine.result import Result
-from strandline.controller.machine.state import MachineSettings, MachineState
+from strandline.controller.machine.state import MachineSettings, MachineState, Result
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import CLUSTER_DEFAULT, MetadataImage, PartitionInfo, ResourceType

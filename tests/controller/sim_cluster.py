@@ -14,8 +14,7 @@ from strandline.controller.broker_session import BrokerSession, BrokerSessionCon
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.controller import Controller, ControllerConfig, ping_handler
 from strandline.controller.metadata.image import PartitionInfo
-from strandline.controller.metadata.publisher import ImagePublisher
-from strandline.controller.metadata.rehearsal import ImageRehearsal
+from strandline.controller.metadata.publisher import ImagePublisher, ImageRehearsal
 from strandline.controller.quorum.api import QuorumConfig, Voter
 from strandline.controller.quorum.quorum import Quorum
 from strandline.controller.reports import ReplicaOffsets, TopicFindings

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from strandline.cluster.node.config import NodeConfig
-from strandline.cluster.node.config_identity import HTTP, INTERNAL
+from strandline.cluster.node.config_settings import HTTP, INTERNAL
 from strandline.cluster.node.container.settings import BOOTSTRAP, CLUSTER_ID, FORMAT, load
 from strandline.cluster.node.format import format_directory
 from strandline.log.real_disk import RealDisk

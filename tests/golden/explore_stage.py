@@ -6,9 +6,10 @@ other is a step. `python -m lab.explore ... --scenario FILE` writes such a file.
 
 from __future__ import annotations
 
-from lab.explore.bounds import changed, make_model, preset_of
+from lab.explore.bounds import changed, preset_of
 from lab.explore.cli import steps_of
 from lab.explore.model import Model, State, Violation
+from lab.explore.models import make_model
 from lab.explore.story import changes
 from lab.explore.trace import named, walk
 

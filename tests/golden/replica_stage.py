@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from uuid import UUID
 
-from strandline.controller.machine.election import Election, LogPosition, PartitionChange
 from strandline.controller.machine.isr import accepted, validate
+from strandline.controller.machine.partition_change import Election, LogPosition, PartitionChange
 from strandline.controller.metadata.delta import merge
 from strandline.controller.metadata.image import BrokerInfo, MetadataImage, PartitionInfo
 from strandline.proto.error_codes import ErrorCode

@@ -24,9 +24,8 @@ CORPUS_FILES_MAX = 60
 
 def seeds(name: str) -> list[bytes]:
     """Valid inputs to begin with."""
-    from strandline.log.batch import build_batch
     from strandline.log.compression import Codec, compress
-    from strandline.log.records import Record
+    from strandline.log.records import Record, build_batch
     from tests.hostile.messages import EVERY_ANSWER, EVERY_VERSION, answer, request
 
     records = [Record(0, 5, b"key", b"value", (("header", b"x"),)), Record(1, 6, None, b"w" * 40)]

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from strandline.cluster.broker.apis import metadata as metadata_api
+from strandline.cluster.broker.handlers import metadata as metadata_api
 from strandline.controller import methods
 from strandline.controller.metadata import records as metadata_records
 from strandline.controller.quorum.methods import METHODS as QUORUM_METHODS
@@ -66,7 +66,7 @@ def _pick(choices: list[Any], data: bytes) -> tuple[Any, bytes]:
 
 PRODUCE = range(produce.FIRST, produce.LAST + 1)
 FETCH = range(fetch_request.FIRST, fetch_request.LAST + 1)
-METADATA = range(metadata_api.FIRST, metadata_api.LAST + 1)
+METADATA = range(metadata_api.VERSIONS[0], metadata_api.VERSIONS[1] + 1)
 
 # ---------------------------------------------------------------- requests, in the broker
 

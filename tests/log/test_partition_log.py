@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from strandline.log.batch import build_batch, iter_batches, parse_header, verify_crc
+from strandline.log.batch import iter_batches, parse_header, verify_crc
 from strandline.log.compression import Codec
 from strandline.log.config import LogConfig
-from strandline.log.records import decode_records
+from strandline.log.records import build_batch, decode_records
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from tests.log.helpers import (

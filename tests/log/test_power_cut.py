@@ -17,12 +17,11 @@ import pytest
 from strandline.chaos.sim.disk import DiskConfig
 from strandline.chaos.sim.process import Ports
 from strandline.chaos.sim.world import World, WorldConfig
-from strandline.log.batch import build_batch
 from strandline.log.config import LogConfig
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.partition_log import ANY_SIZE, PartitionLog
 from strandline.log.producer_state import ProducerStates
-from strandline.log.records import Record, decode_records
+from strandline.log.records import Record, build_batch, decode_records
 from strandline.log.recovery import open_log
 from strandline.log.snapshots import replay
 from strandline.log.syncer import Syncer

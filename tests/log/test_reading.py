@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from strandline.log.batch import iter_batches
 from strandline.log.config import LogConfig
 from strandline.log.disk import DiskError
+from strandline.log.index_cache import IndexCache
 from strandline.log.partition_log import ANY_SIZE, PartitionLog
-from strandline.log.reader import IndexCache, LogRead
+from strandline.log.reader import LogRead
 from strandline.log.real_disk import RealDisk, RealFile
 from strandline.log.recovery import LastLife, open_log
 from strandline.log.segment import pread_blocking

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.log.batch import build_batch, iter_batches
+from strandline.log.batch import iter_batches
 from strandline.log.config import LogConfig
 from strandline.log.partition_log import PartitionLog
 from strandline.log.real_disk import RealDisk
+from strandline.log.records import build_batch
 from strandline.log.recovery import LastLife
 from strandline.proto.errors import CorruptLogError
 from tests.log.helpers import NO_STEPS, FailingDisk, all_records, client_batch, fill, open_test_log, records
@@ -269,6 +270,22 @@ def test_a_stale_epoch_checkpoint_is_put_right(disk: FailingDisk, tmp_path: Path
     (tmp_path / "log" / "leader-epoch-checkpoint").write_bytes(b"0\n5\n0 0\n1 5\n2 10\n3 15\n9 20\n")
     log = open_test_log(disk, tmp_path / "log", config=SEGMENTED)
     assert log.epochs.entries()[-1] == (3, 15), "an epoch from beyond the log end has no records here"
+
+
+@pytest.mark.parametrize("last_life", [LastLife(clean=True), LastLife(recovery_point=20), KILLED])
+def test_70_a_bit_rots_in_the_epoch_checkpoint(disk: FailingDisk, tmp_path: Path, last_life: LastLife) -> None:
+    """Each bit of the file: it has no checksum, and the batches know better (schedule 70)."""
+    segmented(disk, tmp_path / "log")
+    path = tmp_path / "log" / "leader-epoch-checkpoint"
+    whole = b"0\n4\n0 0\n1 5\n2 10\n3 15\n"
+    assert path.read_bytes() == whole
+    for bit in range(8 * len(whole)):
+        rotten = bytearray(whole)
+        rotten[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(rotten)
+        log = open_test_log(disk, tmp_path / "log", config=SEGMENTED, last_life=last_life)
+        assert log.epochs.entries() == [(0, 0), (1, 5), (2, 10), (3, 15)], bytes(rotten)
+        log.close_files()
 
 
 def test_leftovers_are_tidied(disk: FailingDisk, tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from strandline.log.batch import build_batch
 from strandline.log.config import LogConfig
 from strandline.log.partition_log import PartitionLog
+from strandline.log.records import build_batch
 from strandline.log.recovery import LastLife
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError

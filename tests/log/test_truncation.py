@@ -125,7 +125,7 @@ def test_a_checkpoint_is_lowered_before_the_cut(disk: FailingDisk, tmp_path: Pat
     log = open_test_log(disk, tmp_path, config=SMALL)
     fill(log, 10)
     told: list[tuple[int, int]] = []
-    log.on_cut_below = lambda cut, offset: told.append((offset, int(cut.log_end_offset)))
+    log.on_cut_below = lambda offset: told.append((offset, int(log.log_end_offset)))
     log.truncate_to(6)
     log.truncate_fully_and_start_at(3)
     assert told == [(6, 10), (0, 6)]

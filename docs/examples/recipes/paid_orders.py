@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import sys
 
-from strandline.client import ConsumerRecord, copy_topic
+from strandline.client import ConsumerRecord
+from strandline.tools.copy import copy_topic
 
 
 def paid_without_card(record: ConsumerRecord) -> ConsumerRecord | None:

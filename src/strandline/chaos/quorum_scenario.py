@@ -16,7 +16,7 @@ from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.metadata_logs import MetadataLogMatching
 from strandline.chaos.checkers.quorum import QuorumChecks, QuorumView
 from strandline.chaos.logs import LogCapture
-from strandline.chaos.nemesis.kinds import KINDS
+from strandline.chaos.nemesis.kinds import FAULTS, KINDS
 from strandline.chaos.nemesis.minority import cripple
 from strandline.chaos.nemesis.nemesis import Nemesis
 from strandline.chaos.nemesis.operator import Operator, all_vote, force_vote
@@ -300,7 +300,7 @@ class QuorumRun:
         for name in self.nemesis.names:
             self._start(name)
         operating = self.world.loop.create_task(self.operator.work())
-        await self.nemesis.run(self.options.duration_ms)
+        await self.nemesis.run(self.options.duration_ms, FAULTS)
         self.nemesis.heal()
         voters = list(self.nemesis.names)[:3]
         if not await self._all_count():

@@ -18,7 +18,7 @@ from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.replicas import compare_replicas
 from strandline.chaos.cluster import DATA, SimCluster
 from strandline.chaos.logs import LogCapture
-from strandline.chaos.nemesis.kinds import DESTRUCTIVE, NODE_KINDS
+from strandline.chaos.nemesis.kinds import DESTRUCTIVE, FAULTS, NODE_KINDS
 from strandline.chaos.nemesis.minority import cripple
 from strandline.chaos.nemesis.nemesis import Nemesis
 from strandline.chaos.nemesis.operator import Operator
@@ -248,7 +248,7 @@ class ScenarioRun:
             self.world.loop.call_later(self.options.duration_ms / 2000, self._replace_clients)
         if self.options.services is not None and self.options.services.kill:
             self.world.loop.call_later(self.options.duration_ms / 1500, self._replace_services)
-        await self.nemesis.run(self.options.duration_ms)
+        await self.nemesis.run(self.options.duration_ms, FAULTS)
         self.cluster.inspect()
         self.nemesis.heal()
         if self.services is not None:

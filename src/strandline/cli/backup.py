@@ -26,7 +26,7 @@ from strandline.client.config import CommonConfig
 from strandline.proto.system import SystemClock
 
 if TYPE_CHECKING:
-    from strandline.client.backup.files import Manifest
+    from strandline.tools.backup.files import Manifest
 
 PROGRESS_MS = 2_000
 
@@ -50,8 +50,8 @@ def backup(*, name: str, directory: Path, segment_bytes: int, dry_run: bool, out
     strandline topic backup orders --to /backups/orders-2024-05-01
     strandline log dump /backups/orders-2024-05-01/orders-0
     """
-    from strandline.client.backup.taking import refuse_unless_free, survey, take
     from strandline.client.fetching import RangeReader
+    from strandline.tools.backup.taking import refuse_unless_free, survey, take
 
     target = Target(**where)
     with admin_for(target) as admin:
@@ -88,15 +88,15 @@ def restore(
     strandline topic restore /backups/orders-2024-05-01 --dry-run
     strandline topic restore /backups/orders-2024-05-01 --to orders-restored
     """
-    from strandline.client.backup.files import read_manifest, verify
-    from strandline.client.backup.restoring import (
+    from strandline.client.fetching import RangeReader
+    from strandline.tools.backup.files import read_manifest, verify
+    from strandline.tools.backup.restoring import (
         compare,
         cut_starts,
         finish_settings,
         prepare,
         write_back,
     )
-    from strandline.client.fetching import RangeReader
 
     target = Target(**where)
     with plain_errors(target):

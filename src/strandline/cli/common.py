@@ -180,7 +180,7 @@ def load_config(config_path: str | None, overrides: dict[str, str]) -> NodeConfi
 
 
 def _parse_overrides(pairs: tuple[str, ...]) -> dict[str, str]:
-    from strandline.cluster.node.config_sources import parse_overrides
+    from strandline.cluster.node.config_values import parse_overrides
 
     try:
         return parse_overrides(pairs)

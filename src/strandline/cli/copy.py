@@ -27,7 +27,7 @@ from strandline.client.config import ProducerConfig
 from strandline.proto.system import SystemClock
 
 if TYPE_CHECKING:
-    from strandline.client.copying.topic_copy import CopyPreview, CopyResult
+    from strandline.tools.copy.topic_copy import CopyPreview, CopyResult
 
 PROGRESS_MS = 2_000
 
@@ -75,7 +75,7 @@ def copy(
     strandline topic copy orders orders2 --follow
     strandline group describe strandline-copy.orders.orders2     # how far it is
     """
-    from strandline.client.copying.topic_copy import TopicCopy
+    from strandline.tools.copy.topic_copy import TopicCopy
 
     wanted = Target(**where)
     with plain_errors(wanted):

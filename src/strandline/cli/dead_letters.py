@@ -20,14 +20,14 @@ from strandline.cli.common import (
 )
 from strandline.cli.name_completion import topic_names
 from strandline.client.config import CommonConfig
-from strandline.client.dead_letters import DeadLetter
 from strandline.client.errors import UnknownTopic
-from strandline.client.replay import DeadLetterBox
+from strandline.tools.dead_letters import DeadLetter
+from strandline.tools.replay import DeadLetterBox
 
 
 @click.group("dead-letters")
 def dead_letters() -> None:
-    """Records whose handler gave up on them (Consumer.run): look at them, bring them back."""
+    """Records whose handler gave up on them (strandline.tools): look at them, bring them back."""
 
 
 def _box(target: Target, topic: str) -> DeadLetterBox:

@@ -60,7 +60,7 @@ def format_(
         --initial-controllers 1@10.0.0.1:19092,2@10.0.0.2:19092,3@10.0.0.3:19092
     strandline format --config node-3.properties --cluster-id ID --without-vote        a new disk for controller 3
     """
-    from strandline.cluster.node.config_setting import parse_voters
+    from strandline.cluster.node.config_values import parse_voters
     from strandline.cluster.node.format import format_directory, random_cluster_id
     from strandline.log.checkpoints import encode_id
     from strandline.log.real_disk import RealDisk

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from strandline.client.admin import Admin
     from strandline.client.consumer import Consumer
-    from strandline.client.copying.topic_copy import copy_topic
     from strandline.client.errors import (
         BrokerUnreachable,
         BufferExhausted,
@@ -70,7 +69,6 @@ _HOMES = {
     "AdminSettings": "strandline.client.settings",
     "ConsumerSettings": "strandline.client.settings",
     "ProducerSettings": "strandline.client.settings",
-    "copy_topic": "strandline.client.copying.topic_copy",
     "ErrorCode": "strandline.proto.error_codes",
     "ConfigError": "strandline.proto.errors",
     "KafkaError": "strandline.proto.errors",
@@ -133,7 +131,6 @@ __all__ = [
     "TopicPartition",
     "TopicReplaced",
     "UnknownTopic",
-    "copy_topic",
 ]
 
 

@@ -14,12 +14,10 @@ from strandline.client.aio.consumer import Offsets, Partition
 from strandline.client.groups.commits import CommitDone
 from strandline.client.groups.listening import ConsumerState, Listener, Topics
 from strandline.client.loop_thread import Calls, LoopThread, of_parents, refused
-from strandline.client.running import Failures, Retries, RunReport, run_blocking
 from strandline.client.settings import ConsumerSettings
 from strandline.client.types import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp
 from strandline.client.unclosed import nothing, watch
 from strandline.proto.ids import TopicPartition
-from strandline.proto.system import SystemClock
 
 T = TypeVar("T")
 
@@ -37,7 +35,7 @@ class Consumer:
         make: Callable[..., AsyncConsumer] = AsyncConsumer
         self._make = partial(make, bootstrap, **settings)
         self._calls = Calls()
-        self._inner = self._made()
+        self.inner = self._made()
         self._thread: LoopThread | None = None
         self._watched: Callable[[], None] = nothing
         _consumers.add(self)
@@ -55,175 +53,146 @@ class Consumer:
         listeners = {
             "on_assigned": on_assigned, "on_revoked": on_revoked, "on_lost": on_lost, "on_replaced": on_replaced,
         }  # fmt: skip
-        self._call(lambda: self._inner.subscribe(topics, **listeners))
+        self._call(lambda: self.inner.subscribe(topics, **listeners))
 
     def unsubscribe(self) -> None:
         """Commit what is done (`enable.auto.commit`), give all partitions up and leave the group."""
-        self._serve(self._inner.unsubscribe())
+        self._serve(self.inner.unsubscribe())
 
     def subscription(self) -> tuple[str, ...]:
         """The topics subscribed to; of a pattern those that are known to match."""
-        return self._inner.subscription()
+        return self.inner.subscription()
 
     def assign(self, partitions: Iterable[Partition], *, on_replaced: Listener | None = None) -> None:
         """Read these partitions and no others. Positions of those that stay are kept."""
         wanted = list(partitions)
-        self._call(lambda: self._inner.assign(wanted, on_replaced=on_replaced))
+        self._call(lambda: self.inner.assign(wanted, on_replaced=on_replaced))
 
     def assignment(self) -> list[TopicPartition]:
         """The assigned partitions, in the order in which they were named."""
-        return self._inner.assignment()
+        return self.inner.assignment()
 
     def seek(self, partition: Partition, offset: int) -> None:
         """The next record of the partition is the first at or after `offset`."""
-        self._call(lambda: self._inner.seek(partition, offset))
+        self._call(lambda: self.inner.seek(partition, offset))
 
     def seek_to_beginning(self, *partitions: Partition) -> None:
         """Go on from the first offset that the log has; no partition named: all that are assigned."""
-        self._call(lambda: self._inner.seek_to_beginning(*partitions))
+        self._call(lambda: self.inner.seek_to_beginning(*partitions))
 
     def seek_to_end(self, *partitions: Partition) -> None:
         """Go on behind the last record that consumers may see, as of the next poll."""
-        self._call(lambda: self._inner.seek_to_end(*partitions))
+        self._call(lambda: self.inner.seek_to_end(*partitions))
 
     def seek_to_timestamp(self, timestamps_ms: Mapping[Partition, int]) -> None:
         """Go on from the first record at or after a time (ms since 1970), or from the end where there is none."""
-        self._call(lambda: self._inner.seek_to_timestamp(timestamps_ms))
+        self._call(lambda: self.inner.seek_to_timestamp(timestamps_ms))
 
     def position(self, partition: Partition) -> int:
         """Offset of the next record that poll returns."""
-        return self._wait(self._inner.position(partition))
+        return self.wait(self.inner.position(partition))
 
     def pause(self, *partitions: Partition) -> None:
         """Return no records of these partitions, and fetch none, until `resume`; positions are kept."""
-        self._call(lambda: self._inner.pause(*partitions))
+        self._call(lambda: self.inner.pause(*partitions))
 
     def resume(self, *partitions: Partition) -> None:
         """Undo `pause`."""
-        self._call(lambda: self._inner.resume(*partitions))
+        self._call(lambda: self.inner.resume(*partitions))
 
     def paused(self) -> list[TopicPartition]:
         """The paused partitions."""
-        return self._inner.paused()
+        return self.inner.paused()
 
     def poll(self, timeout_s: float = 0.0, max_records: int | None = None) -> list[ConsumerRecord]:
         """Up to `max_records` (`max.poll.records`) records; waits at most `timeout_s` for the first."""
-        return self._serve(self._inner.poll(timeout_s, max_records), self._put_back)
+        return self._serve(self.inner.poll(timeout_s, max_records), self._put_back)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         return self
 
     def __next__(self) -> ConsumerRecord:
-        return self._inner.next_polled() or self._serve(self._inner.__anext__(), self._put_one_back)
+        return self.inner.next_polled() or self._serve(self.inner.__anext__(), self._put_one_back)
 
     def next_record(self, timeout_s: float, *, raw: bool = False) -> ConsumerRecord | None:
         """The next record, and the one before it is done; None when none comes in time. `raw`: not deserialized."""
-        found = self._inner.next_polled(raw=raw)
-        return found or self._serve(self._inner.next_record(timeout_s, raw=raw), self._put_one_back)
+        found = self.inner.next_polled(raw=raw)
+        return found or self._serve(self.inner.next_record(timeout_s, raw=raw), self._put_one_back)
 
     def take_back(self, settled: ConsumerRecord | None) -> None:
         """What an iteration has handed out last comes again, unless it is `settled`; and is not done."""
-        self._call(lambda: self._inner.take_back(settled))
+        self._call(lambda: self.inner.take_back(settled))
 
     def _put_back(self, records: list[ConsumerRecord]) -> None:
         """The caller was interrupted (Ctrl-C) just when it was to get these."""
-        self._call(lambda: self._inner.put_back(records))
+        self._call(lambda: self.inner.put_back(records))
 
     def _put_one_back(self, record: ConsumerRecord | None) -> None:
         self._put_back([] if record is None else [record])
 
     def deserialized(self, raw: ConsumerRecord) -> ConsumerRecord:
         """What a raw record means, by `key.deserializer` and `value.deserializer`."""
-        return self._inner.deserialized(raw)
-
-    def run(
-        self,
-        handler: Callable[[ConsumerRecord], object],
-        *,
-        attempts: int = 5,
-        backoff_ms: float = 200,
-        backoff_max_ms: float = 30_000,
-        dead_letters: bool = True,
-        idle_s: float | None = None,
-    ) -> RunReport:
-        """Call `handler` with every record, in this thread, until `stop()`; what it never takes goes to
-        `<topic>.dead`. See `strandline.client.aio.Consumer.run`."""
-        letters = self._inner.dead_letters() if dead_letters else None
-
-        def send(record: ConsumerRecord, error: BaseException, tried: int) -> None:
-            assert letters is not None
-            topic_id = self._inner.topic_id(TopicPartition(record.topic, record.partition))
-            self._wait(letters.send(record, error, tried, topic_id))
-
-        failures = Failures(Retries(attempts, backoff_ms, backoff_max_ms), SystemClock())
-        try:
-            return run_blocking(self, handler, failures, None if letters is None else send, idle_s)
-        finally:
-            resting = failures.resting(self.assignment())
-            if resting:
-                self.resume(*resting)
-            self._inner.start_anew()
-            if letters is not None:
-                self._wait(letters.close())
+        return self.inner.deserialized(raw)
 
     def stop(self) -> None:
-        """End `run` after the record that it is handling. Callable from any thread, and by the handler."""
-        self._inner.stop()
+        """End `strandline.tools.handling.handle` after the record that it is handling. Callable from any thread, and by
+        the handler."""
+        self.inner.stop()
 
     @property
     def stopped(self) -> bool:
         """Whether `stop` was called and no run has ended since."""
-        return self._inner.stopped
+        return self.inner.stopped
 
     def finish_run(self) -> None:
         """The last record of a run is done."""
-        self._inner.finish_run()
+        self.inner.finish_run()
 
     def commit(self, offsets: Offsets | None = None) -> None:
         """Commit these offsets (of the next record to read), or everything that was handed out."""
-        self._wait(self._inner.commit(offsets))
+        self.wait(self.inner.commit(offsets))
 
     def commit_async(self, offsets: Offsets | None = None, callback: CommitDone | None = None) -> None:
         """As `commit`, in the background; `callback(offsets, error or None)` is called by the background thread."""
-        self._call(lambda: self._inner.commit_async(offsets, callback))
+        self._call(lambda: self.inner.commit_async(offsets, callback))
 
     def committed(
         self, partitions: Iterable[Partition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed of these partitions (None: of those assigned); None where nothing is."""
-        return self._wait(self._inner.committed(partitions))
+        return self.wait(self.inner.committed(partitions))
 
     def lag(self, partitions: Iterable[Partition] | None = None) -> dict[TopicPartition, int]:
         """How many offsets lie between the next record to be handed out and the end, per partition."""
-        return self._wait(self._inner.lag(partitions))
+        return self.wait(self.inner.lag(partitions))
 
     @property
     def state(self) -> ConsumerState:
         """How this consumer stands: joining, stable, rebalancing, lost, ..., and what went wrong last."""
-        return self._inner.state
+        return self.inner.state
 
     def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
         """The first offset of each partition."""
-        return self._wait(self._inner.beginning_offsets(partitions))
+        return self.wait(self.inner.beginning_offsets(partitions))
 
     def end_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
         """The offset after the last record that this consumer may see."""
-        return self._wait(self._inner.end_offsets(partitions))
+        return self.wait(self.inner.end_offsets(partitions))
 
     def offsets_for_times(
         self, timestamps_ms: Mapping[Partition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record at or after each time (ms), None where there is none."""
-        return self._wait(self._inner.offsets_for_times(timestamps_ms))
+        return self.wait(self.inner.offsets_for_times(timestamps_ms))
 
     def partitions_for(self, topic: str) -> list[int]:
         """The numbers of a topic's partitions."""
-        return self._wait(self._inner.partitions_for(topic))
+        return self.wait(self.inner.partitions_for(topic))
 
     @property
     def fetch_requests_sent(self) -> int:
         """Fetch requests since the start, for tests and metrics."""
-        return self._inner.fetch_requests_sent
+        return self.inner.fetch_requests_sent
 
     def close(self) -> None:
         """Commit what is done (`enable.auto.commit`), leave the group, close the connections. Idempotent."""
@@ -232,10 +201,10 @@ class Consumer:
             raise refused("close")
         if not running.closed:
             try:
-                self._serve(self._inner.close())
+                self._serve(self.inner.close())
             finally:
                 self._watched()
-                running.stop(self._inner.close)
+                running.stop(self.inner.close)
 
     def __enter__(self) -> Self:
         return self
@@ -250,13 +219,14 @@ class Consumer:
     def _running(self) -> LoopThread:
         if self._thread is None:
             self._thread = thread = LoopThread("strandline-consumer")
-            self._watched = watch(self, "a Consumer", thread, partial(thread.stop, self._inner.close))
+            self._watched = watch(self, "a Consumer", thread, partial(thread.stop, self.inner.close))
         return self._thread
 
     def _call(self, function: Callable[[], T]) -> T:
         return self._running().call(function)
 
-    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine beside the asynchronous twin, `inner`; its result."""
         return self._running().wait(coroutine)
 
     def _serve(self, coroutine: Coroutine[Any, Any, T], lost: Callable[[T], None] | None = None) -> T:
@@ -281,11 +251,11 @@ class Consumer:
 
     def _forget_parent(self) -> None:
         """In the child of a fork: the parent's thread and sockets are not ours."""
-        parent = self._inner
+        parent = self.inner
         of_parents.append(parent)
         self._thread = None
-        self._inner = self._made()
-        self._inner.take_over(parent)
+        self.inner = self._made()
+        self.inner.take_over(parent)
 
 
 _consumers: weakref.WeakSet[Consumer] = weakref.WeakSet()

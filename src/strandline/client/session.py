@@ -31,9 +31,10 @@ class Session:
         self.rng = rng or system_rng()
         self.network = Network(parse_bootstrap(bootstrap), config, self.clock, self.rng)
         self.metadata = Metadata(self.network, config, self.clock, self.rng, allow_auto_create=allow_auto_create)
+        self.bootstrap = bootstrap
+        self.config = config
         self.orphaned = False
         """This process is a forked child: loop and connections are the parent's."""
-        self._config = config
         _living.add(self)
 
     def check_process(self) -> None:
@@ -43,7 +44,7 @@ class Session:
 
     def backoff_ms(self, failures: int) -> float:
         """How long to wait after that many failures in a row (`retry.backoff.ms`, `retry.backoff.max.ms`)."""
-        return backoff_ms(failures, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms, self.rng)
+        return backoff_ms(failures, self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, self.rng)
 
     async def close(self) -> None:
         """Close the connections. Idempotent; nothing in a forked child."""

@@ -14,8 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import structlog
 
-from strandline.controller.machine.result import Result
-from strandline.controller.machine.state import MachineState
+from strandline.controller.machine.state import MachineState, Result
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.records import MetadataRecord, decode_records, encode_records
 from strandline.controller.ports import QuorumLog

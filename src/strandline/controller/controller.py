@@ -12,10 +12,9 @@ import structlog
 
 from strandline.controller import api, methods, reports
 from strandline.controller.command_queue import CommandQueue, Operation
-from strandline.controller.machine import brokers, configs, elections, isr, producer_ids, topics
-from strandline.controller.machine.result import Result
+from strandline.controller.machine import brokers, configs, elections, isr, topics
 from strandline.controller.machine.sessions import NEVER
-from strandline.controller.machine.state import MachineSettings, MachineState
+from strandline.controller.machine.state import MachineSettings, MachineState, Result
 from strandline.controller.metadata.config_resolver import AGREED_KEYS, ConfigResolver
 from strandline.controller.metadata.image import CLUSTER_DEFAULT, METADATA_VERSION, MetadataImage
 from strandline.controller.metadata.publisher import ImagePublisher
@@ -271,7 +270,7 @@ class Controller:
 
     async def allocate_producer_ids(self, request: api.AllocateProducerIdsRequest) -> api.ProducerIdBlock:
         """A block of producer ids. Raises KafkaError STALE_BROKER_EPOCH."""
-        return await self._do(lambda state, _: producer_ids.allocate_producer_ids(state, request))
+        return await self._do(lambda state, _: brokers.allocate_producer_ids(state, request))
 
     async def elect_leaders(self, request: api.ElectLeadersRequest) -> api.ElectLeadersReply:
         """Elect leaders, or with `dry_run` preview it."""

@@ -9,9 +9,8 @@ from strandline.controller import methods
 from strandline.controller.api import Heartbeat, HeartbeatReply, PingRequest
 from strandline.controller.command_queue import CommandQueue
 from strandline.controller.machine.brokers import heartbeat
-from strandline.controller.machine.result import Result
 from strandline.controller.machine.sessions import ProbeFinding
-from strandline.controller.machine.state import MachineState
+from strandline.controller.machine.state import MachineState, Result
 from strandline.controller.metadata.image import BrokerInfo
 from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.ids import NodeId, Offset

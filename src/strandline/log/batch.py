@@ -7,17 +7,14 @@ the receive buffer and writes that to disk as it is (KIP-98 for the format; rule
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from crc32c import crc32c
 
 from strandline.log.compression import Codec, compress
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
-
-if TYPE_CHECKING:
-    from strandline.log.records import Record
 
 Buffer = bytes | bytearray | memoryview
 
@@ -243,37 +240,3 @@ def assemble_batch(
     batch[HEADER_SIZE:] = packed
     _UINT32.pack_into(batch, 17, crc32c(memoryview(batch)[_CRC_START:]))
     return batch
-
-
-def build_batch(
-    records: Iterable[Record],
-    *,
-    base_offset: int = 0,
-    leader_epoch: int = -1,
-    codec: Codec = Codec.NONE,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
-    transactional: bool = False,
-    control: bool = False,
-    timestamp_type: int = CREATE_TIME,
-) -> bytearray:
-    """A batch of `records` in their order; their own offsets are not looked at (they become base_offset + 0, 1, 2...).
-
-    Raises ValueError when there is no record.
-    """
-    from strandline.log.records import RecordBatchBuilder
-
-    builder = RecordBatchBuilder(codec)
-    for record in records:
-        builder.append(record.timestamp_ms, record.key, record.value, record.headers)
-    return builder.build(
-        base_offset=base_offset,
-        leader_epoch=leader_epoch,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        transactional=transactional,
-        control=control,
-        timestamp_type=timestamp_type,
-    )

@@ -86,6 +86,11 @@ class LeaderEpochs:
         self._starts[0] = start_offset
         self.version += 1
 
+    def bound(self, log_start_offset: int, log_end_offset: int) -> None:
+        """Forget epochs that end before the log's start, and those that begin at its end or after."""
+        self.truncate_from_end(log_end_offset)
+        self.truncate_from_start(log_start_offset)
+
     def clear(self) -> None:
         """Forget everything: the log starts anew elsewhere."""
         self.version += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Set
+from functools import partial
 from uuid import UUID
 
 import structlog
@@ -22,11 +23,11 @@ from strandline.log.checkpoints import (
 from strandline.log.config import LogConfig
 from strandline.log.disk import Disk, DiskError, DiskFull, File, read_file, write_file_durably
 from strandline.log.findings import Findings, LogCondition
+from strandline.log.index_cache import IndexCache
 from strandline.log.lives import Lives
 from strandline.log.loading import DELETED, METADATA_DIRECTORY, Loading, aside_name, sync_logs
 from strandline.log.partition_log import PartitionLog
 from strandline.log.promises import Promises
-from strandline.log.reader import IndexCache
 from strandline.log.recovery import open_log
 from strandline.log.rewriting import Rewriting, refusal, restore_names
 from strandline.proto.error_codes import ErrorCode
@@ -182,7 +183,7 @@ class LogDir:
         self.found.update(finding.condition for finding in self.findings.all.values())
         self.logs, self.offline = loading.logs, loading.offline
         for plog in self.logs.values():
-            plog.on_cut_below = self._promises.lower
+            plog.on_cut_below = partial(self._promises.lower, plog)
 
     # ------------------------------------------------------------------ what the controller hears
 
@@ -237,7 +238,7 @@ class LogDir:
         except DiskError as error:
             raise StorageError(f"{tp} cannot be created: {error}") from error
         log.must_sync([], [metadata], [directory, self.path])
-        log.on_cut_below = self._promises.lower
+        log.on_cut_below = partial(self._promises.lower, log)
         self.logs[tp] = log
         return log
 

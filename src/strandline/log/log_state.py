@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from strandline.log.config import LogConfig
 from strandline.log.dirt import Dirt
 from strandline.log.disk import Disk, DiskError, DiskFull, File
 from strandline.log.epochs import LeaderEpochs
+from strandline.log.index_cache import IndexCache
 from strandline.log.producer_state import ProducerStates
-from strandline.log.reader import IndexCache, LogReader
 from strandline.log.segment import Segment
 from strandline.log.snapshots import Snapshots
 from strandline.proto.error_codes import ErrorCode
@@ -19,8 +19,24 @@ from strandline.proto.ids import LeaderEpoch, Offset, TopicId, TopicPartition
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
 
-if TYPE_CHECKING:
-    from strandline.log.partition_log import PartitionLog
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogParts:
+    """What opening a log has found (`strandline.log.recovery`)."""
+
+    disk: Disk
+    clock: Clock
+    directory: str
+    topic_partition: TopicPartition
+    topic_id: TopicId
+    config: LogConfig
+    segments: list[Segment]
+    snapshots: Snapshots
+    epochs: LeaderEpochs
+    producers: ProducerStates
+    log_start_offset: int
+    log_end_offset: int
+    cache: IndexCache
 
 
 class LogState:
@@ -35,7 +51,6 @@ class LogState:
 
     __slots__ = (
         "_clock",
-        "_reader",
         "_snapshot_bytes",
         "_syncing_to",
         "bases",
@@ -61,55 +76,38 @@ class LogState:
         "topic_partition",
     )
 
-    def __init__(
-        self,
-        *,
-        disk: Disk,
-        clock: Clock,
-        directory: str,
-        topic_partition: TopicPartition,
-        topic_id: TopicId,
-        config: LogConfig,
-        segments: list[Segment],
-        snapshots: Snapshots,
-        epochs: LeaderEpochs,
-        producers: ProducerStates,
-        log_start_offset: int,
-        log_end_offset: int,
-        cache: IndexCache,
-    ) -> None:
-        self.disk = disk
-        self._clock = clock
-        self.directory = directory
-        self.topic_partition = topic_partition
-        self.topic_id = topic_id
-        self.config = config
-        self.segments = segments
-        self.bases = [segment.base_offset for segment in segments]
-        self.snapshots = snapshots
-        self.epochs = epochs
-        self.producers = producers
-        self.log_start_offset = Offset(log_start_offset)
-        self.log_end_offset = Offset(log_end_offset)
-        self.durable_offset = Offset(log_end_offset)
+    def __init__(self, parts: LogParts) -> None:
+        self.disk = parts.disk
+        self._clock = parts.clock
+        self.directory = parts.directory
+        self.topic_partition = parts.topic_partition
+        self.topic_id = parts.topic_id
+        self.config = parts.config
+        self.segments = parts.segments
+        self.bases = [segment.base_offset for segment in parts.segments]
+        self.snapshots = parts.snapshots
+        self.epochs = parts.epochs
+        self.producers = parts.producers
+        self.log_start_offset = Offset(parts.log_start_offset)
+        self.log_end_offset = Offset(parts.log_end_offset)
+        self.durable_offset = Offset(parts.log_end_offset)
         """Everything below survives a power cut. Moved by the Syncer alone, and back by a truncation."""
         self.durable_log_start_offset = self.log_start_offset
         """The log begins no earlier after a power cut. Moved by the checkpoint of log starts (`LogDir`), and back by a
         truncation."""
-        self.size_bytes = sum(segment.size for segment in segments)
+        self.size_bytes = sum(segment.size for segment in parts.segments)
         self.failure: str | None = None
         """Why nothing can be written any more."""
         self.sync_pending = False
         """The Syncer's own mark: it stands in the next group already."""
-        self.on_cut_below: Callable[[PartitionLog, int], None] | None = None
-        """Called before a truncation to (log, offset): a checkpoint that says more is durable must be lowered first."""
+        self.on_cut_below: Callable[[int], None] | None = None
+        """Called with the offset of a truncation before it: checkpoints that say more is durable are lowered first."""
         self.removed: list[Segment] = []
         """Segments below the log start, out of the log and still on disk: see `delete_removed`."""
-        self.dirt = Dirt(disk, directory, epochs)
-        self.cache = cache
-        self._reader = LogReader(self, cache)
+        self.dirt = Dirt(parts.disk, parts.directory, parts.epochs)
+        self.cache = parts.cache
         self._snapshot_bytes = 0
-        self._syncing_to: int = log_end_offset
+        self._syncing_to: int = parts.log_end_offset
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.topic_partition} [{self.log_start_offset}, {self.log_end_offset})>"

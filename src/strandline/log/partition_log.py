@@ -18,9 +18,9 @@ from strandline.log.batch import (
 )
 from strandline.log.config import LOG_APPEND_TIME
 from strandline.log.disk import DiskError, DiskFull
-from strandline.log.log_state import LogState
+from strandline.log.log_state import LogParts, LogState
 from strandline.log.producer_state import ProducerBatch
-from strandline.log.reader import BatchPart, LogRead, TimestampedOffset
+from strandline.log.reader import BatchPart, LogRead, LogReader, TimestampedOffset
 from strandline.log.segment import Segment
 from strandline.log.snapshots import SNAPSHOT_INTERVAL_BYTES
 from strandline.log.validation import check_client_batches, check_replicated_batches
@@ -55,7 +55,11 @@ class PartitionLog(LogState):
     - indexes, epochs and producer state change only after the write they describe has succeeded (KAFKA-6683).
     """
 
-    __slots__ = ()
+    __slots__ = ("_reader",)
+
+    def __init__(self, parts: LogParts) -> None:
+        super().__init__(parts)
+        self._reader = LogReader(self, parts.cache)
 
     # ------------------------------------------------------------------ appending
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from strandline.log.batch import BatchHeader
 from strandline.log.disk import DiskError
+from strandline.log.index_cache import IndexCache
+from strandline.log.log_state import LogState
 from strandline.log.records import decode_records
 from strandline.log.segment import ColdRead, Pread, Segment, pread_blocking, pread_nowait
 from strandline.proto.error_codes import ErrorCode
@@ -16,13 +17,7 @@ from strandline.proto.errors import KafkaError
 from strandline.proto.ids import LeaderEpoch, Offset
 from strandline.proto.marks import mark
 
-if TYPE_CHECKING:
-    from strandline.log.log_state import LogState
-
 T = TypeVar("T")
-
-INDEX_CACHE_BYTES = 64 << 20
-"""Memory for loaded indexes of closed segments, over all logs of a directory (a full 1 GiB segment's take 5 MB)."""
 
 _COLD_ATTEMPTS = 8
 """Reads off the loop before a read gives in and waits: the cache may be so short that it loses what was just read."""
@@ -57,28 +52,6 @@ class TimestampedOffset(NamedTuple):
     offset: Offset
     timestamp_ms: int
     leader_epoch: LeaderEpoch
-
-
-class IndexCache:
-    """Which closed segments have their indexes in memory; the least recently used drop theirs beyond the bound."""
-
-    def __init__(self, max_bytes: int = INDEX_CACHE_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._segments: OrderedDict[Segment, int] = OrderedDict()
-
-    def touch(self, segment: Segment) -> None:
-        """`segment` was read from just now."""
-        self._bytes += segment.index_bytes - self._segments.pop(segment, 0)
-        self._segments[segment] = segment.index_bytes
-        while self._bytes > self._max_bytes and len(self._segments) > 1:
-            old, size = self._segments.popitem(last=False)
-            old.drop_indexes()
-            self._bytes -= size
-
-    def forget(self, segment: Segment) -> None:
-        """`segment` is gone, or is appended to again."""
-        self._bytes -= self._segments.pop(segment, 0)
 
 
 class LogReader:

@@ -6,7 +6,7 @@ The work is done by a compiled codec (`_records.c`) where the installation could
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from strandline.log.batch import (
@@ -107,6 +107,38 @@ class RecordBatchBuilder:
 
 _PLAIN = (None,) * 5
 _IN_ORDER = (0, 1, 2, 3, 4)
+
+
+def build_batch(
+    records: Iterable[Record],
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    codec: Codec = Codec.NONE,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+    control: bool = False,
+    timestamp_type: int = CREATE_TIME,
+) -> bytearray:
+    """A batch of `records` in their order; their own offsets are not looked at (they become base_offset + 0, 1, 2...).
+
+    Raises ValueError when there is no record.
+    """
+    builder = RecordBatchBuilder(codec)
+    for record in records:
+        builder.append(record.timestamp_ms, record.key, record.value, record.headers)
+    return builder.build(
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        transactional=transactional,
+        control=control,
+        timestamp_type=timestamp_type,
+    )
 
 
 def decode_records(batch: Buffer, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> list[Record]:

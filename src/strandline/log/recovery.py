@@ -18,13 +18,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
+import structlog
+
 from strandline.log.batch import HEADER_SIZE
-from strandline.log.checkpoints import LEADER_EPOCHS, decode_epochs
 from strandline.log.config import LogConfig
-from strandline.log.disk import Disk, File, read_file
+from strandline.log.disk import Disk, File
+from strandline.log.epoch_recovery import epochs_agree, epochs_from_batches, load_epochs
 from strandline.log.epochs import LeaderEpochs
+from strandline.log.index_cache import IndexCache
+from strandline.log.log_state import LogParts
 from strandline.log.partition_log import PartitionLog
-from strandline.log.reader import IndexCache
 from strandline.log.rewriting import Rewriting, restore_names
 from strandline.log.scan import Damage, ScannedBatch, find_batch_after, only_zeros, scan_batches, written_end
 from strandline.log.segment import (
@@ -40,6 +43,8 @@ from strandline.proto.errors import CorruptLogError, KafkaError
 from strandline.proto.ids import ZERO_UUID, TopicId, TopicPartition
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
+
+log = structlog.get_logger("strandline.log")
 
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log")
 _INDEX_NAME = re.compile(r"(\d{20})\.(index|timeindex|snapshot)")
@@ -180,19 +185,21 @@ class ExaminedLog:
             opening.repair()
             producers = opening.snapshots.load(opening.segments, opening.log_end_offset, opening.now_ms)
         log = PartitionLog(
-            disk=opening.disk,
-            clock=self._clock,
-            directory=opening.directory,
-            topic_partition=self.topic_partition,
-            topic_id=self.topic_id,
-            config=opening.config,
-            segments=opening.segments,
-            snapshots=opening.snapshots,
-            epochs=opening.epochs,
-            producers=producers,
-            log_start_offset=opening.log_start_offset,
-            log_end_offset=opening.log_end_offset,
-            cache=cache or IndexCache(),
+            LogParts(
+                disk=opening.disk,
+                clock=self._clock,
+                directory=opening.directory,
+                topic_partition=self.topic_partition,
+                topic_id=self.topic_id,
+                config=opening.config,
+                segments=opening.segments,
+                snapshots=opening.snapshots,
+                epochs=opening.epochs,
+                producers=producers,
+                log_start_offset=opening.log_start_offset,
+                log_end_offset=opening.log_end_offset,
+                cache=cache or IndexCache(),
+            )
         )
         log.must_sync(opening.touched, opening.opened, [opening.directory] if opening.names_changed else [])
         if sync:
@@ -245,7 +252,9 @@ class _Opening:
             self.touched.append(created.file)
             self.names_changed = True
         self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
-        self._epochs_known = self._load_epochs()
+        epochs = load_epochs(self.disk, self.directory)
+        self._epochs_known = epochs is not None
+        self.epochs = epochs or LeaderEpochs()
         if self.last_life.clean:
             mark("clean-start")
             self._load_clean(index_names)
@@ -261,9 +270,11 @@ class _Opening:
             self._cut(self._scanned)
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
         if not self._epochs_known or self._first_epoch_is_late():
-            self._epochs_from_batches()
-        self.epochs.truncate_from_end(self.log_end_offset)
-        self.epochs.truncate_from_start(self.log_start_offset)
+            self.epochs = epochs_from_batches(self.segments)
+        self.epochs.bound(self.log_start_offset, self.log_end_offset)
+        if self._epochs_contradict(self.segments, self.log_end_offset):
+            self.epochs = epochs_from_batches(self.segments)
+            self.epochs.bound(self.log_start_offset, self.log_end_offset)
         if self.snapshots.delete_above(self.log_end_offset):
             self.names_changed = True
         self.snapshots.delete_strays([segment.base_offset for segment in self.segments])
@@ -291,31 +302,19 @@ class _Opening:
         self.snapshots.delete_below(kept[0] if kept else 0)
         return kept, indexes
 
-    def _load_epochs(self) -> bool:
-        path = f"{self.directory}/{LEADER_EPOCHS}"
-        if not self.disk.exists(path):
+    def _epochs_contradict(self, segments: list[Segment], end_offset: int) -> bool:
+        """Whether the checkpoint is wrong about these segments, which end at `end_offset` (schedule 70)."""
+        if not self._epochs_known or epochs_agree(self.epochs, segments, self.log_start_offset, end_offset):
             return False
-        try:
-            self.epochs = LeaderEpochs(decode_epochs(path, read_file(self.disk, path)))
-        except CorruptLogError:
-            return False  # rebuilt from the batches, which all carry their epoch
+        mark("epochs-rotten")
+        log.warning("a leader epoch checkpoint contradicts the log, and is built anew", directory=self.directory)
+        self._epochs_known = False
         return True
 
     def _first_epoch_is_late(self) -> bool:
         """The checkpoint was written for a log start that did not become durable: older records are back."""
         entries = self.epochs.entries()
         return bool(entries) and self.log_start_offset < min(entries[0][1], self.log_end_offset)
-
-    def _epochs_from_batches(self) -> None:
-        """The file is of no use: every batch's header says its epoch. Only epochs without records are lost."""
-        epochs = LeaderEpochs()
-        for segment in self.segments:
-            for _, header in segment.headers(0, pread_blocking):
-                if header.leader_epoch > epochs.latest:
-                    epochs.assign(header.leader_epoch, header.base_offset)
-        self.epochs = epochs
-        if epochs.entries():
-            epochs.version += 1
 
     # ------------------------------------------------------------------ after a clean stop
 
@@ -387,6 +386,8 @@ class _Opening:
     def _recover_from(self, first: int, *, known_durable: bool) -> None:
         """Read every batch of the segments from `first` on; find where to cut, or raise CorruptLogError."""
         expected = self.segments[first].base_offset
+        if first and self._epochs_contradict(self.segments[:first], expected):
+            self.epochs = LeaderEpochs()
         epoch: int = self.epochs.epoch_at(expected - 1)
         stated = self.epochs.entries()
         self.epochs.truncate_from_end(expected)  # of what follows the batches tell, and they alone

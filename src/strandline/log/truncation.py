@@ -6,19 +6,15 @@ rolled back before the offsets move (KAFKA-12153); names are gone durably before
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from strandline.log.disk import DiskFull
+from strandline.log.log_state import LogState
 from strandline.log.segment import delete_files, pread_blocking
 from strandline.proto.errors import NoSpaceLeft
 from strandline.proto.ids import Offset
 from strandline.proto.marks import mark
 
-if TYPE_CHECKING:
-    from strandline.log.partition_log import PartitionLog
 
-
-def cut_end(log: PartitionLog, offset: int, now_ms: int) -> None:
+def cut_end(log: LogState, offset: int, now_ms: int) -> None:
     """Drop every batch that reaches `offset` (below the log end) or lies after it. Raises DiskError; NoSpaceLeft with
     everything as it was."""
     keep = max(i for i, base in enumerate(log.bases) if base <= offset)
@@ -42,7 +38,7 @@ def cut_end(log: PartitionLog, offset: int, now_ms: int) -> None:
     log.move_end(new_end)
 
 
-def cut_whole(log: PartitionLog, offset: int, now_ms: int) -> None:
+def cut_whole(log: LogState, offset: int, now_ms: int) -> None:
     """Drop everything and begin at `offset`. Newest segments go first, so that a crash leaves a log without a gap.
 
     Raises DiskError; NoSpaceLeft with everything as it was.
@@ -63,7 +59,7 @@ def cut_whole(log: PartitionLog, offset: int, now_ms: int) -> None:
     log.durable_log_start_offset = log.log_start_offset  # the segment's name says it
 
 
-def cut_start(log: PartitionLog, offset: int) -> None:
+def cut_start(log: LogState, offset: int) -> None:
     """Make `offset` the log start; whole segments below it move to `log.removed`. Raises DiskError."""
     log.log_start_offset = Offset(offset)
     log.epochs.truncate_from_start(offset)
@@ -78,19 +74,19 @@ def cut_start(log: PartitionLog, offset: int) -> None:
     log.snapshots.delete_below(log.bases[0])
 
 
-def _promise_less(log: PartitionLog, offset: int) -> None:
+def _promise_less(log: LogState, offset: int) -> None:
     """The checkpoints that say more take room, before anything is cut; the rest of a cut gives room back. Without any
     the cut can be tried again (schedule 57)."""
     if log.on_cut_below is None:
         return
     try:
-        log.on_cut_below(log, offset)
+        log.on_cut_below(offset)
     except DiskFull as error:
         mark("cut-without-room")
         raise NoSpaceLeft(f"to write down that {log.topic_partition} is cut") from error
 
 
-def _delete_last_segment(log: PartitionLog) -> None:
+def _delete_last_segment(log: LogState) -> None:
     """Durably, before anything else changes: a segment that came back after a power cut would stand on other data."""
     segment = log.segments.pop()
     log.bases.pop()

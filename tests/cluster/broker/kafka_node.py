@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from strandline.cluster.broker.config import ListenerConfig
+from strandline.cluster.broker.broker import Broker, BrokerParts
+from strandline.cluster.broker.config import BrokerConfig, ListenerConfig
+from strandline.cluster.broker.handlers.fetch import FetchHandler
 from strandline.cluster.broker.listener import KafkaListener
-from strandline.cluster.broker.service.base import ServiceConfig
-from strandline.cluster.broker.service.broker_service import BrokerService
+from strandline.cluster.broker.request import Action, AllowAll, Authorizer, RequestContext
 from strandline.cluster.groups.config import GroupConfig
 from strandline.cluster.groups.group_coordinator import CoordinatorConfig, GroupCoordinator
 from strandline.controller import api
-from strandline.controller.machine import brokers, configs, elections, producer_ids, topics
-from strandline.controller.machine.result import Result
-from strandline.controller.machine.state import MachineSettings, MachineState
+from strandline.controller.machine import brokers, configs, elections, topics
+from strandline.controller.machine.state import MachineSettings, MachineState, Result
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.image import MetadataImage, topic_resource
 from strandline.controller.metadata.records import MetadataRecord, MetadataVersionRecord
@@ -178,7 +178,7 @@ class MachineController:
     ) -> api.ProducerIdBlock:
         await self._open()
         self.blocks += 1
-        return self.run(producer_ids.allocate_producer_ids(self.state, request))
+        return self.run(brokers.allocate_producer_ids(self.state, request))
 
 
 async def until(holds: Callable[[], object]) -> None:
@@ -192,10 +192,20 @@ async def no_isr_changes(items: list[AlterPartitionItem]) -> list[AlterPartition
     raise AssertionError(f"a single replica proposes no ISR: {items}")
 
 
+class ChosenAuthorizer:
+    """Judges as `chosen` does, which a test may change."""
+
+    def __init__(self) -> None:
+        self.chosen: Authorizer = AllowAll()
+
+    def authorize(self, context: RequestContext, actions: Sequence[Action]) -> Sequence[bool]:
+        return self.chosen.authorize(context, actions)
+
+
 class KafkaNode:
     """The parts, for tests to look at."""
 
-    def __init__(self, path: Path, service: ServiceConfig, listener: ListenerConfig, static: dict[str, str]) -> None:
+    def __init__(self, path: Path, service: BrokerConfig, listener: ListenerConfig, static: dict[str, str]) -> None:
         disk, clock = RealDisk(), SystemClock()
         format_log_dir(disk, str(path), CLUSTER_ID, ME, UUID(int=99))
         self.log_dir = LogDir.open(disk, str(path), clock)
@@ -227,20 +237,28 @@ class KafkaNode:
             clock=clock,
             rng=random.Random(3),
         )
-        self.service = BrokerService(
-            node_id=ME,
-            config=service,
-            image=lambda: self.controller.image,
-            replicas=self.replicas,
-            groups=self.groups,
-            controller=self.controller,
-            quorum=OneVoter(),
-            configs=resolver,
-            clock=clock,
-            rpc=NoNetwork(),
-            broker_epoch=lambda: self.controller.image.brokers[ME].broker_epoch,
+        self.authorizer = ChosenAuthorizer()
+        self.broker = Broker(
+            BrokerParts(
+                node_id=ME,
+                config=service,
+                image=lambda: self.controller.image,
+                replicas=self.replicas,
+                groups=self.groups,
+                controller=self.controller,
+                quorum=OneVoter(),
+                configs=resolver,
+                clock=clock,
+                rpc=NoNetwork(),
+                broker_epoch=lambda: self.controller.image.brokers[ME].broker_epoch,
+                authorizer=self.authorizer,
+            )
         )
-        self.listener = KafkaListener(self.service, name=LISTENER, endpoint=Endpoint("127.0.0.1", 0), config=listener)
+        self.listener = KafkaListener(self.broker, name=LISTENER, endpoint=Endpoint("127.0.0.1", 0), config=listener)
+
+    @property
+    def fetch_sessions(self) -> int:
+        return len(self.broker.handlers.of(FetchHandler).sessions)
 
     async def start(self) -> None:
         await self.listener.start()
@@ -250,7 +268,7 @@ class KafkaNode:
 
     async def stop(self) -> None:
         await self.listener.close()
-        self.service.close()
+        self.broker.close()
         await self.replicas.close(clean=True)
         self.log_dir.close(None)
         assert not self.fatal
@@ -269,12 +287,12 @@ class KafkaNode:
 async def kafka_node(
     path: Path,
     *,
-    service: ServiceConfig | None = None,
+    service: BrokerConfig | None = None,
     listener: ListenerConfig | None = None,
     static: dict[str, str] | None = None,
 ) -> AsyncIterator[KafkaNode]:
     """A started node; at the end nothing may be left of connections, sessions or charged memory."""
-    node = KafkaNode(path, service or ServiceConfig(), listener or ListenerConfig(), static or {})
+    node = KafkaNode(path, service or BrokerConfig(), listener or ListenerConfig(), static or {})
     await node.start()
     try:
         yield node
@@ -282,5 +300,5 @@ async def kafka_node(
         await node.stop()
     await asyncio.sleep(0)
     assert node.listener.stats.connections == 0
-    assert node.service.memory.used_bytes == 0
-    assert len(node.listener.fetch_sessions) == 0
+    assert node.broker.memory.used_bytes == 0
+    assert node.fetch_sessions == 0

@@ -14,8 +14,7 @@ from kafka_node import KafkaNode
 from kafka_wire import KafkaClient
 from test_groups_wire import found
 
-from strandline.cluster.broker.service.authorizer import Action, Operation, ResourceKind
-from strandline.cluster.broker.service.context import RequestContext
+from strandline.cluster.broker.request import Action, Operation, RequestContext, ResourceKind
 from strandline.proto.error_codes import ErrorCode
 
 
@@ -165,7 +164,7 @@ def test_denied(tmp_path: Path, kind: ResourceKind, error: ErrorCode, operations
         node.create_topic("t")
         await found(client)
         await beat(client)
-        node.service.authorizer = authorizer = Denies(kind)
+        node.authorizer.chosen = authorizer = Denies(kind)
         assert (await beat(client, member_id="n")).error_code == error
         asked = {"group_ids": ("g",), "include_authorized_operations": False}
         assert (await client.ask("consumer_group_describe", 1, **asked)).groups[0].error_code == error

@@ -14,8 +14,7 @@ from kafka_wire import KafkaClient
 from test_groups_wire import PROTOCOLS, commit, found, join, stable
 from test_kafka_produce import batch, produced
 
-from strandline.cluster.broker.service.authorizer import Action, Operation, ResourceKind
-from strandline.cluster.broker.service.context import RequestContext
+from strandline.cluster.broker.request import Action, Operation, RequestContext, ResourceKind
 from strandline.proto.error_codes import ErrorCode
 
 JOIN = {
@@ -73,7 +72,7 @@ def test_the_group_is_denied(tmp_path: Path, api: str, version: int, values: Any
     async def main(node: KafkaNode, client: KafkaClient) -> None:
         node.create_topic("t")
         await found(client)
-        node.service.authorizer = authorizer = NoGroups()
+        node.authorizer.chosen = authorizer = NoGroups()
         assert errors_in(await client.ask(api, version, **values)) == {ErrorCode.GROUP_AUTHORIZATION_FAILED}
         assert authorizer.denied == [operation]
 
@@ -92,7 +91,7 @@ def test_denied_topics_cost_their_own_offsets(tmp_path: Path) -> None:
         await found(client)
         for group in ("g", "hidden"):
             await client.ask("offset_commit", 9, **commit("t", (0, 5), group=group))
-        node.service.authorizer = Nothing()
+        node.authorizer.chosen = Nothing()
         answer = await client.ask("offset_commit", 9, **commit("t", (0, 5)))
         assert errors_in(answer) == {ErrorCode.TOPIC_AUTHORIZATION_FAILED}
         asked = [{"name": "t", "partition_indexes": (0,)}]

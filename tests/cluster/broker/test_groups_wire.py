@@ -176,7 +176,7 @@ def test_a_heartbeat_while_the_coordinator_loads(tmp_path: Path) -> None:
 
     async def main(node: KafkaNode, client: KafkaClient) -> None:
         joined = await stable(client)
-        for hosted in node.service.groups.runtime.hosted():
+        for hosted in node.groups.runtime.hosted():
             hosted.phase = Phase.LOADING
         beat = {"group_id": "g", "generation_id": 1, "member_id": joined.member_id, "group_instance_id": None}
         assert (await client.ask("heartbeat", 4, **beat)).error_code == 0

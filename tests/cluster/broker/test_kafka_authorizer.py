@@ -13,8 +13,7 @@ from kafka_wire import KafkaClient, connect
 from test_kafka_fetch import fetched
 from test_kafka_produce import batch, produced
 
-from strandline.cluster.broker.service.authorizer import Action, Operation, ResourceKind
-from strandline.cluster.broker.service.context import RequestContext
+from strandline.cluster.broker.request import Action, Operation, RequestContext, ResourceKind
 from strandline.proto.error_codes import ErrorCode
 
 TOPIC = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -125,7 +124,7 @@ def run(path: Path, main: Callable[[KafkaNode, KafkaClient, AllowNothing], Await
         async with kafka_node(path) as node, connect(node.listener.endpoint) as client:
             node.create_topic("t")
             denier = AllowNothing()
-            node.service.authorizer = denier
+            node.authorizer.chosen = denier
             await main(node, client, denier)
 
     asyncio.run(body())

@@ -12,9 +12,9 @@ from kafka_node import KafkaNode
 from kafka_wire import KafkaClient, connect, frame
 
 from strandline.cluster.broker.api import MESSAGE_CHARS_MAX
-from strandline.cluster.broker.apis import describe_configs
-from strandline.cluster.broker.apis.api_versions import SOFTWARE_CHARS_MAX
-from strandline.cluster.broker.listener import OTHER_VERSION, SOFTWARE_KINDS_MAX
+from strandline.cluster.broker.handlers import describe_configs
+from strandline.cluster.broker.handlers.api_versions import SOFTWARE_CHARS_MAX
+from strandline.cluster.broker.stats import OTHER_VERSION, SOFTWARE_KINDS_MAX
 from strandline.proto.error_codes import ErrorCode
 
 NAME = "n" * 32_000
@@ -45,7 +45,7 @@ def test_of_a_long_software_name_little_is_kept(tmp_path: Path) -> None:
         [connection] = node.listener.connections
         assert connection.peer.software_name == connection.peer.software_version == "a" * SOFTWARE_CHARS_MAX
         for number in range(SOFTWARE_KINDS_MAX + 10):
-            node.listener.stats.software_told("b", str(number))
+            node.listener.stats.count_software("b", str(number))
         assert len(node.listener.stats.software) == SOFTWARE_KINDS_MAX
 
     run(tmp_path, main)

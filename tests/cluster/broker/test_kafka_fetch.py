@@ -14,8 +14,6 @@ from structlog.testing import capture_logs
 from test_kafka_produce import batch, lonely_topic
 
 from strandline.client import Admin, NewTopic, Producer
-from strandline.cluster.broker.api import ServedApi
-from strandline.cluster.broker.apis import fetch as fetch_api
 from strandline.cluster.node.dev import DevCluster
 from strandline.log.batch import iter_batches
 from strandline.proto.error_codes import ErrorCode
@@ -204,8 +202,8 @@ def test_a_lost_client_leaves_no_parked_fetch(tmp_path: Path) -> None:
             await committed(node, "t", 0, 1)
             async with connect(node.listener.endpoint) as client:
                 fetch(client, 11, "t", {0: 0}, max_wait_ms=20_000, min_bytes=1 << 20)
-                await until(lambda: node.service.memory.used_bytes)
-            await until(lambda: not node.service.memory.used_bytes)
+                await until(lambda: node.broker.memory.used_bytes)
+            await until(lambda: not node.broker.memory.used_bytes)
 
     asyncio.run(main())
 
@@ -375,9 +373,9 @@ def test_an_incremental_session(tmp_path: Path, version: int) -> None:
                 assert stale.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
                 unknown = await ask(opened.session_id + 99, 1, {})
                 assert unknown.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-                assert len(node.listener.fetch_sessions) == 1
+                assert node.fetch_sessions == 1
                 assert (await ask(opened.session_id, -1, {2: 0})).session_id == 0
-                assert len(node.listener.fetch_sessions) == 0
+                assert node.fetch_sessions == 0
 
     asyncio.run(main())
 
@@ -392,8 +390,8 @@ def test_a_session_does_not_outlive_its_connection(tmp_path: Path) -> None:
                 opened = await client.receive(fetch(client, 11, "t", {0: 0}, session_epoch=0))
                 stolen = await other.receive(fetch(other, 11, "t", {}, session_id=opened.session_id, session_epoch=1))
                 assert stolen.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-                assert len(node.listener.fetch_sessions) == 1
-            await until(lambda: not len(node.listener.fetch_sessions))
+                assert node.fetch_sessions == 1
+            await until(lambda: not node.fetch_sessions)
 
     asyncio.run(main())
 
@@ -427,8 +425,8 @@ def test_cold_bytes_are_read_off_the_loop(tmp_path: Path, monkeypatch: pytest.Mo
 
                 monkeypatch.setattr(node.replicas, "read_cold", never)
                 fetch(client, 11, "t", {0: 0})
-                await until(lambda: node.service.memory.used_bytes)
-            await until(lambda: not node.service.memory.used_bytes)
+                await until(lambda: node.broker.memory.used_bytes)
+            await until(lambda: not node.broker.memory.used_bytes)
 
     asyncio.run(main())
 
@@ -454,9 +452,3 @@ def test_a_mistake_of_ours_in_a_parked_fetch_is_answered(tmp_path: Path, monkeyp
                 assert [line["log_level"] for line in logs] == ["error"]
 
     asyncio.run(main())
-
-
-def test_the_api_is_what_the_wire_module_reads() -> None:
-    """One place says which versions there are."""
-    assert isinstance(fetch_api.API, ServedApi)
-    assert (fetch_api.API.first, fetch_api.API.last) == (fetch_request.FIRST, fetch_request.LAST)

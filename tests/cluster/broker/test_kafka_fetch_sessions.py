@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from strandline.cluster.broker.fetch_sessions import EVICTION_MS_MIN, FetchSessions
-from strandline.cluster.broker.service.fetch import FetchedPartition
+from strandline.cluster.broker.parked_fetch import FetchedPartition
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.kafka.fetch_request import FINAL_EPOCH, FetchPartition, PartitionKey
 
@@ -103,17 +103,17 @@ def test_only_news_are_told() -> None:
     driver = Driver()
     session = driver.ask(0, 0, want(0, 1)).session
     assert session is not None
-    session.news([result(0), result(1)])
-    assert session.news([result(0), result(1)]) == []
+    session.changed([result(0), result(1)])
+    assert session.changed([result(0), result(1)]) == []
     moved = result(1, high_watermark=6)
-    assert session.news([result(0), moved]) == [moved]
+    assert session.changed([result(0), moved]) == [moved]
     data = result(0, size=10)
-    assert session.news([data, result(1, high_watermark=6)]) == [data]
+    assert session.changed([data, result(1, high_watermark=6)]) == [data]
     broken = result(0, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    assert session.news([broken]) == [broken]
-    assert session.news([broken]) == [broken]
+    assert session.changed([broken]) == [broken]
+    assert session.changed([broken]) == [broken]
     healed = result(0)
-    assert session.news([healed]) == [healed]
+    assert session.changed([healed]) == [healed]
 
 
 def test_partitions_that_gave_data_move_to_the_end() -> None:
@@ -121,7 +121,7 @@ def test_partitions_that_gave_data_move_to_the_end() -> None:
     driver = Driver()
     session = driver.ask(0, 0, want(0, 1, 2)).session
     assert session is not None
-    session.news([result(0, size=10), result(1), result(2)])
+    session.changed([result(0, size=10), result(1), result(2)])
     assert [wanted.partition for wanted in driver.ask(session.session_id, 1, []).wanted] == [1, 2, 0]
 
 

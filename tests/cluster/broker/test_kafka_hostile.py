@@ -19,10 +19,10 @@ from structlog.testing import capture_logs
 from test_kafka_fetch import append, committed, fetch
 from test_kafka_produce import batch, lonely_topic, produce
 
-from strandline.cluster.broker.apis import produce as produce_api
-from strandline.cluster.broker.config import KIB, MIB, ListenerConfig
+from strandline.cluster.broker.config import KIB, MIB, BrokerConfig, ListenerConfig
+from strandline.cluster.broker.handlers import produce as produce_api
+from strandline.cluster.broker.handlers.metadata import MetadataHandler
 from strandline.cluster.broker.receive import START_BYTES
-from strandline.cluster.broker.service.base import ServiceConfig
 from strandline.cluster.broker.table import APIS
 
 
@@ -213,9 +213,9 @@ def test_a_large_frame(tmp_path: Path) -> None:
             for number in range(2):
                 answer = await client.receive(produce(client, 9, "t", {0: raw}))
                 assert answer.responses[0].partition_responses[0].base_offset == number
-            assert node.service.memory.used_bytes > 9 * MIB
+            assert node.broker.memory.used_bytes > 9 * MIB
             async with asyncio.timeout(5):
-                while node.service.memory.used_bytes:
+                while node.broker.memory.used_bytes:
                     await asyncio.sleep(0.02)
             assert (await client.ask("metadata", 9, topics=())).controller_id == 1
 
@@ -231,7 +231,7 @@ def test_announced_and_never_sent(tmp_path: Path) -> None:
             for _, writer in clients:
                 writer.write(struct.pack(">ihhi", 100 * MIB, 0, 9, 1) + bytes(1000))
             await asyncio.sleep(0.1)
-            assert node.service.memory.used_bytes == 0
+            assert node.broker.memory.used_bytes == 0
             await healthy(node)
             for _, writer in clients:
                 writer.close()
@@ -253,7 +253,7 @@ def test_a_client_that_takes_no_answers(tmp_path: Path) -> None:
                 for _ in range(200):
                     fetch(client, 11, "t", {0: {"fetch_offset": 0, "partition_max_bytes": 4 * MIB}})
                 await asyncio.sleep(0.2)
-                assert node.service.memory.used_bytes < 16 * MIB
+                assert node.broker.memory.used_bytes < 16 * MIB
                 assert (await other.ask("metadata", 9, topics=())).controller_id == 1
                 assert not client.reader.at_eof()
 
@@ -300,7 +300,7 @@ def test_over_the_memory_budget_reading_stops_and_goes_on(tmp_path: Path) -> Non
     """Large requests of several clients beyond the budget: they are read one after the other, and all are served."""
 
     async def main() -> None:
-        service = ServiceConfig(memory_bytes=3 * MIB)
+        service = BrokerConfig(memory_bytes=3 * MIB)
         listener = ListenerConfig(stalled_ms_max=200)
         async with kafka_node(tmp_path, service=service, listener=listener) as node:
             node.create_topic("t", max_message_bytes=str(16 * MIB))
@@ -320,14 +320,14 @@ def test_who_uses_up_the_budget_and_stalls_is_closed(tmp_path: Path) -> None:
     """Half a frame that fills the budget and never ends: the holder goes, the others go on."""
 
     async def main() -> None:
-        service = ServiceConfig(memory_bytes=1 * MIB)
+        service = BrokerConfig(memory_bytes=1 * MIB)
         listener = ListenerConfig(stalled_ms_max=150)
         async with kafka_node(tmp_path, service=service, listener=listener) as node:
             with capture_logs() as logs:
                 async with connect(node.listener.endpoint) as client:
                     client.writer.write(struct.pack(">ihhi", 50 * MIB, 0, 9, 1) + bytes(3 * MIB))
                     async with asyncio.timeout(5):
-                        while node.service.memory.turn is None:
+                        while node.broker.memory.turn is None:
                             await asyncio.sleep(0.01)
                     await healthy(node)
                     with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
@@ -335,7 +335,7 @@ def test_who_uses_up_the_budget_and_stalls_is_closed(tmp_path: Path) -> None:
                 await asyncio.sleep(0.01)
             events = [line["event"] for line in logs]
             assert "closed a stalled connection to free memory" in events
-            assert node.service.memory.used_bytes == 0
+            assert node.broker.memory.used_bytes == 0
 
     asyncio.run(main())
 
@@ -344,14 +344,14 @@ def test_a_request_that_drips_in_beyond_the_budget_loses_its_turn(tmp_path: Path
     """Always a little progress, never an end: others who wait for memory are served within the limit of a stall."""
 
     async def main() -> None:
-        service = ServiceConfig(memory_bytes=1 * MIB)
+        service = BrokerConfig(memory_bytes=1 * MIB)
         listener = ListenerConfig(stalled_ms_max=200)
         async with kafka_node(tmp_path, service=service, listener=listener) as node:
             node.create_topic("t", max_message_bytes=str(16 * MIB))
             async with connect(node.listener.endpoint) as dripping, connect(node.listener.endpoint) as client:
                 dripping.writer.write(struct.pack(">ihhi", 50 * MIB, 0, 9, 1) + bytes(3 * MIB))
                 async with asyncio.timeout(5):
-                    while node.service.memory.turn is None:
+                    while node.broker.memory.turn is None:
                         await asyncio.sleep(0.01)
                 drip = asyncio.ensure_future(drip_into(dripping))
                 answer = await client.receive(produce(client, 9, "t", {0: batch(bytes(2 * MIB))}))
@@ -415,7 +415,7 @@ def test_a_mistake_of_ours_closes_one_connection(tmp_path: Path, monkeypatch: py
             def fail(*arguments: Any, **options: Any) -> None:
                 raise ZeroDivisionError("on purpose")
 
-            monkeypatch.setattr(node.service, "describe_topics", fail)
+            monkeypatch.setattr(node.broker.handlers.of(MetadataHandler), "_describe_topics", fail)
             with capture_logs() as logs:
                 async with connect(node.listener.endpoint) as client:
                     client.send("metadata", 9, topics=None)

@@ -14,9 +14,9 @@ from kafka_node import KafkaNode
 from kafka_wire import KafkaClient, connect, frame
 from test_kafka_produce import lonely_topic
 
-from strandline.cluster.broker.apis import metadata as metadata_api
-from strandline.cluster.broker.apis.metadata import SETTLE_MS_MAX
-from strandline.cluster.broker.service.base import ServiceConfig
+from strandline.cluster.broker.brokers import SETTLE_MS_MAX
+from strandline.cluster.broker.config import BrokerConfig
+from strandline.cluster.broker.handlers import metadata as metadata_api
 from strandline.cluster.broker.table import APIS
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import Endpoint, NodeId
@@ -242,7 +242,7 @@ def test_a_broker_is_named_for_a_while_after_its_fencing(tmp_path: Path, monkeyp
         assert await named() == [1, 2]
         described = await client.ask("describe_cluster", 2)
         assert [one.broker_id for one in described.brokers] == [1]
-        monkeypatch.setattr("strandline.cluster.broker.service.metadata.FORGET_FENCED_MS", -1)
+        monkeypatch.setattr("strandline.cluster.broker.brokers.FORGET_FENCED_MS", -1)
         assert await named() == [1]
 
     run(tmp_path, main)
@@ -313,4 +313,4 @@ def test_brokers_without_the_listener_are_not_shown(tmp_path: Path) -> None:
             assert (await other.ask("metadata", 9, topics=None)).brokers == ()
             assert (await other.ask("metadata", 9, topics=None)).controller_id == -1
 
-    run(tmp_path, main, service=ServiceConfig())
+    run(tmp_path, main, service=BrokerConfig())

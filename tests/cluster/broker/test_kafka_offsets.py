@@ -13,6 +13,7 @@ from kafka_wire import KafkaClient, connect
 from test_kafka_fetch import append, committed
 from test_kafka_produce import batch
 
+from strandline.cluster.broker.handlers.producers import ProducersHandler
 from strandline.proto.error_codes import ErrorCode
 
 # Offsets
@@ -142,7 +143,7 @@ def test_new_producers_need_no_controller(tmp_path: Path) -> None:
     """Rows S34, S45: a broker holds a block from its start, and gets the next one before this one is used up."""
 
     async def main(node: KafkaNode, client: KafkaClient) -> None:
-        await node.service.hold_producer_ids()
+        await node.broker.handlers.of(ProducersHandler).hold_ids()
         assert node.controller.blocks == 1
         shut = asyncio.Event()
 

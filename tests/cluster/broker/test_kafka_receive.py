@@ -7,8 +7,8 @@ import struct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from strandline.cluster.broker.memory import Account, MemoryBudget
 from strandline.cluster.broker.receive import START_BYTES, STREAM_BYTES, ReceiveBuffer
-from strandline.cluster.broker.service.memory import Account, MemoryBudget
 
 
 def put(buffer: ReceiveBuffer, data: bytes, frame_bytes: int = 0) -> int:

@@ -11,9 +11,8 @@ from test_kafka_fetch import append, committed, fetch
 from test_kafka_hostile import healthy
 from test_kafka_produce import batch
 
-from strandline.cluster.broker.config import MIB, ListenerConfig
-from strandline.cluster.broker.service.base import ServiceConfig
-from strandline.cluster.broker.service.memory import Account
+from strandline.cluster.broker.config import MIB, BrokerConfig, ListenerConfig
+from strandline.cluster.broker.memory import Account
 
 
 def test_who_asks_for_little_is_served_beside_them(tmp_path: Path) -> None:
@@ -21,12 +20,12 @@ def test_who_asks_for_little_is_served_beside_them(tmp_path: Path) -> None:
     there is, both wait; when they are gone, both are answered."""
 
     async def main() -> None:
-        service = ServiceConfig(memory_bytes=16 * MIB)
+        service = BrokerConfig(memory_bytes=16 * MIB)
         async with kafka_node(tmp_path, service=service) as node:
             node.create_topic("t")
             append(node, "t", 0, batch(bytes(900_000)))
             await committed(node, "t", 0, 1)
-            memory = node.service.memory
+            memory = node.broker.memory
             memory.charge(Account.SEND, 7 * MIB + 1)
             async with connect(node.listener.endpoint) as reader, connect(node.listener.endpoint) as late:
                 asked = asyncio.ensure_future(reader.receive(fetch(reader, 11, "t", {0: 0})))

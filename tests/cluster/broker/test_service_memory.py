@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.cluster.broker.service.memory import Account, MemoryBudget
+from strandline.cluster.broker.memory import Account, MemoryBudget
 
 
 class Waiter:

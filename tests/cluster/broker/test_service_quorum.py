@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 from uuid import UUID
 
 import pytest
 
-from strandline.cluster.broker.service.base import ServiceConfig
-from strandline.cluster.broker.service.broker_service import BrokerService
-from strandline.cluster.broker.service.context import Peer, RequestContext
+from strandline.cluster.broker.quorum_description import (
+    describe_quorum_handler,
+    described_by_leader,
+)
 from strandline.cluster.node.internal.grpc_rpc import GrpcRpc
+from strandline.controller import methods
 from strandline.controller.quorum.api import LeaderAndEpoch, QuorumDescription, ReplicaDescription
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import Endpoint, NodeId
-from strandline.proto.ports import Rpc
-from strandline.proto.system import SystemClock
+from strandline.proto.ports import Rpc, UnaryHandler
 
 DESCRIPTION = QuorumDescription(
     leader_id=NodeId(1),
@@ -47,25 +47,12 @@ class Seen:
         return QuorumDescription(self.leader_and_epoch.leader_id, 7, -1, [], [])
 
 
-def service(node: int, quorum: Seen, rpc: Rpc) -> BrokerService:
-    """Only what this operation touches."""
-    unused: Any = None
-    return BrokerService(
-        node_id=NodeId(node),
-        config=ServiceConfig(request_timeout_ms=2000),
-        image=unused,
-        replicas=unused,
-        groups=unused,
-        controller=unused,
-        quorum=quorum,
-        configs=unused,
-        clock=SystemClock(),
-        rpc=rpc,
-        broker_epoch=unused,
-    )
+async def described(node: int, quorum: Seen, rpc: Rpc) -> QuorumDescription:
+    return await described_by_leader(quorum, node_id=NodeId(node), rpc=rpc, timeout_ms=2000)
 
 
-CONTEXT = RequestContext(Peer("PLAINTEXT", "127.0.0.1"), "test", "DescribeQuorum", 2, 1, 0.0)
+def served(node: int, quorum: Seen) -> dict[str, UnaryHandler]:
+    return {methods.DESCRIBE_QUORUM.path: describe_quorum_handler(NodeId(node), quorum)}
 
 
 def test_the_leader_is_asked() -> None:
@@ -73,11 +60,10 @@ def test_the_leader_is_asked() -> None:
 
     async def main() -> None:
         rpc = GrpcRpc()
-        leader = service(1, Seen(1), rpc)
-        server = await rpc.serve(Endpoint("127.0.0.1", 0), leader.rpc_handlers(), {})
+        server = await rpc.serve(Endpoint("127.0.0.1", 0), served(1, Seen(1)), {})
         try:
-            assert await leader.describe_quorum(CONTEXT) == DESCRIPTION
-            assert await service(2, Seen(1, server.endpoint), rpc).describe_quorum(CONTEXT) == DESCRIPTION
+            assert await described(1, Seen(1), rpc) == DESCRIPTION
+            assert await described(2, Seen(1, server.endpoint), rpc) == DESCRIPTION
         finally:
             await server.close()
             await rpc.close()
@@ -91,14 +77,13 @@ def test_without_a_leader_the_error_is_retriable(case: str) -> None:
 
     async def main() -> None:
         rpc = GrpcRpc()
-        deposed = service(3, Seen(2), rpc)
-        server = await rpc.serve(Endpoint("127.0.0.1", 0), deposed.rpc_handlers(), {})
+        server = await rpc.serve(Endpoint("127.0.0.1", 0), served(3, Seen(2)), {})
         if case == "nobody there":
             await server.close()
         seen = Seen(None) if case == "no leader" else Seen(3, server.endpoint)
         try:
             with pytest.raises(KafkaError) as refused:
-                await service(2, seen, rpc).describe_quorum(CONTEXT)
+                await described(2, seen, rpc)
             assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
             assert refused.value.message
         finally:

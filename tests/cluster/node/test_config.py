@@ -8,8 +8,14 @@ from uuid import UUID
 import pytest
 
 from strandline.cluster.node.config import NODE_SETTINGS, NodeConfig
-from strandline.cluster.node.config_setting import parse_voters, write_voters
-from strandline.cluster.node.config_sources import environment_name, parse_overrides, parse_properties, parse_toml
+from strandline.cluster.node.config_values import (
+    environment_name,
+    parse_overrides,
+    parse_properties,
+    parse_toml,
+    parse_voters,
+    write_voters,
+)
 from strandline.log.checkpoints import encode_id
 from strandline.proto.errors import ConfigError
 from strandline.proto.ids import Endpoint

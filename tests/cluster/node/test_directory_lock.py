@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.cluster.node.internal.test_grpc_rpc import free_port
 
-from strandline.cluster.node.config_setting import write_voters
+from strandline.cluster.node.config_values import write_voters
 from strandline.controller.quorum.api import Voter
 from strandline.proto.ids import Endpoint, NodeId
 

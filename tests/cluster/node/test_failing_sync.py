@@ -13,7 +13,7 @@ import pytest
 from tests.cluster.node.internal.test_grpc_rpc import free_port
 
 from strandline.client import Admin, Consumer, NewTopic, Producer
-from strandline.cluster.node.config_setting import write_voters
+from strandline.cluster.node.config_values import write_voters
 from strandline.controller.quorum.api import Voter
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import Endpoint, NodeId

@@ -15,7 +15,7 @@ from tests.cluster.node.internal.test_grpc_rpc import free_port
 
 from strandline.client import Admin, NewTopic, Producer
 from strandline.client.errors import ClientError
-from strandline.cluster.node.config_setting import write_voters
+from strandline.cluster.node.config_values import write_voters
 from strandline.controller.quorum.api import Voter
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import Endpoint, NodeId

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from strandline.client import Admin, NewTopic, Producer
 from strandline.cluster.node.dev import DevCluster
 
-OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 
 
 def scrape(cluster: DevCluster, node_id: int) -> dict[str, list[tuple[dict[str, str], float]]]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.controller.machine.election import Election
+from strandline.controller.machine.partition_change import Election
 from strandline.proto.ids import NO_NODE
-from tests.controller.machine.test_election import Case, hold
+from tests.controller.machine.test_partition_change import Case, hold
 
 CASES = [
     Case(

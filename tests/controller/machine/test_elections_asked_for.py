@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from strandline.controller import api
-from strandline.controller.machine import elections, producer_ids
-from strandline.controller.machine.result import Result
-from strandline.controller.machine.state import PRODUCER_ID_BLOCK
+from strandline.controller.machine import brokers, elections
+from strandline.controller.machine.state import PRODUCER_ID_BLOCK, Result
 from strandline.controller.metadata.records import ProducerIdsRecord
 from strandline.controller.reports import DescribeReplicasRequest, ReplicaOffsets, Unserved, UnservedTopic
 from strandline.log.findings import LogCondition
@@ -109,7 +108,7 @@ def test_the_preview_says_why_nobody_leads(machine_cluster: Any) -> None:
     assert "the logs of brokers 2 and 3 were cut when recovered, or found gone" in why(cluster)
     assert "once all of them are back: broker 3 is away." in why(cluster)
     cluster.beat(3, offsets=())
-    assert "once all of them are back: broker 3 has not told yet where its log ends." in why(cluster)
+    assert "once all of them are back: broker 3 has not reported yet where its log ends." in why(cluster)
     assert cluster.partition().leader == NO_NODE
     cluster.fence(3)
     cluster.start(3, found=LogCondition.LACKING)
@@ -217,9 +216,9 @@ def test_producer_ids_do_not_begin_again_at_their_end(machine_cluster: Any) -> N
     epoch = BrokerEpoch(cluster.epoch(1))
     cluster.run(Result(None, [ProducerIdsRecord(NodeId(1), epoch, ProducerId(last))]))
     request = api.AllocateProducerIdsRequest(NodeId(1), epoch)
-    assert cluster.run(producer_ids.allocate_producer_ids(cluster.state, request)).first_producer_id == last
+    assert cluster.run(brokers.allocate_producer_ids(cluster.state, request)).first_producer_id == last
     with pytest.raises(KafkaError, match="All producer ids"):
-        producer_ids.allocate_producer_ids(cluster.state, request)
+        brokers.allocate_producer_ids(cluster.state, request)
 
 
 def test_producer_id_blocks_are_never_given_out_twice(machine_cluster: Any) -> None:
@@ -229,10 +228,10 @@ def test_producer_id_blocks_are_never_given_out_twice(machine_cluster: Any) -> N
     for round_ in range(6):
         node = 1 + round_ % 2
         request = api.AllocateProducerIdsRequest(node, cluster.epoch(node))
-        block = cluster.run(producer_ids.allocate_producer_ids(cluster.state, request))
+        block = cluster.run(brokers.allocate_producer_ids(cluster.state, request))
         blocks.append((block.first_producer_id, block.count))
         cluster.fail_over()
     assert blocks == [(1000 * number, 1000) for number in range(6)]
     with pytest.raises(KafkaError) as caught:
-        producer_ids.allocate_producer_ids(cluster.state, api.AllocateProducerIdsRequest(1, 999))
+        brokers.allocate_producer_ids(cluster.state, api.AllocateProducerIdsRequest(1, 999))
     assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from lab.explore.bounds import PartitionBounds, QuorumBounds, make_model, preset_of
+from lab.explore.bounds import PartitionBounds, QuorumBounds, preset_of
 from lab.explore.cli import steps_of
 from lab.explore.model import Model
+from lab.explore.models import make_model
 from lab.explore.search import Limits, search
 from lab.explore.trace import named, retrace, walk
 from lab.mutants import without

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from lab.explore.bounds import PRESETS, PartitionBounds, Preset, QuorumBounds, make_model
+from lab.explore.bounds import PRESETS, PartitionBounds, Preset, QuorumBounds
 from lab.explore.cli import explore, steps_of
 from lab.explore.model import Model
+from lab.explore.models import make_model
 from lab.explore.search import Found, Limits, search
 from lab.explore.trace import named, retrace, walk
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.serial._serialize import get_field_writer
 
-from strandline.cluster.broker.apis import metadata
+from strandline.cluster.broker.handlers import metadata
 from strandline.cluster.broker.table import APIS
 from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import ZERO_UUID

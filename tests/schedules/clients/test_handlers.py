@@ -16,6 +16,7 @@ from strandline.client.types import ConsumerRecord
 from strandline.cluster.node.dev import DevCluster
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition
+from strandline.tools.handling import handle, handle_async
 from tests.client.members import fill, member, simulate
 from tests.schedules.helpers import schedule
 
@@ -48,11 +49,11 @@ def test_64_a_record_whose_dead_letter_is_refused_comes_again() -> None:
             consumer.subscribe("t")
             for again in (1, 2):
                 with pytest.raises(KafkaError) as caught:
-                    await consumer.run(handler, attempts=1, idle_s=5.0)
+                    await handle_async(consumer, handler, attempts=1, idle_s=5.0)
                 assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
                 assert seen.count(b"4") == again
                 assert await stored(env, consumer) <= 4
-            report = await consumer.run(lambda record: seen.append(record.value or b""), idle_s=2.0)
+            report = await handle_async(consumer, lambda record: seen.append(record.value or b""), idle_s=2.0)
             assert report.handled == 6
             assert [int(value) for value in seen] == [0, 1, 2, 3, 4, 4, 4, 5, 6, 7, 8, 9]
 
@@ -79,7 +80,7 @@ def test_64_a_cancelled_handler_has_not_handled(group: str | None) -> None:
         async with member(env, group_id=group) as consumer:
             consumer.assign([WHERE])
             for until in (0, 3, 3, 6):
-                running = asyncio.create_task(consumer.run(handler, idle_s=5.0))
+                running = asyncio.create_task(handle_async(consumer, handler, idle_s=5.0))
                 while until not in begun or len(begun) == len(ended):
                     await asyncio.sleep(0.1)
                 running.cancel()
@@ -89,7 +90,7 @@ def test_64_a_cancelled_handler_has_not_handled(group: str | None) -> None:
                     assert await stored(env, consumer) == until
                 begun.clear()
                 ended.clear()
-            await consumer.run(handler, idle_s=5.0)
+            await handle_async(consumer, handler, idle_s=5.0)
             assert ended == [6, 7, 8, 9]
 
     simulate(main)
@@ -117,7 +118,9 @@ def test_64_cancelled_anywhere(seed: int) -> None:
             async with member(env, client_id=name) as consumer:
                 consumer.subscribe("t")
                 while not stop:
-                    running = asyncio.create_task(consumer.run(handler, attempts=50, backoff_ms=20, idle_s=2.0))
+                    running = asyncio.create_task(
+                        handle_async(consumer, handler, attempts=50, backoff_ms=20, idle_s=2.0)
+                    )
                     await asyncio.wait([running], timeout=env.rng.uniform(0.0, 0.8))
                     running.cancel()
                     await asyncio.wait([running])
@@ -170,11 +173,11 @@ def test_64_an_interrupted_handler_has_not_handled(cluster: DevCluster, kind: ty
         consumer.subscribe(topic)
         for _ in range(2):
             with pytest.raises(expected):
-                consumer.run(handler, attempts=1, idle_s=30.0)
+                handle(consumer, handler, attempts=1, idle_s=30.0)
             threading.Event().wait(0.5)
             found = consumer.committed()[TopicPartition(topic, 0)]
             assert found is None or found.offset <= 4
-        assert consumer.run(handler, attempts=1, idle_s=3.0).handled == 6
+        assert handle(consumer, handler, attempts=1, idle_s=3.0).handled == 6
         assert [int(value or b"") for value in seen] == [0, 1, 2, 3, 4, 4, 4, 5, 6, 7, 8, 9]
 
 

@@ -11,14 +11,14 @@ import pytest
 
 from strandline.chaos.testing.env import Env
 from strandline.client.aio import Admin, Consumer
-from strandline.client.copying.engine import Engine
-from strandline.client.copying.errors import CopyRefused
-from strandline.client.copying.target import Wish
 from strandline.client.errors import TopicReplaced, UnknownTopic
 from strandline.client.types import LATEST, NewTopic
 from strandline.proto.errors import KafkaError, StrandlineError
 from strandline.proto.ids import TopicPartition
 from strandline.proto.kafka.apis import Api
+from strandline.tools.copy.engine import Engine
+from strandline.tools.copy.errors import CopyRefused
+from strandline.tools.copy.target import Wish
 from tests.client.members import fill, member, simulate
 from tests.schedules.helpers import schedule
 
@@ -261,7 +261,7 @@ def test_63_a_broker_that_hears_nothing_tells_of_the_old_topic(policy: str) -> N
             consumer.assign([WHERE])
             consumer.seek_to_beginning()
             assert len(await read_all(consumer, 100)) == 100
-            metadata = consumer._session.metadata
+            metadata = consumer.session.metadata
             old = metadata.topics["t"]
             await make_anew(env)
             while metadata.topic_id("t") in (None, old.topic_id):

@@ -11,7 +11,7 @@ from quorum_trial import Trial
 from strandline.controller import api
 from strandline.controller.command_queue import CommandQueue
 from strandline.controller.machine import brokers, topics
-from strandline.controller.machine.election import Election, PartitionChange
+from strandline.controller.machine.partition_change import Election, PartitionChange
 from strandline.controller.metadata.delta import merge
 from strandline.controller.metadata.image import PartitionInfo
 from strandline.controller.quorum.api import LeaderAndEpoch

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from strandline.controller import api
-from strandline.controller.machine.result import Result
+from strandline.controller.machine.state import Result
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.records import (
     BrokerChangeRecord,

@@ -9,10 +9,9 @@ import pytest
 
 from strandline.chaos.sim.process import Ports
 from strandline.chaos.sim.world import World
-from strandline.log.batch import build_batch
 from strandline.log.disk import DiskError
 from strandline.log.partition_log import PartitionLog
-from strandline.log.records import Record
+from strandline.log.records import Record, build_batch
 from strandline.log.recovery import open_log
 from strandline.log.syncer import Syncer
 from strandline.proto.errors import KafkaError, StorageError

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from strandline.chaos.sim.process import Ports
-from strandline.log.batch import build_batch, iter_batches
+from strandline.log.batch import iter_batches
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.partition_log import PartitionLog
-from strandline.log.records import Record, decode_records
+from strandline.log.records import Record, build_batch, decode_records
 from strandline.proto.ids import LeaderEpoch, NodeId, PartitionEpoch
 from strandline.replica.manager import ReplicaManager
 from strandline.replica.states import ReadOutcome, ReplicaConfig, ReplicaStatus, Role

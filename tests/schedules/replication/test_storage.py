@@ -11,11 +11,10 @@ import pytest
 from strandline.chaos.sim.disk import SimDisk
 from strandline.chaos.sim.process import Ports
 from strandline.chaos.sim.world import World
-from strandline.log.batch import build_batch
 from strandline.log.config import LogConfig
 from strandline.log.disk import DiskError
 from strandline.log.partition_log import PartitionLog
-from strandline.log.records import Record
+from strandline.log.records import Record, build_batch
 from strandline.log.recovery import LastLife, open_log
 from strandline.log.segment import INDEX_FLUSH_ENTRIES
 from strandline.proto.error_codes import ErrorCode

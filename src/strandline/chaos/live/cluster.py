@@ -29,7 +29,7 @@ from strandline.chaos.live.waiting import pause
 from strandline.chaos.live.wires import Wires
 from strandline.client import Admin
 from strandline.client.types import PartitionDescription
-from strandline.cluster.node.config_setting import write_voters
+from strandline.cluster.node.config_values import write_voters
 from strandline.cluster.node.dev import DevCluster, DevError, NodeProcess
 from strandline.cluster.node.dev_layout import HTTP_DISTANCE, INTERNAL_DISTANCE
 from strandline.cluster.node.ports import is_free

@@ -6,11 +6,10 @@ import contextvars
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from strandline.chaos.nemesis.kinds import FAULTS
 from strandline.chaos.nemesis.options import SUPERVISOR_MS, FaultOptions
 from strandline.chaos.sim.disk import SimDisk
 from strandline.chaos.sim.world import World
@@ -70,8 +69,9 @@ class Nemesis:
         """Add a line to the events of the run."""
         self.events.append((round(self.world.now_ms), what))
 
-    async def run(self, duration_ms: float) -> None:
-        """Inject for so long; what is still in effect then stays until `heal`."""
+    async def run(self, duration_ms: float, faults: Mapping[str, Callable[[Nemesis], None]]) -> None:
+        """Inject those of `faults` that the options name, for so long; what is still in effect then stays until
+        `heal`."""
         until_ms = self.world.now_ms + duration_ms
         schedule = self.rng
         for number in itertools.count():
@@ -86,7 +86,7 @@ class Nemesis:
             if number < self.options.first and number not in self.options.without:
                 self.injected += 1
                 before = len(self.events)
-                FAULTS[kind](self)
+                faults[kind](self)
                 self.struck[kind] += len(self.events) > before
                 self.on_fault()
 

@@ -13,6 +13,7 @@ from strandline.chaos.workload import Ports
 from strandline.client.aio import Consumer
 from strandline.client.types import ConsumerRecord
 from strandline.proto.ids import TopicPartition
+from strandline.tools.handling import handle_async
 
 GO_ON_SHARE = 0.6
 """Of the members that were cut short and may go on by the same consumer: so many do."""
@@ -98,7 +99,7 @@ class Member:
                 raise ValueError("poison")
             await self._handle(record, rng)
 
-        await consumer.run(handler, attempts=2, backoff_ms=20)
+        await handle_async(consumer, handler, attempts=2, backoff_ms=20)
 
     # --- commits of one's own ---
 

@@ -11,7 +11,7 @@ TRIMMED, ALTERED = "trimmed", "altered"
 WORKERS, VISITORS, COPIER = "workers", "visitors", "copier"
 
 STYLES = ("poll", "commit", "iterate", "run")
-"""How records are handled: those of a poll, of a poll with a commit behind them, one by one, by `Consumer.run`."""
+"""How records are handled: those of a poll, of a poll with a commit behind them, one by one, by `handle_async`."""
 
 POISON_EVERY = 13
 """Every so many-th job is one that no handler of `run` takes."""

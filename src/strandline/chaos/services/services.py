@@ -26,11 +26,11 @@ from strandline.chaos.services.options import (
 from strandline.chaos.services.shared import Shared
 from strandline.chaos.services.topics import SAFE, Topics
 from strandline.chaos.workload import Ports
-from strandline.client.copying.engine import Engine
-from strandline.client.copying.errors import CopyError, CopyTakenOver
-from strandline.client.copying.target import Wish
 from strandline.proto.errors import StrandlineError
 from strandline.proto.ids import TopicPartition
+from strandline.tools.copy.engine import Engine
+from strandline.tools.copy.errors import CopyError, CopyTakenOver
+from strandline.tools.copy.target import Wish
 
 WATCH_S = 1.0
 

@@ -46,16 +46,16 @@ class AdminBase:
         rng: Rng | None = None,
         **settings: Unpack[AdminSettings],
     ) -> None:
-        self._config = AdminConfig.of(settings)
-        self._session = Session(bootstrap, self._config, clock=clock, rng=rng)
-        self._network = self._session.network
-        self._metadata = self._session.metadata
-        self._clock = self._session.clock
-        self._leaders = Leaders(self._session, self._config.request_timeout_ms)
+        self.config = AdminConfig.of(settings)
+        self.session = Session(bootstrap, self.config, clock=clock, rng=rng)
+        self._network = self.session.network
+        self._metadata = self.session.metadata
+        self._clock = self.session.clock
+        self._leaders = Leaders(self.session, self.config.request_timeout_ms)
 
     async def close(self) -> None:
         """Close the connections. Idempotent."""
-        await self._session.close()
+        await self.session.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -81,18 +81,18 @@ class AdminBase:
                 connection = await self._network.to_any(self._controller_first())
             else:
                 connection = await self._network.to_node(await self._node(node_id), CONTROL)
-            answer = await connection.call(api, values, self._config.request_timeout_ms)
+            answer = await connection.call(api, values, self.config.request_timeout_ms)
             again = [code for code in codes(answer) if code in _SEND_AGAIN]
             if again:
-                await self._metadata.update(self._config.request_timeout_ms)
+                await self._metadata.update(self.config.request_timeout_ms)
                 raise KafkaError(again[0], f"{connection.endpoint} answered {api.name} so")
             return answer
 
         return await self._retrying(ask)
 
     async def _retrying(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        timeout_ms = self._config.default_api_timeout_ms
-        self._session.check_process()
+        timeout_ms = self.config.default_api_timeout_ms
+        self.session.check_process()
         start = self._clock.monotonic_ms()
         failures = 0
         last_error: StrandlineError | None = None
@@ -113,7 +113,7 @@ class AdminBase:
                     waited_ms = self._clock.monotonic_ms() - start
                     if waited_ms >= timeout_ms:
                         raise TimeoutError
-                    await asyncio.sleep(self._session.backoff_ms(failures) / 1000)
+                    await asyncio.sleep(self.session.backoff_ms(failures) / 1000)
         except TimeoutError:
             raise ClientTimeout(f"no answer within default.api.timeout.ms={timeout_ms}", last_error) from None
 
@@ -123,7 +123,7 @@ class AdminBase:
 
     async def _node(self, node_id: int) -> NodeInfo:
         if node_id not in self._metadata.nodes:
-            await self._metadata.update(self._config.request_timeout_ms)
+            await self._metadata.update(self.config.request_timeout_ms)
         node = self._metadata.nodes.get(node_id)
         if node is None:
             if self._metadata.last_error is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -18,7 +18,6 @@ from strandline.client.types import (
     QuorumDescription,
     ReplicaDescription,
 )
-from strandline.client.watch import INTERVAL_MS, Change, look, watch
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import TopicPartition
@@ -36,7 +35,7 @@ class ClusterAdmin(AdminBase):
         async def ask() -> ClusterDescription:
             connection = await self._network.to_any(list(self._metadata.nodes.values()))
             if Api.DESCRIBE_CLUSTER not in connection.versions:
-                told = await self._metadata.ask([], self._config.request_timeout_ms)
+                told = await self._metadata.ask([], self.config.request_timeout_ms)
                 nodes = tuple(self._metadata.nodes[number] for number in sorted(self._metadata.nodes))
                 return ClusterDescription(told.cluster_id, none_if_negative(told.controller_id), nodes)
             values = {
@@ -44,7 +43,7 @@ class ClusterAdmin(AdminBase):
                 "endpoint_type": 1,
                 "include_fenced_brokers": True,
             }
-            told = await connection.call(Api.DESCRIBE_CLUSTER, values, self._config.request_timeout_ms)
+            told = await connection.call(Api.DESCRIBE_CLUSTER, values, self.config.request_timeout_ms)
             if told.error_code is not ErrorCode.NONE:
                 raise KafkaError(told.error_code, told.error_message or "")
             nodes = tuple(
@@ -98,7 +97,7 @@ class ClusterAdmin(AdminBase):
         """
         values: dict[str, Any] = {
             "cluster_id": None,
-            "timeout": self._config.request_timeout_ms,
+            "timeout": self.config.request_timeout_ms,
             "voter_id": node_id,
             "voter_directory_id": directory_id,
             "listeners": [],
@@ -110,24 +109,11 @@ class ClusterAdmin(AdminBase):
 
         async def ask() -> None:
             connection = await self._network.to_any(self._controller_first())
-            answer = await connection.call(api, values, self._config.request_timeout_ms)
+            answer = await connection.call(api, values, self.config.request_timeout_ms)
             if answer.error_code is not ErrorCode.NONE:
                 raise KafkaError(answer.error_code, answer.error_message or "")
 
         await self._retrying(ask)
-
-    def watch(self, *, interval_ms: float = INTERVAL_MS) -> AsyncIterator[Change]:
-        """What changes in the cluster from now on: brokers that come and go, topics, leaders, in-sync replicas.
-
-        Args:
-            interval_ms: how often one broker is asked for the metadata of all topics.
-
-        Raises:
-            ClientTimeout: no broker answered for default.api.timeout.ms.
-        """
-        patience_ms = self._config.default_api_timeout_ms
-        looking = partial(look, self._network, self._metadata)
-        return watch(looking, self._clock, interval_ms=interval_ms, patience_ms=patience_ms)
 
     async def describe_log_dirs(self, brokers: Iterable[int] | None = None) -> dict[int, list[LogDirDescription]]:
         """What each broker (None: every one) keeps on its disks.
@@ -135,7 +121,7 @@ class ClusterAdmin(AdminBase):
         Raises:
             KafkaError: INVALID_REQUEST, there is no such broker; KAFKA_STORAGE_ERROR and the like of a directory.
         """
-        await self._retrying(partial(self._metadata.update, self._config.request_timeout_ms))
+        await self._retrying(partial(self._metadata.update, self.config.request_timeout_ms))
         asked = sorted(self._metadata.nodes) if brokers is None else list(dict.fromkeys(brokers))
         answers = await asyncio.gather(
             *(self._call(Api.DESCRIBE_LOG_DIRS, {"topics": None}, lambda told: [], node_id) for node_id in asked)
@@ -153,7 +139,7 @@ class ClusterAdmin(AdminBase):
             UnknownTopic, KafkaError, ClientTimeout.
         """
         wanted = [TopicPartition(*item) for item in partitions]
-        return await self._leaders.describe_producers(wanted, self._config.default_api_timeout_ms)
+        return await self._leaders.describe_producers(wanted, self.config.default_api_timeout_ms)
 
 
 def _log_dir(told: Any) -> LogDirDescription:

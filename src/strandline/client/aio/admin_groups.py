@@ -40,12 +40,12 @@ class GroupAdmin(AdminBase):
         """
 
         async def ask() -> list[GroupListing]:
-            await self._metadata.update(self._config.request_timeout_ms)
+            await self._metadata.update(self.config.request_timeout_ms)
             nodes = list(self._metadata.nodes.values())
             connections = [await self._network.to_node(node, CONTROL) for node in nodes]
             values = {"states_filter": (), "types_filter": ()}
             answers = await asyncio.gather(
-                *(one.call(Api.LIST_GROUPS, values, self._config.request_timeout_ms) for one in connections)
+                *(one.call(Api.LIST_GROUPS, values, self.config.request_timeout_ms) for one in connections)
             )
             found: dict[str, GroupListing] = {}
             for answer in answers:
@@ -184,13 +184,13 @@ class GroupAdmin(AdminBase):
         results: dict[str, T] = {}
         errors: dict[Any, Exception] = {}
         for group in each_once(groups):
-            coordinator = GroupCoordinator(self._session, group, self._config.request_timeout_ms)
+            coordinator = GroupCoordinator(self.session, group, self.config.request_timeout_ms)
 
             async def attempt(coordinator: GroupCoordinator = coordinator) -> T:
                 return await ask(coordinator)
 
             try:
-                results[group] = await coordinator.retrying(attempt, self._config.default_api_timeout_ms)
+                results[group] = await coordinator.retrying(attempt, self.config.default_api_timeout_ms)
             except KafkaError as error:
                 errors[group] = KafkaError(error.code, _SENTENCES.get(error.code, error.message), **error.figures)
             except StrandlineError as error:

@@ -42,7 +42,7 @@ class TopicAdmin(AdminBase):
         wanted = list(topics)
         values = {
             "topics": [new_topic(topic) for topic in wanted],
-            "timeout": self._config.request_timeout_ms,
+            "timeout": self.config.request_timeout_ms,
             "validate_only": validate_only,
         }
         answer = await self._call(Api.CREATE_TOPICS, values, lambda told: [item.error_code for item in told.topics])
@@ -80,7 +80,7 @@ class TopicAdmin(AdminBase):
         values = {
             "topics": [{"name": None if ids.get(name) else name, "topic_id": ids.get(name)} for name in wanted],
             "topic_names": wanted,
-            "timeout": self._config.request_timeout_ms,
+            "timeout": self.config.request_timeout_ms,
         }
         answer = await self._call(Api.DELETE_TOPICS, values, lambda told: [item.error_code for item in told.responses])
         by_id = {topic_id: name for name, topic_id in ids.items()}
@@ -96,7 +96,7 @@ class TopicAdmin(AdminBase):
 
     async def _topic_ids(self, names: list[str]) -> dict[str, UUID]:
         """Of the topics that are known, from brokers that have ids."""
-        answer = await self._retrying(lambda: self._metadata.ask(names, self._config.request_timeout_ms))
+        answer = await self._retrying(lambda: self._metadata.ask(names, self.config.request_timeout_ms))
         found = {told.name: getattr(told, "topic_id", None) for told in answer.topics}
         return {name: topic_id for name, topic_id in found.items() if topic_id is not None}
 
@@ -108,7 +108,7 @@ class TopicAdmin(AdminBase):
         """
         values = {
             "topics": [{"name": name, "count": total, "assignments": None} for name, total in totals.items()],
-            "timeout": self._config.request_timeout_ms,
+            "timeout": self.config.request_timeout_ms,
             "validate_only": validate_only,
         }
         answer = await self._call(
@@ -137,7 +137,7 @@ class TopicAdmin(AdminBase):
         values = {
             "election_type": (-2 if unclean else -1) if dry_run else int(unclean),
             "topic_partitions": named,
-            "timeout": self._config.request_timeout_ms,
+            "timeout": self.config.request_timeout_ms,
         }
         answer = await self._call(Api.ELECT_LEADERS, values, lambda told: [told.error_code])
         found = [
@@ -187,7 +187,7 @@ class TopicAdmin(AdminBase):
             if asked and self._clock.monotonic_ms() >= until_ms:
                 break
             if asked:
-                await asyncio.sleep(self._config.retry_backoff_ms / 1000)
+                await asyncio.sleep(self.config.retry_backoff_ms / 1000)
         results_of(results, {name: topic_error(name, code, None) for name, code in errors.items()})
         return [results[name] for name in wanted]
 
@@ -200,7 +200,7 @@ class TopicAdmin(AdminBase):
             UnknownTopic, KafkaError, ClientTimeout.
         """
         asked = {TopicPartition(*item): timestamp for item, timestamp in wanted.items()}
-        timeout_ms = self._config.default_api_timeout_ms
+        timeout_ms = self.config.default_api_timeout_ms
         return await self._leaders.list_offsets(asked, timeout_ms, read_committed=read_committed)
 
     async def delete_records(
@@ -212,15 +212,15 @@ class TopicAdmin(AdminBase):
             UnknownTopic, ClientTimeout; KafkaError: OFFSET_OUT_OF_RANGE (past the high watermark), POLICY_VIOLATION.
         """
         asked = {TopicPartition(*item): offset for item, offset in before.items()}
-        return await self._leaders.delete_records(asked, self._config.default_api_timeout_ms)
+        return await self._leaders.delete_records(asked, self.config.default_api_timeout_ms)
 
     async def _every_topic(self) -> list[Any]:
-        answer = await self._retrying(lambda: self._metadata.ask(None, self._config.request_timeout_ms))
+        answer = await self._retrying(lambda: self._metadata.ask(None, self.config.request_timeout_ms))
         return [told for told in answer.topics if told.error_code is ErrorCode.NONE]
 
     async def _describe_topics(self, names: list[str]) -> list[tuple[str, ErrorCode, TopicDescription | None]]:
         connection = await self._network.to_any(list(self._metadata.nodes.values()))
-        timeout_ms = self._config.request_timeout_ms
+        timeout_ms = self.config.request_timeout_ms
         if Api.DESCRIBE_TOPIC_PARTITIONS not in connection.versions:
             told = (await self._metadata.ask(names, timeout_ms)).topics
             return [

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
 from types import TracebackType
 from typing import Self, Unpack
 from uuid import UUID
 
 from strandline.client.aio.reading import Partition, Reader, partition_of
-from strandline.client.config import CommonConfig
-from strandline.client.dead_letters import DeadLetters
 from strandline.client.deserializing import Deserializing
 from strandline.client.errors import ClientError
 from strandline.client.groups.beginnings import Beginnings
@@ -19,7 +16,6 @@ from strandline.client.groups.commits import CommitDone
 from strandline.client.groups.listening import ConsumerState, Invoke, Listener, Subscribed, Topics, invoke
 from strandline.client.groups.session import GroupSession
 from strandline.client.positions import PartitionState
-from strandline.client.running import Failures, Retries, RunReport, run_async
 from strandline.client.settings import ConsumerSettings
 from strandline.client.types import ConsumerRecord, OffsetAndMetadata
 from strandline.proto.errors import ConfigError
@@ -57,13 +53,12 @@ class Consumer(Reader):
         **settings: Unpack[ConsumerSettings],
     ) -> None:
         super().__init__(bootstrap, clock=clock, rng=rng, **settings)
-        self._bootstrap = bootstrap
         self._group: GroupSession | None = None
         self._beginnings: Beginnings | None = None
         if self._config.group_id is not None:
-            self._group = GroupSession(self._config, self._session, self, self._tasks)
+            self._group = GroupSession(self._config, self.session, self, self._tasks)
             self._beginnings = Beginnings(
-                self._states, self._group.commits, self._session.metadata,
+                self._states, self._group.commits, self.session.metadata,
                 timeout_ms=self._config.default_api_timeout_ms, news=self.news,
             )  # fmt: skip
         self._invoke: Invoke = invoke
@@ -236,7 +231,7 @@ class Consumer(Reader):
                 "nothing is assigned: call subscribe(topics) or assign([(topic, partition), ...]) before poll"
             )
         self._started()
-        until_ms = self._session.clock.monotonic_ms() + timeout_s * 1000
+        until_ms = self.session.clock.monotonic_ms() + timeout_s * 1000
         if group is None:
             return await self._gather(until_ms, most, self._look)
         group.start()
@@ -288,56 +283,13 @@ class Consumer(Reader):
         """Of the topic that is read, or would be, as this partition; None: not known."""
         state = self._states.get(partition)
         own = None if state is None else state.topic_id
-        return own or self._session.metadata.topic_id(partition.topic)
+        return own or self.session.metadata.topic_id(partition.topic)
 
     def _sought(self, item: TopicPartition, offset: int | None) -> None:
         if self._group is not None and self._beginnings is not None:
             self._group.progress.move(item, offset)
             self._group.progress.take_up(item)
             self._beginnings.drop(item)
-
-    async def run(
-        self,
-        handler: Handler,
-        *,
-        attempts: int = 5,
-        backoff_ms: float = 200,
-        backoff_max_ms: float = 30_000,
-        dead_letters: bool = True,
-        idle_s: float | None = None,
-    ) -> RunReport:
-        """Call `handler` with every record, one at a time, until `stop()`.
-
-        A record whose handler or deserializer raises is tried again, `attempts` times in all, with growing pauses in
-        which other partitions go on; then it is sent to `<topic>.dead` with its cause and origin, and the partition
-        moves on. It counts as done, and is committed, only after that is acknowledged by all in-sync replicas.
-
-        Args:
-            handler: a function or coroutine function of one record.
-            attempts: how often a record is tried, at least once.
-            backoff_ms, backoff_max_ms: the first pause, and the longest; each is twice the one before.
-            dead_letters: False: the last error is raised instead, and the record is not done.
-            idle_s: return when no record came for so long; None: never. Time in which the group shares out its
-                partitions does not count.
-
-        Raises:
-            Exception: of the handler, without dead letters; of poll; of sending the dead letter.
-        """
-        failures = Failures(Retries(attempts, backoff_ms, backoff_max_ms), self._session.clock)
-        letters = self.dead_letters() if dead_letters else None
-        try:
-            return await run_async(self, handler, failures, letters, idle_s)
-        finally:
-            self.resume(*failures.resting(self.assignment()))
-            self.start_anew()
-            if letters is not None:
-                await letters.close()
-
-    def dead_letters(self) -> DeadLetters:
-        """Where records go whose handler gives up on them."""
-        common = {name: getattr(self._config, name) for name in (item.name for item in fields(CommonConfig))}
-        session = self._session
-        return DeadLetters(self._bootstrap, common, self._config.group_id, clock=session.clock, rng=session.rng)
 
     def finish_run(self) -> None:
         """The last record of a run is done."""
@@ -354,7 +306,7 @@ class Consumer(Reader):
         return self._stopped
 
     def stop(self) -> None:
-        """End `run` after the record that it is handling."""
+        """End `strandline.tools.handling.handle_async` after the record that it is handling."""
         self._stopped = True
         self.news()
 
@@ -397,6 +349,11 @@ class Consumer(Reader):
         return {item: found.get(item) for item in wanted}
 
     @property
+    def group_id(self) -> str | None:
+        """The group's name; None: it belongs to none."""
+        return self._config.group_id
+
+    @property
     def state(self) -> ConsumerState:
         """How this consumer stands: joining, stable, rebalancing, lost, ..., and what went wrong last."""
         if self._closed:
@@ -412,7 +369,7 @@ class Consumer(Reader):
 
         What the last poll returned is not done: call `commit()` before, if it is.
         """
-        if self._closed or self._session.orphaned:
+        if self._closed or self.session.orphaned:
             return
         try:
             if self._group is not None and self._fetcher is not None:
@@ -422,7 +379,7 @@ class Consumer(Reader):
             if self._fetcher is not None:
                 self._fetcher.close()
             await self._tasks.close()
-            await self._session.close()
+            await self.session.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -434,7 +391,7 @@ class Consumer(Reader):
 
     def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
         """Say that its group waits for it in vain: nobody can leave the group here."""
-        if getattr(self, "_fetcher", None) is not None and not self._closed and not self._session.orphaned:
+        if getattr(self, "_fetcher", None) is not None and not self._closed and not self.session.orphaned:
             _warn(f"{self!r} was not closed: await close(), or use `async with`", ResourceWarning, source=self)
 
     # -- for the group ----------------------------------------------------------------------------------------------

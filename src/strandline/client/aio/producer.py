@@ -38,7 +38,7 @@ class Producer:
         **settings: Unpack[ProducerSettings],
     ) -> None:
         self._config = ProducerConfig.of(settings)
-        self._session = Session(bootstrap, self._config, clock=clock, rng=rng, allow_auto_create=True)
+        self.session = Session(bootstrap, self._config, clock=clock, rng=rng, allow_auto_create=True)
         self._core: ProducerCore | None = None
         self._closed = False
 
@@ -59,7 +59,7 @@ class Producer:
             view, value, key, headers, partition=partition, timestamp_ms=timestamp_ms
         )
         if future is None:
-            deadline_ms = self._session.clock.monotonic_ms() + self._config.max_block_ms
+            deadline_ms = self.session.clock.monotonic_ms() + self._config.max_block_ms
             while future is None:
                 await core.wait_for_room(deadline_ms)
                 future = core.try_send(view, value, key, headers, partition=partition, timestamp_ms=timestamp_ms)
@@ -83,7 +83,7 @@ class Producer:
     async def flush(self, timeout_s: float | None = None) -> None:
         """Return once everything sent before is acknowledged or has failed. Raises ClientTimeout."""
         if self._core is not None:
-            self._session.check_process()
+            self.session.check_process()
             await self._core.flush(timeout_s)
 
     async def partitions_for(self, topic: str) -> int:
@@ -94,7 +94,7 @@ class Producer:
         """Flush, at most `timeout_s`, then close; the rest fails with ClosedError. Idempotent. Raises ClientTimeout."""
         already, self._closed = self._closed, True
         core = self._core
-        if already or core is None or self._session.orphaned:
+        if already or core is None or self.session.orphaned:
             return
         try:
             await self.flush(timeout_s)
@@ -112,7 +112,7 @@ class Producer:
     def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
         """Say what is lost: nobody can wait for it here."""
         core = getattr(self, "_core", None)
-        if core is None or self._closed or self._session.orphaned:
+        if core is None or self._closed or self.session.orphaned:
             return
         _warn(f"{self!r} was not closed: await close(), or use `async with`", ResourceWarning, source=self)
         count = sum(batch.count for _, batch in core.accumulator.all_batches())
@@ -124,11 +124,11 @@ class Producer:
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _started(self) -> ProducerCore:
-        self._session.check_process()
+        self.session.check_process()
         if self._closed:
             raise ClosedError("the producer is closed")
         if self._core is None:
-            self._core = ProducerCore(self._config, self._session, LoopFutures(), threaded=False)
+            self._core = ProducerCore(self._config, self.session, LoopFutures(), threaded=False)
         return self._core
 
     async def _view(self, core: ProducerCore, topic: str, partition: int | None) -> TopicView:

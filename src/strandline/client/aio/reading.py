@@ -37,8 +37,8 @@ class Reader:
         **settings: Unpack[ConsumerSettings],
     ) -> None:
         self._config = ConsumerConfig.of(settings)
-        self._session = Session(bootstrap, self._config, clock=clock, rng=rng)
-        self._leaders = Leaders(self._session, self._config.request_timeout_ms)
+        self.session = Session(bootstrap, self._config, clock=clock, rng=rng)
+        self._leaders = Leaders(self.session, self._config.request_timeout_ms)
         self._fetcher: Fetcher | None = None
         self._states: dict[TopicPartition, PartitionState] = {}
         self._tasks = Tasks(self._broke)
@@ -54,7 +54,7 @@ class Reader:
         """Read these partitions and no others. Positions of those that stay are kept."""
         self._hold(partitions)
         if self._fetcher is not None:
-            self._session.metadata.set_wanted(dict.fromkeys(item.topic for item in self._states))
+            self.session.metadata.set_wanted(dict.fromkeys(item.topic for item in self._states))
 
     def _hold(self, partitions: Iterable[Partition]) -> None:
         wanted = dict.fromkeys(partition_of(item) for item in partitions)
@@ -63,7 +63,7 @@ class Reader:
         self._states.update(states)
         self._keep_ready(lambda held: held in states)
         if self._fetcher is not None:
-            self._session.metadata.want(dict.fromkeys(item.topic for item in states))
+            self.session.metadata.want(dict.fromkeys(item.topic for item in states))
             self._fetcher.wake()
 
     def assignment(self) -> list[TopicPartition]:
@@ -161,7 +161,7 @@ class Reader:
             if records:
                 return records
             tell_again_ms = fetcher.raise_error()
-            left_ms = until_ms - self._session.clock.monotonic_ms()
+            left_ms = until_ms - self.session.clock.monotonic_ms()
             if left_ms <= 0:
                 fetcher.raise_error(again=True)
                 return []
@@ -198,7 +198,7 @@ class Reader:
     async def partitions_for(self, topic: str) -> list[int]:
         """The numbers of a topic's partitions. Raises UnknownTopic, KafkaError, ClientTimeout."""
         self._started()
-        view = await self._session.metadata.wait_for_topic(topic, self._config.default_api_timeout_ms)
+        view = await self.session.metadata.wait_for_topic(topic, self._config.default_api_timeout_ms)
         return list(view.partitions)
 
     @property
@@ -221,7 +221,7 @@ class Reader:
 
     def _id_now(self, state: PartitionState) -> UUID | None:
         """Of the topic that has the name now, if that is another one than the position's."""
-        now = self._session.metadata.topic_id(state.partition.topic)
+        now = self.session.metadata.topic_id(state.partition.topic)
         return now if state.is_of_another(now) else None
 
     def _leave_old_topic(self, state: PartitionState, topic_id: UUID) -> None:
@@ -258,13 +258,13 @@ class Reader:
             raise self._broken.with_traceback(None)
 
     def _started(self) -> Fetcher:
-        self._session.check_process()
+        self.session.check_process()
         if self._closed:
             raise ClosedError("the consumer is closed")
         if self._fetcher is None:
-            self._fetcher = Fetcher(self._config, self._session, self._leaders, self._tasks)
+            self._fetcher = Fetcher(self._config, self.session, self._leaders, self._tasks)
             self._fetcher.states = self._states
-            self._session.metadata.want(dict.fromkeys(item.topic for item in self._states))
+            self.session.metadata.want(dict.fromkeys(item.topic for item in self._states))
         return self._fetcher
 
     def take_over(self, other: Reader) -> None:

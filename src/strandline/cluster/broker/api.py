@@ -1,26 +1,34 @@
-"""What an API of the listener is: its number, its versions, and what reads and answers it.
+"""An API of the listener: its number, its versions, and the handler that reads and answers it.
 
 There are two kinds. Some get the bytes of the request and answer through its exchange: Produce and Fetch, which must
-not copy, and two small ones. `message_api` makes the others: their messages are read and written by the schema.
+not copy, and two small ones. Those of `by_schema` are read and written by the schema: their handlers get the message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from inspect import iscoroutinefunction
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from strandline.cluster.broker.exchange import Exchange
-from strandline.cluster.broker.service.broker_service import BrokerService
-from strandline.cluster.broker.service.context import RequestContext
+from strandline.cluster.broker.request import RequestContext
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.kafka import schema
 from strandline.proto.kafka.apis import Api
 
-Refusal = Callable[[Exchange, memoryview, BrokerService, ErrorCode], bool]
-"""Answers a request with one error for everything that it asks, and does nothing else; false, and no answer, where the
-answer to this request has no place for an error."""
+H = TypeVar("H")
+
+THROTTLE_MS = 0
+"""What every answer by the schema says of quotas (KIP-219): there are none."""
+
+INJECTED = "injected by a test"
+"""The message beside an error of fault injection, where the answer has room for one."""
+
+MESSAGE_CHARS_MAX = 1000
+"""A sentence beside an error quotes what the client has sent; the older formats have room for 32,767 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +40,8 @@ class ServedApi:
         first, last: the versions served, inclusive; each of them whole.
         handle: reads the body and answers; the body is a view of the receive buffer, valid until it returns.
             Raises ProtocolError for a body that is not what it says.
-        refuse_all: answers with an error instead (fault injection).
+        refuse_all: answers with one error for everything asked, and does nothing else (fault injection); false, and no
+            answer, where the answer to this request has no place for an error.
         large: may be as large as `socket.request.max.bytes`.
         large_answer: brings many bytes, which wait while clients make the node hold too many.
         by_schema: its messages are read and written by the schema, not by hand.
@@ -41,8 +50,8 @@ class ServedApi:
     api: Api
     first: int
     last: int
-    handle: Callable[[Exchange, memoryview, BrokerService], None]
-    refuse_all: Refusal
+    handle: Callable[[Exchange, memoryview], None]
+    refuse_all: Callable[[Exchange, memoryview, ErrorCode], bool]
     large: bool = False
     large_answer: bool = False
     by_schema: bool = False
@@ -51,23 +60,55 @@ class ServedApi:
         return self.first <= version <= self.last
 
 
-INJECTED = "injected by a test"
-"""The message beside an error of fault injection, where the answer has room for one."""
+class Handlers:
+    """A broker's handlers, one of each class."""
+
+    def __init__(self, *handlers: object) -> None:
+        self._handlers = {type(handler): handler for handler in handlers}
+
+    def of(self, kind: type[H]) -> H:
+        """The handler of this class. Raises KeyError where there is none."""
+        return cast("H", self._handlers[kind])
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRow:
+    """A row of the table of APIs: the versions, and how it is bound to a broker's handlers."""
+
+    api: Api
+    first: int
+    last: int
+    bind: Callable[[Handlers], ServedApi]
+
+
+class HandMade(Protocol):
+    """A handler that reads and writes its messages by hand. See `ServedApi`."""
+
+    def handle(self, exchange: Exchange, body: memoryview) -> None: ...
+    def refuse_all(self, exchange: Exchange, body: memoryview, error: ErrorCode) -> bool: ...
+
+
+def by_hand(
+    api: Api, versions: tuple[int, int], kind: type[HandMade], *, large: bool = False, large_answer: bool = False
+) -> ApiRow:
+    """An API whose handler gets the bytes."""
+    first, last = versions
+
+    def bind(handlers: Handlers) -> ServedApi:
+        handler = handlers.of(kind)
+        return ServedApi(api, first, last, handler.handle, handler.refuse_all, large, large_answer)
+
+    return ApiRow(api, first, last, bind)
 
 
 class Call(NamedTuple):
     """A request read by the schema."""
 
     context: RequestContext
-    service: BrokerService
     request: Any
 
 
-MESSAGE_CHARS_MAX = 1000
-"""A sentence beside an error quotes what the client has sent; the older formats have room for 32,767 bytes."""
-
-
-def part(**values: Any) -> Mapping[str, Any]:
+def part(**values: Any) -> dict[str, Any]:
     """An answer or a part of it, for every version: what a version does not have is left out when it is written.
 
     The sentence beside an error is cut to what every version has room for.
@@ -82,78 +123,88 @@ def short(message: str | None) -> str | None:
     return message if message is None or len(message) <= MESSAGE_CHARS_MAX else message[:MESSAGE_CHARS_MAX] + "..."
 
 
-Answer = Callable[[Call], Any]
-AsyncAnswer = Callable[[Call], Awaitable[Any]]
-"""Makes a message of `part`s, or one encoded already, as a list of its pieces."""
+Answer = Callable[[H, Call], Any]
+"""Makes a message of `part`s, or one encoded already, as a list of its pieces; a coroutine runs as a task of the
+connection. Raises KafkaError: then the refusal is the answer."""
 
-Refuse = Callable[[Call, ErrorCode, str], Any]
+Refuse = Callable[[H, Call, ErrorCode, str], Any]
+"""Makes an answer that says one error for everything asked."""
 
 
-def message_api(
-    api: Api,
-    *,
-    first: int,
-    last: int,
-    refuse: Refuse,
-    answer: Answer | None = None,
-    answer_later: AsyncAnswer | None = None,
-) -> ServedApi:
-    """An API whose messages are read and written by the schema.
+def by_schema(api: Api, versions: tuple[int, int], kind: type[H], answer: Answer[H], refuse: Refuse[H]) -> ApiRow:
+    """An API whose messages are read and written by the schema; `answer` and `refuse` are methods of `kind`."""
+    first, last = versions
 
-    Args:
-        refuse: makes an answer that says one error for everything asked.
-        answer: makes the answer at once; or
-        answer_later: is a coroutine, run as a task of the connection.
-    """
+    def bind(handlers: Handlers) -> ServedApi:
+        handler = handlers.of(kind)
+        bound = _SchemaApi(api, first, last, partial(answer, handler), partial(refuse, handler))
+        bound.is_async = iscoroutinefunction(answer)
+        return ServedApi(api, first, last, bound.handle, bound.refuse_all, by_schema=True)
 
-    def read(exchange: Exchange, body: memoryview, service: BrokerService) -> Call:
-        return Call(exchange.context, service, schema.request(api, exchange.context.version).decode(body))
+    return ApiRow(api, first, last, bind)
 
-    def respond(exchange: Exchange, message: Any) -> None:
-        encoded = isinstance(message, list)
-        version = exchange.context.version
-        exchange.respond(message if encoded else [schema.response(api, version).encode(message)])
 
-    def refuse_all(exchange: Exchange, body: memoryview, service: BrokerService, error: ErrorCode) -> bool:
-        message = refuse(read(exchange, body, service), error, INJECTED)
-        if not _tells(message, error, schema.response(api, exchange.context.version)):
+class _SchemaApi:
+    """Decodes, lets the handler answer, encodes."""
+
+    def __init__(
+        self,
+        api: Api,
+        first: int,
+        last: int,
+        answer: Callable[[Call], Any],
+        refuse: Callable[[Call, ErrorCode, str], Any],
+    ) -> None:
+        self._api = api
+        self._first, self._last = first, last
+        self._answer = answer
+        self._refuse = refuse
+        self.is_async = False
+
+    def handle(self, exchange: Exchange, body: memoryview) -> None:
+        call = self._read(exchange, body)
+        if not self._first <= exchange.context.version <= self._last:
+            message = f"{self._api.title} is served in versions {self._first} to {self._last}"
+            self._respond(exchange, self._refuse(call, ErrorCode.UNSUPPORTED_VERSION, message))
+        elif self.is_async:
+            exchange.connection.run(exchange, self._answer_later(exchange, call))
+        else:
+            try:
+                message = self._answer(call)
+            except KafkaError as error:
+                message = self._refuse(call, error.code, error.message)
+            self._respond(exchange, message)
+
+    async def _answer_later(self, exchange: Exchange, call: Call) -> None:
+        try:
+            message = await self._answer(call)
+        except KafkaError as error:
+            message = self._refuse(call, error.code, error.message)
+        self._respond(exchange, message)
+
+    def refuse_all(self, exchange: Exchange, body: memoryview, error: ErrorCode) -> bool:
+        message = self._refuse(self._read(exchange, body), error, INJECTED)
+        if not _tells(message, error, schema.response(self._api, exchange.context.version)):
             return False
-        respond(exchange, message)
+        self._respond(exchange, message)
         return True
 
-    def handle(exchange: Exchange, body: memoryview, service: BrokerService) -> None:
-        call = read(exchange, body, service)
-        if not first <= exchange.context.version <= last:
-            message = f"{api.title} is served in versions {first} to {last}"
-            respond(exchange, refuse(call, ErrorCode.UNSUPPORTED_VERSION, message))
-        elif answer is not None:
-            respond(exchange, _now(call, answer, refuse))
-        elif answer_later is not None:
-            exchange.connection.run(exchange, later(exchange, call, answer_later))
+    def _read(self, exchange: Exchange, body: memoryview) -> Call:
+        return Call(exchange.context, schema.request(self._api, exchange.context.version).decode(body))
 
-    async def later(exchange: Exchange, call: Call, answer_later: AsyncAnswer) -> None:
-        try:
-            message = await answer_later(call)
-        except KafkaError as error:
-            message = refuse(call, error.code, error.message)
-        respond(exchange, message)
-
-    return ServedApi(api, first, last, handle, refuse_all, by_schema=True)
+    def _respond(self, exchange: Exchange, message: Any) -> None:
+        if not isinstance(message, list):
+            message["throttle_time"] = THROTTLE_MS
+            message = [schema.response(self._api, exchange.context.version).encode(message)]
+        exchange.respond(message)
 
 
 def _tells(message: Any, error: ErrorCode, written: schema.Message) -> bool:
     """Whether the error stands anywhere in the message, as it is written."""
-    return _holds(written.decode(bytes(written.encode(message))), error)
+    return _holds(written.decode(bytes(written.encode({"throttle_time": THROTTLE_MS, **message}))), error)
 
 
 def _holds(value: Any, error: ErrorCode) -> bool:
     if not isinstance(value, tuple):
         return False
     return getattr(value, "error_code", None) is error or any(_holds(item, error) for item in value)
-
-
-def _now(call: Call, answer: Answer, refuse: Refuse) -> Any:
-    try:
-        return answer(call)
-    except KafkaError as error:
-        return refuse(call, error.code, error.message)

@@ -1,8 +1,10 @@
-"""Limits of the Kafka listener."""
+"""Limits and switches of the broker and of its Kafka listeners."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from strandline.controller.metadata.config_key import ConfigType
 
 KIB = 1024
 MIB = 1024 * 1024
@@ -31,3 +33,39 @@ class ListenerConfig:
     queued_bytes_max: int = 4 * MIB
     write_buffer_bytes: int = 1 * MIB
     stalled_ms_max: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """Limits and switches of the handlers, under Kafka's names where Kafka has them.
+
+    Attributes:
+        fetch_max_bytes: most bytes of one fetch answer, whatever the client asks for (`fetch.max.bytes`).
+        rack_aware_fetch: consumers are sent to a replica in sync in their own rack (`replica.selector.class`, KIP-392).
+        fetch_session_slots: most incremental fetch sessions (`max.incremental.fetch.session.cache.slots`).
+        memory_bytes: limit of the memory budget.
+        describe_partitions_max: most partitions in one DescribeTopicPartitions answer
+            (`max.request.partition.size.limit`).
+        request_timeout_ms: how long an operation without a timeout of its own may wait for the controller.
+    """
+
+    fetch_max_bytes: int = 55 * 1024 * 1024
+    rack_aware_fetch: bool = False
+    fetch_session_slots: int = 1000
+    memory_bytes: int = 256 * 1024 * 1024
+    describe_partitions_max: int = 2000
+    request_timeout_ms: int = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class StaticSetting:
+    """A setting of the node's file that cannot change while it runs, as DescribeConfigs tells it.
+
+    `value` is None for a secret; `is_default` when the file does not name it.
+    """
+
+    name: str
+    value: str | None
+    type: ConfigType
+    doc: str
+    is_default: bool

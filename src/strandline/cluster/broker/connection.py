@@ -10,15 +10,19 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Coroutine, Mapping
+from typing import Any, Protocol, cast
 
 import structlog
 
+from strandline.cluster.broker.api import ServedApi
+from strandline.cluster.broker.config import ListenerConfig
 from strandline.cluster.broker.exchange import Exchange
+from strandline.cluster.broker.memory import Account, MemoryBudget
 from strandline.cluster.broker.receive import ReceiveBuffer
-from strandline.cluster.broker.service.context import Peer, RequestContext
-from strandline.cluster.broker.service.memory import Account
+from strandline.cluster.broker.request import Peer, RequestContext
+from strandline.cluster.broker.stats import ListenerStats
+from strandline.cluster.broker.table import in_other_version
 from strandline.proto.errors import ProtocolError
 from strandline.proto.kafka.fields import INT32, Piece, Unencodable
 from strandline.proto.kafka.frames import (
@@ -29,9 +33,7 @@ from strandline.proto.kafka.frames import (
     read_client_id,
     read_request_header,
 )
-
-if TYPE_CHECKING:
-    from strandline.cluster.broker.listener import KafkaListener
+from strandline.proto.ports import Clock
 
 log = structlog.get_logger("strandline.kafka")
 
@@ -40,6 +42,32 @@ JOIN_BYTES_MAX = 32 * 1024
 
 SLICE_MS = 20.0
 """Requests that lie in the buffer are answered for so long at a stretch; then other connections have their turn."""
+
+
+class Listener(Protocol):
+    """The listener that accepted a connection (`strandline.cluster.broker.listener`).
+
+    Attributes:
+        name: which of the node's listeners it is.
+        apis: by API key.
+        memory: the budget of the node.
+    """
+
+    name: str
+    config: ListenerConfig
+    apis: Mapping[int, ServedApi]
+    memory: MemoryBudget
+    clock: Clock
+    stats: ListenerStats
+
+    def opened(self, connection: KafkaConnection) -> None:
+        """A client has connected."""
+
+    def lost(self, connection: KafkaConnection, reason: str) -> None:
+        """It has gone; `reason` "" unless it was refused."""
+
+    def goes_on(self, connection: KafkaConnection) -> None:
+        """Let a connection that waited go on: one a turn of the loop."""
 
 
 class KafkaConnection(asyncio.BufferedProtocol):
@@ -70,9 +98,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         "waiting",
     )
 
-    def __init__(self, listener: KafkaListener) -> None:
+    def __init__(self, listener: Listener) -> None:
         self.listener = listener
-        self._in = ReceiveBuffer(listener.service.memory)
+        self._in = ReceiveBuffer(listener.memory)
         self._exchanges: deque[Exchange] = deque()
         self._transport: asyncio.Transport | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -100,7 +128,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     @property
     def has_turn(self) -> bool:
         """Its request may grow beyond the memory budget's limit, and others wait until it is finished."""
-        return self.listener.service.memory.turn is self._in
+        return self.listener.memory.turn is self._in
 
     @property
     def to_blame(self) -> bool:
@@ -161,8 +189,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self.listener.service.memory.forget(self._process)
-        self.listener.service.memory.forget(self._wake)
+        self.listener.memory.forget(self._process)
+        self.listener.memory.forget(self._wake)
         for exchange in self._exchanges:
             if exchange.when_gone is not None:
                 exchange.when_gone()
@@ -203,7 +231,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
         Raises ProtocolError.
         """
-        clock = self.listener.service.clock
+        clock = self.listener.clock
         slice_end_ms = clock.monotonic_ms() + SLICE_MS
         while not self._must_wait():
             if self._reason or self._broken or not self._next_frame():
@@ -259,21 +287,21 @@ class KafkaConnection(asyncio.BufferedProtocol):
             raise ProtocolError(f"API {key} (version {version}) is not served")
         name, answer_api, answer_version = api.api.title, api, version
         if not api.serves(version):
-            answer_api, answer_version = self.listener.other_version(api, version)
+            answer_api, answer_version = in_other_version(api, version)
         client_id, position = "", len(frame)
         if answer_version == version:
             client_id, position = read_client_id(frame, answer_api.api.flexible(version))
         listener = self.listener
-        now_ms = listener.service.clock.monotonic_ms()
+        now_ms = listener.clock.monotonic_ms()
         context = RequestContext(self.peer, client_id, name, version, correlation_id, now_ms)
         exchange = Exchange(self, context, api.api.flexible_answer_header(version))
         self._exchanges.append(exchange)
         try:
-            answer_api.handle(exchange, frame[position:], listener.service)
+            answer_api.handle(exchange, frame[position:])
         except Exception as error:
             if isinstance(error, ProtocolError) and not isinstance(error, Unencodable):
                 raise
-            log.exception("a request failed by a mistake of ours", api=name, version=version, **self.identity())
+            log.exception("internal error: a request failed", api=name, version=version, **self.identity())
             raise ProtocolError(f"{name} v{version} could not be answered") from None
 
     def run(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
@@ -290,7 +318,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if error is not None:
             context = exchange.context
             log.error(
-                "a request failed by a mistake of ours",
+                "internal error: a request failed",
                 api=context.api,
                 version=context.version,
                 exc_info=error,
@@ -351,7 +379,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _account(self) -> None:
         """Charge the budget for what waits to be sent."""
         held = self._queued_bytes + self.unsent_bytes
-        memory = self.listener.service.memory
+        memory = self.listener.memory
         if held > self._charged:
             memory.charge(Account.SEND, held - self._charged)
         elif held < self._charged:
@@ -371,7 +399,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _answers_must_wait(self) -> bool:
         """The budget for answers is used up, and if this connection has no part in that, by far."""
-        memory = self.listener.service.memory
+        memory = self.listener.memory
         return memory.answers_over and (
             self._charged > 0 or memory.answers_full or (memory.answers_far_over and self._next_asks_for_much())
         )
@@ -397,7 +425,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or self._reason:
             return
-        memory = self.listener.service.memory
+        memory = self.listener.memory
         wait = self._must_wait()
         if wait:
             if self._answers_must_wait():
@@ -419,9 +447,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if not self._processing:
                 self._flush()
 
-    def software_told(self) -> None:
+    def count_software(self) -> None:
         """The client has said what it is."""
-        self.listener.stats.software_told(self.peer.software_name, self.peer.software_version)
+        self.listener.stats.count_software(self.peer.software_name, self.peer.software_version)
 
     def shut(self) -> None:
         """The listener closes: send what is ready and go, without a log line."""

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
 
 import structlog
 
-from strandline.cluster.broker.service.context import RequestContext
+from strandline.cluster.broker.request import RequestContext
 from strandline.proto.kafka.fields import Piece
 from strandline.proto.kafka.frames import response_head
 
-if TYPE_CHECKING:
-    from strandline.cluster.broker.connection import KafkaConnection
-
 log = structlog.get_logger("strandline.kafka")
+
+
+class Connection(Protocol):
+    """What an exchange and the handlers use of a connection (`strandline.cluster.broker.connection`)."""
+
+    def answered(self, exchange: Exchange) -> None:
+        """The exchange is ready: send it with all others of this loop turn."""
+
+    def run(self, exchange: Exchange, work: Coroutine[Any, Any, None]) -> None:
+        """Answer an exchange by a coroutine, which is cancelled when the connection is lost."""
+
+    def refuse(self, reason: str) -> None:
+        """Close after what is answered has been sent; the first reason is logged."""
+
+    def count_software(self) -> None:
+        """The client has said what it is (ApiVersions)."""
+
+    def identity(self) -> dict[str, Any]:
+        """The peer, for log lines."""
 
 
 class Exchange:
@@ -29,7 +45,7 @@ class Exchange:
 
     __slots__ = ("connection", "context", "flexible_header", "parts", "ready", "size", "when_gone")
 
-    def __init__(self, connection: KafkaConnection, context: RequestContext, flexible_header: bool) -> None:
+    def __init__(self, connection: Connection, context: RequestContext, flexible_header: bool) -> None:
         self.connection = connection
         self.context = context
         self.flexible_header = flexible_header
@@ -57,7 +73,7 @@ class Exchange:
         except Exception:
             context = self.context
             log.exception(
-                "a request failed by a mistake of ours",
+                "internal error: a request failed",
                 api=context.api,
                 version=context.version,
                 **self.connection.identity(),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from strandline.cluster.broker.service.fetch import FetchedPartition
+from strandline.cluster.broker.parked_fetch import FetchedPartition
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.kafka.fetch_request import FINAL_EPOCH, FetchPartition, PartitionKey
 from strandline.proto.ports import Clock
@@ -26,7 +26,7 @@ def key_of(wanted: FetchPartition) -> PartitionKey:
     return wanted.topic, wanted.partition
 
 
-class _Told:
+class _Known:
     """A partition of a session, and what the client knows of it. -1: nothing, so the next answer has it."""
 
     __slots__ = ("high_watermark", "log_start_offset", "wanted")
@@ -57,7 +57,7 @@ class FetchSession:
         self.by_id = by_id
         self.used_ms = used_ms
         self.epoch = 1
-        self.partitions: dict[PartitionKey, _Told] = {}
+        self.partitions: dict[PartitionKey, _Known] = {}
 
     def update(self, wanted: Iterable[FetchPartition], forgotten: Iterable[PartitionKey]) -> None:
         """Take up what the client added or changed and drop what it forgot."""
@@ -65,24 +65,24 @@ class FetchSession:
             key = key_of(partition)
             told = self.partitions.get(key)
             if told is None:
-                self.partitions[key] = _Told(partition)
+                self.partitions[key] = _Known(partition)
             else:
                 told.wanted = partition
         for key in forgotten:
             self.partitions.pop(key, None)
 
-    def news(self, results: Iterable[FetchedPartition]) -> list[FetchedPartition]:
+    def changed(self, results: Iterable[FetchedPartition]) -> list[FetchedPartition]:
         """What of the results must be told. Partitions that gave data move to the end, so that none starves."""
-        news = []
+        changed = []
         for result in results:
             key = key_of(result.wanted)
             told = self.partitions.get(key)
             if told is None or not told.must_tell(result):
                 continue
-            news.append(result)
+            changed.append(result)
             if result.size > 0:
                 self.partitions[key] = self.partitions.pop(key)
-        return news
+        return changed
 
 
 class Opened(NamedTuple):
@@ -92,7 +92,7 @@ class Opened(NamedTuple):
         error: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR: answer with it
             alone.
         session: None for a fetch without a session.
-        incremental: only the session's news are told.
+        incremental: only what the session has not told yet is told.
         wanted: what to read, in order.
     """
 
@@ -103,7 +103,7 @@ class Opened(NamedTuple):
 
 
 class FetchSessions:
-    """All sessions of a listener.
+    """All sessions of a broker.
 
     Invariants: at most `slots` sessions; each is found only by the connection that opened it.
     """

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
-from collections import Counter
+from collections.abc import Mapping
 
 import structlog
 
 from strandline.cluster.broker.api import ServedApi
-from strandline.cluster.broker.apis.metadata import PartitionChunks
+from strandline.cluster.broker.broker import Broker
 from strandline.cluster.broker.config import ListenerConfig
 from strandline.cluster.broker.connection import KafkaConnection
-from strandline.cluster.broker.fetch_sessions import FetchSessions
-from strandline.cluster.broker.service.broker_service import BrokerService
-from strandline.cluster.broker.service.context import RequestContext
-from strandline.cluster.broker.table import APIS, api_of_other_version
+from strandline.cluster.broker.stats import ListenerStats
 from strandline.proto.ids import Endpoint
-from strandline.proto.ports import Clock
 
 log = structlog.get_logger("strandline.kafka")
 
@@ -26,66 +21,6 @@ SWEEP_MS_MAX = 5000
 
 CLOSE_GRACE_MS = 2000
 """How long a closing listener waits for its last answers to leave."""
-
-
-TIME_BOUNDS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
-"""Upper bounds of the histogram of answer times; a last bucket takes what is above."""
-
-
-SOFTWARE_KINDS_MAX = 1000
-"""So many names and versions of clients are counted: they say what they like."""
-
-OTHER_VERSION = -1
-"""Stands in the metrics for all versions that are not served: ApiVersions is answered in any of 65,536."""
-
-_SERVED = frozenset((api.api.title, version) for api in APIS.values() for version in range(api.first, api.last + 1))
-
-
-class ApiTimes:
-    """How often an API was answered and how long that took, from the whole frame to the answer.
-
-    Attributes:
-        counts: answers in each bucket of `TIME_BOUNDS_MS`, and above.
-    """
-
-    __slots__ = ("answers", "counts", "ms_max", "ms_total")
-
-    def __init__(self) -> None:
-        self.answers = 0
-        self.counts = [0] * (len(TIME_BOUNDS_MS) + 1)
-        self.ms_total = 0.0
-        self.ms_max = 0.0
-
-
-class ListenerStats:
-    """Counters for the metrics; plain numbers that only rise, save `connections`."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self.connections = 0
-        self.bytes_out = 0
-        self.refused = 0
-        self.idle_closed = 0
-        self.apis: dict[tuple[str, int], ApiTimes] = {}
-        self.software: Counter[tuple[str, str]] = Counter()
-
-    def software_told(self, name: str, version: str) -> None:
-        """A client has said what it is; beyond `SOFTWARE_KINDS_MAX` kinds nothing new is counted."""
-        if (name, version) in self.software or len(self.software) < SOFTWARE_KINDS_MAX:
-            self.software[name, version] += 1
-
-    def answered(self, context: RequestContext) -> None:
-        key = (context.api, context.version)
-        if key not in _SERVED:
-            key = (context.api, OTHER_VERSION)
-        times = self.apis.get(key)
-        if times is None:
-            times = self.apis[key] = ApiTimes()
-        took_ms = self._clock.monotonic_ms() - context.received_ms
-        times.answers += 1
-        times.counts[bisect_left(TIME_BOUNDS_MS, took_ms)] += 1
-        times.ms_total += took_ms
-        times.ms_max = max(times.ms_max, took_ms)
 
 
 class _Seen:
@@ -100,23 +35,21 @@ class _Seen:
 
 
 class KafkaListener:
-    """Accepts Kafka clients on one endpoint and serves them from the service.
+    """Accepts Kafka clients on one endpoint and serves them by the broker's handlers.
 
     Args:
         name: the listener's name; answers name brokers by their endpoints of that name.
         endpoint: where to bind; port 0: any free one.
     """
 
-    def __init__(
-        self, service: BrokerService, *, name: str, endpoint: Endpoint, config: ListenerConfig | None = None
-    ) -> None:
-        self.service = service
+    def __init__(self, broker: Broker, *, name: str, endpoint: Endpoint, config: ListenerConfig | None = None) -> None:
+        self.memory = broker.memory
+        self.clock = broker.clock
         self.name = name
         self.config = config if config is not None else ListenerConfig()
-        self.apis: dict[int, ServedApi] = APIS
-        self.stats = ListenerStats(service.clock)
-        self.fetch_sessions = FetchSessions(service.clock, service.config.fetch_session_slots)
-        self.partition_chunks = PartitionChunks()
+        self.apis: Mapping[int, ServedApi] = broker.apis
+        self.stats = ListenerStats(broker.clock)
+        self._broker = broker
         self._wanted = endpoint
         self._server: asyncio.Server | None = None
         self._connections: dict[KafkaConnection, _Seen] = {}
@@ -169,14 +102,10 @@ class KafkaListener:
             for connection in list(self._connections):
                 connection.abort()
 
-    def other_version(self, api: ServedApi, version: int) -> tuple[ServedApi, int]:
-        """How to answer a version that is not served. Raises ProtocolError where there is no way."""
-        return api_of_other_version(api, version)
-
-    # Connections tell
+    # What connections call
 
     def opened(self, connection: KafkaConnection) -> None:
-        self._connections[connection] = _Seen(self.service.clock.monotonic_ms())
+        self._connections[connection] = _Seen(self.clock.monotonic_ms())
         self.stats.connections += 1
         if self._server is None:
             connection.abort()
@@ -198,7 +127,7 @@ class KafkaListener:
 
     def lost(self, connection: KafkaConnection, reason: str) -> None:
         self._connections.pop(connection, None)
-        self.fetch_sessions.drop_all_of(connection)
+        self._broker.connection_lost(connection)
         self.stats.connections -= 1
         if reason:
             self.stats.refused += 1
@@ -214,7 +143,7 @@ class KafkaListener:
 
     def _sweep(self) -> None:
         self._sweep_timer = None
-        now_ms = self.service.clock.monotonic_ms()
+        now_ms = self.clock.monotonic_ms()
         for connection, seen in list(self._connections.items()):
             unsent = connection.unsent_bytes
             if (connection.bytes_moved, unsent) != (seen.bytes_moved, seen.unsent_bytes):
@@ -225,7 +154,7 @@ class KafkaListener:
                 self.stats.idle_closed += 1
                 log.info("closed an idle connection", idle_ms=round(now_ms - seen.since_ms), **connection.identity())
                 connection.abort()
-        memory = self.service.memory
+        memory = self.memory
         if memory.answers_over or memory.receive_scarce:
             self._close_stalled(now_ms)
         if self._connections:
@@ -237,9 +166,9 @@ class KafkaListener:
         Who waits for memory itself is not to blame.
         """
         number, since_ms = self._turn_seen
-        if self.service.memory.turns != number:
-            self._turn_seen = (self.service.memory.turns, now_ms)
-        dripping = self.service.memory.turns == number and now_ms - since_ms >= self.config.stalled_ms_max
+        if self.memory.turns != number:
+            self._turn_seen = (self.memory.turns, now_ms)
+        dripping = self.memory.turns == number and now_ms - since_ms >= self.config.stalled_ms_max
         return [
             connection
             for connection, seen in self._connections.items()
@@ -249,7 +178,7 @@ class KafkaListener:
 
     def _close_stalled(self, now_ms: float) -> None:
         """Memory is short, and peers sit on much of it without moving: the largest go, until half will be free."""
-        memory = self.service.memory
+        memory = self.memory
         surplus = memory.used_bytes - memory.limit_bytes / 2
         stalled = sorted(self._stalled(now_ms), key=lambda connection: connection.held_bytes, reverse=True)
         for number, connection in enumerate(stalled):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.cluster.broker.service.memory import Account, MemoryBudget
+from strandline.cluster.broker.memory import Account, MemoryBudget
 
 START_BYTES = 16 * 1024
 """First size: enough for every small request. Between small requests a connection has no buffer at all."""

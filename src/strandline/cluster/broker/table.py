@@ -1,95 +1,93 @@
-"""The APIs that are served, and how versions outside what is served are met."""
+"""The table of APIs: which versions are served, and what answers them.
+
+Each version that stands here is served whole; nothing else is advertised.
+"""
 
 from __future__ import annotations
 
-from strandline.cluster.broker.api import ServedApi
-from strandline.cluster.broker.apis import (
-    add_raft_voter,
-    alter_configs,
-    api_versions,
-    consumer_group_describe,
-    consumer_group_heartbeat,
-    create_partitions,
-    create_topics,
-    delete_groups,
-    delete_records,
-    delete_topics,
-    describe_cluster,
-    describe_configs,
-    describe_groups,
-    describe_log_dirs,
-    describe_producers,
-    describe_quorum,
-    describe_topic_partitions,
-    elect_leaders,
-    fetch,
-    find_coordinator,
-    heartbeat,
-    incremental_alter_configs,
-    init_producer_id,
-    join_group,
-    leave_group,
-    list_groups,
-    list_offsets,
-    metadata,
-    offset_commit,
-    offset_delete,
-    offset_fetch,
-    offset_for_leader_epoch,
-    produce,
-    remove_raft_voter,
-    sync_group,
-)
+from collections.abc import Mapping
+
+from strandline.cluster.broker.api import ApiRow, Handlers, ServedApi, by_hand, by_schema
+from strandline.cluster.broker.handlers import api_versions, metadata
+from strandline.cluster.broker.handlers.alter_configs import AlterConfigsHandler as AlterConfigs
+from strandline.cluster.broker.handlers.api_versions import ApiVersionsHandler as ApiVersions
+from strandline.cluster.broker.handlers.cluster import ClusterHandler as Cluster
+from strandline.cluster.broker.handlers.consumer_groups import ConsumerGroupsHandler as ConsumerGroups
+from strandline.cluster.broker.handlers.coordinators import CoordinatorsHandler as Coordinators
+from strandline.cluster.broker.handlers.delete_records import DeleteRecordsHandler as DeleteRecords
+from strandline.cluster.broker.handlers.describe_configs import DescribeConfigsHandler as DescribeConfigs
+from strandline.cluster.broker.handlers.elections import ElectionsHandler as Elections
+from strandline.cluster.broker.handlers.fetch import FetchHandler as Fetch
+from strandline.cluster.broker.handlers.group_admin import GroupAdminHandler as GroupAdmin
+from strandline.cluster.broker.handlers.group_members import GroupMembersHandler as GroupMembers
+from strandline.cluster.broker.handlers.log_dirs import LogDirsHandler as LogDirs
+from strandline.cluster.broker.handlers.metadata import MetadataHandler as Metadata
+from strandline.cluster.broker.handlers.offset_commit import OffsetCommitHandler as OffsetCommit
+from strandline.cluster.broker.handlers.offset_fetch import OffsetFetchHandler as OffsetFetch
+from strandline.cluster.broker.handlers.offsets import OffsetsHandler as Offsets
+from strandline.cluster.broker.handlers.produce import ProduceHandler as Produce
+from strandline.cluster.broker.handlers.producers import ProducersHandler as Producers
+from strandline.cluster.broker.handlers.topic_partitions import TopicPartitionsHandler as TopicPartitions
+from strandline.cluster.broker.handlers.topics import TopicsHandler as Topics
 from strandline.proto.errors import ProtocolError
-from strandline.proto.kafka import schema
+from strandline.proto.kafka import fetch_request, produce, schema
 from strandline.proto.kafka.apis import Api
 
-APIS: dict[int, ServedApi] = {
-    served.api: served
-    for served in (
-        produce.API,
-        fetch.API,
-        list_offsets.API,
-        metadata.API,
-        offset_commit.API,
-        offset_fetch.API,
-        find_coordinator.API,
-        join_group.API,
-        heartbeat.API,
-        leave_group.API,
-        sync_group.API,
-        describe_groups.API,
-        list_groups.API,
-        delete_groups.API,
-        offset_delete.API,
-        create_topics.API,
-        delete_topics.API,
-        delete_records.API,
-        init_producer_id.API,
-        offset_for_leader_epoch.API,
-        describe_configs.API,
-        alter_configs.API,
-        describe_log_dirs.API,
-        describe_producers.API,
-        create_partitions.API,
-        elect_leaders.API,
-        incremental_alter_configs.API,
-        describe_quorum.API,
-        describe_cluster.API,
-        consumer_group_heartbeat.API,
-        consumer_group_describe.API,
-        describe_topic_partitions.API,
-        add_raft_voter.API,
-        remove_raft_voter.API,
-    )
-}
-"""By API key. Each version that stands here is served whole; nothing else is advertised."""
+_ROWS = (
+    by_hand(Api.PRODUCE, (produce.FIRST, produce.LAST), Produce, large=True),
+    by_hand(Api.FETCH, (fetch_request.FIRST, fetch_request.LAST), Fetch, large_answer=True),
+    by_hand(Api.METADATA, metadata.VERSIONS, Metadata),
+    by_hand(Api.API_VERSIONS, api_versions.VERSIONS, ApiVersions),
+    by_schema(Api.LIST_OFFSETS, (1, 11), Offsets, Offsets.list_offsets, Offsets.refuse_list_offsets),
+    by_schema(Api.OFFSET_FOR_LEADER_EPOCH, (2, 4), Offsets, Offsets.ends_of_epochs, Offsets.refuse_ends_of_epochs),
+    by_schema(Api.DESCRIBE_TOPIC_PARTITIONS, (0, 0), TopicPartitions, TopicPartitions.describe, TopicPartitions.refuse),
+    by_schema(Api.CREATE_TOPICS, (2, 7), Topics, Topics.create, Topics.refuse_create),
+    by_schema(Api.DELETE_TOPICS, (1, 6), Topics, Topics.delete, Topics.refuse_delete),
+    by_schema(Api.CREATE_PARTITIONS, (0, 3), Topics, Topics.create_partitions, Topics.refuse_create_partitions),
+    by_schema(Api.DELETE_RECORDS, (0, 2), DeleteRecords, DeleteRecords.delete, DeleteRecords.refuse),
+    by_schema(Api.DESCRIBE_CONFIGS, (1, 4), DescribeConfigs, DescribeConfigs.describe, DescribeConfigs.refuse),
+    by_schema(Api.ALTER_CONFIGS, (0, 2), AlterConfigs, AlterConfigs.alter_altogether, AlterConfigs.refuse),
+    by_schema(
+        Api.INCREMENTAL_ALTER_CONFIGS, (0, 1), AlterConfigs, AlterConfigs.alter_incrementally, AlterConfigs.refuse
+    ),
+    by_schema(Api.INIT_PRODUCER_ID, (0, 5), Producers, Producers.init_producer_id, Producers.refuse_init),
+    by_schema(Api.DESCRIBE_PRODUCERS, (0, 0), Producers, Producers.describe, Producers.refuse_describe),
+    by_schema(Api.FIND_COORDINATOR, (0, 6), Coordinators, Coordinators.find, Coordinators.refuse),
+    by_schema(Api.JOIN_GROUP, (0, 9), GroupMembers, GroupMembers.join, GroupMembers.refuse_join),
+    by_schema(Api.HEARTBEAT, (0, 4), GroupMembers, GroupMembers.heartbeat, GroupMembers.refuse_heartbeat),
+    by_schema(Api.LEAVE_GROUP, (0, 5), GroupMembers, GroupMembers.leave, GroupMembers.refuse_leave),
+    by_schema(Api.SYNC_GROUP, (0, 5), GroupMembers, GroupMembers.sync, GroupMembers.refuse_sync),
+    by_schema(
+        Api.CONSUMER_GROUP_HEARTBEAT, (0, 1), ConsumerGroups, ConsumerGroups.heartbeat, ConsumerGroups.refuse_heartbeat
+    ),
+    by_schema(
+        Api.CONSUMER_GROUP_DESCRIBE, (0, 1), ConsumerGroups, ConsumerGroups.describe, ConsumerGroups.refuse_describe
+    ),
+    by_schema(Api.OFFSET_COMMIT, (2, 10), OffsetCommit, OffsetCommit.commit, OffsetCommit.refuse_commit),
+    by_schema(Api.OFFSET_DELETE, (0, 0), OffsetCommit, OffsetCommit.delete, OffsetCommit.refuse_delete),
+    by_schema(Api.OFFSET_FETCH, (1, 10), OffsetFetch, OffsetFetch.fetch, OffsetFetch.refuse),
+    by_schema(Api.DESCRIBE_GROUPS, (0, 6), GroupAdmin, GroupAdmin.describe, GroupAdmin.refuse_describe),
+    by_schema(Api.LIST_GROUPS, (0, 5), GroupAdmin, GroupAdmin.list_groups, GroupAdmin.refuse_list),
+    by_schema(Api.DELETE_GROUPS, (0, 2), GroupAdmin, GroupAdmin.delete, GroupAdmin.refuse_delete),
+    by_schema(Api.DESCRIBE_CLUSTER, (0, 2), Cluster, Cluster.describe_cluster, Cluster.refuse_cluster),
+    by_schema(Api.DESCRIBE_QUORUM, (0, 2), Cluster, Cluster.describe_quorum, Cluster.refuse_quorum),
+    by_schema(Api.ADD_RAFT_VOTER, (0, 0), Cluster, Cluster.add_voter, Cluster.refuse_change),
+    by_schema(Api.REMOVE_RAFT_VOTER, (0, 0), Cluster, Cluster.remove_voter, Cluster.refuse_change),
+    by_schema(Api.ELECT_LEADERS, (0, 2), Elections, Elections.elect, Elections.refuse),
+    by_schema(Api.DESCRIBE_LOG_DIRS, (1, 5), LogDirs, LogDirs.describe, LogDirs.refuse),
+)
 
-APIS[Api.API_VERSIONS] = api_versions.make_api(APIS)
+APIS: Mapping[int, ApiRow] = {row.api: row for row in _ROWS}
+"""By API key."""
 
 
-def api_of_other_version(served: ServedApi, version: int) -> tuple[ServedApi, int]:
-    """Who answers a version that is not served, and in the format of which version.
+def served_by(handlers: Handlers) -> Mapping[int, ServedApi]:
+    """The APIs of one broker, by key."""
+    return {row.api: row.bind(handlers) for row in _ROWS}
+
+
+def in_other_version(served: ServedApi, version: int) -> tuple[ServedApi, int]:
+    """What answers a version that is not served, and in the format of which version.
 
     ApiVersions answers in version 0 (KIP-511); others say UNSUPPORTED_VERSION where the format of that version is
     known.

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
+from strandline.cluster.broker.broker import Broker, BrokerParts
+from strandline.cluster.broker.config import BrokerConfig, ListenerConfig, StaticSetting
 from strandline.cluster.broker.listener import KafkaListener
-from strandline.cluster.broker.service.broker_service import BrokerService
-from strandline.cluster.groups.group_coordinator import GroupCoordinator
+from strandline.cluster.groups.config import GroupConfig, MigrationPolicy
+from strandline.cluster.groups.group_coordinator import CoordinatorConfig, GroupCoordinator
+from strandline.cluster.node.config import NODE_SETTINGS, NodeConfig
+from strandline.cluster.node.config_settings import RACK_AWARE
+from strandline.cluster.node.parts import NodeParts
 from strandline.cluster.node.replica_feed import (
     ReplicaFeed,
     assigned_partitions,
@@ -18,16 +23,8 @@ from strandline.cluster.node.replica_feed import (
     topic_findings,
     unserved_replicas,
 )
-from strandline.cluster.node.settings import (
-    coordinator_config,
-    listener_config,
-    replica_config,
-    service_config,
-    session_config,
-    static_settings,
-)
 from strandline.controller.api import RegisterBrokerRequest
-from strandline.controller.broker_session import BrokerSession
+from strandline.controller.broker_session import BrokerSession, BrokerSessionConfig
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
@@ -36,9 +33,7 @@ from strandline.log.disk import DiskError
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint
 from strandline.proto.tasks import spawn
 from strandline.replica.manager import ReplicaManager
-
-if TYPE_CHECKING:
-    from strandline.cluster.node.node import Node
+from strandline.replica.states import ReplicaConfig
 
 log = structlog.get_logger("strandline.node")
 
@@ -51,7 +46,7 @@ class BrokerRole:
     clients; be unfenced.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: NodeParts) -> None:
         self._node = node
         config = node.config
         self.resolver = ConfigResolver(config.dynamic, config.node)
@@ -65,35 +60,37 @@ class BrokerRole:
             clock=node.clock,
             rng=node.rng,
             rpc=node.rpc,
-            config=replica_config(config),
+            config=_replica_config(config),
             send_alter_partition=isr_proposer(config.node, self.channel, lambda: self.session.broker_epoch),
             on_fatal=node.fatal,
             on_change=self._tell_controller,
         )
         self.groups = GroupCoordinator(
-            coordinator_config(config),
+            _coordinator_config(config),
             image=lambda: node.publisher.image,
             replicas=self.replicas,
             controller=self.channel,
             clock=node.clock,
             rng=node.rng,
         )
-        self.service = BrokerService(
-            node_id=config.node,
-            config=service_config(config),
-            image=lambda: node.publisher.image,
-            replicas=self.replicas,
-            groups=self.groups,
-            controller=self.channel,
-            quorum=node.quorum,
-            configs=self.resolver,
-            settings=static_settings(config),
-            clock=node.clock,
-            rpc=node.rpc,
-            broker_epoch=lambda: self.session.broker_epoch,
+        self.kafka = Broker(
+            BrokerParts(
+                node_id=config.node,
+                config=_broker_config(config),
+                image=lambda: node.publisher.image,
+                replicas=self.replicas,
+                groups=self.groups,
+                controller=self.channel,
+                quorum=node.quorum,
+                configs=self.resolver,
+                settings=_static_settings(config),
+                clock=node.clock,
+                rpc=node.rpc,
+                broker_epoch=lambda: self.session.broker_epoch,
+            )
         )
         self.listeners = [
-            KafkaListener(self.service, name=listener.name, endpoint=listener.endpoint, config=listener_config(config))
+            KafkaListener(self.kafka, name=listener.name, endpoint=listener.endpoint, config=_listener_config(config))
             for listener in config.client_listeners
         ]
         self._unopened = list(self.listeners)
@@ -142,7 +139,7 @@ class BrokerRole:
             publisher=node.publisher,
             rpc=node.rpc,
             clock=node.clock,
-            config=session_config(config),
+            config=_session_config(config),
             collect_offsets=lambda: replica_offsets(self.replicas),
             collect_unserved=lambda: unserved_replicas(self.replicas),
             disk_full=lambda: self.replicas.disk_room.full,
@@ -156,7 +153,7 @@ class BrokerRole:
 
     def _registered(self, broker_epoch: BrokerEpoch) -> None:
         self.replicas.set_broker_epoch(broker_epoch)
-        self.service.run(self.service.hold_producer_ids())
+        self.kafka.registered()
 
     def _tell_controller(self) -> None:
         """Of a replica that failed or has no leader, of a full disk: with a heartbeat that does not wait."""
@@ -184,7 +181,7 @@ class BrokerRole:
             self._serving.cancel()
         for listener in self.listeners:
             await listener.close()
-        self.service.close()
+        self.kafka.close()
         await self.session.close()
         await self.replicas.close(clean)
 
@@ -232,3 +229,73 @@ class BrokerRole:
             self._node.fatal(error)
             return
         self.session.wake()
+
+
+def _session_config(config: NodeConfig) -> BrokerSessionConfig:
+    """For the broker's session with the controller."""
+    return BrokerSessionConfig(
+        heartbeat_interval_ms=config.broker_heartbeat_interval_ms,
+        registration_timeout_ms=config.initial_broker_registration_timeout_ms,
+    )
+
+
+def _replica_config(config: NodeConfig) -> ReplicaConfig:
+    """For the replica manager."""
+    return ReplicaConfig(
+        replica_lag_time_max_ms=config.replica_lag_time_max_ms, stray_delete_delay_ms=config.stray_delete_delay_ms
+    )
+
+
+def _broker_config(config: NodeConfig) -> BrokerConfig:
+    """For the service."""
+    return BrokerConfig(
+        fetch_max_bytes=config.fetch_max_bytes,
+        rack_aware_fetch=config.replica_selector == RACK_AWARE,
+        fetch_session_slots=config.fetch_session_slots,
+        memory_bytes=config.queued_max_request_bytes,
+        describe_partitions_max=config.request_partition_limit,
+        request_timeout_ms=config.request_timeout_ms,
+    )
+
+
+def _coordinator_config(config: NodeConfig) -> CoordinatorConfig:
+    """For the coordinator of groups."""
+    return CoordinatorConfig(
+        groups=GroupConfig(
+            min_session_timeout_ms=config.group_min_session_timeout_ms,
+            max_session_timeout_ms=config.group_max_session_timeout_ms,
+            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+            max_size=config.group_max_size,
+            consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,
+            consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+            consumer_max_size=config.group_consumer_max_size,
+            consumer_assignors=config.group_consumer_assignors,
+            consumer_migration_policy=MigrationPolicy(config.group_consumer_migration_policy),
+            offset_metadata_max_bytes=config.offset_metadata_max_bytes,
+            offsets_retention_ms=config.offsets_retention_minutes * 60_000,
+            offsets_retention_check_ms=config.offsets_retention_check_interval_ms,
+        ),
+        topic_partitions=config.offsets_topic_num_partitions,
+        topic_replication_factor=config.offsets_topic_replication_factor,
+        topic_segment_bytes=config.offsets_topic_segment_bytes,
+        commit_timeout_ms=config.offsets_commit_timeout_ms,
+    )
+
+
+def _listener_config(config: NodeConfig) -> ListenerConfig:
+    """For each Kafka listener."""
+    return ListenerConfig(request_bytes_max=config.socket_request_max_bytes, idle_ms_max=config.connections_max_idle_ms)
+
+
+def _static_settings(config: NodeConfig) -> list[StaticSetting]:
+    """What DescribeConfigs tells of settings that cannot change while the node runs."""
+    return [
+        StaticSetting(
+            name=setting.name,
+            value=config.given.get(setting.name, setting.default),
+            type=setting.type,
+            doc=setting.doc,
+            is_default=setting.name not in config.given,
+        )
+        for setting in NODE_SETTINGS.values()
+    ]

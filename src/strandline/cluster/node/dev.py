@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Self
 
 from strandline.cluster.node.config import NodeConfig
-from strandline.cluster.node.config_identity import BROKER, CONTROLLER
+from strandline.cluster.node.config_settings import BROKER, CONTROLLER
 from strandline.cluster.node.dev_layout import HOST, Layout
 from strandline.cluster.node.run_node import END_WITH_INPUT
 from strandline.proto.errors import ConfigError, StrandlineError

@@ -12,8 +12,8 @@ from pathlib import Path
 from uuid import UUID
 
 from strandline.cluster.node.config import NodeConfig
-from strandline.cluster.node.config_identity import CONTROLLER
-from strandline.cluster.node.config_setting import write_voters
+from strandline.cluster.node.config_settings import CONTROLLER
+from strandline.cluster.node.config_values import write_voters
 from strandline.cluster.node.format import format_directory, random_cluster_id, random_id
 from strandline.cluster.node.ports import holder_of, is_free
 from strandline.controller.quorum.api import Voter

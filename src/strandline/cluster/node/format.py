@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from strandline.cluster.node.config import NodeConfig
-from strandline.cluster.node.config_setting import parse_voters, write_voters
+from strandline.cluster.node.config_values import parse_voters, write_voters
 from strandline.controller.quorum.api import Voter
 from strandline.controller.quorum.quorum import DIRECTORY
 from strandline.controller.quorum.state_file import PROMISE, Remembered, StateFile

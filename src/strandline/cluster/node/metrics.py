@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from strandline.cluster.broker.listener import TIME_BOUNDS_MS, ApiTimes
-from strandline.cluster.broker.service.memory import Account
+from strandline.cluster.broker.memory import Account
+from strandline.cluster.broker.stats import TIME_BOUNDS_MS, ApiTimes
+from strandline.cluster.node.broker_role import BrokerRole
 from strandline.cluster.node.metrics_groups import of_groups
+from strandline.cluster.node.observed import ObservedNode
 from strandline.log.findings import LogCondition
 from strandline.log.watched_disk import BOUNDS_S
 
@@ -20,8 +22,6 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import Metric
 
-    from strandline.cluster.node.broker_role import BrokerRole
-    from strandline.cluster.node.node import Node
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -29,7 +29,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 class Metrics:
     """Renders one node's metrics."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: ObservedNode) -> None:
         self._node = node
         self._registry: CollectorRegistry | None = None
 
@@ -80,7 +80,7 @@ def _counter(name: str, doc: str, value: float) -> Any:
     return CounterMetricFamily(name, doc, value=value)
 
 
-def _of_process(node: Node) -> Iterator[Metric]:
+def _of_process(node: ObservedNode) -> Iterator[Metric]:
     yield _gauge("event_loop_lag_ms", "How late the event loop was just now, in milliseconds.", node.loop_lag.last_ms)
     yield _gauge(
         "event_loop_lag_max_ms",
@@ -91,7 +91,7 @@ def _of_process(node: Node) -> Iterator[Metric]:
     yield from _of_disk(node)
 
 
-def _of_disk(node: Node) -> Iterator[Metric]:
+def _of_disk(node: ObservedNode) -> Iterator[Metric]:
     from prometheus_client.core import HistogramMetricFamily
 
     yield _gauge(
@@ -109,7 +109,7 @@ def _of_disk(node: Node) -> Iterator[Metric]:
     )
 
 
-def _of_quorum(node: Node) -> Iterator[Metric]:
+def _of_quorum(node: ObservedNode) -> Iterator[Metric]:
     leader = node.quorum.leader_and_epoch
     prefix = "kafka_server_raft_metrics_"
     leader_id = -1 if leader.leader_id is None else leader.leader_id
@@ -124,7 +124,7 @@ def _of_quorum(node: Node) -> Iterator[Metric]:
     )
 
 
-def _of_controller(node: Node) -> Iterator[Metric]:
+def _of_controller(node: ObservedNode) -> Iterator[Metric]:
     assert node.controller is not None
     image = node.publisher.image
     partitions = [info for topic in image.topics.values() for info in topic.partitions.values()]
@@ -216,7 +216,7 @@ def _of_logs(broker: BrokerRole) -> Iterator[Metric]:
     yield from (size, start, end, committed, isr)
 
 
-def _of_recovery(node: Node) -> Iterator[Metric]:
+def _of_recovery(node: ObservedNode) -> Iterator[Metric]:
     from prometheus_client.core import GaugeMetricFamily
 
     found = GaugeMetricFamily(
@@ -259,7 +259,7 @@ def _of_requests(broker: BrokerRole) -> Iterator[Metric]:
             times.add_metric(key, _buckets(seen), seen.ms_total)
             longest.add_metric(key, seen.ms_max)
     for account in Account:
-        memory.add_metric((account.value,), broker.service.memory.used_for(account))
+        memory.add_metric((account.value,), broker.kafka.memory.used_for(account))
     yield from (connections, bytes_out, refused, times, longest, memory)
 
 

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 from strandline.cluster.groups.classic.group import GroupState
 from strandline.cluster.groups.consumer_protocol.group import ConsumerGroupState
 from strandline.cluster.groups.runtime import Phase
+from strandline.cluster.node.broker_role import BrokerRole
 from strandline.proto.ids import TopicPartition
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
-
-    from strandline.cluster.node.broker_role import BrokerRole
 
 
 LAG_SERIES_MAX = 10_000

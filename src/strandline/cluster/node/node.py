@@ -16,21 +16,22 @@ from collections.abc import Awaitable
 
 import structlog
 
-from strandline.cluster.broker.service.quorum import describe_quorum_handler
+from strandline.cluster.broker.quorum_description import describe_quorum_handler
 from strandline.cluster.node.broker_role import BrokerRole
 from strandline.cluster.node.config import NodeConfig
-from strandline.cluster.node.config_identity import HTTP, INTERNAL
+from strandline.cluster.node.config_settings import HTTP, INTERNAL
 from strandline.cluster.node.faults.injection import FaultInjection
 from strandline.cluster.node.format import random_id, read_directory, take_directory
 from strandline.cluster.node.http.pages import commands_of, routes_of
 from strandline.cluster.node.http.protocol import HttpServer
 from strandline.cluster.node.internal.health import TellsHealth
 from strandline.cluster.node.loop_lag import LoopLag
-from strandline.cluster.node.settings import controller_config
+from strandline.cluster.node.parts import NodeParts
 from strandline.controller import methods
-from strandline.controller.controller import Controller, ping_handler
-from strandline.controller.metadata.publisher import ImagePublisher
-from strandline.controller.metadata.rehearsal import ImageRehearsal
+from strandline.controller.controller import Controller, ControllerConfig, ping_handler
+from strandline.controller.machine.sessions import SessionTimes
+from strandline.controller.machine.state import MachineSettings
+from strandline.controller.metadata.publisher import ImagePublisher, ImageRehearsal
 from strandline.controller.metadata.topic_configs import settings_without_effect
 from strandline.controller.quorum.quorum import Quorum
 from strandline.log.disk import Disk, DiskError
@@ -64,11 +65,13 @@ class Node:
         self.faults = FaultInjection() if config.fault_injection else None
         if self.faults is not None:
             disk = self.faults.slow(disk)
-        self.disk = WatchedDisk(disk, clock, self._fatal)
+        self.disk = WatchedDisk(disk, clock, self.fatal)
         self.clock = clock
         self.rng = rng
         self.rpc = rpc
         self.incarnation_id = random_id(rng)
+        self.hurried = asyncio.Event()
+        """Set: a stop under way waits for no other node any more; what is here is still synced and closed."""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lock = take_directory(disk, config)
         try:
@@ -95,7 +98,7 @@ class Node:
             rpc=rpc,
             data_dir=config.log_dirs,
             config=config.quorum,
-            on_fatal=self._fatal,
+            on_fatal=self.fatal,
             fresh_boot=self.log_dir.fresh_boot,
         )
         # The publisher first: the controller begins on the image that the publisher holds.
@@ -110,11 +113,11 @@ class Node:
                 rpc=rpc,
                 clock=clock,
                 rng=rng,
-                config=controller_config(config),
-                on_fatal=self._fatal,
+                config=_controller_config(config),
+                on_fatal=self.fatal,
             )
             self.quorum.register(self.controller)
-        self.broker = BrokerRole(self) if config.is_broker else None
+        self.broker = BrokerRole(self._parts()) if config.is_broker else None
         if self.faults is not None and self.broker is not None:
             for listener in self.broker.listeners:
                 listener.apis = self.faults.intercept(listener.apis)
@@ -125,11 +128,25 @@ class Node:
         if config.http is not None:
             self.http = HttpServer(config.http, routes_of(self), commands_of(self))
         self._health: asyncio.Task[None] | None = None
-        self.hurried = asyncio.Event()
-        """Set: a stop under way waits for no other node any more; what is here is still synced and closed."""
         self._server: RpcServer | None = None
         self._serving = True
         self._stopped = False
+
+    def _parts(self) -> NodeParts:
+        return NodeParts(
+            config=self.config,
+            cluster_id=self.cluster_id,
+            incarnation_id=self.incarnation_id,
+            disk=self.disk,
+            log_dir=self.log_dir,
+            quorum=self.quorum,
+            publisher=self.publisher,
+            clock=self.clock,
+            rng=self.rng,
+            rpc=self.rpc,
+            hurried=self.hurried,
+            fatal=self.fatal,
+        )
 
     async def start(self) -> None:
         """Bind the listeners and take part in the cluster; returns at once, `wait_ready` waits.
@@ -164,7 +181,7 @@ class Node:
             self.broker.start(self.config.advertised(INTERNAL, self._server.endpoint))
         if isinstance(self._server, TellsHealth):
             await self._server.set_serving(False)
-            self._health = spawn(self._tell_health(self._server), self._fatal)
+            self._health = spawn(self._tell_health(self._server), self.fatal)
 
     async def _tell_health(self, server: TellsHealth) -> None:
         await self.wait_ready()
@@ -289,16 +306,28 @@ class Node:
             self.broker.replicas.disk_stalls.recovered()
 
     def _disk_lost(self, age_ms: float) -> None:
-        self._fatal(FatalError(f"a sync of {self.config.log_dirs} has been under way for {age_ms / 1000:.0f} s"))
+        self.fatal(FatalError(f"a sync of {self.config.log_dirs} has been under way for {age_ms / 1000:.0f} s"))
 
     def fatal(self, error: BaseException) -> None:
         """This node must stop: going on could lose data."""
-        self._fatal(error)
-
-    def _fatal(self, error: BaseException) -> None:
         if self.failed.done():
             return
         log.critical("the node must stop", node=self.config.node_id, error=str(error))
         self.failed.set_exception(error if isinstance(error, Exception) else FatalError(str(error)))
         # Whoever runs the node waits for it; a node that is stopping already has nobody left to hear it.
         self.failed.add_done_callback(lambda future: future.exception())
+
+
+def _controller_config(config: NodeConfig) -> ControllerConfig:
+    """For the active controller."""
+    return ControllerConfig(
+        static=config.dynamic,
+        machine=MachineSettings(
+            times=SessionTimes(
+                session_timeout_ms=config.broker_session_timeout_ms,
+                silence_timeout_ms=config.broker_silence_timeout_ms,
+            )
+        ),
+        auto_leader_rebalance_enable=config.leader_rebalance_enable,
+        leader_imbalance_check_interval_ms=config.leader_rebalance_interval_s * 1000.0,
+    )

@@ -1,4 +1,4 @@
-"""Registration, heartbeats, fencing, unfencing, controlled shutdown, unregistration (rule B12).
+"""Registration, heartbeats, fencing, unfencing, controlled shutdown, unregistration (rule B12); producer id blocks.
 
 | state               | the heartbeat says                        | next                |
 |---------------------|-------------------------------------------|---------------------|
@@ -18,28 +18,32 @@ from __future__ import annotations
 from enum import Enum
 
 from strandline.controller.api import (
+    AllocateProducerIdsRequest,
     Heartbeat,
     HeartbeatReply,
+    ProducerIdBlock,
     RegisterBrokerReply,
     RegisterBrokerRequest,
     UnregisterBrokerRequest,
 )
-from strandline.controller.machine.result import Result
-from strandline.controller.machine.standing import Standing, Testimony
-from strandline.controller.machine.state import MachineState
+from strandline.controller.machine.log_verdict import LogVerdict, RegisteredLogs
+from strandline.controller.machine.state import PRODUCER_ID_BLOCK, MachineState, Result
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.image import BrokerInfo, MetadataImage, PartitionInfo, TopicInfo
 from strandline.controller.metadata.records import (
     BrokerChangeRecord,
     MetadataRecord,
     PartitionChangeRecord,
+    ProducerIdsRecord,
     RegisterBrokerRecord,
     UnregisterBrokerRecord,
 )
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
-from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, NodeId, Offset, TopicIdPartition
+from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, NodeId, Offset, ProducerId, TopicIdPartition
 from strandline.proto.marks import mark
+
+_LAST_PRODUCER_ID = 2**63 - 1
 
 
 class BrokerState(Enum):
@@ -58,7 +62,7 @@ def register_broker(
 
     The same incarnation keeps its epoch (a retry, or a change of endpoints). Another one takes the place of the
     incarnation that it names, and of no other: the reply names the registered one otherwise. What recovery found in
-    its logs decides where it stands from now on (`machine.standing`).
+    its logs decides whether its replicas still count (`machine.log_verdict`).
 
     Raises:
         KafkaError: INCONSISTENT_CLUSTER_ID, INVALID_REGISTRATION (a negative node id), UNSUPPORTED_VERSION,
@@ -94,32 +98,31 @@ def register_broker(
     if existing is not None and existing.incarnation_id != request.replaces:
         mark("registration-of-the-past")
         return Result(RegisterBrokerReply(NO_BROKER_EPOCH, existing.incarnation_id))
-    testimony = Testimony(request, existing)
-    records = _end_of_previous_life(state, node_id, testimony)
+    records = _judge_replicas(state, node_id, RegisteredLogs(request, existing))
     epoch = BrokerEpoch(next_offset + len(records))
     records.append(_registration(request, epoch, None, acks_unsynced=_acks_unsynced(image, request)))
     state.sessions.grant(node_id, fenced=True, now_ms=now_ms, probe=False)
     state.unserved.forget(node_id)
     known = [topic for topic in request.findings if topic.topic_id in image.topic_by_id]
-    state.offsets.found(node_id, epoch, known, now_ms)
+    state.offsets.recovered(node_id, epoch, known, now_ms)
     return Result(RegisterBrokerReply(epoch), records)
 
 
-def _end_of_previous_life(state: MachineState, node_id: NodeId, testimony: Testimony) -> list[MetadataRecord]:
-    """What becomes of each partition that counts on the broker, by what its recovery found."""
-    partitions: dict[Standing, list[tuple[TopicInfo, PartitionInfo]]] = {standing: [] for standing in Standing}
+def _judge_replicas(state: MachineState, node_id: NodeId, logs: RegisteredLogs) -> list[MetadataRecord]:
+    """The change of each partition that counts on the broker, by what its recovery found."""
+    partitions: dict[LogVerdict, list[tuple[TopicInfo, PartitionInfo]]] = {verdict: [] for verdict in LogVerdict}
     for topic, partition in state.partitions_that_count_on(node_id):
         synced = state.acks_are_synced(partition)
-        partitions[testimony.standing(topic, partition, acks_are_synced=synced)].append((topic, partition))
+        partitions[logs.verdict(topic, partition, acks_are_synced=synced)].append((topic, partition))
     registered = f"broker {node_id} registered anew"
-    records = state.changes(partitions[Standing.KEPT], f"{registered}, its log whole", remove=node_id)
-    if partitions[Standing.IN_DOUBT]:
+    records = state.changes(partitions[LogVerdict.KEPT], f"{registered}, its log whole", remove=node_id)
+    if partitions[LogVerdict.IN_DOUBT]:
         mark("member-in-doubt")
         why = f"{registered}, its log in doubt"
-        records += state.changes(partitions[Standing.IN_DOUBT], why, doubtful=node_id)
-    if partitions[Standing.LOST]:
+        records += state.changes(partitions[LogVerdict.IN_DOUBT], why, doubtful=node_id)
+    if partitions[LogVerdict.LOST]:
         mark("member-lost")
-        records += state.changes(partitions[Standing.LOST], f"{registered}, its log lost", lost=node_id)
+        records += state.changes(partitions[LogVerdict.LOST], f"{registered}, its log lost", lost=node_id)
     return records
 
 
@@ -156,7 +159,7 @@ def heartbeat(state: MachineState, request: Heartbeat, next_offset: int, now_ms:
     node_id = request.node_id
     broker = state.broker_of_epoch(node_id, request.broker_epoch)
     state.offsets.report(node_id, broker.broker_epoch, request.offsets, now_ms)
-    served = _take_reports(state, request)
+    failed, reported = _take_reports(state, request)
     current = _current(broker)
     target = _next(state, broker, current, request)
     records: list[MetadataRecord] = []
@@ -168,14 +171,14 @@ def heartbeat(state: MachineState, request: Heartbeat, next_offset: int, now_ms:
         elif not broker.fenced:
             records = fence(state, node_id, "at its own wish")
     else:
-        records = _follow_reports(state, request, *served)
+        records = _follow_reports(state, request, failed, reported)
     if request.disk_full != broker.disk_full:
         records += change_room(state, broker, full=request.disk_full, but=records)
     fenced = target in (BrokerState.FENCED, BrokerState.SHUTDOWN_NOW)
     state.sessions.touch(node_id, fenced=fenced, metadata_offset=request.metadata_offset, now_ms=now_ms)
     if target is BrokerState.CONTROLLED_SHUTDOWN:
-        moved = next_offset + len(records) - 1 if records else state.image.offset
-        state.sessions.begin_controlled_shutdown(node_id, moved)
+        last_change = next_offset + len(records) - 1 if records else state.image.offset
+        state.sessions.begin_controlled_shutdown(node_id, last_change)
     wanted = state.sessions.wanted_offset()
     return Result(
         HeartbeatReply(
@@ -190,19 +193,19 @@ def heartbeat(state: MachineState, request: Heartbeat, next_offset: int, now_ms:
 
 
 def _take_reports(state: MachineState, request: Heartbeat) -> tuple[list[TopicIdPartition], list[TopicIdPartition]]:
-    """Replicas that the broker cannot serve any more, and those of which it says something new."""
+    """Replicas that the broker cannot serve any more, and those with a new report."""
     failed: list[TopicIdPartition] = []
     back: list[TopicIdPartition] = []
     if request.unserved is not None:
-        failed, back = state.unserved.take(request.node_id, request.unserved)
+        failed, back = state.unserved.replace(request.node_id, request.unserved)
     reported = [TopicIdPartition(item.topic_id, item.partition) for item in request.offsets]
     return failed, [*back, *reported]
 
 
 def _follow_reports(
-    state: MachineState, request: Heartbeat, failed: list[TopicIdPartition], told: list[TopicIdPartition]
+    state: MachineState, request: Heartbeat, failed: list[TopicIdPartition], reported: list[TopicIdPartition]
 ) -> list[MetadataRecord]:
-    """Who cannot serve leaves the ISR and leads nothing; who waited for a report can be elected now."""
+    """A replica that cannot be served leaves the ISR and leads nothing; one that waited for a report can be elected."""
     node_id = request.node_id
     records: list[MetadataRecord] = []
     if failed:
@@ -211,13 +214,13 @@ def _follow_reports(
         records += state.changes(found, f"broker {node_id} cannot serve its replica", remove=node_id)
     waiting = [
         item
-        for key in dict.fromkeys(told)
+        for key in dict.fromkeys(reported)
         if key not in failed
         and (item := state.partition_of(key)) is not None
         and not item[1].has_leader
         and node_id in item[1].replicas
     ]
-    records += state.changes(waiting, f"broker {node_id} told where its log ends")
+    records += state.changes(waiting, f"broker {node_id} reported where its log ends")
     return records
 
 
@@ -269,7 +272,7 @@ def _next(state: MachineState, broker: BrokerInfo, current: BrokerState, request
 
 
 def fence(state: MachineState, node_id: NodeId, reason: str) -> list[MetadataRecord]:
-    """Out of every ISR (into the ELR where few are left), its leaderships elsewhere, then fenced."""
+    """Take the broker out of every ISR (into the ELR where few are left), give its leaderships away, and fence it."""
     mark("broker-fenced")
     broker = state.image.brokers[node_id]
     records = state.changes(state.partitions_in_isr(node_id), f"broker {node_id} fenced {reason}", remove=node_id)
@@ -278,7 +281,7 @@ def fence(state: MachineState, node_id: NodeId, reason: str) -> list[MetadataRec
 
 
 def unfence(state: MachineState, broker: BrokerInfo) -> list[MetadataRecord]:
-    """Unfenced, and elected where nobody leads and it may."""
+    """Unfence the broker, and elect it where a partition has no leader and it may lead."""
     node_id = broker.node_id
     records: list[MetadataRecord] = [BrokerChangeRecord(node_id, broker.broker_epoch, fenced=False)]
     records += state.changes(state.partitions_without_leader(), f"broker {node_id} unfenced", add=node_id)
@@ -286,7 +289,7 @@ def unfence(state: MachineState, broker: BrokerInfo) -> list[MetadataRecord]:
 
 
 def begin_controlled_shutdown(state: MachineState, broker: BrokerInfo) -> list[MetadataRecord]:
-    """Marked as shutting down, out of every ISR, its leaderships elsewhere where another replica is in sync."""
+    """Mark the broker as shutting down, take it out of every ISR, and give its leaderships to replicas in sync."""
     mark("controlled-shutdown")
     node_id = broker.node_id
     records: list[MetadataRecord] = [BrokerChangeRecord(node_id, broker.broker_epoch, in_controlled_shutdown=True)]
@@ -295,9 +298,9 @@ def begin_controlled_shutdown(state: MachineState, broker: BrokerInfo) -> list[M
 
 
 def fence_expired(state: MachineState, now_ms: float) -> Result[tuple[NodeId, str] | None]:
-    """Fence one broker whose session ended; one at a time, for the next shall see what became of its partitions.
+    """Fence one broker whose session ended: one at a time, so that the next sees the changed partitions.
 
-    Answers the broker, and why.
+    Answers the broker and the reason, or None.
     """
     for node_id in state.sessions.expired(now_ms):
         why = "it is gone"
@@ -311,7 +314,7 @@ def fence_expired(state: MachineState, now_ms: float) -> Result[tuple[NodeId, st
 
 
 def unregister_broker(state: MachineState, request: UnregisterBrokerRequest) -> Result[RegisterBrokerReply]:
-    """Take a broker out for good. Its replicas stay assigned and empty until they are moved.
+    """Take a broker out for good. Its replicas stay assigned and empty until they are reassigned.
 
     Raises:
         KafkaError: BROKER_ID_NOT_REGISTERED.
@@ -332,3 +335,18 @@ def unregister_broker(state: MachineState, request: UnregisterBrokerRequest) -> 
     state.sessions.drop(node_id)
     state.unserved.forget(node_id)
     return Result(reply, records)
+
+
+def allocate_producer_ids(state: MachineState, request: AllocateProducerIdsRequest) -> Result[ProducerIdBlock]:
+    """The next block of producer ids for a registered broker; no id is given out twice (rule C3). A reply that is lost
+    wastes its block, which is fine: there are 2^63 ids.
+
+    Raises:
+        KafkaError: STALE_BROKER_EPOCH; UNKNOWN_SERVER_ERROR once all ids are used up.
+    """
+    state.broker_of_epoch(request.node_id, request.broker_epoch)
+    first = state.image.next_producer_id
+    if first > _LAST_PRODUCER_ID - PRODUCER_ID_BLOCK:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "All producer ids have been given out.")
+    record = ProducerIdsRecord(request.node_id, request.broker_epoch, ProducerId(first + PRODUCER_ID_BLOCK))
+    return Result(ProducerIdBlock(first, PRODUCER_ID_BLOCK), [record])

@@ -12,8 +12,7 @@ from strandline.controller.api import (
     ResourceAlteration,
     ResourceOutcome,
 )
-from strandline.controller.machine.result import Result
-from strandline.controller.machine.state import MachineState
+from strandline.controller.machine.state import MachineState, Result
 from strandline.controller.metadata.config_key import ConfigType, split_list
 from strandline.controller.metadata.config_resolver import AGREED_KEYS
 from strandline.controller.metadata.delta import MetadataDelta
@@ -40,7 +39,7 @@ def incremental_alter_configs(state: MachineState, request: AlterConfigsRequest)
     """Set, delete, append to, subtract from configs; each resource succeeds or fails alone.
 
     A change of min.insync.replicas clears eligible leader replicas that are no longer safe in the same batch, and
-    enabling unclean elections elects where nobody leads.
+    enabling unclean elections elects leaders of partitions without one.
     """
     records: list[MetadataRecord] = []
     outcomes = []
@@ -125,7 +124,7 @@ def _consequences(state: MachineState, records: list[MetadataRecord]) -> list[Me
     """Changes of partitions that new values of min.insync.replicas or unclean.leader.election.enable call for.
 
     Eligible leader replicas hold all that is committed only while the high watermark stands still, that is while the
-    ISR is below min ISR. When min ISR is lowered to the size of the ISR the watermark moves on without them, so that
+    ISR is below min ISR. When min ISR is lowered to the size of the ISR the watermark goes on without them, so that
     they must leave the list in the very batch that lowers it.
 
     When min ISR is raised, every partition's epoch is bumped along with it. A leader that has not replayed the new

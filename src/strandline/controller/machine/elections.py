@@ -1,4 +1,4 @@
-"""Elections that are asked for, and the preferred leaders' return; the preview of an unclean election."""
+"""Elections on request, the return of preferred leaders, the preview of an unclean election, and why nobody leads."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from strandline.controller.api import (
     ElectLeadersRequest,
     PartitionRef,
 )
-from strandline.controller.machine.election import Election
-from strandline.controller.machine.explaining import loss, why_nobody_leads
-from strandline.controller.machine.offsets import TrackedOffsets
-from strandline.controller.machine.result import Result
-from strandline.controller.machine.state import MachineState
+from strandline.controller.machine.partition_change import Election
+from strandline.controller.machine.replica_reports import TrackedOffsets
+from strandline.controller.machine.state import MachineState, Result
 from strandline.controller.metadata.delta import merge
 from strandline.controller.metadata.image import PartitionInfo, TopicInfo
 from strandline.controller.metadata.records import MetadataRecord, PartitionChangeRecord
 from strandline.controller.reports import DescribeReplicasReply, DescribeReplicasRequest, ReplicaReport
+from strandline.log.findings import LogCondition
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_EPOCH, NodeId, Offset
@@ -96,7 +95,7 @@ def _elect_one(
 
 
 class Loss(NamedTuple):
-    """What an unclean election costs."""
+    """The cost of an unclean election, as a sentence."""
 
     partition: str
     leader: NodeId
@@ -176,7 +175,7 @@ def imbalanced(state: MachineState) -> list[tuple[TopicInfo, PartitionInfo]]:
 
 
 def balance_leaders(state: MachineState) -> Result[int]:
-    """Give leaderships back to preferred leaders that are in sync again; answers how many moved."""
+    """Give leaderships back to preferred leaders that are in sync again; answers how many."""
     records: list[MetadataRecord] = []
     for topic, partition in imbalanced(state)[: state.settings.max_elections_per_balance]:
         record = state.change(topic, partition, "preferred leader is back", election=Election.PREFERRED).build()
@@ -221,4 +220,90 @@ def _report(
         report.log_end_offset,
         report.last_epoch,
         int(now_ms - report.at_ms),
+    )
+
+
+def why_nobody_leads(state: MachineState, topic: TopicInfo, partition: PartitionInfo) -> str:
+    """Which brokers could lead a partition, and what each waits for; empty where one leads."""
+    if partition.has_leader:
+        return ""
+    eligible = partition.isr or partition.eligible_leader_replicas
+    reasons = [
+        f"broker {node}, which had all that was acknowledged, {_hindrance(state, topic, partition, node)}"
+        for node in eligible
+    ]
+    if reasons:
+        return f"Nobody leads: {', and '.join(reasons)}."
+    in_doubt = partition.last_known_elr
+    if not in_doubt:
+        return "Nobody leads: no replica is left of which it is known that it has all that was acknowledged."
+    if not state.acks_are_synced(partition):
+        why = _hindrance(state, topic, partition, in_doubt[0])
+        return f"Nobody leads: broker {in_doubt[0]}, the last leader, {why}."
+    logs = f"the log of broker {in_doubt[0]} was" if len(in_doubt) == 1 else f"the logs of {_brokers(in_doubt)} were"
+    absent = [
+        f"broker {node} {_hindrance(state, topic, partition, node)}"
+        for node in in_doubt
+        if _is_hindered(state, topic, partition, node)
+    ]
+    waits = ", and ".join(absent) or "that is empty, and another replica holds more or is away"
+    return (
+        f"Nobody leads: {logs} cut when recovered, or found gone, and may lack acknowledged records. The greatest of "
+        f"those in doubt leads once all of them are back: {waits}."
+    )
+
+
+def _is_hindered(state: MachineState, topic: TopicInfo, partition: PartitionInfo, node: NodeId) -> bool:
+    lives = state.image.is_active(node) and state.can_serve(node, topic, partition)
+    return not lives or state.position(node, topic, partition) is None
+
+
+def _hindrance(state: MachineState, topic: TopicInfo, partition: PartitionInfo, node: NodeId) -> str:
+    if not state.image.is_active(node):
+        return "is away"
+    if not state.can_serve(node, topic, partition):
+        return "cannot serve its replica"
+    return "has not reported yet where its log ends"
+
+
+def _brokers(nodes: tuple[NodeId, ...]) -> str:
+    return f"brokers {', '.join(map(str, nodes[:-1]))} and {nodes[-1]}"
+
+
+def loss(candidates: list[Candidate], leader: NodeId) -> str:
+    """What an unclean election of `leader` costs, as far as it has been reported."""
+    chosen = next(candidate for candidate in candidates if candidate.node_id == leader)
+    if chosen.lost_records > 0:
+        first, last = chosen.log_end_offset, chosen.log_end_offset + chosen.lost_records - 1
+        lost = f"committed offsets {first} to {last} ({last - first + 1}) are lost"
+        return f"Broker {leader} was not in sync: {lost}.{_unknown_since(candidates, chosen)}"
+    if chosen.in_doubt:
+        return f"The log of broker {leader} was cut when it was recovered: acknowledged records may be lost."
+    if chosen.condition is LogCondition.LACKING:
+        return f"Broker {leader} lacked records when it started: acknowledged ones may be lost."
+    if chosen.lost_records < 0:
+        return f"Broker {leader} was not in sync: an unknown number of committed records may be lost."
+    holds = "but holds every offset that is known to be committed"
+    return f"Broker {leader} was not in sync, {holds}.{_unknown_since(candidates, chosen)}"
+
+
+def _unknown_since(candidates: list[Candidate], chosen: Candidate) -> str:
+    """Reports are some seconds apart, and the last leader acknowledged records after its last one."""
+    others = [
+        other
+        for other in candidates
+        if other.node_id != chosen.node_id and (other.in_isr or other.in_elr or other.in_doubt)
+    ]
+    if not others:
+        return ""
+    if len(others) == 1:
+        whose = f"broker {others[0].node_id}, which had all that was acknowledged,"
+    else:
+        whose = f"{_brokers(tuple(other.node_id for other in others))}, which had all that was acknowledged,"
+    ages = [other.age_ms for other in others if other.age_ms >= 0]
+    if not ages:
+        return f" Of {whose} nothing has been reported since: how many records were acknowledged is not known."
+    return (
+        f" That is known from the last report of {whose} {min(ages) / 1000:.1f} s ago. How many records were "
+        "acknowledged after it is not known; they are lost too."
     )

@@ -1,11 +1,10 @@
-"""AlterPartition: a leader proposes an ISR, the controller judges (rule B2, the table and its order)."""
+"""AlterPartition: a leader proposes an ISR, the controller judges it (rule B2: the table and its order)."""
 
 from __future__ import annotations
 
 from strandline.controller.api import AlterPartitionReply, AlterPartitionRequest
-from strandline.controller.machine.election import PartitionChange
-from strandline.controller.machine.result import Result
-from strandline.controller.machine.state import MachineState
+from strandline.controller.machine.partition_change import PartitionChange
+from strandline.controller.machine.state import MachineState, Result
 from strandline.controller.metadata.delta import merge
 from strandline.controller.metadata.image import MetadataImage, PartitionInfo, TopicInfo
 from strandline.controller.metadata.records import MetadataRecord, PartitionChangeRecord
@@ -65,16 +64,16 @@ def _alter_one(
     )
     record = accepted(change, topic.topic_id, partition.partition)
     after = merge(partition, record)
-    if after.leader != sender:  # its disk is full, and who joins has room (schedule 57)
+    if after.leader != sender:  # its disk is full, and a joining member has room (schedule 57)
         message = f"Broker {after.leader} leads now."
         return AlterPartitionOutcome(item.topic_id, item.partition, ErrorCode.NEW_LEADER_ELECTED, message), record
     return _outcome(state, topic, after), record
 
 
 def accepted(change: PartitionChange, topic_id: TopicId, partition: int) -> PartitionChangeRecord:
-    """The record of a proposal that stands. One is written even where nothing changes: a leader that proposes the
-    committed ISR withdraws an earlier proposal, and what ends the late copies of that one is the partition epoch, which
-    every record moves (schedule 50)."""
+    """The record of a proposal that was accepted. One is written even where nothing changes: a leader that proposes the
+    committed ISR withdraws an earlier proposal, and every record raises the partition epoch, which fences late copies
+    of that one (schedule 50)."""
     return change.build() or PartitionChangeRecord(topic_id, partition, reason="its leader kept the ISR")
 
 

@@ -42,7 +42,7 @@ class Placer:
 
     def __init__(self, brokers: Sequence[UsableBroker], image: MetadataImage, rng: Rng) -> None:
         self._brokers = list(brokers)
-        # Ties go to whoever stands first here; drawn once, so that one topic after another does not load one broker.
+        # Ties go to the first broker here; shuffled once, so that one topic after another does not load one broker.
         rng.shuffle(self._brokers)
         self._replicas: Counter[NodeId] = Counter()
         self._leaders: Counter[NodeId] = Counter()

@@ -16,9 +16,9 @@ is with its heartbeats (schedule 60).
 A heartbeat ends every suspicion, and silence. Where heartbeats come in and no probe was ever answered, it is the way to
 the broker that is broken, not the broker: silence is not counted, and the session timeout remains.
 
-A new controller grants every broker a full session and probes all of them at once, so that its election alone fences
-nobody, and yet who died with the old controller, or was silent under it, is fenced soon. The broker of the node that
-led the quorum before is suspected from the start: most likely it lost its leadership for being silent.
+A new controller grants every broker a full session and probes all of them at once. So its election alone fences no
+broker, and yet one that died with the old controller, or was silent under it, is fenced soon. The broker of the node
+that led the quorum before is suspected from the start: most likely it lost its leadership for being silent.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SessionTimes:
             never longer than the session's.
         suspicion_ms: from a broken stream to fencing, if neither a reconnect nor a probe clears the broker.
         refused_grace_ms: a port that refused every probe for this long means a dead process (a refusal is the kernel's
-            own word); longer than one interval, so that a single strange refusal fences nobody.
+            own word); longer than one interval, so that a single strange refusal fences no broker.
         probe_interval_ms: between a probe of a suspect and the next.
     """
 
@@ -57,12 +57,12 @@ class SessionTimes:
 
     @property
     def probe_after_ms(self) -> float:
-        """Nothing was heard for so long: probe."""
+        """After so long without a heartbeat or an answer a broker is probed."""
         return PROBED_SHARE * min(self.silence_timeout_ms, self.session_timeout_ms)
 
     @property
     def answer_ms(self) -> float:
-        """A probe that is not answered for so long: silent."""
+        """A broker that owes an answer for so long is silent."""
         return min(self.silence_timeout_ms, self.session_timeout_ms) - self.probe_after_ms
 
 
@@ -71,7 +71,7 @@ class ProbeFinding(Enum):
 
     ALIVE = "the process that registered answered"
     OTHER_PROCESS = "another process of the same node answered"
-    REFUSED = "nobody listens there"
+    REFUSED = "no process listens there"
     SILENT = "no answer, or not from that node"
 
 
@@ -101,7 +101,7 @@ class Session:
 
 
 class BrokerSessions:
-    """All sessions. The caller probes whom `due_probes` names and fences whom `expired` names."""
+    """All sessions. The caller probes the brokers of `due_probes`, and fences those of `expired`."""
 
     def __init__(self, times: SessionTimes) -> None:
         self.times = times
@@ -157,7 +157,7 @@ class BrokerSessions:
             self._clear(session)
 
     def has_valid_session(self, node_id: NodeId, now_ms: float) -> bool:
-        """The broker was heard of within its session timeout and is not known to be dead."""
+        """The broker sent a heartbeat within its session timeout and is not known to be dead."""
         session = self._sessions.get(node_id)
         return (
             session is not None
@@ -167,7 +167,7 @@ class BrokerSessions:
         )
 
     def forgive(self, now_ms: float) -> None:
-        """This controller itself stood still: a full session for everybody, for it cannot know who was silent.
+        """This controller itself stood still: a full session for every broker, for it cannot know which were silent.
 
         Suspicions and silences remain, and count from now.
         """
@@ -198,7 +198,7 @@ class BrokerSessions:
             session.next_probe_ms = now_ms
 
     def due_probes(self, now_ms: float) -> list[NodeId]:
-        """Whom to probe now; each is named once until its finding is told to `probed`."""
+        """The brokers to probe now; each is named once until its finding is given to `probed`."""
         due = []
         for node_id, session in self._sessions.items():
             if session.fenced or self._probe_at_ms(session) > now_ms:
@@ -258,7 +258,7 @@ class BrokerSessions:
         return session is not None and not session.fenced and self._silent_at_ms(session) <= now_ms
 
     def next_event_ms(self) -> float:
-        """When `due_probes` or `expired` may next name somebody; infinity if never."""
+        """When `due_probes` or `expired` may next name a broker, in monotonic milliseconds; infinity if never."""
         earliest = NEVER
         for session in self._sessions.values():
             if not session.fenced:

@@ -1,14 +1,14 @@
-"""What the active controller knows: the working image, and soft state that dies with its leadership."""
+"""The state of the active controller: the working image, and soft state that dies with its leadership."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
-from strandline.controller.machine.election import Election, LogPosition, PartitionChange
-from strandline.controller.machine.offsets import OffsetTracker
+from strandline.controller.machine.partition_change import Election, LogPosition, PartitionChange
+from strandline.controller.machine.replica_reports import OffsetTracker, UnservedReplicas
 from strandline.controller.machine.sessions import BrokerSessions, SessionTimes
-from strandline.controller.machine.unserved import UnservedReplicas
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import BrokerInfo, MetadataImage, PartitionInfo, TopicInfo
@@ -27,6 +27,20 @@ PRODUCER_ID_BLOCK = 1000
 MAX_PARTITIONS_PER_REQUEST = 10_000
 """Kafka's MAX_RECORDS_PER_USER_OP: what one request may create is appended as one atomic batch."""
 
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Result(Generic[T]):
+    """Records to append, all or none, and the reply to give once they are committed.
+
+    A reply without records was read from the working image, which may run ahead of what is committed: it too waits
+    until everything appended before it is committed.
+    """
+
+    reply: T
+    records: list[MetadataRecord] = field(default_factory=list)
+
 
 @dataclass(frozen=True, slots=True)
 class MachineSettings:
@@ -40,8 +54,8 @@ class MachineSettings:
 class MachineState:
     """The working image (committed, and what this controller has appended since) with sessions and tracked offsets.
 
-    The image moves by `adopt` alone, over the very records that go into the log, which `replay` has tried before. On a
-    loss of leadership the whole state is dropped; the next leadership begins on the committed image (rule A13).
+    The image changes by `adopt` alone, by the very records that go into the log, which `replay` has tried before. When
+    this node stops leading the whole state is dropped; the next leadership begins on the committed image (rule A13).
     """
 
     def __init__(
@@ -74,7 +88,7 @@ class MachineState:
         return delta
 
     def adopt(self, delta: MetadataDelta, last_offset: int) -> None:
-        """Move the working image over records that were replayed on it; the last of them stands at `last_offset`."""
+        """Apply records that were replayed on the working image; the last of them stands at `last_offset`."""
         self.image = delta.image(last_offset, self.image.epoch, self.image.timestamp_ms)
         for topic_id in delta.deleted_topics:
             self.offsets.forget_topic(topic_id)
@@ -131,17 +145,17 @@ class MachineState:
         )
 
     def can_serve(self, node_id: NodeId, topic: TopicInfo, partition: PartitionInfo) -> bool:
-        """The broker has not said that it cannot serve its replica."""
+        """The broker has not reported that it cannot serve its replica."""
         return not self.unserved.has(node_id, topic.topic_id, partition.partition)
 
     def acks_are_synced(self, partition: PartitionInfo) -> bool:
-        """Whatever was acknowledged was synced by every member of the ISR (flush.policy=ack), whoever led."""
+        """Every acknowledged record was synced by every member of the ISR (flush.policy=ack), under any leader."""
         brokers = (self.image.brokers.get(node) for node in partition.replicas)
         return not any(broker is not None and broker.acks_unsynced for broker in brokers)
 
     def position(self, node_id: NodeId, topic: TopicInfo, partition: PartitionInfo) -> LogPosition | None:
-        """Where the log of a replica ends that nobody leads, by the word of the process that is registered. None while
-        it has not said so: what it said in an older leader epoch need not hold any more."""
+        """Where a replica's log ends while its partition has no leader, as the registered process reported it. None
+        without a report in this leader epoch: an older one need not hold any more."""
         report = self.offsets.of(topic.topic_id, partition.partition, node_id)
         broker = self.image.brokers.get(node_id)
         if report is None or broker is None or partition.has_leader:
@@ -209,7 +223,7 @@ class MachineState:
         return None if topic is None or partition is None else (topic, partition)
 
     def partitions_without_leader(self) -> Iterable[tuple[TopicInfo, PartitionInfo]]:
-        """Partitions that nobody leads."""
+        """Partitions without a leader."""
         return [item for item in self.image.partitions() if not item[1].has_leader]
 
     def leads_any(self, node_id: NodeId) -> bool:

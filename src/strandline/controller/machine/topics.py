@@ -20,11 +20,11 @@ from strandline.controller.api import (
     TopicRef,
 )
 from strandline.controller.machine.placement import Placer, usable_brokers
-from strandline.controller.machine.result import Result
 from strandline.controller.machine.state import (
     DEFAULT_REPLICATION_FACTOR_MAX,
     MAX_PARTITIONS_PER_REQUEST,
     MachineState,
+    Result,
 )
 from strandline.controller.machine.topic_names import METADATA_TOPIC, TakenNames, check_topic_name
 from strandline.controller.metadata.image import MetadataImage, ResourceType, TopicInfo
@@ -184,7 +184,7 @@ def _checked_configs(topic: CreatableTopic) -> dict[str, str]:
 def _automatic_assignments(
     state: MachineState, placement: _Placement, topic: CreatableTopic
 ) -> tuple[list[tuple[NodeId, ...]], str]:
-    """Assignments, and a remark where the replication factor was ours to choose."""
+    """Assignments, and a remark where the controller chose the replication factor."""
     factor, count = topic.replication_factor, topic.num_partitions
     remark = ""
     if factor < -1 or factor == 0:

@@ -1,1 +1,1 @@
-"""The metadata of a cluster: its records, the image they add up to, and who is told of changes."""
+"""The metadata of a cluster: its records, the image they add up to, its subscribers, and configs."""

@@ -41,7 +41,7 @@ class ConfigKey:
     Attributes:
         broker_name: the broker config a topic falls back on, "" for none; the same as `name` for configs of brokers
             alone.
-        default: what holds when nobody says anything, as text.
+        default: the value that holds where none is set, as text.
         doc: one sentence for people, with unit.
         topic: may be set on a topic; broker: on one broker; cluster: as the default of all brokers.
         idle: why values have no effect yet; empty for a config that has one.

@@ -39,7 +39,7 @@ class ConfigValue:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """A config as DescribeConfigs tells it; `synonyms` are all values set, the one that holds first."""
+    """A config as DescribeConfigs shows it; `synonyms` are all values set, the one that holds first."""
 
     key: ConfigKey
     name: str
@@ -49,7 +49,7 @@ class ConfigEntry:
 
     @property
     def is_default(self) -> bool:
-        """Nobody set it."""
+        """No value was set."""
         return self.source is ConfigSource.DEFAULT_CONFIG
 
 

@@ -68,7 +68,7 @@ class BrokerInfo:
         rack: the failure zone, or None.
         fenced: not alive as far as the controller knows: in no ISR, leads nothing.
         in_controlled_shutdown: asked to stop; leads nothing new and joins no ISR.
-        directory_id: names its data directory; None where it has not told.
+        directory_id: names its data directory; None where it did not report one.
         acks_unsynced: flush.policy=replicate, as the controller found it to be at the registration: what this process
             counts in acks need not be on any disk.
         disk_full: its disk has no room, as it said itself: its replicas are read and take no writes. It leads nothing

@@ -1,4 +1,4 @@
-"""Replays the committed metadata log into the node's image and tells subscribers what changed."""
+"""Replays the committed metadata log into the node's image, calls subscribers, and tries records before an append."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from strandline.controller.metadata.delta import MetadataDelta, diff
 from strandline.controller.metadata.image import MetadataImage
-from strandline.controller.metadata.records import decode_record, encode_records
+from strandline.controller.metadata.records import decode_record, decode_records, encode_records
 from strandline.controller.metadata.snapshot import image_records, load_image
 from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch
 from strandline.proto.errors import FatalError
@@ -42,7 +42,7 @@ class ImagePublisher:
             self._subscribers.remove(subscriber)
 
     def subscribe_leader(self, subscriber: LeaderSubscriber) -> None:
-        """Call `subscriber` at every change of the quorum's leader, so that whoever waits for one need not poll."""
+        """Call `subscriber` at every change of the quorum's leader, so that a wait for one needs no polling."""
         self._leader_subscribers.append(subscriber)
 
     # QuorumListener
@@ -68,7 +68,7 @@ class ImagePublisher:
         self._publish(diff(self.image, image), image)
 
     def handle_leader_change(self, leader_and_epoch: LeaderAndEpoch) -> None:
-        """Of no matter to the image, for what is committed stays so; those who wait for a controller are told."""
+        """Call the subscribers; the image stays, for what is committed stays so."""
         for subscriber in list(self._leader_subscribers):
             subscriber(leader_and_epoch)
 
@@ -83,3 +83,28 @@ class ImagePublisher:
         self.image = image
         for subscriber in list(self._subscribers):
             subscriber(delta, image)
+
+
+class ImageRehearsal:
+    """The quorum's `Rehearsal` on a private copy of the image: the replay of committed records, run before the append.
+
+    The copy shares with the publisher's image all that did not change, so a rehearsal costs one more replay.
+    """
+
+    def __init__(self, publisher: ImagePublisher) -> None:
+        self._publisher = publisher
+        self._image: MetadataImage = publisher.image
+
+    def restart(self) -> None:
+        """Begin anew on what is committed and handed over."""
+        self._image = self._publisher.image
+
+    def replay(self, batch: CommittedBatch) -> None:
+        """Replay the next batch. Raises FatalError if that cannot be; then nothing has changed."""
+        delta = MetadataDelta(self._image)
+        delta.apply_all(decode_records(batch.records))
+        self._image = delta.image(batch.last_offset, batch.epoch, batch.timestamp_ms)
+
+    def load(self, end_offset: int, epoch: int, records: Iterable[bytes]) -> None:
+        """Try a snapshot. Raises FatalError if it cannot be loaded."""
+        load_image(self._publisher.image.cluster_id, decode_records(records), end_offset, epoch)

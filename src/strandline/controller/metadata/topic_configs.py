@@ -2,7 +2,7 @@
 
 A topic's value is the one set on the topic, else the broker's dynamic one, else the cluster's dynamic default, else the
 broker's own file, else the default of this table; a topic config and the broker config it falls back on may differ in
-name (`broker_name`), and some have none. `flush.policy` is ours alone.
+name (`broker_name`), and some have none. Kafka has no `flush.policy`.
 
 Every topic config of Kafka 4 is taken, so that what is written for Kafka works. What has no effect yet says so
 (`without_effect`): in DescribeConfigs, in the log of the broker that sets it, on the command line and in `doctor`.

@@ -9,12 +9,12 @@ from strandline.controller.quorum.control_records import leader_change, read_vot
 from strandline.controller.quorum.recovery_point import RecoveryPoint
 from strandline.controller.raft.log_summary import EMPTY, LogSummary
 from strandline.controller.raft.messages import Batch, LeaderChange, OffsetAndEpoch, ReplicaKey, VotersChange
-from strandline.log.batch import build_batch, iter_batches, verify_crc
+from strandline.log.batch import iter_batches, verify_crc
 from strandline.log.config import LogConfig
 from strandline.log.disk import Disk, DiskError
 from strandline.log.partition_log import PartitionLog
 from strandline.log.reader import LogRead
-from strandline.log.records import Record, decode_records
+from strandline.log.records import Record, build_batch, decode_records
 from strandline.log.recovery import open_log
 from strandline.log.rewriting import Rewriting, refusal
 from strandline.log.segment import pread_blocking
@@ -35,7 +35,7 @@ class MetadataLog:
     def __init__(self, log: PartitionLog, recovery_point: RecoveryPoint) -> None:
         self.partition_log = log
         self._recovery_point = recovery_point
-        log.on_cut_below = lambda _, offset: recovery_point.lower_to(offset)
+        log.on_cut_below = recovery_point.lower_to
 
     @classmethod
     def open(

@@ -24,9 +24,9 @@ from strandline.controller.quorum.control_records import (
     voters_record,
 )
 from strandline.controller.raft.messages import OffsetAndEpoch, ReplicaKey
-from strandline.log.batch import build_batch, iter_batches, verify_crc
+from strandline.log.batch import iter_batches, verify_crc
 from strandline.log.disk import Disk, File
-from strandline.log.records import Record, decode_records
+from strandline.log.records import Record, build_batch, decode_records
 from strandline.proto.errors import CorruptLogError, FatalError, KafkaError, ProtocolError
 from strandline.proto.marks import mark
 

@@ -26,14 +26,14 @@ EPOCH_LEAD_MAX = 1_000
 """How far above the last epoch that is proven to it (see `RaftCore.proven_epoch`) a request may lift a node (rule A17).
 
 An epoch rises by one in each election that a majority was willing to hold (pre-vote): a node that missed a thousand was
-away for long. It learns a higher epoch by asking, for answers of voters are not bounded so. Kafka adopts whatever it is
-told: one message with 2^31 - 1 ends its elections for good.
+away for long. It learns a higher epoch by asking, for answers of voters are not bounded so. Kafka adopts any epoch: one
+message with 2^31 - 1 ends its elections for good.
 """
 
 PROOF_INTERVAL_MS = 10_000
-"""At most this often an epoch counts as proven anew (rule A17). What a lifted voter answers is proof to who asks it:
-without a pause somebody could have voters ask each other in turns, and lift them by another bound with each answer, to
-the last epoch within days. So it takes months, and log lines tell of it. Elections gain nothing by more.
+"""At most this often an epoch counts as proven anew (rule A17). The answer of a lifted voter is proof to the node that
+asks it. Without a pause an attacker could have voters ask each other in turns, and lift them by another bound with each
+answer, to the last epoch within days. With it that takes months, and log lines show it. Elections gain nothing by more.
 """
 
 CHECK_QUORUM_FACTOR = 1.5
@@ -44,7 +44,7 @@ RETRY_BACKOFF_MAX_MS = 250
 
 OBSERVERS_MAX = 1_000
 """So many observers are remembered, and so many fetches parked; the one that fetched longest ago is forgotten for a new
-one. A cluster has tens: it bounds what somebody can make a leader remember who draws a new directory id each time."""
+one. A cluster has tens: it bounds the memory that fetches under ever new directory ids can take."""
 
 OBSERVER_SESSION_MS = 300_000
 """An observer that has not fetched for this long is no longer described; Kafka has the same five minutes."""

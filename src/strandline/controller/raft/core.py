@@ -321,7 +321,7 @@ class RaftCore:
         if leader_id is not None and (leader_id == self.key.node_id or leader_id not in self.voters.places):
             leader_id = None
         if epoch > EPOCH_MAX:
-            self.node.notice(f"a peer told of epoch {epoch}, beyond the last that there can be")
+            self.node.notice(f"refused: a peer names epoch {epoch}, beyond the last that there can be")
             return False
         if epoch > self.epoch:
             self._adopt(epoch, leader_id)

@@ -30,7 +30,7 @@ class VoteRound:
         self._epoch = epoch
         self._pre_vote = pre_vote
         self.granted: dict[NodeId, bool] = {node.key.node_id: node.doubt is None or node.log.end.at_least(node.doubt)}
-        """Who granted, and whether beyond doubt."""
+        """The voters that granted, and whether beyond doubt."""
         self._rejected: dict[NodeId, None] = {}
         self._failed: dict[NodeId, int] = {}
         self._in_flight: dict[NodeId, None] = {}
@@ -38,7 +38,7 @@ class VoteRound:
 
     @property
     def won(self) -> bool:
-        """A majority granted beyond doubt; or everybody did."""
+        """A majority granted beyond doubt; or all voters granted."""
         voters = self._node.voters
         if sum(self.granted.values()) >= voters.majority:
             return True
@@ -55,7 +55,7 @@ class VoteRound:
         )
 
     def pump(self, now_ms: float) -> None:
-        """Ask everyone who has not answered and is not being asked."""
+        """Ask every voter that has not answered and is not being asked."""
         node = self._node
         for voter in node.voters.others(node.key.node_id):
             asked = voter.node_id

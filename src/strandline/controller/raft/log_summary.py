@@ -13,7 +13,7 @@ EMPTY = OffsetAndEpoch(0, 0)
 
 
 class LogSummary:
-    """A mirror of the log's shape, moved by the core itself as it orders appends and truncations.
+    """A mirror of the log's shape, which the core changes itself as it orders appends and truncations.
 
     Invariants:
     - start_offset <= end_offset, durable_offset <= end_offset;

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class ReplicaKey(NamedTuple):
     """A replica: its node id and the id of the directory that holds its log (KIP-853).
 
-    A directory id of None in a *recorded* key (a voter set) matches any; in a *presented* key it means "not told".
+    A directory id of None in a *recorded* key (a voter set) matches any; in a *presented* key it means "not reported".
     """
 
     node_id: Annotated[NodeId, Int32(1, minimum=0)]
@@ -64,7 +64,7 @@ class LeaderChange:
 
 @dataclass(frozen=True, slots=True)
 class VotersChange:
-    """The control record that says who votes from its offset on (Kafka's VotersRecord). Rule A11."""
+    """The control record that names the voters from its offset on (Kafka's VotersRecord). Rule A11."""
 
     voters: tuple[ReplicaKey, ...]
 
@@ -79,7 +79,7 @@ class Batch:
     epoch: int
     data: Buffer | LeaderChange | VotersChange
     voters: tuple[ReplicaKey, ...] | None = None
-    """Who votes from `base_offset` on; None in a batch that does not say so."""
+    """The voters from `base_offset` on; None in a batch that names none."""
 
 
 # --- requests and responses ------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class VoteRequest:
     candidate_epoch: Annotated[int, Int32(3, minimum=0)]
     """The epoch to be led; for a pre-vote the asker's current epoch, not bumped."""
     voter: Annotated[ReplicaKey, 4]
-    """Whom the candidate believes to be asking: a wiped voter must refuse."""
+    """The replica that the candidate believes it asks: a wiped voter must refuse."""
     last: Annotated[OffsetAndEpoch, 5]
     """End of the candidate's log."""
     pre_vote: Annotated[bool, 6]

@@ -68,7 +68,7 @@ class Ready:
     log: tuple[LogAction, ...]
     """Then write these, in order."""
     flush: bool
-    """Then start a sync of the log; tell its end by `RaftCore.flushed`. Later syncs may cover earlier requests."""
+    """Then start a sync of the log; report its end by `RaftCore.flushed`. A later sync may cover earlier requests."""
     send: tuple[Outbound, ...]
     """Then send these, in order."""
     high_watermark: int | None

@@ -14,7 +14,7 @@ from strandline.proto.marks import mark
 def first_move(node: QuorumNode, saved: ElectionState, now_ms: float) -> Move:
     """The move that follows from the quorum-state file and the log.
 
-    The first wait of a starting node is short: a pre-vote disturbs nobody, and finds a leader if there is one.
+    The first wait of a starting node is short: a pre-vote disturbs no node, and finds a leader if there is one.
     """
     soon_ms = now_ms + node.config.election_timeout_ms * (0.05 + 0.2 * node.rng.random())
     if len(node.voters) == 1:

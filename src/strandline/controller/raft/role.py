@@ -60,7 +60,7 @@ class Role:
 
     @property
     def leader_id(self) -> NodeId | None:
-        """The leader of this epoch as others are told, if known."""
+        """The leader of this epoch as this node names it to others, if known."""
         return None
 
     @property
@@ -91,7 +91,7 @@ class Role:
         """Send what the present state allows; called before every drain of the outputs."""
 
     def may_grant(self, request: VoteRequest, up_to_date: bool) -> bool:
-        """Judge a Vote of this very epoch; `up_to_date` compares its log with ours (rules A3, A4)."""
+        """Judge a Vote of this very epoch; `up_to_date` compares its log with the own one (rules A3, A4)."""
         return False
 
     def election_deadline_ms(self) -> float | None:

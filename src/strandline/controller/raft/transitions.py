@@ -30,7 +30,7 @@ class RoleKind(Enum):
 
 
 class Event(Enum):
-    """What moves a quorum node to a role, in words for the diagram."""
+    """What moves a quorum node from role to role; docs/states.md shows the words."""
 
     STARTED = "starts, and knows no leader"
     STARTED_AS_LEADER = "starts after it led this epoch (rule A2)"

@@ -14,7 +14,7 @@ from strandline.proto.ids import NodeId
 
 
 class VoterSet:
-    """Voters in the order of their node ids, and places that nobody fills.
+    """Voters in the order of their node ids, and vacant places.
 
     A vacant place counts in the majority like a voter that never answers. So of two sets that differ in one place the
     majorities always meet: those of the set with the vacancy are majorities of the other one, too.

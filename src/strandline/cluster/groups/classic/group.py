@@ -33,7 +33,7 @@ class GroupState(Enum):
 
 
 class GroupEvent(Enum):
-    """What moves a classic group to a state, in words for the diagram (docs/states.md)."""
+    """What moves a classic group from state to state; docs/states.md shows the words."""
 
     CREATED = "is created, or loaded without members"
     LOADED = "is loaded with members"

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from strandline.cluster.node.config import NODE_SETTINGS, NodeConfig
-from strandline.cluster.node.config_sources import ENVIRONMENT_PREFIX, environment_name, parse_overrides
+from strandline.cluster.node.config_values import ENVIRONMENT_PREFIX, environment_name, parse_overrides
 from strandline.controller.metadata.topic_configs import BROKER_CONFIGS
 from strandline.proto.errors import ConfigError
 

@@ -21,7 +21,6 @@ from typing import Any
 
 from strandline.cluster.broker.api import ServedApi
 from strandline.cluster.broker.exchange import Exchange
-from strandline.cluster.broker.service.broker_service import BrokerService
 from strandline.cluster.node.faults.slow_disk import SlowDisk
 from strandline.cluster.node.http.protocol import Page
 from strandline.log.disk import Disk
@@ -118,14 +117,14 @@ class FaultInjection:
     def _intercepted(self, served: ServedApi) -> ServedApi:
         armed = self._armed
 
-        def handle(exchange: Exchange, body: memoryview, service: BrokerService) -> None:
+        def handle(exchange: Exchange, body: memoryview) -> None:
             waiting = armed.get(served.api.title)
             if not waiting or not served.serves(exchange.context.version):
-                served.handle(exchange, body, service)
+                served.handle(exchange, body)
                 return
             fault = waiting[0]
-            if not served.refuse_all(exchange, body, service, ErrorCode[fault.error]):
-                served.handle(exchange, body, service)
+            if not served.refuse_all(exchange, body, ErrorCode[fault.error]):
+                served.handle(exchange, body)
                 return
             fault.met += 1
             if fault.met == fault.times:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 from http import HTTPStatus
-from typing import TYPE_CHECKING
 
 from strandline.cluster.node.http.protocol import Commands, Page, Routes
 from strandline.cluster.node.metrics import CONTENT_TYPE, Metrics
+from strandline.cluster.node.observed import ObservedNode
 
 FAULTS_PATH = "/faults"
 
-if TYPE_CHECKING:
-    from strandline.cluster.node.node import Node
 
-
-def routes_of(node: Node) -> Routes:
+def routes_of(node: ObservedNode) -> Routes:
     """/metrics for Prometheus; /healthz: the process is in order; /readyz: the node does its work. /faults, where fault
     injection is on: the faults asked for, and how often each struck."""
     metrics = Metrics(node)
@@ -28,12 +25,12 @@ def routes_of(node: Node) -> Routes:
     }
 
 
-def commands_of(node: Node) -> Commands:
+def commands_of(node: ObservedNode) -> Commands:
     """POST /faults, where fault injection is on."""
     return {} if node.faults is None else {FAULTS_PATH: node.faults.command}
 
 
-def _verdict(node: Node, holds: bool, reason: str) -> Page:
+def _verdict(node: ObservedNode, holds: bool, reason: str) -> Page:
     told: dict[str, str | int | bool] = {"ok": holds, **node.describe()}
     if not holds:
         told["reason"] = reason
@@ -41,7 +38,7 @@ def _verdict(node: Node, holds: bool, reason: str) -> Page:
     return Page(json.dumps(told).encode() + b"\n", "application/json", status)
 
 
-def _why_not_ready(node: Node) -> str:
+def _why_not_ready(node: ObservedNode) -> str:
     if node.quorum.leader_and_epoch.leader_id is None:
         return "no leader of the metadata quorum is known: a majority of the controllers must run"
     if node.broker is not None and not node.broker.caught_up:

@@ -1,0 +1,190 @@
+"""The broker: its handlers, and what they share. A listener turns connections into requests to them.
+
+Handlers that answer from this broker's memory return at once, those that ask the controller or a coordinator are
+coroutines, and produce and fetch call back, because they are many and may wait for other machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from strandline.cluster.broker.api import Handlers
+from strandline.cluster.broker.auto_creation import AutoCreation
+from strandline.cluster.broker.brokers import Brokers
+from strandline.cluster.broker.config import BrokerConfig, StaticSetting
+from strandline.cluster.broker.handlers.alter_configs import AlterConfigsHandler
+from strandline.cluster.broker.handlers.api_versions import ApiVersionsHandler
+from strandline.cluster.broker.handlers.cluster import ClusterHandler
+from strandline.cluster.broker.handlers.consumer_groups import ConsumerGroupsHandler
+from strandline.cluster.broker.handlers.coordinators import CoordinatorsHandler
+from strandline.cluster.broker.handlers.delete_records import DeleteRecordsHandler
+from strandline.cluster.broker.handlers.describe_configs import DescribeConfigsHandler
+from strandline.cluster.broker.handlers.elections import ElectionsHandler
+from strandline.cluster.broker.handlers.fetch import FetchHandler
+from strandline.cluster.broker.handlers.group_admin import GroupAdminHandler
+from strandline.cluster.broker.handlers.group_members import GroupMembersHandler
+from strandline.cluster.broker.handlers.log_dirs import LogDirsHandler
+from strandline.cluster.broker.handlers.metadata import MetadataHandler
+from strandline.cluster.broker.handlers.offset_commit import OffsetCommitHandler
+from strandline.cluster.broker.handlers.offset_fetch import OffsetFetchHandler
+from strandline.cluster.broker.handlers.offsets import OffsetsHandler
+from strandline.cluster.broker.handlers.produce import ProduceHandler
+from strandline.cluster.broker.handlers.producers import ProducersHandler
+from strandline.cluster.broker.handlers.topic_partitions import TopicPartitionsHandler
+from strandline.cluster.broker.handlers.topics import TopicsHandler
+from strandline.cluster.broker.memory import MemoryBudget
+from strandline.cluster.broker.ports import Controller, Quorum
+from strandline.cluster.broker.request import AllowAll, Authorizer
+from strandline.cluster.broker.table import APIS, served_by
+from strandline.cluster.groups.group_coordinator import GroupCoordinator
+from strandline.controller.metadata.config_resolver import ConfigResolver
+from strandline.controller.metadata.image import MetadataImage
+from strandline.proto.ids import BrokerEpoch, NodeId
+from strandline.proto.ports import Clock, Rpc
+from strandline.replica.manager import ReplicaManager
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerParts:
+    """The parts of its node that a broker is built of.
+
+    Attributes:
+        image: the newest metadata image; the same call may see another one after an `await`.
+        broker_epoch: of this process's registration, -1 before it.
+        authorizer: by default everybody may do everything.
+    """
+
+    node_id: NodeId
+    config: BrokerConfig
+    image: Callable[[], MetadataImage]
+    replicas: ReplicaManager
+    groups: GroupCoordinator
+    controller: Controller
+    quorum: Quorum
+    configs: ConfigResolver
+    settings: Sequence[StaticSetting] = ()
+    clock: Clock
+    rpc: Rpc
+    broker_epoch: Callable[[], BrokerEpoch]
+    authorizer: Authorizer = field(default_factory=AllowAll)
+
+
+class Broker:
+    """One broker's handlers.
+
+    Attributes:
+        memory: the budget for all that clients make this node hold.
+        handlers: one of each class.
+        apis: by API key, bound to the handlers.
+    """
+
+    def __init__(self, parts: BrokerParts) -> None:
+        config, image, authorizer, clock = parts.config, parts.image, parts.authorizer, parts.clock
+        brokers = Brokers(image, parts.quorum, parts.replicas, clock)
+        self.clock = clock
+        self.memory = MemoryBudget(config.memory_bytes)
+        self._groups = parts.groups
+        self._creation = AutoCreation(parts.controller, image, parts.configs, timeout_ms=config.request_timeout_ms)
+        self._produce = ProduceHandler(
+            replicas=parts.replicas, image=image, authorizer=authorizer, brokers=brokers, clock=clock
+        )
+        self._fetch = FetchHandler(
+            node_id=parts.node_id,
+            replicas=parts.replicas,
+            image=image,
+            authorizer=authorizer,
+            brokers=brokers,
+            memory=self.memory,
+            clock=clock,
+            config=config,
+        )
+        self._producers = ProducersHandler(
+            node_id=parts.node_id,
+            replicas=parts.replicas,
+            image=image,
+            authorizer=authorizer,
+            controller=parts.controller,
+            broker_epoch=parts.broker_epoch,
+            timeout_ms=config.request_timeout_ms,
+        )
+        metadata = MetadataHandler(
+            node_id=parts.node_id,
+            image=image,
+            authorizer=authorizer,
+            brokers=brokers,
+            creation=self._creation,
+            clock=clock,
+        )
+        self.handlers = Handlers(
+            self._produce,
+            self._fetch,
+            self._producers,
+            metadata,
+            ApiVersionsHandler(served=[(row.api, row.first, row.last) for row in APIS.values()], image=image),
+            *_topic_handlers(parts),
+            *_group_handlers(parts, brokers),
+            *_cluster_handlers(parts, brokers),
+        )
+        self.apis = served_by(self.handlers)
+
+    def registered(self) -> None:
+        """The controller knows this process: what a broker needs of it can be asked for."""
+        self._producers.begin_to_hold_ids()
+
+    def connection_lost(self, connection: object) -> None:
+        """A client's connection has gone, and its fetch sessions with it."""
+        self._fetch.sessions.drop_all_of(connection)
+
+    def close(self) -> None:
+        """Drop every deadline and background task; nothing is answered any more."""
+        self._groups.close()
+        self._produce.close()
+        self._fetch.close()
+        self._creation.close()
+        self._producers.close()
+
+
+def _topic_handlers(parts: BrokerParts) -> Iterator[object]:
+    config, image, authorizer, configs = parts.config, parts.image, parts.authorizer, parts.configs
+    controller, replicas = parts.controller, parts.replicas
+    yield TopicPartitionsHandler(image=image, authorizer=authorizer, partitions_max=config.describe_partitions_max)
+    yield OffsetsHandler(replicas=replicas, image=image, authorizer=authorizer)
+    yield TopicsHandler(image=image, authorizer=authorizer, controller=controller, configs=configs)
+    yield DeleteRecordsHandler(replicas=replicas, image=image, authorizer=authorizer, configs=configs)
+    yield DescribeConfigsHandler(
+        node_id=parts.node_id,
+        image=image,
+        authorizer=authorizer,
+        configs=configs,
+        settings=parts.settings,
+        clock=parts.clock,
+    )
+    yield AlterConfigsHandler(
+        image=image, authorizer=authorizer, controller=controller, timeout_ms=config.request_timeout_ms
+    )
+
+
+def _group_handlers(parts: BrokerParts, brokers: Brokers) -> Iterator[object]:
+    groups, image, authorizer = parts.groups, parts.image, parts.authorizer
+    yield CoordinatorsHandler(groups=groups, authorizer=authorizer, brokers=brokers)
+    yield GroupMembersHandler(groups=groups, authorizer=authorizer)
+    yield ConsumerGroupsHandler(groups=groups, image=image, authorizer=authorizer)
+    yield OffsetCommitHandler(groups=groups, image=image, authorizer=authorizer)
+    yield OffsetFetchHandler(groups=groups, image=image, authorizer=authorizer)
+    yield GroupAdminHandler(groups=groups, authorizer=authorizer)
+
+
+def _cluster_handlers(parts: BrokerParts, brokers: Brokers) -> Iterator[object]:
+    yield ElectionsHandler(authorizer=parts.authorizer, controller=parts.controller)
+    yield LogDirsHandler(replicas=parts.replicas, authorizer=parts.authorizer)
+    yield ClusterHandler(
+        node_id=parts.node_id,
+        image=parts.image,
+        authorizer=parts.authorizer,
+        brokers=brokers,
+        controller=parts.controller,
+        quorum=parts.quorum,
+        rpc=parts.rpc,
+        timeout_ms=parts.config.request_timeout_ms,
+    )

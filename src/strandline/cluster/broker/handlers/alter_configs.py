@@ -1,0 +1,147 @@
+"""IncrementalAlterConfigs (44), and AlterConfigs (33): what a resource's configs shall be altogether, where what is not
+named goes back to its default. The first took the second's place in Kafka 2.3; some clients still speak it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.each_item import deny, each_item, named_twice
+from strandline.cluster.broker.idle_settings import log_without_effect
+from strandline.cluster.broker.ports import Controller
+from strandline.cluster.broker.request import CLUSTER, Action, Authorizer, Operation, RequestContext, topic
+from strandline.controller.api import (
+    AlterConfigsRequest,
+    ConfigAlteration,
+    ConfigOperation,
+    ResourceAlteration,
+    ResourceOutcome,
+)
+from strandline.controller.metadata.image import MetadataImage, ResourceType
+from strandline.proto.error_codes import ErrorCode
+
+_GIVES_VALUE = frozenset({ConfigOperation.SET, ConfigOperation.APPEND})
+
+
+class Outcome(NamedTuple):
+    """What became of one resource, as it was named."""
+
+    error: ErrorCode
+    message: str
+    resource_type: int
+    resource_name: str
+
+
+class AlterConfigsHandler:
+    """Passes changes of configs on to the active controller; those of one resource all succeed or none does."""
+
+    def __init__(
+        self,
+        *,
+        image: Callable[[], MetadataImage],
+        authorizer: Authorizer,
+        controller: Controller,
+        timeout_ms: float,
+    ) -> None:
+        self._image = image
+        self._authorizer = authorizer
+        self._controller = controller
+        self._timeout_ms = timeout_ms
+
+    async def alter_incrementally(self, call: Call) -> Any:
+        """One outcome a resource, in order."""
+        return _respond(await self._outcomes(call, [_alteration(one) for one in call.request.resources]))
+
+    async def alter_altogether(self, call: Call) -> Any:
+        """One outcome a resource, in order."""
+        return _respond(await self._outcomes(call, [self._replacement(one) for one in call.request.resources]))
+
+    def refuse(self, call: Call, error: ErrorCode, message: str) -> Any:
+        """Every resource has this error."""
+        return _respond(
+            [Outcome(error, message, one.resource_type, one.resource_name) for one in call.request.resources]
+        )
+
+    async def _outcomes(self, call: Call, wanted: list[ResourceAlteration | str]) -> list[Outcome]:
+        """Carry out what can be; one outcome for each resource asked for, in order. A text is why one cannot be."""
+        asked = [one for one in wanted if isinstance(one, ResourceAlteration)]
+        answered = iter(await self._alter(call.context, asked, dry_run=call.request.validate_only))
+        outcomes = []
+        for resource, one in zip(call.request.resources, wanted, strict=True):
+            if isinstance(one, str):
+                error, message = ErrorCode.INVALID_REQUEST, one
+            else:
+                outcome = next(answered)
+                error, message = outcome.error, outcome.message
+            outcomes.append(Outcome(error, message, resource.resource_type, resource.resource_name))
+        return outcomes
+
+    async def _alter(
+        self, context: RequestContext, resources: Sequence[ResourceAlteration], *, dry_run: bool
+    ) -> list[ResourceOutcome]:
+        """One outcome a resource, in order; the changes of one resource all succeed or none does."""
+
+        def refuse(item: ResourceAlteration, error: ErrorCode, message: str) -> ResourceOutcome:
+            return ResourceOutcome(item.resource_type, item.resource_name, error, message)
+
+        async def ask(items: tuple[ResourceAlteration, ...]) -> Sequence[ResourceOutcome]:
+            request = AlterConfigsRequest(items, dry_run)
+            timeout_ms = self._timeout_ms
+            return (await self._controller.incremental_alter_configs(request, timeout_ms)).resources
+
+        refusals = named_twice([(item.resource_type, item.resource_name) for item in resources])
+        deny(self._authorizer, context, refusals, [_alter_action(item) for item in resources])
+        altered = await each_item(resources, refusals, refuse, ask)
+        for item, outcome in zip(resources, altered, strict=True):
+            if outcome.error is ErrorCode.NONE and not dry_run:
+                values = {one.name: one.value for one in item.alterations if one.operation in _GIVES_VALUE}
+                log_without_effect(item.resource_type, item.resource_name, values)
+        return altered
+
+    def _replacement(self, resource: Any) -> ResourceAlteration | str:
+        """The changes from what is set now, or a sentence why there are none."""
+        try:
+            kind = ResourceType(resource.resource_type)
+        except ValueError:
+            return f"resources of type {resource.resource_type} have no configs here"
+        now = self._image().config((kind, resource.resource_name))
+        named = {config.name for config in resource.configs}
+        changes = [ConfigAlteration(config.name, ConfigOperation.SET, config.value) for config in resource.configs]
+        changes += [ConfigAlteration(name, ConfigOperation.DELETE, None) for name in now if name not in named]
+        return ResourceAlteration(kind, resource.resource_name, tuple(changes))
+
+
+def _alteration(resource: Any) -> ResourceAlteration | str:
+    """The change, or a sentence why it cannot be one."""
+    try:
+        kind = ResourceType(resource.resource_type)
+    except ValueError:
+        return f"resources of type {resource.resource_type} have no configs here"
+    try:
+        changes = tuple(
+            ConfigAlteration(config.name, ConfigOperation(config.config_operation), config.value)
+            for config in resource.configs
+        )
+    except ValueError:
+        return "an operation is 0 (set), 1 (delete), 2 (append) or 3 (subtract)"
+    return ResourceAlteration(kind, resource.resource_name, changes)
+
+
+def _alter_action(item: ResourceAlteration) -> Action:
+    if item.resource_type is ResourceType.TOPIC:
+        return Operation.ALTER_CONFIGS, topic(item.resource_name)
+    return Operation.ALTER_CONFIGS, CLUSTER
+
+
+def _respond(outcomes: list[Outcome]) -> Any:
+    responses = tuple(
+        part(
+            error_code=outcome.error,
+            error_message=outcome.message or None,
+            resource_type=outcome.resource_type,
+            resource_name=outcome.resource_name,
+        )
+        for outcome in outcomes
+    )
+    return part(responses=responses)

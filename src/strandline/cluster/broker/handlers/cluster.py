@@ -1,0 +1,213 @@
+"""DescribeCluster (60), DescribeQuorum (55), and who votes: AddRaftVoter (80), RemoveRaftVoter (81; KIP-853)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.brokers import Brokers
+from strandline.cluster.broker.described_topics import OPERATIONS_NOT_ASKED
+from strandline.cluster.broker.ports import Controller, Quorum
+from strandline.cluster.broker.quorum_description import described_by_leader
+from strandline.cluster.broker.request import (
+    CLUSTER,
+    CLUSTER_OPERATIONS,
+    Authorizer,
+    Operation,
+    RequestContext,
+    allowed,
+    operations_bits,
+)
+from strandline.controller.api import AddVoterRequest, RemoveVoterRequest
+from strandline.controller.metadata.image import MetadataImage
+from strandline.controller.quorum.api import QuorumDescription, ReplicaDescription
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import NO_NODE, ZERO_UUID, NodeId
+from strandline.proto.ports import Rpc
+
+BROKERS = 1
+CONTROLLERS = 2
+
+METADATA_TOPIC = "__cluster_metadata"
+METADATA_PARTITION = 0
+LISTENER = "INTERNAL"
+"""The name under which a controller's endpoint is shown: nodes speak gRPC there, not Kafka's wire."""
+
+
+class ClusterHandler:
+    """Describes brokers and quorum, and passes changes of voters on to the active controller."""
+
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        image: Callable[[], MetadataImage],
+        authorizer: Authorizer,
+        brokers: Brokers,
+        controller: Controller,
+        quorum: Quorum,
+        rpc: Rpc,
+        timeout_ms: float,
+    ) -> None:
+        self._node_id = node_id
+        self._image = image
+        self._authorizer = authorizer
+        self._brokers = brokers
+        self._controller = controller
+        self._quorum = quorum
+        self._rpc = rpc
+        self._timeout_ms = timeout_ms
+
+    # DescribeCluster
+
+    def describe_cluster(self, call: Call) -> Any:
+        """The brokers, and where admin requests go."""
+        request, context = call.request, call.context
+        kind = getattr(request, "endpoint_type", BROKERS)  # since version 1
+        if kind != BROKERS:
+            known = kind == CONTROLLERS
+            code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+            return self.refuse_cluster(call, code, "this listener describes brokers (endpoint type 1)")
+        with_fenced = getattr(request, "include_fenced_brokers", False)  # since version 2
+        operations = OPERATIONS_NOT_ASKED
+        if request.include_cluster_authorized_operations:
+            operations = operations_bits(self._authorizer, context, CLUSTER, CLUSTER_OPERATIONS)
+        brokers = tuple(
+            part(
+                broker_id=broker.node_id,
+                host=broker.endpoint.host,
+                port=broker.endpoint.port,
+                rack=broker.rack,
+                is_fenced=broker.fenced,
+            )
+            for broker in self._brokers.live_brokers(context, with_fenced=with_fenced)
+        )
+        return part(
+            error_code=ErrorCode.NONE,
+            error_message=None,
+            endpoint_type=BROKERS,
+            cluster_id=self._image().cluster_id,
+            controller_id=self._brokers.controller_id(context),
+            brokers=brokers,
+            cluster_authorized_operations=operations,
+        )
+
+    def refuse_cluster(self, call: Call, error: ErrorCode, message: str) -> Any:
+        """The whole answer is this error."""
+        return part(
+            error_code=error,
+            error_message=message,
+            endpoint_type=BROKERS,
+            cluster_id=self._image().cluster_id,
+            controller_id=NO_NODE,
+            brokers=(),
+        )
+
+    # DescribeQuorum
+
+    async def describe_quorum(self, call: Call) -> Any:
+        """Leader, voters and observers of the metadata log, as its leader sees them."""
+        if not allowed(self._authorizer, call.context, Operation.DESCRIBE, CLUSTER):
+            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        quorum = await described_by_leader(
+            self._quorum, node_id=self._node_id, rpc=self._rpc, timeout_ms=self._timeout_ms
+        )
+        return part(
+            error_code=ErrorCode.NONE,
+            error_message=None,
+            topics=_topics(call, quorum, ErrorCode.NONE, ""),
+            nodes=self._nodes(quorum),
+        )
+
+    def refuse_quorum(self, call: Call, error: ErrorCode, message: str) -> Any:
+        """The partition of the quorum has this error."""
+        whole = error if error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED else ErrorCode.NONE
+        return part(
+            error_code=whole,
+            error_message=message or None,
+            topics=_topics(call, None, error, message),
+            nodes=(),
+        )
+
+    def _nodes(self, quorum: QuorumDescription) -> tuple[Any, ...]:
+        nodes = []
+        for voter in quorum.voters:
+            endpoint = self._quorum.endpoint_of(voter.node_id)
+            if endpoint is not None:
+                listener = part(name=LISTENER, host=endpoint.host, port=endpoint.port)
+                nodes.append((voter.node_id, (listener,)))
+        return tuple(part(node_id=node_id, listeners=listeners) for node_id, listeners in nodes)
+
+    # Voters
+
+    async def add_voter(self, call: Call) -> Any:
+        """Give a vacant vote to a controller's directory that has caught up.
+
+        The endpoints are those that every node has in its configuration: what the request says of them is passed over.
+
+        Raises:
+            KafkaError: CLUSTER_AUTHORIZATION_FAILED, INCONSISTENT_CLUSTER_ID, or what kept the leader from it.
+        """
+        request = call.request
+        self._check_change(call.context, request.cluster_id)
+        change = AddVoterRequest(request.voter_id, request.voter_directory_id or ZERO_UUID)
+        await self._controller.add_voter(change, request.timeout)
+        return self.refuse_change(call, ErrorCode.NONE, "")
+
+    async def remove_voter(self, call: Call) -> Any:
+        """Take the vote of a controller that lost its log. Raises as `add_voter`."""
+        request = call.request
+        self._check_change(call.context, request.cluster_id)
+        change = RemoveVoterRequest(request.voter_id, request.voter_directory_id or ZERO_UUID)
+        await self._controller.remove_voter(change, self._timeout_ms)
+        return self.refuse_change(call, ErrorCode.NONE, "")
+
+    def refuse_change(self, call: Call, error: ErrorCode, message: str) -> Any:
+        """The whole answer is this error."""
+        return part(error_code=error, error_message=message or None)
+
+    def _check_change(self, context: RequestContext, cluster_id: str | None) -> None:
+        if not allowed(self._authorizer, context, Operation.ALTER, CLUSTER):
+            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        ours = self._image().cluster_id
+        if cluster_id not in (None, ours):
+            message = f"this is cluster {ours}, not {cluster_id}"
+            raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, message)
+
+
+def _replica(replica: ReplicaDescription) -> Any:
+    return part(
+        replica_id=replica.node_id,
+        replica_directory_id=replica.directory_id,
+        log_end_offset=replica.log_end_offset,
+        last_fetch_timestamp=replica.last_fetch_timestamp_ms,
+        last_caught_up_timestamp=replica.last_caught_up_timestamp_ms,
+    )
+
+
+def _partition(index: int, quorum: QuorumDescription | None, error: ErrorCode, message: str) -> Any:
+    return part(
+        partition_index=index,
+        error_code=error,
+        error_message=message or None,
+        leader_id=-1 if quorum is None or quorum.leader_id is None else quorum.leader_id,
+        leader_epoch=-1 if quorum is None else quorum.epoch,
+        high_watermark=-1 if quorum is None else quorum.high_watermark,
+        current_voters=() if quorum is None else tuple(_replica(one) for one in quorum.voters),
+        observers=() if quorum is None else tuple(_replica(one) for one in quorum.observers),
+    )
+
+
+def _topics(call: Call, quorum: QuorumDescription | None, error: ErrorCode, message: str) -> tuple[Any, ...]:
+    unknown = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"only {METADATA_TOPIC}-{METADATA_PARTITION} has a quorum")
+    topics = []
+    for topic in call.request.topics:
+        partitions = []
+        for partition in topic.partitions:
+            known = topic.topic_name == METADATA_TOPIC and partition.partition_index == METADATA_PARTITION
+            fault = (error, message) if known else unknown
+            partitions.append(_partition(partition.partition_index, quorum if known else None, *fault))
+        topics.append(part(topic_name=topic.topic_name, partitions=tuple(partitions)))
+    return tuple(topics)

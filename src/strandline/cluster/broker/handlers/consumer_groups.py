@@ -1,0 +1,226 @@
+"""Groups of the consumer protocol (KIP-848): ConsumerGroupHeartbeat (68), by which members join, live, reconcile and
+leave, and ConsumerGroupDescribe (69), with what each member has and shall have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.described_topics import OPERATIONS_NOT_ASKED
+from strandline.cluster.broker.request import (
+    GROUP_OPERATIONS,
+    Authorizer,
+    Operation,
+    RequestContext,
+    allowed,
+    group,
+    operations_bits,
+    topic,
+)
+from strandline.cluster.groups.config import MEMBER_BYTES_MAX
+from strandline.cluster.groups.consumer_protocol.commands import (
+    ConsumerAnswer,
+    ConsumerGroupDescription,
+    ConsumerHeartbeat,
+    DescribeConsumerGroup,
+    DescribedConsumer,
+)
+from strandline.cluster.groups.group_coordinator import GroupCoordinator
+from strandline.controller.metadata.image import MetadataImage
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import ZERO_UUID
+from strandline.proto.kafka.consumer_group_records import Assignment
+
+OWN_ID_SINCE = 1
+"""From this version on members make their ids themselves, and subscribe by pattern."""
+
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
+"""Kafka's numbers for the protocol of a member; a group that moves from one to the other has both."""
+
+
+class DescribedConsumerGroup(NamedTuple):
+    """A group, or why there is nothing to tell of it."""
+
+    group_id: str
+    description: ConsumerGroupDescription | None
+    error: ErrorCode = ErrorCode.NONE
+    message: str = ""
+
+
+class ConsumerGroupsHandler:
+    """Passes heartbeats on to the group's coordinator, and describes its groups."""
+
+    def __init__(self, *, groups: GroupCoordinator, image: Callable[[], MetadataImage], authorizer: Authorizer) -> None:
+        self._groups = groups
+        self._image = image
+        self._authorizer = authorizer
+
+    # ConsumerGroupHeartbeat
+
+    async def heartbeat(self, call: Call) -> Any:
+        """What the member shall be from now on."""
+        request, version = call.request, call.context.version
+        if version >= OWN_ID_SINCE and not request.member_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a member makes its own id")
+        command = ConsumerHeartbeat(
+            group_id=request.group_id,
+            member_id=request.member_id,
+            epoch=request.member_epoch,
+            client_id=call.context.client_id,
+            client_host=f"/{call.context.peer.host}",
+            instance_id=request.instance_id,
+            rack=request.rack_id,
+            rebalance_timeout_ms=request.rebalance_timeout,
+            topics=request.subscribed_topic_names,
+            regex=request.subscribed_topic_regex if version >= OWN_ID_SINCE else None,
+            assignor=request.server_assignor,
+            owned=None if request.topic_partitions is None else _owned(request.topic_partitions),
+        )
+        answer = await self._heartbeat(call.context, command)
+        return part(
+            error_code=ErrorCode.NONE,
+            error_message=None,
+            member_id=answer.member_id,
+            member_epoch=answer.epoch,
+            heartbeat_interval=answer.heartbeat_interval_ms,
+            assignment=None if answer.assigned is None else _assigned(answer.assigned),
+        )
+
+    def refuse_heartbeat(self, call: Call, error: ErrorCode, message: str) -> Any:
+        """The answer is this error."""
+        return part(
+            error_code=error,
+            error_message=message or None,
+            member_id=None,
+            member_epoch=0,
+            heartbeat_interval=0,
+            assignment=None,
+        )
+
+    async def _heartbeat(self, context: RequestContext, command: ConsumerHeartbeat) -> ConsumerAnswer:
+        """What the member shall be from now on.
+
+        Raises:
+            KafkaError: GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, INVALID_REQUEST, NOT_COORDINATOR,
+                COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, and those of `ConsumerProtocol.heartbeat`.
+        """
+        if not allowed(self._authorizer, context, Operation.READ, group(command.group_id)):
+            raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        if not command.group_id.strip():
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a group with members needs a name")
+        names = command.topics or ()
+        size = sum(map(len, (*names, command.regex or "", command.instance_id or "", command.rack or "")))
+        if size > MEMBER_BYTES_MAX // 4:  # a character may take four bytes
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the member's subscriptions are too large", size=size)
+        may = self._authorizer.authorize(context, [(Operation.DESCRIBE, topic(name)) for name in names])
+        if not all(may):
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        answer: ConsumerAnswer = await self._groups.ask(command.group_id, command)
+        return answer
+
+    # ConsumerGroupDescribe
+
+    async def describe(self, call: Call) -> Any:
+        """One answer a group, in order."""
+        return self._described(call, await self._describe(call.context, call.request.group_ids))
+
+    def refuse_describe(self, call: Call, error: ErrorCode, message: str) -> Any:
+        """Every group has this error."""
+        return self._described(
+            call, [DescribedConsumerGroup(group_id, None, error, message) for group_id in call.request.group_ids]
+        )
+
+    async def _describe(self, context: RequestContext, group_ids: Sequence[str]) -> list[DescribedConsumerGroup]:
+        """One answer a group, in order: GROUP_AUTHORIZATION_FAILED, TOPIC_AUTHORIZATION_FAILED, INVALID_GROUP_ID,
+        GROUP_ID_NOT_FOUND (classic groups too), NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
+        described = []
+        for group_id in group_ids:
+            try:
+                if not allowed(self._authorizer, context, Operation.DESCRIBE, group(group_id)):
+                    raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+                if not group_id:
+                    raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+                found: ConsumerGroupDescription = await self._groups.ask(group_id, DescribeConsumerGroup(group_id))
+                self._check_topics(context, found)
+                described.append(DescribedConsumerGroup(group_id, found))
+            except KafkaError as error:
+                described.append(DescribedConsumerGroup(group_id, None, error.code, error.message))
+        return described
+
+    def _check_topics(self, context: RequestContext, found: ConsumerGroupDescription) -> None:
+        known = self._image().topic_by_id
+        names = {
+            known[topic_id].name: None
+            for member in found.members
+            for topic_id in (*member.assigned, *member.target)
+            if topic_id in known
+        }
+        if not all(self._authorizer.authorize(context, [(Operation.DESCRIBE, topic(name)) for name in names])):
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+    def _described(self, call: Call, groups: list[DescribedConsumerGroup]) -> Any:
+        return part(groups=tuple(self._group(call, one) for one in groups))
+
+    def _group(self, call: Call, one: DescribedConsumerGroup) -> Any:
+        found = one.description
+        asked = call.request.include_authorized_operations and found is not None
+        return part(
+            error_code=one.error,
+            error_message=(one.message or None) if one.error is not ErrorCode.NONE else None,
+            group_id=one.group_id,
+            group_state="" if found is None else found.state,
+            group_epoch=0 if found is None else found.epoch,
+            assignment_epoch=0 if found is None else found.target_epoch,
+            assignor_name="" if found is None else found.assignor,
+            members=() if found is None else tuple(self._member(member) for member in found.members),
+            authorized_operations=(
+                operations_bits(self._authorizer, call.context, group(one.group_id), GROUP_OPERATIONS)
+                if asked
+                else OPERATIONS_NOT_ASKED
+            ),
+        )
+
+    def _member(self, member: DescribedConsumer) -> Any:
+        return part(
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            rack_id=member.rack,
+            member_epoch=member.epoch,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscribed_topic_names=member.topics,
+            subscribed_topic_regex=member.regex,
+            assignment=self._assignment(member.assigned),
+            target_assignment=self._assignment(member.target),
+            member_type=CLASSIC_MEMBER if member.classic else CONSUMER_MEMBER,
+        )
+
+    def _assignment(self, assignment: Assignment) -> Any:
+        """A topic that was deleted meanwhile has no name any more and is left out."""
+        topics = self._image().topic_by_id
+        return part(
+            topic_partitions=tuple(
+                part(topic_id=topic_id, topic_name=topics[topic_id].name, partitions=partitions)
+                for topic_id, partitions in assignment.items()
+                if topic_id in topics
+            ),
+        )
+
+
+def _owned(topics: Any) -> Assignment:
+    found: dict[Any, tuple[int, ...]] = {}
+    for one in topics:
+        topic_id = one.topic_id or ZERO_UUID
+        if one.partitions:
+            found[topic_id] = (*found.get(topic_id, ()), *one.partitions)
+    return found
+
+
+def _assigned(assigned: Assignment) -> Any:
+    return part(
+        topic_partitions=tuple(
+            part(topic_id=topic_id, partitions=partitions) for topic_id, partitions in assigned.items()
+        ),
+    )

@@ -1,0 +1,124 @@
+"""FindCoordinator (10): which broker coordinates a group."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.brokers import LOOK_MS, SETTLE_MS_MAX, Brokers
+from strandline.cluster.broker.request import Authorizer, Operation, RequestContext, allowed, group
+from strandline.cluster.broker.topic_names import NO_TRANSACTIONS
+from strandline.cluster.groups.group_coordinator import GroupCoordinator
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import NO_NODE, Endpoint, NodeId
+
+MANY_SINCE = 4
+KIND_SINCE = 1
+
+NO_SHARE_GROUPS = "share groups are not served by this version of Strandline"
+
+
+class CoordinatorKind(IntEnum):
+    """Kafka's `CoordinatorType`."""
+
+    GROUP = 0
+    TRANSACTION = 1
+    SHARE = 2
+
+
+class CoordinatorAnswer(NamedTuple):
+    """Who coordinates `key`, or an error and NO_NODE."""
+
+    key: str
+    error: ErrorCode
+    message: str = ""
+    node_id: NodeId = NO_NODE
+    endpoint: Endpoint | None = None
+
+
+class CoordinatorsHandler:
+    """Names coordinators; the first question for a group creates the topic that groups are kept in."""
+
+    def __init__(self, *, groups: GroupCoordinator, authorizer: Authorizer, brokers: Brokers) -> None:
+        self._groups = groups
+        self._authorizer = authorizer
+        self._brokers = brokers
+
+    async def find(self, call: Call) -> Any:
+        """One answer a key."""
+        kind = call.request.key_type if call.context.version >= KIND_SINCE else 0
+        return _respond(call, await self._find(call.context, kind, _keys(call)))
+
+    def refuse(self, call: Call, error: ErrorCode, message: str) -> Any:
+        """Every key has this error."""
+        return _respond(call, [CoordinatorAnswer(key, error, message) for key in _keys(call)])
+
+    async def _find(self, context: RequestContext, kind: int, keys: list[str]) -> list[CoordinatorAnswer]:
+        """One answer a key. The first question for a group creates the topic that groups are kept in.
+
+        Errors: COORDINATOR_NOT_AVAILABLE, on which clients ask again; GROUP_AUTHORIZATION_FAILED; for transactional ids
+        TRANSACTIONAL_ID_AUTHORIZATION_FAILED, on which every client gives up at once; INVALID_REQUEST for other kinds.
+        """
+        if kind == CoordinatorKind.GROUP:
+            return [await self._find_group(context, key) for key in keys]
+        if kind == CoordinatorKind.TRANSACTION:
+            error, message = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS
+        elif kind == CoordinatorKind.SHARE:
+            error, message = ErrorCode.COORDINATOR_NOT_AVAILABLE, NO_SHARE_GROUPS
+        else:
+            error, message = ErrorCode.INVALID_REQUEST, f"there is no coordinator of type {kind}"
+        return [CoordinatorAnswer(key, error, message) for key in keys]
+
+    async def _find_group(self, context: RequestContext, group_id: str) -> CoordinatorAnswer:
+        if not allowed(self._authorizer, context, Operation.DESCRIBE, group(group_id)):
+            return CoordinatorAnswer(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        try:
+            await self._groups.ensure_topic()
+        except KafkaError as error:
+            return CoordinatorAnswer(group_id, error.code, error.message)
+        leader = await self._settled_leader(group_id)
+        endpoint = None if leader is None else self._brokers.endpoint_of(leader, context.peer.listener)
+        if leader is None or endpoint is None:
+            return CoordinatorAnswer(
+                group_id, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator's partition has no leader at the moment"
+            )
+        return CoordinatorAnswer(group_id, ErrorCode.NONE, "", leader, endpoint)
+
+    async def _settled_leader(self, group_id: str) -> NodeId | None:
+        """A client that asks has just lost its coordinator, perhaps. To be told the dead one again would cost it a
+        second; so a leader whose stream broke a moment ago is not named before it is known whether it stays."""
+        waited_ms = 0.0
+        while True:
+            placed = self._groups.placed(group_id)
+            leader = None if placed is None or not placed.has_leader else placed.leader
+            doubted = leader is None or leader in self._brokers.doubtful_leaders()
+            if not doubted or waited_ms >= SETTLE_MS_MAX:
+                return leader
+            await asyncio.sleep(LOOK_MS / 1000)
+            waited_ms += LOOK_MS
+
+
+def _keys(call: Call) -> list[str]:
+    return list(call.request.coordinator_keys) if call.context.version >= MANY_SINCE else [call.request.key]
+
+
+def _respond(call: Call, answers: list[CoordinatorAnswer]) -> Any:
+    if call.context.version < MANY_SINCE:
+        return part(**_where(answers[0]))
+    coordinators = tuple(part(key=one.key, **_where(one)) for one in answers)
+    return part(coordinators=coordinators)
+
+
+def _where(one: CoordinatorAnswer) -> dict[str, Any]:
+    """The coordinator of one key, or why there is none."""
+    host, port = ("", -1) if one.endpoint is None else one.endpoint
+    return {
+        "node_id": one.node_id,
+        "host": host,
+        "port": port,
+        "error_code": one.error,
+        "error_message": one.message or None,
+    }

@@ -1,0 +1,226 @@
+"""DescribeConfigs (32): which value of each config holds, where it comes from, and what else was set.
+
+Tools ask for all topics at once: 1,500 of them are 4 MB of answer, and half a second of work if each value of each
+topic is written anew. Most topics go by the same values, so each is written once for a request; and others have their
+turn in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from strandline.cluster.broker.api import THROTTLE_MS, Call, part, short
+from strandline.cluster.broker.config import StaticSetting
+from strandline.cluster.broker.request import CLUSTER, Authorizer, Operation, RequestContext, allowed, topic
+from strandline.cluster.broker.topic_names import topic_name_fault
+from strandline.controller.metadata.config_key import ConfigType
+from strandline.controller.metadata.config_resolver import ConfigEntry, ConfigResolver, ConfigSource
+from strandline.controller.metadata.image import MetadataImage, ResourceType
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import NodeId
+from strandline.proto.kafka import schema
+from strandline.proto.kafka.apis import Api
+from strandline.proto.kafka.fields import INT8, INT16, INT32, NO_TAGS, array_head, nullable_string, string
+from strandline.proto.ports import Clock
+
+DOCUMENTATION_SINCE = 3
+FLEXIBLE_SINCE = 4
+
+SLICE_MS = 10.0
+"""How long resources are described at a stretch."""
+
+
+class DescribedConfig(NamedTuple):
+    """One config; `synonyms` are (name, value, source), the one that holds first. A secret's value is None."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    type: ConfigType
+    doc: str
+    read_only: bool
+    sensitive: bool
+    synonyms: tuple[tuple[str, str | None, ConfigSource], ...]
+
+
+class DescribedResource(NamedTuple):
+    """What is known of one resource, or why nothing is told."""
+
+    resource_type: int
+    resource_name: str
+    error: ErrorCode
+    message: str
+    configs: list[DescribedConfig]
+
+
+class DescribeConfigsHandler:
+    """Describes the configs of topics and of this broker."""
+
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        image: Callable[[], MetadataImage],
+        authorizer: Authorizer,
+        configs: ConfigResolver,
+        settings: Sequence[StaticSetting],
+        clock: Clock,
+    ) -> None:
+        self._node_id = node_id
+        self._image = image
+        self._authorizer = authorizer
+        self._configs = configs
+        self._settings = tuple(settings)
+        self._clock = clock
+
+    async def describe(self, call: Call) -> list[bytes]:
+        """Each resource once: what is asked in ten bytes is answered in thousands."""
+        asked = {(resource.resource_type, resource.resource_name): resource for resource in call.request.resources}
+        flexible = call.context.version >= FLEXIBLE_SINCE
+        clock, known = self._clock, dict[DescribedConfig, bytes]()
+        parts = [INT32.pack(THROTTLE_MS), array_head(len(asked), flexible)]
+        slice_end_ms = clock.monotonic_ms() + SLICE_MS
+        for (kind, name), resource in asked.items():
+            described = self._describe(call.context, kind, name, resource.configuration_keys)
+            parts.append(_encoded(call, described, known))
+            if clock.monotonic_ms() >= slice_end_ms:
+                await asyncio.sleep(0)
+                slice_end_ms = clock.monotonic_ms() + SLICE_MS
+        parts.append(NO_TAGS if flexible else b"")
+        return [b"".join(parts)]
+
+    def refuse(self, call: Call, error: ErrorCode, message: str) -> Any:
+        """Every resource has this error."""
+        return _respond(
+            call,
+            [
+                DescribedResource(resource.resource_type, resource.resource_name, error, message, [])
+                for resource in call.request.resources
+            ],
+        )
+
+    def _describe(
+        self, context: RequestContext, resource_type: int, name: str, keys: tuple[str, ...] | None
+    ) -> DescribedResource:
+        """The configs of a topic, of this broker, or the dynamic defaults of all brokers (name ""); no keys: all.
+
+        Errors: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, INVALID_REQUEST (another broker's id, or a type
+        that is not served), TOPIC_AUTHORIZATION_FAILED, CLUSTER_AUTHORIZATION_FAILED.
+        """
+        try:
+            configs = self._configs_of(context, resource_type, name)
+        except KafkaError as error:
+            return DescribedResource(resource_type, name, error.code, error.message, [])
+        chosen = [config for config in configs if not keys or config.name in keys]
+        return DescribedResource(resource_type, name, ErrorCode.NONE, "", chosen)
+
+    def _configs_of(self, context: RequestContext, resource_type: int, name: str) -> list[DescribedConfig]:
+        if resource_type == ResourceType.TOPIC:
+            return self._topic_configs(context, name)
+        if resource_type == ResourceType.BROKER:
+            return self._broker_configs(context, name)
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"resources of type {resource_type} have no configs here")
+
+    def _topic_configs(self, context: RequestContext, name: str) -> list[DescribedConfig]:
+        if not allowed(self._authorizer, context, Operation.DESCRIBE_CONFIGS, topic(name)):
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        fault = topic_name_fault(name)
+        if fault:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+        image = self._image()
+        if name not in image.topics:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
+        return [_of_entry(entry) for entry in self._configs.topic_entries(image, name)]
+
+    def _broker_configs(self, context: RequestContext, name: str) -> list[DescribedConfig]:
+        if not allowed(self._authorizer, context, Operation.DESCRIBE_CONFIGS, CLUSTER):
+            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        image = self._image()
+        if not name:
+            return [_of_entry(entry) for entry in self._configs.cluster_default_entries(image)]
+        if name != str(self._node_id):
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"this is broker {self._node_id}; ask broker {name!r} for its configs"
+            )
+        described = [_of_entry(entry) for entry in self._configs.broker_entries(image)]
+        described += [_of_setting(setting) for setting in self._settings]
+        return sorted(described, key=lambda config: config.name)
+
+
+def _config(call: Call, config: DescribedConfig) -> Any:
+    synonyms = config.synonyms if call.request.include_synonyms else ()
+    documented = call.context.version >= DOCUMENTATION_SINCE and call.request.include_documentation
+    return part(
+        name=config.name,
+        value=config.value,
+        read_only=config.read_only,
+        config_source=config.source,
+        is_sensitive=config.sensitive,
+        synonyms=tuple(part(name=name, value=value, source=source) for name, value, source in synonyms),
+        config_type=config.type,
+        documentation=config.doc if documented else None,
+    )
+
+
+def _respond(call: Call, resources: list[DescribedResource]) -> Any:
+    results = tuple(
+        part(
+            error_code=resource.error,
+            error_message=resource.message or None,
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+            configs=tuple(_config(call, config) for config in resource.configs),
+        )
+        for resource in resources
+    )
+    return part(results=results)
+
+
+def _encoded(call: Call, resource: DescribedResource, known: dict[DescribedConfig, bytes]) -> bytes:
+    """A DescribeConfigsResult; `known` are the configs that were written before."""
+    flexible = call.context.version >= FLEXIBLE_SINCE
+    parts = [
+        INT16.pack(resource.error),
+        nullable_string(short(resource.message) or None, flexible),
+        INT8.pack(resource.resource_type),
+        string(resource.resource_name, flexible),
+        array_head(len(resource.configs), flexible),
+    ]
+    one = schema.response_part(Api.DESCRIBE_CONFIGS, call.context.version, "DescribeConfigsResourceResult")
+    for config in resource.configs:
+        encoded = known.get(config)
+        if encoded is None:
+            encoded = known[config] = bytes(one.encode(_config(call, config)))
+        parts.append(encoded)
+    parts.append(NO_TAGS if flexible else b"")
+    return b"".join(parts)
+
+
+def _of_entry(entry: ConfigEntry) -> DescribedConfig:
+    return DescribedConfig(
+        name=entry.name,
+        value=entry.value,
+        source=entry.source,
+        type=entry.key.type,
+        doc=entry.key.documentation,
+        read_only=False,
+        sensitive=False,
+        synonyms=tuple((synonym.name, synonym.value, synonym.source) for synonym in entry.synonyms),
+    )
+
+
+def _of_setting(setting: StaticSetting) -> DescribedConfig:
+    source = ConfigSource.DEFAULT_CONFIG if setting.is_default else ConfigSource.STATIC_BROKER_CONFIG
+    return DescribedConfig(
+        name=setting.name,
+        value=setting.value,
+        source=source,
+        type=setting.type,
+        doc=setting.doc,
+        read_only=True,
+        sensitive=setting.value is None,
+        synonyms=((setting.name, setting.value, source),),
+    )

@@ -1,0 +1,103 @@
+"""ElectLeaders (43), with a preview.
+
+Kafka knows two election types, 0 (preferred) and 1 (unclean). Ours has two more, -1 and -2: the same elections without
+carrying them out, the message telling what each would do and cost. A broker that does not know them refuses them,
+where a flag in a tagged field would be passed over and the election held.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.ports import Controller
+from strandline.cluster.broker.request import CLUSTER, Authorizer, Operation, allowed
+from strandline.controller.api import Candidate, ElectionKind, ElectionOutcome, ElectLeadersRequest, PartitionRef
+from strandline.log.findings import LogCondition
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+
+_KINDS = {
+    0: (ElectionKind.PREFERRED, False),
+    1: (ElectionKind.UNCLEAN, False),
+    -1: (ElectionKind.PREFERRED, True),
+    -2: (ElectionKind.UNCLEAN, True),
+}
+
+
+class ElectionsHandler:
+    """Passes elections that an operator asks for on to the active controller."""
+
+    def __init__(self, *, authorizer: Authorizer, controller: Controller) -> None:
+        self._authorizer = authorizer
+        self._controller = controller
+
+    async def elect(self, call: Call) -> Any:
+        """One outcome for each partition asked for, or, where none is named, that needed an election.
+
+        Raises:
+            KafkaError: CLUSTER_AUTHORIZATION_FAILED, or what kept the controller from answering.
+        """
+        wire_kind = getattr(call.request, "election_type", 0)  # version 0 knows preferred elections alone
+        if wire_kind not in _KINDS:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"no election type {wire_kind}: 0 is preferred, 1 unclean")
+        kind, dry_run = _KINDS[wire_kind]
+        named = _partitions(call)
+        if call.request.topic_partitions is not None and not named:
+            return _respond(ErrorCode.NONE, [])
+        if not allowed(self._authorizer, call.context, Operation.ALTER, CLUSTER):
+            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        asked = ElectLeadersRequest(kind, named, dry_run)
+        outcomes = (await self._controller.elect_leaders(asked, call.request.timeout)).outcomes
+        results = [
+            (PartitionRef(outcome.topic, outcome.partition), outcome.error, _message(outcome, dry_run))
+            for outcome in outcomes
+        ]
+        return _respond(ErrorCode.NONE, results)
+
+    def refuse(self, call: Call, error: ErrorCode, message: str) -> Any:
+        """The answer and every partition named have this error."""
+        return _respond(error, [(ref, error, message) for ref in _partitions(call)])
+
+
+def _partitions(call: Call) -> tuple[PartitionRef, ...]:
+    return tuple(
+        PartitionRef(topic.topic, number)
+        for topic in call.request.topic_partitions or ()
+        for number in topic.partitions
+    )
+
+
+def _respond(error: ErrorCode, results: list[tuple[PartitionRef, ErrorCode, str]]) -> Any:
+    by_topic: dict[str, list[Any]] = {}
+    for ref, code, message in results:
+        result = part(partition_id=ref.partition, error_code=code, error_message=message or None)
+        by_topic.setdefault(ref.topic, []).append(result)
+    topics = tuple(part(topic=topic, partition_result=tuple(found)) for topic, found in by_topic.items())
+    return part(error_code=error, replica_election_results=topics)
+
+
+def _message(outcome: ElectionOutcome, dry_run: bool) -> str:
+    """What the answer says of one partition; a preview names the candidates too."""
+    if not dry_run:
+        return outcome.message
+    chosen = f"Broker {outcome.leader} would lead." if outcome.error is ErrorCode.NONE else ""
+    candidates = "; ".join(_candidate(one) for one in outcome.candidates)
+    return " ".join(part for part in (chosen, outcome.message, candidates and f"Candidates: {candidates}.") if part)
+
+
+def _candidate(one: Candidate) -> str:
+    place = "not in sync"
+    if one.in_isr or one.in_elr:
+        place = "in the ISR" if one.in_isr else "eligible"
+    elif one.in_doubt:
+        place = "in doubt"
+    elif one.condition is LogCondition.LACKING:
+        place = "lacked records when it started"
+    if not one.servable:
+        place += ", cannot serve its log"
+    known = "offsets unknown"
+    if one.age_ms >= 0:
+        known = f"log end {one.log_end_offset} of epoch {one.last_epoch}, high watermark {one.high_watermark}"
+    lacks = f", lacks {one.lost_records} committed" if one.lost_records > 0 else ""
+    return f"broker {one.node_id} ({'up' if one.alive else 'down'}, {place}, {known}{lacks})"

@@ -1,0 +1,298 @@
+"""Metadata (3): topics, partitions and brokers, from this broker's own image, whether controllers answer or not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from strandline.cluster.broker.auto_creation import AutoCreation
+from strandline.cluster.broker.brokers import LOOK_MS, SETTLE_MS_MAX, Brokers
+from strandline.cluster.broker.described_topics import (
+    OPERATIONS_NOT_ASKED,
+    DescribedTopic,
+    TopicRef,
+    describe_topic,
+)
+from strandline.cluster.broker.exchange import Exchange
+from strandline.cluster.broker.partition_chunks import PartitionChunks, shape_of
+from strandline.cluster.broker.request import (
+    CLUSTER,
+    CLUSTER_OPERATIONS,
+    TOPIC_OPERATIONS,
+    Authorizer,
+    Operation,
+    RequestContext,
+    allowed,
+    operations_bits,
+    topic,
+)
+from strandline.cluster.broker.topic_names import INTERNAL_TOPICS, find_topic
+from strandline.controller.metadata.image import MetadataImage
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import ProtocolError
+from strandline.proto.ids import ZERO_UUID, NodeId
+from strandline.proto.kafka.bounds import REQUEST_ELEMENTS_MAX, Elements
+from strandline.proto.kafka.fields import (
+    INT16,
+    INT32,
+    NO_TAGS,
+    array_head,
+    nullable_string,
+    read_bool,
+    read_count,
+    read_name,
+    read_string,
+    read_uuid,
+    skip_tags,
+    string,
+)
+from strandline.proto.ports import Clock
+
+VERSIONS = (0, 13)
+RACK_SINCE = 1
+CLUSTER_ID_SINCE = 2
+THROTTLE_SINCE = 3
+MAY_CREATE_SINCE = 4
+OPERATIONS_SINCE = 8
+FLEXIBLE_SINCE = 9
+TOPIC_ID_SINCE = 10
+NO_CLUSTER_OPERATIONS_SINCE = 11
+BY_ID_SINCE = 12
+ERROR_SINCE = 13
+
+
+class MetadataMessage(NamedTuple):
+    """The request; `topics` is None for all of them."""
+
+    topics: list[TopicRef] | None
+    may_create: bool
+    cluster_operations: bool
+    topic_operations: bool
+
+
+def read_request(view: memoryview, version: int) -> MetadataMessage:
+    """Raises ProtocolError."""
+    flexible = version >= FLEXIBLE_SINCE
+    count, position = read_count(view, 0, 1 if flexible else 2, flexible, Elements(REQUEST_ELEMENTS_MAX))
+    if count < 0 and version < RACK_SINCE:
+        raise ProtocolError("A null array where the message must have one")
+    topics: list[TopicRef] = []
+    for _ in range(count):
+        topic_id = None
+        if version >= TOPIC_ID_SINCE:
+            topic_id, position = read_uuid(view, position)
+            name, position = read_string(view, position, flexible)
+        else:
+            name, position = read_name(view, position, flexible)
+        # By id where there is one: Java leaves an empty name beside it, which is not null.
+        by_id = name is None or topic_id not in (None, ZERO_UUID)
+        topics.append(TopicRef(None, topic_id) if by_id else TopicRef(name, None))
+        if flexible:
+            position = skip_tags(view, position)
+    may_create, cluster_operations, topic_operations = True, False, False
+    if version >= MAY_CREATE_SINCE:
+        may_create, position = read_bool(view, position)
+    if OPERATIONS_SINCE <= version < NO_CLUSTER_OPERATIONS_SINCE:
+        cluster_operations, position = read_bool(view, position)
+    if version >= OPERATIONS_SINCE:
+        topic_operations, position = read_bool(view, position)
+    if flexible:
+        position = skip_tags(view, position)
+    # Bytes after the end are let pass here, and here alone: librdkafka (2.16 at least) sends three of them when it asks
+    # for all topics in a flexible version, and Kafka never looks.
+    everything = count < 0 or (version == 0 and count == 0)
+    return MetadataMessage(None if everything else topics, may_create, cluster_operations, topic_operations)
+
+
+class MetadataHandler:
+    """Decodes, finds the topics, answers from encoded chunks."""
+
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        image: Callable[[], MetadataImage],
+        authorizer: Authorizer,
+        brokers: Brokers,
+        creation: AutoCreation,
+        clock: Clock,
+    ) -> None:
+        self._node_id = node_id
+        self._image = image
+        self._authorizer = authorizer
+        self._brokers = brokers
+        self._creation = creation
+        self._clock = clock
+        self._chunks = PartitionChunks()
+
+    def handle(self, exchange: Exchange, body: memoryview) -> None:
+        """Answer at once, or in a moment where other brokers lead what is asked for (`LOOK_MS`)."""
+        request = read_request(body, exchange.context.version)
+        if request.topics and self._led_elsewhere(request.topics):
+            self._answer_later(exchange, request)
+        else:
+            self._answer(exchange, request)
+
+    def refuse_all(self, exchange: Exchange, body: memoryview, error: ErrorCode) -> bool:
+        """Every topic has this error, or the whole answer where none is asked for."""
+        context = exchange.context
+        request = read_request(body, context.version)
+        wanted = request.topics
+        if wanted is None:
+            wanted = [TopicRef(info.name, info.topic_id) for info in self._image().topics.values()]
+        whole = ErrorCode.NONE if wanted else error
+        if whole is not ErrorCode.NONE and context.version < ERROR_SINCE:
+            return False
+        topics = [DescribedTopic(ref, None, error) for ref in wanted]
+        exchange.respond(self._written(context, request, topics, error=whole))
+        return True
+
+    def _answer(self, exchange: Exchange, request: MetadataMessage) -> None:
+        topics = self._describe_topics(exchange.context, request.topics, may_create=request.may_create)
+        exchange.respond(self._written(exchange.context, request, topics))
+
+    def _answer_later(self, exchange: Exchange, request: MetadataMessage) -> None:
+        """In a moment, or when leaders in doubt have been replaced."""
+        in_doubt = self._brokers.doubtful_leaders()
+        waited_ms = self._clock.monotonic_ms() - exchange.context.received_ms
+        settled = waited_ms >= LOOK_MS and not (request.topics and self._led_by(request.topics, in_doubt))
+        if settled or waited_ms >= SETTLE_MS_MAX:
+            exchange.attempt(lambda: self._answer(exchange, request))
+        else:
+            loop = asyncio.get_running_loop()
+            exchange.when_gone = loop.call_later(LOOK_MS / 1000, self._answer_later, exchange, request).cancel
+
+    def _leaders(self, wanted: Sequence[TopicRef]) -> Iterator[NodeId]:
+        image = self._image()
+        for ref in wanted:
+            found = find_topic(image, ref.name, ref.topic_id)
+            if not isinstance(found, ErrorCode):
+                for info in found.partitions.values():
+                    yield info.leader
+
+    def _led_elsewhere(self, wanted: Sequence[TopicRef]) -> bool:
+        """Any of the topics has a partition that another broker leads."""
+        return any(leader != self._node_id for leader in self._leaders(wanted))
+
+    def _led_by(self, wanted: Sequence[TopicRef], leaders: Sequence[NodeId]) -> bool:
+        """Any of the topics has a partition that one of `leaders` leads."""
+        return bool(leaders) and any(leader in leaders for leader in self._leaders(wanted))
+
+    def _describe_topics(
+        self, context: RequestContext, wanted: Sequence[TopicRef] | None, *, may_create: bool
+    ) -> list[DescribedTopic]:
+        """The topics asked for, in order, each once; None: all that the principal may see.
+
+        Errors of a topic: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, INVALID_TOPIC_EXCEPTION,
+        TOPIC_AUTHORIZATION_FAILED, and LEADER_NOT_AVAILABLE while it is being created (only where
+        `auto.create.topics.enable` is on and the client allows it: `may_create`).
+        """
+        image = self._image()
+        if wanted is None:
+            names = list(image.topics)
+            answers = self._authorizer.authorize(context, [(Operation.DESCRIBE, topic(name)) for name in names])
+            return [
+                DescribedTopic(TopicRef(name), image.topics[name])
+                for name, answer in zip(names, answers, strict=True)
+                if answer
+            ]
+        described = [describe_topic(self._authorizer, context, image, ref) for ref in dict.fromkeys(wanted)]
+        if may_create and self._creation.is_on:
+            described = self._create_unknown(context, described)
+        return described
+
+    def _create_unknown(self, context: RequestContext, described: list[DescribedTopic]) -> list[DescribedTopic]:
+        unknown = [
+            one.ref.name
+            for one in described
+            if one.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            and one.ref.name is not None
+            and allowed(self._authorizer, context, Operation.CREATE, topic(one.ref.name))
+        ]
+        self._creation.create(unknown)
+        return [
+            one._replace(error=ErrorCode.LEADER_NOT_AVAILABLE) if self._creation.is_creating(one.ref.name) else one
+            for one in described
+        ]
+
+    def _written(
+        self,
+        context: RequestContext,
+        request: MetadataMessage,
+        topics: list[DescribedTopic],
+        *,
+        error: ErrorCode = ErrorCode.NONE,
+    ) -> list[bytes]:
+        version = context.version
+        flexible = version >= FLEXIBLE_SINCE
+        image = self._image()
+        parts = [self._head(context)]
+        parts.append(array_head(len(topics), flexible))
+        shape = shape_of(version)
+        doubtful = self._brokers.doubtful_leaders()
+        for one in topics:
+            parts.append(_topic_head(one, version))
+            if one.info is None:
+                parts.append(array_head(0, flexible))
+            else:
+                parts.append(self._chunks.get(image, one.info, context.peer.listener, shape, doubtful))
+            if version >= OPERATIONS_SINCE:
+                asked = request.topic_operations and one.info is not None
+                name = one.info.name if one.info is not None else ""
+                parts.append(
+                    INT32.pack(
+                        operations_bits(self._authorizer, context, topic(name), TOPIC_OPERATIONS)
+                        if asked
+                        else OPERATIONS_NOT_ASKED
+                    )
+                )
+            if flexible:
+                parts.append(NO_TAGS)
+        if OPERATIONS_SINCE <= version < NO_CLUSTER_OPERATIONS_SINCE:
+            asked = request.cluster_operations
+            parts.append(
+                INT32.pack(
+                    operations_bits(self._authorizer, context, CLUSTER, CLUSTER_OPERATIONS)
+                    if asked
+                    else OPERATIONS_NOT_ASKED
+                )
+            )
+        if version >= ERROR_SINCE:
+            parts.append(INT16.pack(error))
+        if flexible:
+            parts.append(NO_TAGS)
+        return [b"".join(parts)]
+
+    def _head(self, context: RequestContext) -> bytes:
+        version = context.version
+        flexible = version >= FLEXIBLE_SINCE
+        brokers = self._brokers.known_brokers(context)
+        out = bytearray(INT32.pack(0) if version >= THROTTLE_SINCE else b"")
+        out += array_head(len(brokers), flexible)
+        for broker in brokers:
+            out += (
+                INT32.pack(broker.node_id) + string(broker.endpoint.host, flexible) + INT32.pack(broker.endpoint.port)
+            )
+            if version >= RACK_SINCE:
+                out += nullable_string(broker.rack, flexible)
+            if flexible:
+                out += NO_TAGS
+        if version >= CLUSTER_ID_SINCE:
+            out += nullable_string(self._image().cluster_id, flexible)
+        if version >= RACK_SINCE:
+            out += INT32.pack(self._brokers.controller_id(context))
+        return bytes(out)
+
+
+def _topic_head(topic: DescribedTopic, version: int) -> bytes:
+    flexible = version >= FLEXIBLE_SINCE
+    name = topic.info.name if topic.info is not None else topic.ref.name
+    out = INT16.pack(topic.error)
+    out += nullable_string(name, flexible) if version >= BY_ID_SINCE else string(name or "", flexible)
+    if version >= TOPIC_ID_SINCE:
+        topic_id = topic.info.topic_id if topic.info is not None else topic.ref.topic_id
+        out += (topic_id or ZERO_UUID).bytes
+    if version >= RACK_SINCE:
+        out += b"\x01" if name in INTERNAL_TOPICS else b"\x00"
+    return out

@@ -1,0 +1,209 @@
+"""OffsetCommit (8) and OffsetDelete (47): the offsets that groups have committed, written and deleted.
+
+Both raise KafkaError as those of members do (`group_members.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.group_access import GroupAccess
+from strandline.cluster.broker.request import Authorizer, Operation, RequestContext
+from strandline.cluster.groups.commands import CommitOffsets, DeleteOffsets, OffsetToCommit
+from strandline.cluster.groups.group_coordinator import GroupCoordinator
+from strandline.controller.metadata.image import MetadataImage
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import TopicId
+
+RETENTION_UNTIL = 4
+EPOCH_SINCE = 6
+INSTANCE_SINCE = 7
+TOPIC_ID_SINCE = 10
+
+GROUP_NOT_FOUND_SINCE = 9
+"""OffsetCommit: from this version on a client understands that there is no such group."""
+
+RETENTION_MS_MAX = 10**14
+"""3,000 years: more than a retention can mean, and added to a time still less than a record can hold."""
+
+
+class PartitionOffset(NamedTuple):
+    """`leader_epoch` -1 and `metadata` None where the client does not tell them."""
+
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str | None
+
+
+class OffsetsOfTopic(NamedTuple):
+    """Offsets to commit; the topic by its name or (OffsetCommit 10 and later) by its id."""
+
+    name: str | None
+    topic_id: TopicId | None
+    offsets: tuple[PartitionOffset, ...]
+
+
+class OffsetCommit(NamedTuple):
+    """See `CommitOffsets`, which it becomes."""
+
+    group_id: str
+    generation: int
+    member_id: str
+    instance_id: str | None
+    retention_ms: int | None
+    topics: tuple[OffsetsOfTopic, ...]
+
+
+class OffsetCommitHandler:
+    """Writes and deletes committed offsets."""
+
+    def __init__(self, *, groups: GroupCoordinator, image: Callable[[], MetadataImage], authorizer: Authorizer) -> None:
+        self._groups = groups
+        self._access = GroupAccess(image, authorizer)
+
+    # OffsetCommit
+
+    async def commit(self, call: Call) -> Any:
+        """One error an offset."""
+        return _committed(call, await self._commit(call.context, _wanted(call)))
+
+    def refuse_commit(self, call: Call, error: ErrorCode, message: str) -> Any:
+        """Every offset has this error."""
+        return _committed(call, [[error] * len(one.partitions) for one in call.request.topics])
+
+    async def _commit(self, context: RequestContext, request: OffsetCommit) -> list[list[ErrorCode]]:
+        """One error an offset, in the order of the request.
+
+        Errors of an offset: UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED,
+        OFFSET_METADATA_TOO_LARGE, COORDINATOR_NOT_AVAILABLE (not written, or not
+        known to be), INVALID_COMMIT_OFFSET_SIZE.
+
+        Raises:
+            KafkaError: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, REBALANCE_IN_PROGRESS,
+                GROUP_ID_NOT_FOUND (version 9 and later); for members of the consumer protocol STALE_MEMBER_EPOCH, and
+                UNSUPPORTED_VERSION before version 9.
+        """
+        self._access.check_group(context, Operation.READ, request.group_id)
+        accepted: list[OffsetToCommit] = []
+        errors: list[list[ErrorCode]] = []
+        for wanted in request.topics:
+            found, fault = self._access.find_topic(context, wanted.name, wanted.topic_id)
+            own: list[ErrorCode] = []
+            for one in wanted.offsets:
+                if found is None or one.partition not in found.partitions:
+                    own.append(fault if found is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                else:
+                    own.append(ErrorCode.NONE)
+                    what = (one.partition, one.offset, one.leader_epoch, one.metadata or "")
+                    accepted.append(OffsetToCommit(found.name, *what, topic_id=found.topic_id))
+            errors.append(own)
+        if request.topics and not accepted:
+            return errors
+        v9 = context.version >= GROUP_NOT_FOUND_SINCE
+        command = CommitOffsets(
+            group_id=request.group_id,
+            generation=request.generation,
+            member_id=request.member_id,
+            instance_id=request.instance_id,
+            offsets=tuple(accepted),
+            retention_ms=request.retention_ms,
+            unknown_group=ErrorCode.GROUP_ID_NOT_FOUND if v9 else ErrorCode.ILLEGAL_GENERATION,
+            knows_epochs=v9,
+        )
+        outcome: list[ErrorCode] = await self._groups.ask(request.group_id, command)
+        told = iter(outcome)
+        return [[next(told) if error is ErrorCode.NONE else error for error in own] for own in errors]
+
+    # OffsetDelete
+
+    async def delete(self, call: Call) -> Any:
+        """One error a partition."""
+        request = call.request
+        asked = [(topic.name, tuple(one.partition_index for one in topic.partitions)) for topic in request.topics]
+        errors = await self._delete(call.context, request.group_id, asked)
+        topics = tuple(
+            part(
+                name=topic.name,
+                partitions=tuple(
+                    part(partition_index=one.partition_index, error_code=error)
+                    for one, error in zip(topic.partitions, own, strict=True)
+                ),
+            )
+            for topic, own in zip(request.topics, errors, strict=True)
+        )
+        return part(error_code=ErrorCode.NONE, topics=topics)
+
+    def refuse_delete(self, call: Call, error: ErrorCode, message: str) -> Any:
+        """The answer is this error."""
+        return part(error_code=error, topics=())
+
+    async def _delete(
+        self, context: RequestContext, group_id: str, topics: Sequence[tuple[str, tuple[int, ...]]]
+    ) -> list[list[ErrorCode]]:
+        """One error a partition: GROUP_SUBSCRIBED_TO_TOPIC, UNKNOWN_TOPIC_OR_PARTITION, TOPIC_AUTHORIZATION_FAILED.
+
+        Raises:
+            KafkaError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP (members of another protocol than consumers).
+        """
+        self._access.check_group(context, Operation.DELETE, group_id)
+        if not group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+        asked: list[tuple[str, int]] = []
+        errors: list[list[ErrorCode]] = []
+        for name, partitions in topics:
+            found, fault = self._access.find_topic(context, name, None)
+            errors.append([fault] * len(partitions))
+            if found is not None:
+                asked += [(name, partition) for partition in partitions]
+        outcome: list[ErrorCode] = await self._groups.ask(group_id, DeleteOffsets(group_id, tuple(asked)))
+        told = iter(outcome)
+        return [[next(told) if error is ErrorCode.NONE else error for error in own] for own in errors]
+
+
+def _wanted(call: Call) -> OffsetCommit:
+    request, version = call.request, call.context.version
+    retention_ms = min(request.retention_time, RETENTION_MS_MAX) if version <= RETENTION_UNTIL else -1
+    by_id = version >= TOPIC_ID_SINCE
+    topics = tuple(
+        OffsetsOfTopic(
+            None if by_id else topic.name,
+            topic.topic_id if by_id else None,
+            tuple(
+                PartitionOffset(
+                    one.partition_index,
+                    one.committed_offset,
+                    one.committed_leader_epoch if version >= EPOCH_SINCE else -1,
+                    one.committed_metadata,
+                )
+                for one in topic.partitions
+            ),
+        )
+        for topic in request.topics
+    )
+    return OffsetCommit(
+        group_id=request.group_id,
+        generation=request.generation_id_or_member_epoch,
+        member_id=request.member_id,
+        instance_id=request.group_instance_id if version >= INSTANCE_SINCE else None,
+        retention_ms=retention_ms if retention_ms >= 0 else None,
+        topics=topics,
+    )
+
+
+def _committed(call: Call, errors: Sequence[Sequence[ErrorCode]]) -> Any:
+    by_id = call.context.version >= TOPIC_ID_SINCE
+    topics = tuple(
+        part(
+            **({"topic_id": topic.topic_id} if by_id else {"name": topic.name}),
+            partitions=tuple(
+                part(partition_index=one.partition_index, error_code=error)
+                for one, error in zip(topic.partitions, own, strict=True)
+            ),
+        )
+        for topic, own in zip(call.request.topics, errors, strict=True)
+    )
+    return part(topics=topics)

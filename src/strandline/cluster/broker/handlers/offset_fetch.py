@@ -1,0 +1,208 @@
+"""OffsetFetch (9): what groups have committed; of one group, and from version 8 on of several in one request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.group_access import GroupAccess
+from strandline.cluster.broker.handlers.group_admin import GROUPS_AT_A_STRETCH
+from strandline.cluster.broker.request import Authorizer, Operation, RequestContext, allowed, topic
+from strandline.cluster.groups.commands import FetchedOffsets, FetchOffsets
+from strandline.cluster.groups.group_coordinator import GroupCoordinator
+from strandline.controller.metadata.image import MetadataImage
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import TopicId
+from strandline.proto.kafka.group_records import OffsetValue
+
+WHOLE_ERROR_SINCE = 2
+MANY_SINCE = 8
+EPOCH_SINCE = 9
+TOPIC_ID_SINCE = 10
+
+
+class PartitionsOfTopic(NamedTuple):
+    """Partitions asked for; the topic by its name or by its id."""
+
+    name: str | None
+    topic_id: TopicId | None
+    partitions: tuple[int, ...]
+
+
+class Asker(NamedTuple):
+    """A member of the consumer protocol that asks for offsets (OffsetFetch 9 and later), or nobody in particular."""
+
+    member_id: str | None = None
+    epoch: int = -1
+
+
+OUTSIDE = Asker()
+
+
+class FetchedOffset(NamedTuple):
+    """`value` None: nothing is committed, or there is an error."""
+
+    partition: int
+    value: OffsetValue | None
+    error: ErrorCode = ErrorCode.NONE
+
+
+class FetchedTopic(NamedTuple):
+    name: str
+    topic_id: TopicId | None
+    offsets: list[FetchedOffset]
+
+
+class _Group(NamedTuple):
+    """What is asked of one group; `topics` None: everything."""
+
+    group_id: str
+    topics: tuple[PartitionsOfTopic, ...] | None
+    asker: Asker = OUTSIDE
+
+
+class OffsetFetchHandler:
+    """Reads committed offsets from the groups' coordinators."""
+
+    def __init__(self, *, groups: GroupCoordinator, image: Callable[[], MetadataImage], authorizer: Authorizer) -> None:
+        self._groups = groups
+        self._access = GroupAccess(image, authorizer)
+        self._image = image
+        self._authorizer = authorizer
+
+    async def fetch(self, call: Call) -> Any:
+        """One answer a group, each with an error of its own."""
+        answers: list[tuple[_Group, list[FetchedTopic], ErrorCode]] = []
+        for number, one in enumerate(_groups(call), 1):
+            if number % GROUPS_AT_A_STRETCH == 0:
+                await asyncio.sleep(0)
+            try:
+                found = await self._fetch(call.context, one.group_id, one.topics, one.asker)
+                answers.append((one, found, ErrorCode.NONE))
+            except KafkaError as error:
+                answers.append((one, _failed(call, one, error.code), error.code))
+        return _respond(call, answers)
+
+    def refuse(self, call: Call, error: ErrorCode, message: str) -> Any:
+        """Every group has this error."""
+        return _respond(call, [(group, _failed(call, group, error), error) for group in _groups(call)])
+
+    async def _fetch(
+        self,
+        context: RequestContext,
+        group_id: str,
+        topics: Sequence[PartitionsOfTopic] | None,
+        asker: Asker = OUTSIDE,
+    ) -> list[FetchedTopic]:
+        """What is committed, in the order of the request; `topics` None: everything, of topics that may be described.
+
+        Unknown groups and topics have nothing committed; unknown ids of topics answer UNKNOWN_TOPIC_ID.
+
+        Raises:
+            KafkaError: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH for an asker that is no such member.
+        """
+        self._access.check_group(context, Operation.DESCRIBE, group_id)
+        if topics is None:
+            return await self._fetch_all(context, group_id, asker)
+        asked: list[tuple[str, tuple[int, ...]]] = []
+        answers: list[FetchedTopic | None] = []
+        for wanted in topics:
+            found, fault = self._access.find_topic(context, wanted.name, wanted.topic_id, Operation.DESCRIBE)
+            name = wanted.name if found is None else found.name
+            if name is None or fault is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                refused = [FetchedOffset(partition, None, fault) for partition in wanted.partitions]
+                answers.append(FetchedTopic(name or "", wanted.topic_id, refused))
+            else:
+                asked.append((name, wanted.partitions))
+                answers.append(None)
+        values: FetchedOffsets = await self._groups.ask(group_id, FetchOffsets(group_id, tuple(asked), *asker))
+        found_values = iter(values)
+        return [
+            self._fetched(next(found_values), wanted.topic_id) if answer is None else answer
+            for answer, wanted in zip(answers, topics, strict=True)
+        ]
+
+    async def _fetch_all(self, context: RequestContext, group_id: str, asker: Asker) -> list[FetchedTopic]:
+        values: FetchedOffsets = await self._groups.ask(group_id, FetchOffsets(group_id, None, *asker))
+        image = self._image()
+        return [
+            self._fetched((name, offsets), image.topics[name].topic_id)
+            for name, offsets in values
+            if name in image.topics and allowed(self._authorizer, context, Operation.DESCRIBE, topic(name))
+        ]
+
+    def _fetched(
+        self, values: tuple[str, list[tuple[int, OffsetValue | None]]], topic_id: TopicId | None
+    ) -> FetchedTopic:
+        name, offsets = values
+        return FetchedTopic(name, topic_id, [FetchedOffset(partition, value) for partition, value in offsets])
+
+
+def _groups(call: Call) -> list[_Group]:
+    if call.context.version >= MANY_SINCE:
+        knows_epochs = call.context.version >= EPOCH_SINCE
+        return [
+            _Group(
+                group.group_id,
+                _topics(call, group.topics),
+                Asker(group.member_id, group.member_epoch) if knows_epochs else OUTSIDE,
+            )
+            for group in call.request.groups
+        ]
+    return [_Group(call.request.group_id, _topics(call, call.request.topics))]
+
+
+def _topics(call: Call, topics: Any) -> tuple[PartitionsOfTopic, ...] | None:
+    if topics is None:
+        return None
+    by_id = call.context.version >= TOPIC_ID_SINCE
+    return tuple(
+        PartitionsOfTopic(None if by_id else one.name, one.topic_id if by_id else None, one.partition_indexes)
+        for one in topics
+    )
+
+
+def _failed(call: Call, group: _Group, error: ErrorCode) -> list[FetchedTopic]:
+    """An error of the whole group: the oldest versions have no other place for it than each partition."""
+    if call.context.version >= WHOLE_ERROR_SINCE or group.topics is None:
+        return []
+    return [
+        FetchedTopic(one.name or "", None, [FetchedOffset(partition, None, error) for partition in one.partitions])
+        for one in group.topics
+    ]
+
+
+def _respond(call: Call, answers: list[tuple[_Group, list[FetchedTopic], ErrorCode]]) -> Any:
+    if call.context.version < MANY_SINCE:
+        (_, topics, error) = answers[0]
+        made = tuple(_topic(call, topic) for topic in topics)
+        return part(topics=made, error_code=error)
+    groups = tuple(
+        part(
+            group_id=group.group_id,
+            topics=tuple(_topic(call, topic) for topic in topics),
+            error_code=error,
+        )
+        for group, topics, error in answers
+    )
+    return part(groups=groups)
+
+
+def _topic(call: Call, topic: FetchedTopic) -> Any:
+    named = {"topic_id": topic.topic_id} if call.context.version >= TOPIC_ID_SINCE else {"name": topic.name}
+    partitions = tuple(_partition(offset) for offset in topic.offsets)
+    return part(**named, partitions=partitions)
+
+
+def _partition(offset: FetchedOffset) -> Any:
+    value = offset.value
+    return part(
+        partition_index=offset.partition,
+        committed_offset=-1 if value is None else value.offset,
+        committed_leader_epoch=-1 if value is None else value.leader_epoch,
+        metadata="" if value is None else value.metadata,
+        error_code=offset.error,
+    )

@@ -1,0 +1,357 @@
+"""Produce (0): batches to the leaders of their partitions, one answer when all of them have ended.
+
+Batches stay views of the receive buffer until they are written. No task and no timer a request: each partition's append
+calls back when its offset is committed (acks=all) or at once, the last one builds the answer, and a request that takes
+longer than it may is ended by a shared deadline wheel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from strandline.cluster.broker.api import INJECTED
+from strandline.cluster.broker.brokers import Brokers
+from strandline.cluster.broker.exchange import Exchange
+from strandline.cluster.broker.request import Authorizer, Operation, RequestContext, topic
+from strandline.cluster.broker.topic_names import (
+    INTERNAL_TOPICS,
+    NO_TRANSACTIONS,
+    create_command,
+    find_topic,
+    topic_name_fault,
+)
+from strandline.controller.metadata.image import MetadataImage
+from strandline.log.batch import (
+    ATTRIBUTES_LOW_POSITION,
+    CODEC_MASK,
+    HEADER_SIZE,
+    MAGIC,
+    MAGIC_POSITION,
+    announced_size,
+    verify_crc,
+)
+from strandline.log.compression import Codec
+from strandline.proto.deadlines import Deadlines, Ticket
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.fields import NO_TAGS
+from strandline.proto.kafka.frames import OWN_CLIENT
+from strandline.proto.kafka.produce import (
+    LEADER_SINCE,
+    PartitionResult,
+    ProduceRequest,
+    ProduceTopic,
+    read_request,
+    write_response,
+)
+from strandline.proto.ports import Clock
+from strandline.replica.manager import ReplicaManager
+from strandline.replica.waiting import Append
+
+ACKS = (-1, 0, 1)
+"""What a producer may ask for; -1 is acks=all."""
+
+ZSTD_VERSION_MIN = 7
+"""KIP-110: an older producer cannot mean zstd."""
+
+HOLD_MS_MAX = 250.0
+"""Compressed batches are unpacked and looked at in the event loop, and a kilobyte may unpack to 32 MiB: once a request
+has held the loop for so long, its further compressed batches are left to be sent again."""
+
+GRANULARITY_MS = 100.0
+"""Timeouts of produce requests are seconds: the wheel of their deadlines may be coarse."""
+
+
+class ProduceResult(NamedTuple):
+    """The answer: results in the order of the request. `failed` if any partition has an error."""
+
+    topics: list[tuple[ProduceTopic, list[PartitionResult]]]
+    failed: bool
+
+
+Done = Callable[[ProduceResult], None]
+
+
+class _Pending:
+    """A produce request whose appends have not all ended. `left` counts them, and one more while it is being built."""
+
+    __slots__ = ("_done", "appends", "failed", "left", "result", "ticket")
+
+    def __init__(self, done: Done) -> None:
+        self._done = done
+        self.left = 1
+        self.failed = False
+        self.result: list[tuple[ProduceTopic, list[PartitionResult]]] = []
+        self.appends: list[Append] = []
+        self.ticket: Ticket | None = None
+
+    def one_ended(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            if self.ticket is not None:
+                self.ticket.cancel()
+            self.appends.clear()
+            self._done(ProduceResult(self.result, self.failed))
+
+    def expire(self) -> None:
+        """The request's time is over: what has not ended ends now; the batches may be committed all the same."""
+        for append in list(self.appends):
+            append.cancel(ErrorCode.REQUEST_TIMED_OUT)
+
+
+class _PartitionAppend:
+    """Takes the outcome of one partition's append into its place in the answer."""
+
+    __slots__ = ("_image", "_pending", "_result", "_tp")
+
+    def __init__(
+        self, image: Callable[[], MetadataImage], pending: _Pending, result: PartitionResult, tp: TopicPartition
+    ) -> None:
+        self._image = image
+        self._pending = pending
+        self._result = result
+        self._tp = tp
+
+    def __call__(self, outcome: Append) -> None:
+        result = self._result
+        error = result.error = outcome.error
+        if error is ErrorCode.NONE:
+            result.base_offset = outcome.base_offset
+            result.log_append_time_ms = outcome.log_append_time_ms
+            result.log_start_offset = outcome.log_start_offset
+            result.synced_replicas = outcome.synced_replicas
+        else:
+            self._pending.failed = True
+            result.message = outcome.message
+            _point_to_leader(self._image(), result, self._tp)
+        self._pending.one_ended()
+
+
+class ProduceHandler:
+    """Decodes, appends each partition's batch, answers."""
+
+    def __init__(
+        self,
+        *,
+        replicas: ReplicaManager,
+        image: Callable[[], MetadataImage],
+        authorizer: Authorizer,
+        brokers: Brokers,
+        clock: Clock,
+    ) -> None:
+        self._replicas = replicas
+        self._image = image
+        self._authorizer = authorizer
+        self._brokers = brokers
+        self._clock = clock
+        self._deadlines = Deadlines(clock, GRANULARITY_MS)
+
+    def close(self) -> None:
+        """Forget every deadline; nothing is answered any more."""
+        self._deadlines.close()
+
+    def handle(self, exchange: Exchange, body: memoryview) -> None:
+        """Append; answered when every partition's append has ended."""
+        request = read_request(body, exchange.context.version)
+
+        def done(result: ProduceResult) -> None:
+            if request.acks != 0:
+                self._respond(exchange, result)
+            elif result.failed:
+                # Kafka's rule: with acks=0 a closed connection is the only way to tell the producer to look again.
+                exchange.drop_connection(f"a write with acks=0 failed: {_first_fault(result)}")
+            else:
+                exchange.respond_nothing()
+
+        self._append(exchange.context, request, lambda result: exchange.attempt(lambda: done(result)))
+
+    def refuse_all(self, exchange: Exchange, body: memoryview, error: ErrorCode) -> bool:
+        """Every partition has this error."""
+        request = read_request(body, exchange.context.version)
+        if not any(topic.partitions for topic in request.topics):
+            return False
+        if request.acks == 0:
+            exchange.drop_connection(f"a write with acks=0 failed: {error.name} {INJECTED}")
+            return True
+        result = ProduceResult(
+            [
+                (topic, [PartitionResult(index, error, INJECTED) for index, _records in topic.partitions])
+                for topic in request.topics
+            ],
+            failed=True,
+        )
+        self._respond(exchange, result)
+        return True
+
+    def _append(self, context: RequestContext, request: ProduceRequest, done: Done) -> None:
+        """Append what the request holds; `done` is called exactly once, perhaps before this returns.
+
+        The views in the request are not looked at after this returns.
+
+        Each partition succeeds or fails alone. Errors of a partition: INVALID_REQUIRED_ACKS,
+        UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID, TOPIC_AUTHORIZATION_FAILED, INVALID_RECORD, INVALID_REQUEST (it
+        stands there twice), REQUEST_TIMED_OUT (indeterminate: the batch may be committed), and whatever the replica
+        answers (rule B9).
+        """
+        pending = _Pending(done)
+        deadline_ms = self._clock.monotonic_ms() + HOLD_MS_MAX
+        seen: set[TopicPartition] = set()
+        refusal = self._refusal(request)
+        for wanted in request.topics:
+            results: list[PartitionResult] = []
+            pending.result.append((wanted, results))
+            name, error, message = self._writable_topic(context, wanted) if refusal is None else ("", *refusal)
+            for index, records in wanted.partitions:
+                result = PartitionResult(index, error, message)
+                results.append(result)
+                tp = TopicPartition(name, index)
+                if (
+                    error is not ErrorCode.NONE
+                    or not self._acceptable(tp, records, context.version, result)
+                    or not self._once_and_in_time(tp, records, seen, deadline_ms, result)
+                ):
+                    pending.failed = True
+                    if records is not None:
+                        self._replicas.note_refusal(
+                            wanted.name or wanted.topic_id or name, index, records, result.error
+                        )
+                    continue
+                assert records is not None  # _acceptable says so
+                pending.left += 1
+                append = self._replicas.append(
+                    tp, records, request.acks, _PartitionAppend(self._image, pending, result, tp)
+                )
+                if append is not None:
+                    pending.appends.append(append)
+        if pending.left > 1 and pending.appends:
+            pending.ticket = self._deadlines.add(max(request.timeout_ms, 0), pending)
+        pending.one_ended()
+
+    def _refusal(self, request: ProduceRequest) -> tuple[ErrorCode, str] | None:
+        """Why no partition of the request may be written, if so."""
+        if request.acks not in ACKS:
+            return ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks}: -1 (all), 0 and 1 are possible"
+        if request.transactional_id is not None:
+            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS
+        return None
+
+    def _writable_topic(self, context: RequestContext, wanted: ProduceTopic) -> tuple[str, ErrorCode, str]:
+        """(name, NONE, "") of a topic that may be written, or ("", error, sentence)."""
+        found = find_topic(self._image(), wanted.name, wanted.topic_id)
+        name = wanted.name if isinstance(found, ErrorCode) else found.name
+        if name is not None and not self._authorizer.authorize(context, ((Operation.WRITE, topic(name)),))[0]:
+            return "", ErrorCode.TOPIC_AUTHORIZATION_FAILED, ""
+        if name in INTERNAL_TOPICS:
+            return "", ErrorCode.INVALID_TOPIC_EXCEPTION, f"only the cluster itself writes to {name}"
+        if not isinstance(found, ErrorCode):
+            return found.name, ErrorCode.NONE, ""
+        if wanted.name is None:
+            return "", found, "no topic has this id"
+        fault = topic_name_fault(wanted.name)
+        if fault:
+            return "", ErrorCode.INVALID_TOPIC_EXCEPTION, fault
+        return "", found, f"topic {wanted.name!r} does not exist; to create it: {create_command(wanted.name)}"
+
+    def _acceptable(
+        self, tp: TopicPartition, records: memoryview | None, version: int, result: PartitionResult
+    ) -> bool:
+        """The partition exists, and there is exactly one batch, of format 2. The log checks the batch itself."""
+        fault = batch_fault(records, version)
+        if self._image().partition(*tp) is None:
+            fault = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{tp} does not exist"
+        if fault is not None:
+            result.error, result.message = fault
+            return False
+        return True
+
+    def _once_and_in_time(
+        self,
+        tp: TopicPartition,
+        records: memoryview | None,
+        seen: set[TopicPartition],
+        deadline_ms: float,
+        result: PartitionResult,
+    ) -> bool:
+        """The partition has not been written by this request yet, which has not held the event loop for too long."""
+        if tp in seen:
+            result.error, result.message = ErrorCode.INVALID_REQUEST, f"{tp} stands in the request twice"
+            return False
+        seen.add(tp)
+        compressed = records is not None and records[ATTRIBUTES_LOW_POSITION] & CODEC_MASK
+        if compressed and self._clock.monotonic_ms() > deadline_ms:
+            result.error = ErrorCode.REQUEST_TIMED_OUT
+            result.message = "unpacking this request took too long: send this batch again"
+            return False
+        return True
+
+    def _respond(self, exchange: Exchange, result: ProduceResult) -> None:
+        context = exchange.context
+        body = write_response(
+            context.version,
+            result.topics,
+            tell_replicas=context.peer.software_name == OWN_CLIENT,
+            end_tags=self._end_tags(exchange, result),
+        )
+        exchange.respond([body])
+
+    def _end_tags(self, exchange: Exchange, result: ProduceResult) -> bytes:
+        if not result.failed or exchange.context.version < LEADER_SINCE:
+            return NO_TAGS
+        leaders = [partition.leader_id for _, partitions in result.topics for partition in partitions]
+        return self._brokers.node_endpoints(exchange.context, leaders)
+
+
+def _point_to_leader(image: MetadataImage, result: PartitionResult, tp: TopicPartition) -> None:
+    """KIP-951: beside NOT_LEADER_OR_FOLLOWER stands who leads, so that the client need not ask for metadata."""
+    if result.error is not ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        return
+    partition = image.partition(tp.topic, tp.partition)
+    if partition is not None:
+        result.leader_id = partition.leader
+        result.leader_epoch = partition.leader_epoch
+
+
+def _first_fault(result: ProduceResult) -> str:
+    for wanted, partitions in result.topics:
+        for partition in partitions:
+            if partition.error is not ErrorCode.NONE:
+                return f"{wanted.name or wanted.topic_id}-{partition.index}: {partition.error.name} {partition.message}"
+    return ""
+
+
+def batch_fault(records: memoryview | None, version: int) -> tuple[ErrorCode, str] | None:
+    """What Kafka's `ProduceRequest.validateRecords` objects to, or None."""
+    if records is None or len(records) == 0:
+        return ErrorCode.INVALID_RECORD, "a produce request must have exactly one record batch for each partition"
+    size = len(records)
+    if size > MAGIC_POSITION and records[MAGIC_POSITION] != MAGIC:
+        code = ErrorCode.INVALID_RECORD if records[MAGIC_POSITION] < MAGIC else ErrorCode.CORRUPT_MESSAGE
+        return code, f"record batches of format {records[MAGIC_POSITION]} are not accepted, only of format {MAGIC}"
+    if size < HEADER_SIZE:
+        return ErrorCode.CORRUPT_MESSAGE, f"{size} bytes are no record batch: its header alone has {HEADER_SIZE}"
+    length = announced_size(records)
+    if length > size:
+        return ErrorCode.CORRUPT_MESSAGE, f"the record batch claims {length} bytes, {size} were sent"
+    if length < HEADER_SIZE:
+        return (
+            ErrorCode.CORRUPT_MESSAGE,
+            f"the record batch claims {length} bytes, its header alone has {HEADER_SIZE}",
+        )
+    if length < size:
+        why = "a produce request must have exactly one record batch for each partition"
+        return _unless_corrupt(records[:length], ErrorCode.INVALID_RECORD, why)
+    if records[ATTRIBUTES_LOW_POSITION] & CODEC_MASK == Codec.ZSTD and version < ZSTD_VERSION_MIN:
+        why = f"zstd needs version {ZSTD_VERSION_MIN} of Produce (KIP-110)"
+        return _unless_corrupt(records, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, why)
+    return None
+
+
+def _unless_corrupt(batch: memoryview, code: ErrorCode, why: str) -> tuple[ErrorCode, str]:
+    """The refusal of what the producer wrote, if the producer wrote it: a flipped bit is for it to send again."""
+    try:
+        verify_crc(batch)
+    except KafkaError as error:
+        return error.code, error.message
+    return code, why

@@ -1,0 +1,204 @@
+"""InitProducerId (22): ids of idempotent producers, from blocks that the controller gives out once and for ever; and
+DescribeProducers (61): the producers that a partition remembers for the check against duplicates."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import structlog
+
+from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.ports import Controller
+from strandline.cluster.broker.request import CLUSTER, Authorizer, Operation, RequestContext, allowed, topic
+from strandline.cluster.broker.topic_names import NO_TRANSACTIONS
+from strandline.controller.api import AllocateProducerIdsRequest, ProducerIdBlock
+from strandline.controller.metadata.image import MetadataImage
+from strandline.log.producer_state import ProducerEntry
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import BrokerEpoch, NodeId, ProducerId, TopicPartition
+from strandline.proto.tasks import spawn
+from strandline.replica.manager import ReplicaManager
+from strandline.replica.states import Role
+
+log = structlog.get_logger("strandline.broker")
+
+PREFETCH_BELOW = 100
+"""So many ids left of a block of 1,000: ask for the next one, before a producer has to wait for it."""
+
+RETRY_MS = 500.0
+"""Pause after a failed request for the first block."""
+
+_NO_IDS = ProducerIdBlock(ProducerId(0), 0)
+
+
+class ProducersAnswer(NamedTuple):
+    """The producers that a partition remembers, or why they cannot be told."""
+
+    topic: str
+    partition: int
+    error: ErrorCode
+    message: str = ""
+    producers: Sequence[ProducerEntry] = ()
+
+
+class ProducersHandler:
+    """Gives ids out, and describes who has written."""
+
+    def __init__(
+        self,
+        *,
+        node_id: NodeId,
+        replicas: ReplicaManager,
+        image: Callable[[], MetadataImage],
+        authorizer: Authorizer,
+        controller: Controller,
+        broker_epoch: Callable[[], BrokerEpoch],
+        timeout_ms: float,
+    ) -> None:
+        self._node_id = node_id
+        self._replicas = replicas
+        self._image = image
+        self._authorizer = authorizer
+        self._controller = controller
+        self._broker_epoch = broker_epoch
+        self._timeout_ms = timeout_ms
+        self._left = self._next = _NO_IDS
+        self._lease: asyncio.Future[None] | None = None
+        self._holding: asyncio.Task[None] | None = None
+
+    def close(self) -> None:
+        """Ask for no block any more."""
+        if self._holding is not None:
+            self._holding.cancel()
+
+    # InitProducerId
+
+    async def init_producer_id(self, call: Call) -> Any:
+        """A fresh id with epoch 0, whatever id the producer had before (KIP-360): no idempotent one gets an id again.
+
+        Raises:
+            KafkaError: TRANSACTIONAL_ID_AUTHORIZATION_FAILED with a transactional id (the error on which every client
+                gives up at once), CLUSTER_AUTHORIZATION_FAILED, or COORDINATOR_NOT_AVAILABLE while no controller
+                answers: clients try again.
+        """
+        if call.request.transactional_id is not None:
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
+        if not allowed(self._authorizer, call.context, Operation.IDEMPOTENT_WRITE, CLUSTER):
+            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        while self._left.count == 0:
+            if self._next.count > 0:
+                self._left, self._next = self._next, _NO_IDS
+            else:
+                await self._lease_block()
+        producer_id = self._left.first_producer_id
+        self._left = ProducerIdBlock(ProducerId(producer_id + 1), self._left.count - 1)
+        if self._left.count < PREFETCH_BELOW and self._next.count == 0:
+            self._start_lease()
+        return part(error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0)
+
+    def refuse_init(self, call: Call, error: ErrorCode, message: str) -> Any:
+        """The answer is this error."""
+        return part(error_code=error, producer_id=-1, producer_epoch=-1)
+
+    def begin_to_hold_ids(self) -> None:
+        """Ask for a block in the background. A broker does when it starts: new producers then need no controller, and
+        data flow on while a majority of controllers is away (rows S34, S45)."""
+        self.close()
+        self._holding = spawn(self.hold_ids(), _log_failure)
+
+    async def hold_ids(self) -> None:
+        """Return once a block is here."""
+        while self._left.count + self._next.count == 0:
+            try:
+                await self._lease_block()
+            except KafkaError:
+                await asyncio.sleep(RETRY_MS / 1000)
+
+    async def _lease_block(self) -> None:
+        """One request to the controller, however many producers wait for it."""
+        await asyncio.shield(self._start_lease())
+
+    def _start_lease(self) -> asyncio.Future[None]:
+        if self._lease is None:
+            self._lease = asyncio.ensure_future(self._ask_for_block())
+            # Whoever waits hears of a failure; a block asked for ahead of need is asked for again when it is needed.
+            self._lease.add_done_callback(lambda lease: lease.cancelled() or lease.exception())
+        return self._lease
+
+    async def _ask_for_block(self) -> None:
+        try:
+            self._next = await self._controller.allocate_producer_ids(
+                AllocateProducerIdsRequest(node_id=self._node_id, broker_epoch=self._broker_epoch()),
+                self._timeout_ms,
+            )
+        except KafkaError as error:
+            raise KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"no block of producer ids from the controller: {error}"
+            ) from error
+        finally:
+            self._lease = None
+
+    # DescribeProducers
+
+    def describe(self, call: Call) -> Any:
+        """One answer a partition, in order, from any of its replicas (`kafka-transactions.sh --broker-id` asks each).
+
+        Errors: TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER where no replica
+        is, KAFKA_STORAGE_ERROR where it is offline.
+        """
+        return _respond([self._producers(call.context, name, partition) for name, partition in _wanted(call)])
+
+    def refuse_describe(self, call: Call, error: ErrorCode, message: str) -> Any:
+        """Every partition has this error."""
+        return _respond([ProducersAnswer(name, number, error, message) for name, number in _wanted(call)])
+
+    def _producers(self, context: RequestContext, name: str, number: int) -> ProducersAnswer:
+        if not allowed(self._authorizer, context, Operation.READ, topic(name)):
+            return ProducersAnswer(name, number, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        if self._image().partition(name, number) is None:
+            return ProducersAnswer(name, number, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        partition = self._replicas.partition(TopicPartition(name, number))
+        if partition is None:
+            return ProducersAnswer(name, number, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if partition.role is Role.OFFLINE or partition.log is None:
+            return ProducersAnswer(name, number, ErrorCode.KAFKA_STORAGE_ERROR)
+        return ProducersAnswer(name, number, ErrorCode.NONE, "", partition.log.producers.entries())
+
+
+def _log_failure(error: BaseException) -> None:
+    log.error("internal error: no block of producer ids was asked for", exc_info=error)
+
+
+def _wanted(call: Call) -> list[tuple[str, int]]:
+    asked = [(topic.name, number) for topic in call.request.topics for number in topic.partition_indexes]
+    return list(dict.fromkeys(asked))
+
+
+def _respond(answers: list[ProducersAnswer]) -> Any:
+    topics: dict[str, list[Any]] = {}
+    for answer in answers:
+        partition = part(
+            partition_index=answer.partition,
+            error_code=answer.error,
+            error_message=answer.message or None,
+            active_producers=tuple(_producer(entry) for entry in answer.producers),
+        )
+        topics.setdefault(answer.topic, []).append(partition)
+    return part(
+        topics=tuple(part(name=name, partitions=tuple(partitions)) for name, partitions in topics.items()),
+    )
+
+
+def _producer(entry: ProducerEntry) -> Any:
+    last = entry.batches[-1] if entry.batches else None
+    return part(
+        producer_id=entry.producer_id,
+        producer_epoch=entry.epoch,
+        last_sequence=-1 if last is None else last.last_sequence,
+        last_timestamp=-1 if last is None else last.timestamp_ms,
+        coordinator_epoch=entry.coordinator_epoch,
+        current_txn_start_offset=entry.transaction_start,
+    )

@@ -1,0 +1,242 @@
+"""CreateTopics (19), DeleteTopics (20), CreatePartitions (37): the active controller decides; each topic succeeds or
+fails alone. A timeout answers REQUEST_TIMED_OUT for every topic: the change may still be carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from strandline.cluster.broker.api import Call, part
+from strandline.cluster.broker.each_item import deny, each_item, named_twice
+from strandline.cluster.broker.idle_settings import log_without_effect
+from strandline.cluster.broker.ports import Controller
+from strandline.cluster.broker.request import CLUSTER, Authorizer, Operation, RequestContext, topic
+from strandline.cluster.broker.topic_names import find_topic
+from strandline.controller.api import (
+    CreatableTopic,
+    CreatedTopic,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    PartitionsToAdd,
+    ReplicaAssignment,
+    TopicOutcome,
+    TopicRef,
+)
+from strandline.controller.metadata.config_resolver import ConfigResolver
+from strandline.controller.metadata.image import MetadataImage, ResourceType, topic_resource
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import ZERO_UUID, NodeId
+
+DETAILS_SINCE = 5
+"""Since then the answer tells the counts and configs that the topic has got (KIP-525)."""
+
+BY_ID_SINCE = 6
+
+
+class TopicsHandler:
+    """Makes and deletes topics, and adds partitions."""
+
+    def __init__(
+        self,
+        *,
+        image: Callable[[], MetadataImage],
+        authorizer: Authorizer,
+        controller: Controller,
+        configs: ConfigResolver,
+    ) -> None:
+        self._image = image
+        self._authorizer = authorizer
+        self._controller = controller
+        self._configs = configs
+
+    # CreateTopics
+
+    async def create(self, call: Call) -> Any:
+        """One outcome a topic, in order."""
+        topics = _topics_wanted(call)
+        created = await self._create(
+            call.context, topics, dry_run=call.request.validate_only, timeout_ms=call.request.timeout
+        )
+        return self._all_created(call, topics, created)
+
+    def refuse_create(self, call: Call, error: ErrorCode, message: str) -> Any:
+        """Every topic has this error."""
+        topics = _topics_wanted(call)
+        return self._all_created(call, topics, [CreatedTopic(one.name, error, message) for one in topics])
+
+    async def _create(
+        self, context: RequestContext, topics: Sequence[CreatableTopic], *, dry_run: bool, timeout_ms: float
+    ) -> list[CreatedTopic]:
+        """One outcome a topic, in order; a name that stands twice is INVALID_REQUEST both times."""
+
+        def refuse(item: CreatableTopic, error: ErrorCode, message: str) -> CreatedTopic:
+            return CreatedTopic(name=item.name, error=error, message=message)
+
+        async def ask(items: tuple[CreatableTopic, ...]) -> Sequence[CreatedTopic]:
+            return (await self._controller.create_topics(CreateTopicsRequest(items, dry_run), timeout_ms)).topics
+
+        refusals = named_twice([item.name for item in topics])
+        if not self._authorizer.authorize(context, ((Operation.CREATE, CLUSTER),))[0]:
+            deny(self._authorizer, context, refusals, [(Operation.CREATE, topic(item.name)) for item in topics])
+        created = await each_item(topics, refusals, refuse, ask)
+        for item, outcome in zip(topics, created, strict=True):
+            if outcome.error is ErrorCode.NONE and not dry_run:
+                log_without_effect(ResourceType.TOPIC, item.name, item.configs)
+        return created
+
+    def _all_created(self, call: Call, topics: list[CreatableTopic], created: list[CreatedTopic]) -> Any:
+        return part(topics=tuple(self._created(call, *pair) for pair in zip(topics, created, strict=True)))
+
+    def _created(self, call: Call, wanted: CreatableTopic, created: CreatedTopic) -> Any:
+        done = created.error is ErrorCode.NONE
+        return part(
+            name=created.name,
+            topic_id=created.topic_id,
+            error_code=created.error,
+            error_message=None if done else created.message or None,
+            num_partitions=created.num_partitions,
+            replication_factor=created.replication_factor,
+            configs=self._configs_of(wanted) if done and call.context.version >= DETAILS_SINCE else (),
+        )
+
+    def _configs_of(self, wanted: CreatableTopic) -> tuple[Any, ...]:
+        """What the topic goes by: its own configs, for the image may not have them yet, else this broker's view."""
+        image = self._image()
+        own = {name: value for name, value in wanted.configs.items() if value is not None}
+        own = {**image.config(topic_resource(wanted.name)), **own}
+        return tuple(
+            part(
+                name=entry.name,
+                value=entry.value,
+                read_only=False,
+                config_source=entry.source,
+                is_sensitive=False,
+            )
+            for entry in self._configs.topic_entries(image, wanted.name, own)
+        )
+
+    # DeleteTopics
+
+    async def delete(self, call: Call) -> Any:
+        """One outcome a topic, in order."""
+        outcomes = await self._delete(call.context, _refs(call), timeout_ms=call.request.timeout)
+        return _deleted(call, outcomes)
+
+    def refuse_delete(self, call: Call, error: ErrorCode, message: str) -> Any:
+        """Every topic has this error."""
+        return _deleted(call, [TopicOutcome(ref.name, ref.topic_id, error, message) for ref in _refs(call)])
+
+    async def _delete(
+        self, context: RequestContext, topics: Sequence[TopicRef], *, timeout_ms: float
+    ) -> list[TopicOutcome]:
+        """One outcome a topic, in order, with name and id as far as they are known."""
+        image = self._image()
+        known: list[TopicRef] = []
+        for ref in topics:
+            found = find_topic(image, ref.name or None, ref.topic_id)
+            known.append(ref if isinstance(found, ErrorCode) else TopicRef(found.name, found.topic_id))
+
+        def refuse(item: TopicRef, error: ErrorCode, message: str) -> TopicOutcome:
+            return TopicOutcome(item.name, item.topic_id, error, message)
+
+        async def ask(items: tuple[TopicRef, ...]) -> Sequence[TopicOutcome]:
+            return (await self._controller.delete_topics(DeleteTopicsRequest(items), timeout_ms)).topics
+
+        refusals = named_twice([(ref.name, ref.topic_id) for ref in known])
+        for index, ref in enumerate(topics):
+            if ref.name and ref.topic_id != ZERO_UUID:
+                refusals[index] = (ErrorCode.INVALID_REQUEST, "a topic is named by its name or by its id, not by both")
+        deny(self._authorizer, context, refusals, [(Operation.DELETE, topic(ref.name)) for ref in known])
+        return await each_item(known, refusals, refuse, ask)
+
+    # CreatePartitions
+
+    async def create_partitions(self, call: Call) -> Any:
+        """One outcome a topic, in order."""
+        outcomes = await self._add(
+            call.context, self._to_add(call), dry_run=call.request.validate_only, timeout_ms=call.request.timeout
+        )
+        return _added(outcomes)
+
+    def refuse_create_partitions(self, call: Call, error: ErrorCode, message: str) -> Any:
+        """Every topic has this error."""
+        return _added([TopicOutcome(one.name, ZERO_UUID, error, message) for one in call.request.topics])
+
+    async def _add(
+        self, context: RequestContext, topics: Sequence[PartitionsToAdd], *, dry_run: bool, timeout_ms: float
+    ) -> list[TopicOutcome]:
+        """One outcome a topic, in order."""
+
+        def refuse(item: PartitionsToAdd, error: ErrorCode, message: str) -> TopicOutcome:
+            return TopicOutcome(item.name, ZERO_UUID, error, message)
+
+        async def ask(items: tuple[PartitionsToAdd, ...]) -> Sequence[TopicOutcome]:
+            request = CreatePartitionsRequest(items, dry_run)
+            return (await self._controller.create_partitions(request, timeout_ms)).topics
+
+        refusals = named_twice([item.name for item in topics])
+        deny(self._authorizer, context, refusals, [(Operation.ALTER, topic(item.name)) for item in topics])
+        return await each_item(topics, refusals, refuse, ask)
+
+    def _to_add(self, call: Call) -> list[PartitionsToAdd]:
+        """The wire numbers the new partitions by their place; how many there are already, the image knows."""
+        image = self._image()
+        wanted = []
+        for one in call.request.topics:
+            known = image.topics.get(one.name)
+            first = 0 if known is None else len(known.partitions)
+            assignments = tuple(
+                ReplicaAssignment(first + number, tuple(NodeId(node) for node in place.broker_ids))
+                for number, place in enumerate(one.assignments or ())
+            )
+            wanted.append(PartitionsToAdd(one.name, one.count, assignments))
+        return wanted
+
+
+def _topics_wanted(call: Call) -> list[CreatableTopic]:
+    return [
+        CreatableTopic(
+            name=one.name,
+            num_partitions=one.num_partitions,
+            replication_factor=one.replication_factor,
+            assignments=tuple(
+                ReplicaAssignment(place.partition_index, tuple(NodeId(node) for node in place.broker_ids))
+                for place in one.assignments
+            ),
+            configs={config.name: config.value for config in one.configs},
+        )
+        for one in call.request.topics
+    ]
+
+
+def _refs(call: Call) -> list[TopicRef]:
+    if call.context.version >= BY_ID_SINCE:
+        return [TopicRef(one.name or "", one.topic_id or ZERO_UUID) for one in call.request.topics]
+    return [TopicRef(name) for name in call.request.topic_names]
+
+
+def _deleted(call: Call, outcomes: list[TopicOutcome]) -> Any:
+    by_id = call.context.version >= BY_ID_SINCE
+    responses = tuple(
+        part(
+            name=outcome.name or None if by_id else outcome.name,
+            topic_id=outcome.topic_id,
+            error_code=outcome.error,
+            error_message=outcome.message or None,
+        )
+        for outcome in outcomes
+    )
+    return part(responses=responses)
+
+
+def _added(outcomes: list[TopicOutcome]) -> Any:
+    results = tuple(
+        part(
+            name=outcome.name,
+            error_code=outcome.error,
+            error_message=outcome.message or None,
+        )
+        for outcome in outcomes
+    )
+    return part(results=results)

@@ -1,0 +1,288 @@
+"""A fetch in progress: with too few bytes it is parked until there are more, or its time is over.
+
+A parked fetch is not a task: it is woken by the high watermarks of its partitions, reads on from where its last read
+ended, and keeps what it has (those bytes are committed, so they cannot change). A shared deadline wheel ends its wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from strandline.cluster.broker.memory import Account, MemoryBudget
+from strandline.controller.metadata.image import MetadataImage
+from strandline.proto.deadlines import Deadlines, Ticket
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import TopicPartition
+from strandline.proto.kafka.fetch_request import FetchPartition, FetchRequest
+from strandline.proto.kafka.fetch_response import PartitionData
+from strandline.proto.tasks import spawn
+from strandline.replica.manager import ReplicaManager
+from strandline.replica.states import ReadOutcome
+
+log = structlog.get_logger("strandline.broker")
+
+READ_BYTES_MIN = 1024 * 1024
+"""A fetch may read this much even when the memory budget is used up: it must make progress."""
+
+DEBUGGING_CONSUMER = -2
+"""The replica id by which Kafka's tools read what each replica has (FetchRequest.DEBUGGING_CONSUMER_ID)."""
+
+POINTS_TO_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+
+
+class FetchedPartition(PartitionData):
+    """What one partition gave, and how far it was read."""
+
+    __slots__ = ("next_offset", "tp", "wanted")
+
+    def __init__(self, wanted: FetchPartition) -> None:
+        super().__init__(wanted.topic, wanted.partition)
+        self.wanted = wanted
+        self.tp: TopicPartition | None = None
+        self.next_offset = wanted.fetch_offset
+
+    def fail(self, error: ErrorCode) -> None:
+        self.error = error
+
+    @property
+    def says_more(self) -> bool:
+        """There is more to tell than records, and at once."""
+        return self.error is not ErrorCode.NONE or self.diverging is not None or self.preferred_replica >= 0
+
+
+Done = Callable[[list[FetchedPartition]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all fetches of a broker use.
+
+    Attributes:
+        fetch_max_bytes: most bytes of one answer (`fetch.max.bytes`).
+        rack_aware: consumers may read from replicas that do not lead (KIP-392).
+    """
+
+    replicas: ReplicaManager
+    image: Callable[[], MetadataImage]
+    memory: MemoryBudget
+    deadlines: Deadlines
+    fetch_max_bytes: int
+    rack_aware: bool
+
+
+class _Wake:
+    """Called when one partition of a parked fetch has more."""
+
+    __slots__ = ("fetch", "result", "withdraw")
+
+    def __init__(self, fetch: Fetch, result: FetchedPartition) -> None:
+        self.fetch = fetch
+        self.result = result
+        self.withdraw: Callable[[], None] | None = None
+
+    def __call__(self) -> None:
+        self.withdraw = None
+        self.fetch.woken(self)
+
+
+class Fetch:
+    """One fetch request in progress.
+
+    Invariants:
+        * `done` is called exactly once, unless the fetch is cancelled before;
+        * what is charged to the budget for it is released when it ends.
+    """
+
+    __slots__ = (
+        "_charged",
+        "_cold_task",
+        "_done",
+        "_ended",
+        "_max_bytes",
+        "_min_bytes",
+        "_request",
+        "_shared",
+        "_size",
+        "_ticket",
+        "_wakes",
+        "_woken",
+        "results",
+    )
+
+    def __init__(self, shared: Shared, request: FetchRequest, results: list[FetchedPartition], done: Done) -> None:
+        self._shared = shared
+        self._request = request
+        self._done = done
+        budget = max(shared.memory.answer_room_bytes, READ_BYTES_MIN)
+        self._max_bytes = max(min(request.max_bytes, shared.fetch_max_bytes, budget), 0)
+        self._min_bytes = min(request.min_bytes, self._max_bytes)
+        self._size = 0
+        self._charged = 0
+        self._ended = False
+        self._wakes: list[_Wake] = []
+        self._woken: dict[_Wake, None] = {}
+        self._ticket: Ticket | None = None
+        self._cold_task: asyncio.Task[None] | None = None
+        self.results = results
+
+    def start(self) -> None:
+        """Read what there is."""
+        self._read(self.results)
+
+    def woken(self, wake: _Wake) -> None:
+        """A partition has more, or will never have: look at all that woke in this loop turn together."""
+        if not self._woken:
+            asyncio.get_running_loop().call_soon(self._read_on)
+        self._woken[wake] = None
+
+    def expire(self) -> None:
+        """The longest wait is over."""
+        self._ticket = None
+        self._end()
+
+    def cancel(self) -> None:
+        """The client has gone: forget it."""
+        if not self._ended:
+            self._release()
+            if self._cold_task is not None:
+                self._cold_task.cancel()
+
+    def _read_on(self) -> None:
+        woken, self._woken = self._woken, {}
+        if self._ended:
+            return
+        self._wakes = [wake for wake in self._wakes if wake not in woken]
+        try:
+            self._read([wake.result for wake in woken])
+        except Exception as error:
+            self._give_up(error)
+
+    def _read(self, results: list[FetchedPartition]) -> None:
+        """Read what there is, then answer or wait; cold bytes are read by a task first."""
+        cold = []
+        for result in results:
+            if result.error is ErrorCode.NONE and result.diverging is None and result.preferred_replica < 0:
+                outcome = self._shared.replicas.read(*self._place(result), **self._limits(result))
+                if outcome is None:
+                    cold.append(result)
+                else:
+                    self._take(result, outcome)
+        if cold:
+            self._cold_task = spawn(self._read_cold(cold, results), self._give_up)
+        else:
+            self._answer_or_wait(results)
+
+    def _give_up(self, error: BaseException) -> None:
+        """An internal error, where nobody above would see it: log it, and answer."""
+        log.error("internal error: a fetch failed", exc_info=error)
+        for result in self.results:
+            result.fail(ErrorCode.UNKNOWN_SERVER_ERROR)
+        self._end()
+
+    async def _read_cold(self, cold: list[FetchedPartition], results: list[FetchedPartition]) -> None:
+        await self._read_cold_ones(cold)
+        if not self._ended:
+            self._cold_task = None
+            self._answer_or_wait(results)
+
+    async def _read_cold_ones(self, cold: list[FetchedPartition]) -> None:
+        for result in cold:
+            limits = self._limits(result)
+            self._charge(Account.FETCH, limits["max_bytes"])
+            try:
+                outcome = await self._shared.replicas.read_cold(*self._place(result), **limits)
+            except KafkaError as error:
+                result.fail(error.code)
+            else:
+                self._take(result, outcome)
+            finally:
+                self._charge(Account.FETCH, -limits["max_bytes"])
+            if self._ended:
+                return
+
+    def _place(self, result: FetchedPartition) -> tuple[TopicPartition, int]:
+        assert result.tp is not None  # a partition without a place has an error and is not read
+        return result.tp, result.next_offset
+
+    def _limits(self, result: FetchedPartition) -> dict[str, Any]:
+        """Bounds of the next read. The first batch of an answer is read whatever its size (KIP-74)."""
+        room = min(result.wanted.max_bytes - result.size, self._max_bytes - self._size)
+        names_a_rack = self._request.rack is not None
+        chooses = self._request.replica_id == DEBUGGING_CONSUMER or self._shared.rack_aware
+        return {
+            "max_bytes": max(room, 0),
+            "current_leader_epoch": result.wanted.current_leader_epoch,
+            "any_replica": names_a_rack and chooses,
+            "min_one_batch": self._size == 0,
+        }
+
+    def _take(self, result: FetchedPartition, outcome: ReadOutcome) -> None:
+        if outcome.error is not ErrorCode.NONE:
+            result.fail(outcome.error)
+            point_to_leader(self._shared.image(), result)
+            return
+        result.high_watermark = outcome.high_watermark
+        result.last_stable_offset = outcome.last_stable_offset
+        result.log_start_offset = outcome.log_start_offset
+        data = outcome.data
+        if data:
+            result.chunks.append(data)
+            result.size += len(data)
+            result.next_offset = outcome.next_offset
+            self._size += len(data)
+
+    def _answer_or_wait(self, just_read: list[FetchedPartition]) -> None:
+        if (
+            self._size >= self._min_bytes
+            or self._request.max_wait_ms <= 0
+            or not self.results
+            or any(result.says_more for result in just_read)
+        ):
+            self._end()
+            return
+        for result in just_read:
+            wake = _Wake(self, result)
+            assert result.tp is not None  # without an error it was found
+            wake.withdraw = self._shared.replicas.on_high_watermark(result.tp, wake)
+            self._wakes.append(wake)
+        self._charge(Account.PARKED, self._size - self._charged)
+        self._charged = self._size
+        if self._ticket is None:
+            self._ticket = self._shared.deadlines.add(self._request.max_wait_ms, self)
+
+    def _charge(self, account: Account, size: int) -> None:
+        if size > 0:
+            self._shared.memory.charge(account, size)
+        elif size < 0:
+            self._shared.memory.release(account, -size)
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._release()
+            self._done(self.results)
+
+    def _release(self) -> None:
+        self._ended = True
+        if self._ticket is not None:
+            self._ticket.cancel()
+        for wake in self._wakes:
+            if wake.withdraw is not None:
+                wake.withdraw()
+        self._wakes.clear()
+        self._charge(Account.PARKED, -self._charged)
+        self._charged = 0
+
+
+def point_to_leader(image: MetadataImage, result: FetchedPartition) -> None:
+    """KIP-951: say who leads beside an error that means "not here"."""
+    if result.error in POINTS_TO_LEADER and result.tp is not None:
+        partition = image.partition(result.tp.topic, result.tp.partition)
+        if partition is not None:
+            result.leader_id = partition.leader
+            result.leader_epoch = partition.leader_epoch

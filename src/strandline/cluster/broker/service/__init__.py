@@ -1,1 +1,0 @@
-"""The broker's operations, whatever the wire they came by."""

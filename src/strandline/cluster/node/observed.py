@@ -1,0 +1,44 @@
+"""What the HTTP pages show of a node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol
+
+from strandline.cluster.node.broker_role import BrokerRole
+from strandline.cluster.node.faults.injection import FaultInjection
+from strandline.cluster.node.loop_lag import LoopLag
+from strandline.controller.controller import Controller
+from strandline.controller.metadata.publisher import ImagePublisher
+from strandline.controller.quorum.quorum import Quorum
+from strandline.log.log_dir import LogDir
+from strandline.log.watched_disk import WatchedDisk
+
+
+class ObservedNode(Protocol):
+    """A node (`strandline.cluster.node.node.Node`), read at every request and changed by none but faults.
+
+    Attributes:
+        controller: None on a broker alone.
+        broker: None on a controller alone.
+        faults: None unless fault injection is on.
+        failed: ends with the error that the node must not outlive.
+    """
+
+    disk: WatchedDisk
+    log_dir: LogDir
+    quorum: Quorum
+    publisher: ImagePublisher
+    loop_lag: LoopLag
+    controller: Controller | None
+    broker: BrokerRole | None
+    faults: FaultInjection | None
+    failed: asyncio.Future[None]
+
+    @property
+    def ready(self) -> bool:
+        """The node does its work."""
+
+    def describe(self) -> Mapping[str, str | int]:
+        """Who it is and where it listens."""

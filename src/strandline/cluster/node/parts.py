@@ -1,0 +1,39 @@
+"""What every role of a node stands on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from uuid import UUID
+
+from strandline.cluster.node.config import NodeConfig
+from strandline.controller.metadata.publisher import ImagePublisher
+from strandline.controller.quorum.quorum import Quorum
+from strandline.log.log_dir import LogDir
+from strandline.log.watched_disk import WatchedDisk
+from strandline.proto.ports import Clock, Rng, Rpc
+
+
+@dataclass(frozen=True, slots=True)
+class NodeParts:
+    """The parts of a node that every role has, and its ends.
+
+    Attributes:
+        incarnation_id: of this process, drawn when it began.
+        hurried: set: a stop under way waits for no other node any more; what is here is still synced and closed.
+        fatal: the node must stop, for going on could lose data.
+    """
+
+    config: NodeConfig
+    cluster_id: str
+    incarnation_id: UUID
+    disk: WatchedDisk
+    log_dir: LogDir
+    quorum: Quorum
+    publisher: ImagePublisher
+    clock: Clock
+    rng: Rng
+    rpc: Rpc
+    hurried: asyncio.Event
+    fatal: Callable[[BaseException], None]

@@ -1,0 +1,88 @@
+"""Whether the replicas of a broker that registers anew still count, by what it says of its logs (docs/correctness.md,
+"After a crash: who may lead").
+
+| the broker                                                      | verdict      |
+|-----------------------------------------------------------------|--------------|
+| has another directory, or an older copy of it                   | LOST         |
+| lacks what the directory's own checkpoints prove that it had    | LOST         |
+| has records of a leader epoch that there has not been           | LOST         |
+| cut a tail that was no zeros, or has no such partition          | IN_DOUBT     |
+| found its log intact                                            | KEPT         |
+| found it intact after an unclean stop, and acks are not synced  | IN_DOUBT     |
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from strandline.controller.api import RegisterBrokerRequest
+from strandline.controller.metadata.image import BrokerInfo, PartitionInfo, TopicInfo
+from strandline.log.findings import LogCondition
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import ZERO_UUID, LeaderEpoch, TopicIdPartition, TopicPartition
+from strandline.proto.marks import mark
+
+
+class LogVerdict(Enum):
+    """What a replica of a broker that registers anew still counts for."""
+
+    KEPT = "it has everything that it had synced: it leaves the ISR, and may be eligible"
+    IN_DOUBT = "it may lack the end: it leaves ISR and ELR, and waits for the others of the last ISR"
+    LOST = "it lacks what it had: it counts for nothing before it has caught up"
+
+
+class _Found(NamedTuple):
+    condition: LogCondition
+    last_epoch: LeaderEpoch
+
+
+class RegisteredLogs:
+    """What a registration says of the broker's logs, and the verdict on each of them."""
+
+    def __init__(self, request: RegisterBrokerRequest, existing: BrokerInfo | None) -> None:
+        """Raises KafkaError INVALID_REQUEST where the columns of the findings do not fit together."""
+        self.everything_lost = existing is None or _is_another_directory(request, existing)
+        self._clean = existing is not None and existing.broker_epoch == request.previous_broker_epoch
+        self._by_id: dict[TopicIdPartition, _Found] = {}
+        self._by_name: dict[TopicPartition, _Found] = {}
+        for topic in request.findings:
+            columns = (topic.partitions, topic.log_end_offsets, topic.last_epochs, topic.conditions)
+            if len({*map(len, columns)}) != 1:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, f"The findings of topic {topic.topic!r} are columns of unequal length."
+                )
+            for number, epoch, condition in zip(topic.partitions, topic.last_epochs, topic.conditions, strict=True):
+                found = _Found(condition, epoch)
+                if topic.topic_id == ZERO_UUID:
+                    self._by_name[TopicPartition(topic.topic, number)] = found
+                else:
+                    self._by_id[TopicIdPartition(topic.topic_id, number)] = found
+
+    def verdict(self, topic: TopicInfo, partition: PartitionInfo, *, acks_are_synced: bool) -> LogVerdict:
+        """The verdict on its replica of a partition that counts on it."""
+        if self.everything_lost:
+            return LogVerdict.LOST
+        found = self._by_id.get(TopicIdPartition(topic.topic_id, partition.partition))
+        if found is None:  # a directory of an older topic of that name is none of this one
+            found = self._by_name.get(TopicPartition(topic.name, partition.partition))
+        if found is None:
+            return LogVerdict.IN_DOUBT
+        if found.condition is LogCondition.LACKING:
+            return LogVerdict.LOST
+        if found.last_epoch > partition.leader_epoch:
+            mark("records-of-no-leader")
+            return LogVerdict.LOST
+        kept = found.condition is LogCondition.INTACT and (acks_are_synced or self._clean)
+        return LogVerdict.KEPT if kept else LogVerdict.IN_DOUBT
+
+
+def _is_another_directory(request: RegisterBrokerRequest, existing: BrokerInfo) -> bool:
+    if request.directory_id is None or request.directory_id != existing.directory_id:
+        mark("disk-lost")
+        return True
+    if existing.incarnation_id not in request.lives:
+        mark("older-copy")
+        return True
+    return False

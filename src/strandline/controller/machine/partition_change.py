@@ -1,0 +1,314 @@
+"""One partition's change: its ISR, its eligible replicas, its leader (Kafka's PartitionChangeBuilder, KIP-966).
+
+Election order (rule B10): the current leader if it still may lead; the ISR in replica order; the eligible leader
+replicas in replica order, if the ISR is empty. Then, if the ELR is empty too:
+
+- the greatest log of the members in doubt, once all of them are back (docs/correctness.md, "After a crash: who may
+  lead"). It has everything that was acknowledged, so this is no unclean election;
+- where a broker acks what it has not synced (flush.policy=replicate) the last known leader.
+
+A replica whose disk is full takes no writes: it leads, and is in the ISR, only where no member with room is left
+(schedule 57). Its log counts like any other, so it is as eligible as it was.
+
+At last, where the topic or an operator allows an unclean election, the live replica with the greatest (last epoch, log
+end). The last known leader and an unclean one may lack committed records: the ISR becomes the new leader alone, and the
+partition is RECOVERING.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from strandline.controller.metadata.image import PartitionInfo
+from strandline.controller.metadata.records import PartitionChangeRecord
+from strandline.proto.ids import NO_NODE, LeaderEpoch, NodeId, Offset, TopicId
+from strandline.proto.marks import mark
+
+
+class Election(Enum):
+    """How far an election may go."""
+
+    ONLINE = "keep a leader that may lead, else elect a clean one"
+    PREFERRED = "the first replica, if it is in the ISR, even if another one leads"
+    UNCLEAN = "as ONLINE, and at last any live replica"
+
+
+class Rule(Enum):
+    """By which rule the leader leads; the words stand in the record's reason."""
+
+    KEPT = "the leader stays"
+    IN_SYNC = "elected from the ISR"
+    ELIGIBLE = "elected from the eligible leader replicas"
+    GREATEST = "elected for the greatest log of all members in doubt"
+    LAST_KNOWN = "unclean election of the last known leader"
+    UNCLEAN = "unclean election"
+    NOBODY = "nobody may lead"
+
+    @property
+    def unclean(self) -> bool:
+        """Committed records may be lost."""
+        return self in (Rule.LAST_KNOWN, Rule.UNCLEAN)
+
+
+class LogPosition(NamedTuple):
+    """Where a replica's log ends while its partition has no leader; the last epoch is -1 where it has no record."""
+
+    last_epoch: LeaderEpoch
+    log_end_offset: Offset
+
+
+Rank = Callable[[Sequence[NodeId]], Sequence[NodeId]]
+"""Orders live candidates of an unclean election, the best first."""
+
+
+def keep_order(candidates: Sequence[NodeId]) -> Sequence[NodeId]:
+    """The rank where nothing is known of the candidates' logs: replica order."""
+    return candidates
+
+
+def not_reported(_: NodeId) -> LogPosition | None:
+    """Nothing is known of any log."""
+    return None
+
+
+def everybody_has_room(_: NodeId) -> bool:
+    """Nothing is known of any disk."""
+    return True
+
+
+class PartitionChange:
+    """Computes the record that brings a partition from what it is to what it should be.
+
+    Invariants of the result:
+
+    * the leader is in the ISR, and only acceptable replicas are elected;
+    * of the acceptable members of the ISR all have room on their disks, or none;
+    * ISR and ELR are disjoint, and the ELR is empty while |ISR| >= min ISR;
+    * a replica leaves ISR and ELR together only if it is in doubt, or has lost its log, was in neither, or the ISR
+      reached min ISR;
+    * a member in doubt is in neither, and their list is empty while |ISR| >= min ISR;
+    * an election of the greatest log in doubt, and an unclean one, leave ISR = {leader}, ELR empty; only the unclean
+      one leaves the partition recovering.
+    """
+
+    def __init__(
+        self,
+        partition: PartitionInfo,
+        topic_id: TopicId,
+        *,
+        acceptable: Callable[[NodeId], bool],
+        min_isr: int,
+        election: Election = Election.ONLINE,
+        target_isr: tuple[NodeId, ...] | None = None,
+        recovering: bool | None = None,
+        doubtful: NodeId = NO_NODE,
+        lost: NodeId = NO_NODE,
+        synced: bool = True,
+        has_room: Callable[[NodeId], bool] = everybody_has_room,
+        position: Callable[[NodeId], LogPosition | None] = not_reported,
+        rank: Rank = keep_order,
+        reason: str = "",
+    ) -> None:
+        """`doubtful`: its log may lack the end that it had. `lost`: its log lacks what it had, for certain.
+
+        `synced`: nothing was acknowledged that its ISR had not synced (flush.policy=ack on every replica's broker).
+        `has_room`: its broker has not said that its disk is full.
+        `position`: what a live replica has reported since the partition lost its leader; None without a report.
+        """
+        self._partition = partition
+        self._topic_id = topic_id
+        self._acceptable = acceptable
+        self._min_isr = min_isr
+        self._election = election
+        self._has_room = has_room
+        self._isr = self._without_the_full(partition.isr if target_isr is None else target_isr)
+        self._elr = partition.eligible_leader_replicas
+        self._recovering = partition.recovering if recovering is None else recovering
+        self._doubtful = doubtful
+        self._lost = lost
+        self._synced = synced
+        self._position = position
+        self._rank = rank
+        self._reason = reason
+        self.rule = Rule.KEPT
+        """By which rule the leader of the record leads."""
+
+    def build(self) -> PartitionChangeRecord | None:
+        """The record, or None when the partition stays as it is."""
+        old = self._partition
+        self._elr = self._next_elr()
+        leader, rule = self._elect()
+        self.rule = rule
+        self._mark(leader, rule)
+        if leader != old.leader and leader in self._elr:
+            # Alone at min ISR 1 it raises the high watermark on its own: then no other replica stays eligible.
+            self._isr = (leader,)
+            self._elr = () if self._min_isr <= 1 else tuple(node for node in self._elr if node != leader)
+        elif rule in (Rule.GREATEST, Rule.LAST_KNOWN, Rule.UNCLEAN):
+            self._isr = (leader,)
+            self._elr = ()
+            self._recovering = self._recovering or rule.unclean
+        last_known = self._next_in_doubt(rule) if self._synced else self._next_last_known_leader(leader)
+        record = PartitionChangeRecord(
+            topic_id=self._topic_id,
+            partition=old.partition,
+            isr=None if self._isr == old.isr else self._isr,
+            eligible_leader_replicas=None if self._elr == old.eligible_leader_replicas else self._elr,
+            last_known_elr=None if last_known == old.last_known_elr else last_known,
+            leader=None if leader == old.leader else leader,
+            recovering=None if self._recovering == old.recovering else self._recovering,
+            reason=self._reason if rule is Rule.KEPT else f"{self._reason}: {rule.value}",
+        )
+        return record if _changes(record) else None
+
+    def _mark(self, leader: NodeId, rule: Rule) -> None:
+        """Coverage marks: how the leader was found."""
+        old = self._partition
+        if leader != old.leader:
+            if rule is Rule.NOBODY:
+                mark("partition-leaderless")
+            elif rule is Rule.ELIGIBLE:
+                mark("elected-from-elr")
+            elif rule is Rule.GREATEST:
+                mark("elected-in-doubt")
+            elif rule is Rule.LAST_KNOWN:
+                mark("elected-last-known-leader")
+            else:
+                mark("elected-unclean" if rule is Rule.UNCLEAN else "elected-from-isr")
+        if len(self._elr) > len(old.eligible_leader_replicas):
+            mark("elr-grew")
+
+    def _without_the_full(self, isr: tuple[NodeId, ...]) -> tuple[NodeId, ...]:
+        """Schedule 57: acks do not wait for a member without room, as long as one with room may lead."""
+        if not any(self._has_room(node) and self._acceptable(node) for node in isr):
+            return isr
+        return tuple(node for node in isr if self._has_room(node))
+
+    def _next_elr(self) -> tuple[NodeId, ...]:
+        """KIP-966: below min ISR members that leave the ISR stay eligible; at min ISR the list is cleared.
+
+        Safe because the high watermark stands still while |ISR| < min ISR (the strict rule of B): every member of the
+        ISR when it fell below holds all that is committed.
+        """
+        if len(self._isr) >= self._min_isr:
+            return ()
+        candidates = {*self._partition.eligible_leader_replicas, *self._partition.isr}
+        return tuple(
+            node
+            for node in self._partition.replicas
+            if node in candidates and node not in self._isr and node not in (self._doubtful, self._lost)
+        )
+
+    def _elect(self) -> tuple[NodeId, Rule]:
+        old = self._partition
+        order = [old.leader, *old.replicas]
+        if self._election is Election.PREFERRED:
+            order.insert(0, old.preferred_leader)
+        order.sort(key=lambda node: not self._has_room(node))  # eligible replicas, too: those that can take writes
+        for node in order:
+            if self._may_lead(node):
+                return node, self._clean_rule(node)
+        if not self._isr and not self._elr:
+            node, rule = self._greatest_in_doubt() if self._synced else self._last_known_leader()
+            if node != NO_NODE:
+                return node, rule
+        if self._election is Election.UNCLEAN:
+            for node in self._rank([node for node in old.replicas if self._acceptable(node)]):
+                return node, Rule.UNCLEAN
+        return NO_NODE, Rule.NOBODY
+
+    def _may_lead(self, node: NodeId) -> bool:
+        in_sync = node in self._isr or (not self._isr and node in self._elr)
+        return in_sync and self._acceptable(node)
+
+    def _clean_rule(self, node: NodeId) -> Rule:
+        if node == self._partition.leader:
+            return Rule.KEPT
+        return Rule.IN_SYNC if node in self._isr else Rule.ELIGIBLE
+
+    # Members in doubt
+
+    def _in_doubt(self) -> tuple[NodeId, ...]:
+        """Members of the last ISR whose logs were cut when they were recovered, and that have not caught up since.
+
+        Like the ELR they are members of the time when the high watermark stood still. A member stays in doubt however
+        often its log is found intact later: it still lacks what it lost then.
+        """
+        old = self._partition
+        members = {*old.last_known_elr}
+        if self._doubtful in (*old.isr, *old.eligible_leader_replicas):
+            members.add(self._doubtful)
+        members -= {self._lost, *self._isr, *self._elr}
+        return tuple(node for node in old.replicas if node in members)
+
+    def _next_in_doubt(self, rule: Rule) -> tuple[NodeId, ...]:
+        return () if len(self._isr) >= self._min_isr or rule.unclean else self._in_doubt()
+
+    def _greatest_in_doubt(self) -> tuple[NodeId, Rule]:
+        """The greatest (last epoch, log end) of all of them, once every one lives and has said where its log ends.
+
+        Their logs were all prefixes of what the last leader had, so that the greatest has whatever an honest one has.
+        """
+        members = self._in_doubt()
+        positions = {node: self._position(node) for node in members if self._acceptable(node)}
+        known = {node: position for node, position in positions.items() if position is not None}
+        if not members or len(known) < len(members):
+            if members:
+                mark("members-in-doubt-wait")
+            return NO_NODE, Rule.NOBODY
+        best = greatest(known)
+        if known[best].last_epoch < 0 and not self._nobody_reaches_beyond(known[best]):
+            mark("empty-log-in-doubt-waits")
+            return NO_NODE, Rule.NOBODY
+        return best, Rule.GREATEST
+
+    def _nobody_reaches_beyond(self, empty: LogPosition) -> bool:
+        """A log without records leads only if every replica is back and none holds a record that it lacks."""
+        for node in self._partition.replicas:
+            position = self._position(node) if self._acceptable(node) else None
+            if position is None or position.log_end_offset > empty.log_end_offset:
+                return False
+        return True
+
+    # Where a broker acks what it has not synced
+
+    def _last_known_leader(self) -> tuple[NodeId, Rule]:
+        last_known = self._partition.last_known_elr
+        if len(last_known) == 1 and self._acceptable(last_known[0]):
+            return last_known[0], Rule.LAST_KNOWN
+        return NO_NODE, Rule.NOBODY
+
+    def _next_last_known_leader(self, leader: NodeId) -> tuple[NodeId, ...]:
+        """Remembered from the moment the partition loses its leader and its ISR until it has a leader again, or has
+        lost its log: it would lead without what others still hold."""
+        old = self._partition
+        if leader != NO_NODE:
+            return ()
+        last_known = (old.leader,) if not self._isr and old.leader != NO_NODE else old.last_known_elr
+        return tuple(node for node in last_known if node != self._lost)
+
+
+def greatest(positions: dict[NodeId, LogPosition]) -> NodeId:
+    """The greatest (last epoch, log end), the first of equals.
+
+    A log all of whose records were deleted has forgotten their epoch. Beside one of those the ends decide alone: among
+    members of one ISR they order the logs just as well.
+    """
+    if any(position.last_epoch < 0 < position.log_end_offset for position in positions.values()):
+        return max(positions, key=lambda node: positions[node].log_end_offset)
+    return max(positions, key=positions.__getitem__)
+
+
+def _changes(record: PartitionChangeRecord) -> bool:
+    return any(
+        value is not None
+        for value in (
+            record.isr,
+            record.eligible_leader_replicas,
+            record.last_known_elr,
+            record.leader,
+            record.recovering,
+        )
+    )

@@ -1,0 +1,180 @@
+"""The topic that is written: made like its source, or checked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from strandline.client.aio.admin import Admin
+from strandline.client.errors import UnknownTopic
+from strandline.client.types import LATEST, ConfigEntry, ConfigResource, NewTopic, TopicDescription
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import TopicPartition
+from strandline.tools.copy.errors import CopyRefused
+
+TOPICS_OWN = "DYNAMIC_TOPIC_CONFIG"
+"""The source of a setting that somebody has given to this very topic."""
+
+TIMESTAMP_TYPE = "message.timestamp.type"
+MAX_MESSAGE_BYTES = "max.message.bytes"
+_NEW_TOPIC_LOOKS = 20
+_NEW_TOPIC_PAUSE_S = 0.1
+BATCH_BYTES = 256 << 10
+"""A batch is closed at this size before compression, or at a quarter of the target's max.message.bytes."""
+
+OPEN_BYTES = 64 << 20
+"""What the open batches of all partitions may take together: with more than 256 partitions they are smaller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the target is to be like. None: as the source; `configs` stand beside those that are the source's own."""
+
+    partitions: int | None = None
+    replication_factor: int | None = None
+    configs: Mapping[str, str] = field(default_factory=dict)
+    append: bool = False
+
+
+class Target(NamedTuple):
+    """The topic as it is."""
+
+    topic_id: str
+    partitions: int
+    batch_bytes: int
+    """A batch is closed once it has so many."""
+    memory_bytes: int
+    """The most that one batch of the copy takes."""
+
+
+async def prepare_target(admin: Admin, source: TopicDescription, name: str, wish: Wish, *, begun: bool) -> Target:
+    """Make the target, or check the one that is there.
+
+    Args:
+        begun: the group notes a copy into it.
+
+    Raises:
+        CopyRefused: what is there is not what was asked for; it holds records that no copy has written; it is gone.
+        KafkaError: INVALID_REPLICATION_FACTOR, INVALID_CONFIG, INVALID_PARTITIONS.
+    """
+    found = await find_target(admin, source, name, wish, begun=begun)
+    if isinstance(found, Target):
+        return found
+    await _make(admin, found)
+    [told] = await admin.describe_topics([name])
+    return await _checked(admin, told, wish)
+
+
+async def find_target(
+    admin: Admin, source: TopicDescription, name: str, wish: Wish, *, begun: bool
+) -> Target | NewTopic:
+    """The target that is there, checked; or the one that is to be made. Changes nothing, and raises as
+    `prepare_target`."""
+    if wish.configs.get(TIMESTAMP_TYPE, "CreateTime") != "CreateTime":
+        raise CopyRefused(f"{TIMESTAMP_TYPE}={wish.configs[TIMESTAMP_TYPE]} would give the records new times")
+    told = await _described(admin, name)
+    if told is None:
+        if begun:
+            raise CopyRefused(
+                f"topic {name} is gone, and a part of {source.name} had been copied into it: {_anew(name)}"
+            )
+        return await _wanted(admin, source, name, wish)
+    if not begun and not wish.append:
+        await _refuse_unless_empty(admin, told)
+    return await _checked(admin, told, wish)
+
+
+async def _checked(admin: Admin, told: TopicDescription, wish: Wish) -> Target:
+    entries = await _configs(admin, told.name)
+    _compare(told, entries, wish)
+    largest = int(entries[MAX_MESSAGE_BYTES].value or 0) if MAX_MESSAGE_BYTES in entries else 1 << 20
+    batch_bytes = max(1, min(BATCH_BYTES, OPEN_BYTES // len(told.partitions), largest // 4))
+    return Target(str(told.topic_id or ""), len(told.partitions), batch_bytes, largest + batch_bytes)
+
+
+async def _described(admin: Admin, name: str) -> TopicDescription | None:
+    try:
+        [told] = await admin.describe_topics([name])
+    except UnknownTopic:
+        return None
+    return told
+
+
+async def _configs(admin: Admin, name: str) -> dict[str, ConfigEntry]:
+    """The settings of a topic that is there; a broker may not have heard yet of one that another has told of."""
+    looks = 0
+    while True:
+        try:
+            [entries] = (await admin.describe_configs([ConfigResource("topic", name)])).values()
+            return {entry.name: entry for entry in entries}
+        except UnknownTopic:
+            looks += 1
+            if looks == _NEW_TOPIC_LOOKS:
+                raise
+        await asyncio.sleep(_NEW_TOPIC_PAUSE_S)
+
+
+async def _wanted(admin: Admin, source: TopicDescription, name: str, wish: Wish) -> NewTopic:
+    """The target that is to be made."""
+    entries = (await _configs(admin, source.name)).values()
+    own = {entry.name: entry.value for entry in entries if entry.source == TOPICS_OWN and entry.value is not None}
+    own.pop(TIMESTAMP_TYPE, None)
+    replicas = max((len(part.replicas) for part in source.partitions), default=1)
+    return NewTopic(
+        name, wish.partitions or len(source.partitions), wish.replication_factor or replicas, {**own, **wish.configs}
+    )
+
+
+async def _make(admin: Admin, wanted: NewTopic) -> None:
+    try:
+        await admin.create_topics([wanted])
+    except KafkaError as error:
+        if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:  # two copies may have been started at once
+            raise
+
+
+async def _refuse_unless_empty(admin: Admin, told: TopicDescription) -> None:
+    ends = await admin.list_offsets({(told.name, part.partition): LATEST for part in told.partitions})
+    used = [str(place.partition) for place, end in sorted(ends.items()) if end.offset]
+    if used:
+        raise CopyRefused(
+            f"topic {told.name} is there and has had records (partitions {', '.join(used)}), and the group notes no "
+            f"copy into it. Copy into another topic, or delete it first (strandline topic delete {told.name} --yes); "
+            "--append (append=True) writes behind what is there"
+        )
+
+
+def _compare(told: TopicDescription, entries: Mapping[str, ConfigEntry], wish: Wish) -> None:
+    """What was asked for against what is there."""
+    count, replicas = len(told.partitions), max((len(part.replicas) for part in told.partitions), default=1)
+    if wish.partitions not in (None, count):
+        raise CopyRefused(
+            f"topic {told.name} is there with {count} partitions, not {wish.partitions}: leave --partitions out, copy "
+            f"into another topic, or delete it first: strandline topic delete {told.name} --yes"
+        )
+    if wish.replication_factor not in (None, replicas):
+        raise CopyRefused(f"topic {told.name} is there with {replicas} replicas, not {wish.replication_factor}")
+    wanted = {TIMESTAMP_TYPE: "CreateTime", **wish.configs}
+    for key, value in wanted.items():
+        found = entries[key].value if key in entries else value
+        if found != value:
+            raise CopyRefused(
+                f"topic {told.name} is there with {key}={found}, not {value}: strandline topic alter {told.name} "
+                f"--config {key}={value}"
+            )
+
+
+async def bounds(admin: Admin, topic: str, partitions: list[int], when: int) -> dict[int, int]:
+    """Where the logs begin (EARLIEST), or end for readers of committed records (LATEST)."""
+    if not partitions:
+        return {}
+    asked: dict[TopicPartition | tuple[str, int], int] = {TopicPartition(topic, number): when for number in partitions}
+    told = await admin.list_offsets(asked, read_committed=True)
+    return {place.partition: found.offset for place, found in told.items()}
+
+
+def _anew(name: str) -> str:
+    return f"delete the copy's group and begin anew (strandline group delete), or copy into another topic than {name}"
