@@ -240,12 +240,13 @@ def test_an_answer_that_metadata_have_overtaken_is_ignored() -> None:
     """The metadata of the commit may come before its answer."""
     core = leader(state(isr=(1, 2)), end=10, high_watermark=10)
     fetched(core, THREE, 10)
-    change, answer = pending(core), committed(core)
+    change, answer, refusal = pending(core), committed(core), refused(core, ErrorCode.INELIGIBLE_REPLICA)
     core.metadata_changed(replace(state(), partition_epoch=PartitionEpoch(51)), brokers(), 0.0)
     assert core.isr == (ONE, TWO, THREE)
     assert core.pending is None
-    core.answered(change, replace(answer, isr=(ONE,)), 0.0)
-    assert core.isr == (ONE, TWO, THREE)
+    for late in (replace(answer, isr=(ONE,)), refusal):
+        assert core.answered(change, late, 0.0) == ()
+        assert (core.isr, core.maximal_isr, core.pending) == ((ONE, TWO, THREE), (ONE, TWO, THREE), None)
 
 
 def test_an_answer_of_other_epochs_is_ignored() -> None:
