@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import heart
 import measure
 import rules_page
 import walk
@@ -26,7 +27,8 @@ def parts() -> Iterator[tuple[str, str, Callable[[], str]]]:
     from lab.pages.settings import settings_table, sink_options_table, source_options_table
     from lab.pages.states import group_states, invariants_table, quorum_states, replica_states
 
-    yield "client.md", "settings", settings_table
+    yield "../README.md", "heart", heart.heart
+    yield "client-settings.md", "settings", settings_table
     yield "spark.md", "options", source_options_table
     yield "spark.md", "sink-options", sink_options_table
     yield "protocol.md", "apis", api_table

@@ -2,7 +2,7 @@
 
 - A file that a page links to, say `../src/strandline/log/segment.py`, gets a page with its text, under `source/`; a
   folder, a list of what is in it. The search leaves these pages out.
-- The change log and the README, which stand at the head of the repository, are pages of the site.
+- The README and the change log, which stand at the head of the repository, are pages of the site.
 - Comments of the pages (`<!-- prints ... -->`) are left out.
 """
 
@@ -22,13 +22,13 @@ _LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
 _FENCE = re.compile(r"(^[ ]*(?:```|~~~~).*?^[ ]*(?:```|~~~~)[ ]*$)", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 _LANGUAGES = {".py": "python", ".c": "c", ".sh": "sh", ".toml": "toml", ".yml": "yaml", ".yaml": "yaml"}
-_AT_THE_HEAD = {"CHANGELOG.md": "changelog.md", "README.md": "index.md"}
+_AT_THE_HEAD = {"CHANGELOG.md": "changelog.md", "README.md": "start.md"}
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the change log, and a page for each file and folder that a page links to."""
-    change_log = _with_its_links((ROOT / "CHANGELOG.md").read_text())
-    files.append(File.generated(config, "changelog.md", content=change_log))
+    """Add the pages of the repository's head, and a page for each file and folder that a page links to."""
+    for name, uri in _AT_THE_HEAD.items():
+        files.append(File.generated(config, uri, content=_with_its_links((ROOT / name).read_text())))
     linked = {
         target
         for file in files.documentation_pages()
@@ -66,8 +66,12 @@ def _without_comments(markdown: str) -> str:
 
 
 def _with_its_links(text: str) -> str:
-    """The change log as a page of docs/."""
-    return text.replace("](docs/", "](").replace("](../docs/", "](")
+    """A page of the repository's head as a page of docs/."""
+    return _LINK.sub(lambda match: match[1] + _from_docs(match[2]) + match[3], text)
+
+
+def _from_docs(link: str) -> str:
+    return link if "://" in link else link.removeprefix("docs/") if link.startswith("docs/") else f"../{link}"
 
 
 def _targets(uri: str, text: str) -> list[tuple[str, str]]:

@@ -56,7 +56,7 @@ def test_the_site_has_every_page() -> None:
     nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
     named = re.findall(r"(?:^|[- ])([\w/-]+\.md)$", nav, re.MULTILINE)
     pages = [str(page.relative_to(ROOT / "docs")) for page in PAGES if page.is_relative_to(ROOT / "docs")]
-    assert sorted(named) == sorted([*pages, "changelog.md"])
+    assert sorted(named) == sorted([*pages, "start.md", "changelog.md"])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -84,6 +84,30 @@ def test_tests_in_the_docs_exist(page: Path) -> None:
         path = ROOT / name
         assert path.is_file(), f"{page.name}: {name}"
         assert not test or f"def {test}(" in path.read_text(), f"{page.name}: {name}::{test}"
+
+
+def test_the_readme_counts_the_heart_as_it_is() -> None:
+    """The files that the README names in reading order exist, and are as many, and as long, as it says."""
+    text = (ROOT / "README.md").read_text()
+    said = re.search(r"The heart is (\d+) files and about ([\d,]+) lines", text)
+    assert said
+    files = re.findall(r"^\d+\. \[`[\w/.]+`\]\((src/[\w/.]+)\)", text, re.MULTILINE)
+    lines = sum(len((ROOT / name).read_text().splitlines()) for name in files)
+    assert len(files) == len(set(files)) == int(said[1])
+    assert abs(lines - int(said[2].replace(",", ""))) <= 50
+
+
+def test_figures_of_the_readme_are_those_of_the_benchmarks() -> None:
+    """Each row of its table stands, cell for cell, in docs/benchmarks.md."""
+    table = (ROOT / "README.md").read_text().partition("| figure |")[2].partition("\n\n")[0]
+    rows = [[cell.strip() for cell in line.strip("| ").split("|")] for line in table.splitlines()[2:]]
+    measured = (ROOT / "docs" / "benchmarks.md").read_text()
+    assert len(rows) > 5
+    for name, *cells in rows:
+        there = re.search(rf"^\| {re.escape(name)} \|(.*)\|$", measured, re.MULTILINE)
+        assert there, name
+        _promised, ours, kafka, nats, _nats_unsynced, rabbit = [cell.strip() for cell in there[1].split("|")]
+        assert [*cells, "", ""][:4] == [ours, kafka, nats, rabbit], name
 
 
 def test_make_words_in_the_docs_exist() -> None:

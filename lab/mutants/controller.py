@@ -214,7 +214,7 @@ BROKERS: tuple[Mutant, ...] = (
     one_change(
         "a-displaced-broker-stops",
         "B12: a fenced broker that is unregistered meanwhile registers again",
-        "controller.broker_session:BrokerSession._lost_its_place",
+        "controller.broker_session:BrokerSession._displaced_by",
         "if self._was_unfenced:",
         "if True:",
         "tests/controller/test_controller_in_the_simulator.py"

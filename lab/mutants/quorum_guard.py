@@ -367,7 +367,7 @@ REPLAY: tuple[Mutant, ...] = (
     one_change(
         "snapshot-replaces-the-log-untried",
         "A16: a snapshot that cannot be loaded replaces nothing",
-        "controller.quorum.driver:Driver._try",
+        "controller.quorum.snapshotting:Snapshotting._try",
         "if self._fetched is not None:",
         "if False:",
         f"{_FETCHED}::test_a_snapshot_that_cannot_be_loaded_replaces_nothing",

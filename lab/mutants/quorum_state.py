@@ -17,7 +17,9 @@ SNAPSHOTS: tuple[Mutant, ...] = (
         "snapshot-of-uncommitted-records",
         "A10: a snapshot holds committed data alone",
         (
-            Patch("controller.quorum.driver:Driver._write_snapshot", "if offset > self.core.high_watermark or ", "if "),
+            Patch(
+                "controller.quorum.snapshotting:Snapshotting._write", "if offset > self._core.high_watermark or ", "if "
+            ),
             Patch(
                 "controller.raft.core:RaftCore.snapshot_taken",
                 "ensure(snapshot.offset <= self.high_watermark,",
@@ -96,7 +98,7 @@ SNAPSHOTS: tuple[Mutant, ...] = (
     one_change(
         "log-kept-when-a-snapshot-is-installed",
         "A10: an installed snapshot replaces the whole log",
-        "controller.quorum.driver:Driver._install",
+        "controller.quorum.snapshotting:Snapshotting.install",
         "self._log.reset_to(snapshot)",
         "pass",
         f"{_SCHEDULES}/test_snapshots.py::test_a10_a_node_far_behind_loads_the_snapshot_and_goes_on",
@@ -106,7 +108,7 @@ SNAPSHOTS: tuple[Mutant, ...] = (
         "A10: listeners load an installed snapshot",
         (
             Patch(
-                "controller.quorum.driver:Driver._install",
+                "controller.quorum.snapshotting:Snapshotting.install",
                 "self._dispatcher.reload(snapshot.offset, snapshot.epoch, content.records)",
                 "pass",
             ),
@@ -129,9 +131,9 @@ SNAPSHOTS: tuple[Mutant, ...] = (
     one_change(
         "log-deleted-past-the-snapshot",
         "A10: the log is never deleted past the latest snapshot",
-        "controller.quorum.driver:Driver._write_snapshot",
-        "self._log.delete_before(self.core.log.start.offset)",
-        "self._log.delete_before(self.core.high_watermark)",
+        "controller.quorum.snapshotting:Snapshotting._write",
+        "self._log.delete_before(self._core.log.start.offset)",
+        "self._log.delete_before(self._core.high_watermark)",
         f"{_SCHEDULES}/test_snapshots.py::test_a10_the_log_reaches_back_to_a_snapshot",
     ),
     one_change(
@@ -215,7 +217,7 @@ ANSWERS: tuple[Mutant, ...] = (
     one_change(
         "leadership-told-before-the-replay",
         "A13: a controller is told to lead once it has everything",
-        "controller.quorum.dispatch:Dispatcher._tell_leader",
+        "controller.quorum.dispatch:Dispatcher._notify_leader",
         "if self._leader.leader_id == self._node_id and replay.next_offset <= self._epoch_start:",
         "if False:",
         f"{_CLUSTER}::test_a_new_leader_is_told_so_when_it_has_everything",

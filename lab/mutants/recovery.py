@@ -324,7 +324,7 @@ UNSERVED: tuple[Mutant, ...] = (
         "unserved-replicas-are-told-to-one-controller",
         "schedule 56: each session begins with all that cannot be served",
         "controller.broker_session:BrokerSession._hold_session",
-        "self._said_unserved = None",
+        "self._reported_unserved = None",
         "pass",
         f"{_OFFLINE}::test_56_a_new_controller_hears_of_it",
     ),

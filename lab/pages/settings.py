@@ -1,4 +1,4 @@
-"""The settings of clients, and the options of Spark's source and sink: for docs/client.md and docs/spark.md."""
+"""The settings of clients (docs/client-settings.md), and the options of Spark's source and sink (docs/spark.md)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The clients' settings: Kafka's names, Kafka's defaults, one sentence each.
 
 A setting is given as ``linger_ms=20`` or ``**{"linger.ms": 20}``; text is converted (``"20"``), so that values from a
-command line or a file work as they are. An unknown key is an error that names the nearest one. docs/client.md holds a
-table generated from here (lab/pages/settings.py).
+command line or a file work as they are. An unknown key is an error that names the nearest one. docs/client-settings.md
+holds a table generated from here (lab/pages/settings.py).
 """
 
 from __future__ import annotations

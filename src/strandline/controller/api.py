@@ -58,7 +58,7 @@ class RegisterBrokerRequest:
         lives: the incarnations that have used the directory since the last one it knows to be registered, oldest first,
             this one last. Is the registered one not among them, the directory is an older copy: nothing in it counts.
         replaces: the incarnation that the broker takes to be registered. Is it another, nothing is changed and the
-            reply names it: so a request of an earlier process that comes late takes nobody's place.
+            reply names it: so a late request of an earlier process displaces no other.
         findings: what recovery found, of every partition in the directory.
         flush_policy: what the broker's file says of flush.policy; empty where it says nothing.
     """
@@ -108,7 +108,7 @@ class Heartbeat:
         want_shutdown: it wants to stop; its leaderships shall move away first.
         offsets: partitions whose offsets changed since the last heartbeat of this session; the first one has them all.
         unserved: all replicas that this broker cannot serve; in the first heartbeat of a session, and after a change.
-            None: as told before.
+            None: unchanged since.
         disk_full: its disk has no room: its replicas are read, and take no writes.
     """
 
@@ -393,8 +393,8 @@ class Candidate:
         alive: registered, unfenced and not shutting down.
         in_isr, in_elr: would win a clean election.
         in_doubt: its log was cut when it was recovered; it leads once every such member of the last ISR is back.
-        servable: it has not told that its log cannot be used.
-        condition: what its recovery found, as it told this controller when it registered; None when it has not.
+        servable: it has not reported that its log cannot be used.
+        condition: what its recovery found, as it reported to this controller when it registered; None: never.
         last_epoch, log_end_offset, high_watermark: as last reported; -1 when never.
         age_ms: how old that report is; -1 when there is none.
         lost_records: how many offsets below the highest known high watermark it lacks; -1 when unknown.

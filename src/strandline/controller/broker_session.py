@@ -1,4 +1,4 @@
-"""The broker's side of its life in the cluster: registration, heartbeats, unfencing, controlled shutdown."""
+"""The broker's side of its session: registration, heartbeats, unfencing, controlled shutdown."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FINAL = {
 """Refusals of a registration that no retry changes."""
 
 RECONNECT_MS = (20.0, 160.0)
-"""First and longest pause before a session is tried anew; news of a leader end it at once."""
+"""First and longest pause before a session is tried anew; a change of the leader ends it at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +56,19 @@ class BrokerSessionConfig:
 
 
 class BrokerSession:
-    """Registers the broker, holds its session with whoever is the active controller, and tells it where replicas stand.
+    """Registers the broker, holds its session with the active controller, and reports where its replicas stand.
 
     The broker is unfenced once its metadata reach its own registration record and `ready()` is true (it has opened its
     logs and its listeners serve); call `wake()` when that changes, when a replica fails or loses its leader, or when
-    the disk fills up or has room again: the controller is to hear of it at once.
+    the disk fills up or has room again: the controller must know at once.
 
     Callbacks: `collect_offsets()` gives the offsets of all hosted replicas, of which only the changed are sent;
     `collect_unserved()` the replicas that cannot be served, which are sent where they changed; `disk_full()` whether
     this broker's disk has no room, which every heartbeat says; `on_registered(epoch)` is called at each registration;
     `on_fatal` when the broker must stop: a final refusal, or another process registered under its node id.
 
-    There is one registration in a life, but for one case: an operator unregisters a broker that is still fenced. As it
-    has led and followed nothing yet, it registers once more.
+    A process registers once, but for one case: an operator unregisters a broker that is still fenced. As it has led and
+    followed nothing yet, it registers once more.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class BrokerSession:
         self._endpoint: Endpoint | None = None
         self._stream: Stream | None = None
         self._reported: dict[TopicIdPartition, ReplicaOffsets] = {}
-        self._said_unserved: Unserved | None = None
+        self._reported_unserved: Unserved | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -186,7 +186,7 @@ class BrokerSession:
                 await self._register(deadline_ms)
                 continue
             pause_ms = RECONNECT_MS[0] if held else min(pause_ms * 2, RECONNECT_MS[1])
-            await self._channel.wait_for_news(pause_ms)
+            await self._channel.wait_for_leader_change(pause_ms)
 
     async def _register(self, deadline_ms: float) -> None:
         while True:
@@ -221,7 +221,7 @@ class BrokerSession:
             return False
         self._stream, self._endpoint = stream, endpoint
         self._reported = {}
-        self._said_unserved = None
+        self._reported_unserved = None
         reader = asyncio.get_running_loop().create_task(self._read(stream))
         try:
             await self._write(stream, reader)
@@ -261,10 +261,10 @@ class BrokerSession:
                 self._reported[key] = item
                 changed.append(item)
         unserved: Unserved | None = self._collect_unserved()
-        if unserved == self._said_unserved:
+        if unserved == self._reported_unserved:
             unserved = None
         else:
-            self._said_unserved = unserved
+            self._reported_unserved = unserved
         self._sent_offset = self._publisher.image.offset
         return Heartbeat(
             node_id=self.node_id,
@@ -290,13 +290,13 @@ class BrokerSession:
                 reply = methods.read_answer(methods.SESSION, frame)
             except KafkaError as error:
                 if error.code is ErrorCode.STALE_BROKER_EPOCH:
-                    self._lost_its_place(error)
+                    self._displaced_by(error)
                 return
             except ProtocolError:
                 return
             self._take(reply)
 
-    def _lost_its_place(self, error: KafkaError) -> None:
+    def _displaced_by(self, error: KafkaError) -> None:
         if self._was_unfenced:
             raise FatalError(
                 f"Broker {self.node_id} of epoch {self._epoch} is not registered any more: {error.message}"
@@ -312,7 +312,7 @@ class BrokerSession:
         if self._sent_offset < self._report_at <= self._publisher.image.offset:
             self._wake.set()
 
-    # What calls for a heartbeat now
+    # Reasons for a heartbeat at once
 
     def _on_metadata(self, _: MetadataDelta, image: MetadataImage) -> None:
         broker = self._own(image)
@@ -329,7 +329,7 @@ class BrokerSession:
                 self._wake.set()
 
     def _on_leader(self, leader_and_epoch: LeaderAndEpoch) -> None:
-        """A session with a controller of the past is worth nothing: leave it for the new one's."""
+        """A session with the former controller is worth nothing: leave it for one with the new leader."""
         self._channel.handle_leader_change(leader_and_epoch)
         known = leader_and_epoch.leader_id is not None
         if known and self._stream is not None and self._channel.active_endpoint() != self._endpoint:

@@ -9,8 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
 from strandline.controller import api, methods
-from strandline.controller.ports import QuorumView
-from strandline.controller.quorum.api import LeaderAndEpoch
+from strandline.controller.quorum.api import LeaderAndEpoch, QuorumView
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import ZERO_UUID, Endpoint
@@ -59,8 +58,8 @@ class ControllerChannel:
     NOT_CONTROLLER, a broken connection and silence are retried until `timeout_ms` is over; every other answer is final.
     An attempt that broke may have been carried out: operations are built so that asking again is right (topics carry a
     proposed id; ISR proposals carry epochs, and the refusal of one copy ends no other: their leader withdraws it,
-    schedule 50; a lost block of producer ids is wasted). What cannot be told apart
-    (deleting, adding partitions) answers as Kafka's controller would answer the retry.
+    schedule 50; a lost block of producer ids is wasted). Where the retry
+    cannot be told from a second request (deleting, adding partitions), the answer is the one of Kafka's controller.
     """
 
     def __init__(self, quorum: QuorumView, rpc: Rpc, clock: Clock, rng: Rng) -> None:
@@ -71,7 +70,7 @@ class ControllerChannel:
         self._leader_moved: asyncio.Event | None = None
 
     def handle_leader_change(self, leader_and_epoch: LeaderAndEpoch) -> None:
-        """Wake whoever waits for a controller (to be subscribed with the publisher)."""
+        """Wake the calls that wait for a controller; to be subscribed with the publisher."""
         if leader_and_epoch.leader_id is not None and self._leader_moved is not None:
             self._leader_moved.set()
             self._leader_moved = None
@@ -81,8 +80,8 @@ class ControllerChannel:
         leader = self._quorum.leader_and_epoch.leader_id
         return None if leader is None else self._quorum.endpoint_of(leader)
 
-    async def wait_for_news(self, pause_ms: float) -> None:
-        """Wait until the quorum's leader moves, at most `pause_ms`, shortened by chance so that nodes do not march."""
+    async def wait_for_leader_change(self, pause_ms: float) -> None:
+        """Wait until the quorum's leader changes, or for half to all of `pause_ms`: chance keeps nodes out of step."""
         if self._leader_moved is None:
             self._leader_moved = asyncio.Event()
         moved = self._leader_moved
@@ -131,7 +130,7 @@ class ControllerChannel:
                     silent = endpoint
                 except RpcUnavailable as error:
                     last = error
-            await self.wait_for_news(min(pause_ms, max(left_ms, 1.0)))
+            await self.wait_for_leader_change(min(pause_ms, max(left_ms, 1.0)))
             pause_ms = min(pause_ms * 2, BACKOFF_MS[1])
 
     register_broker = Operation(methods.REGISTER_BROKER)

@@ -17,8 +17,7 @@ import structlog
 from strandline.controller.machine.state import MachineState, Result
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.records import MetadataRecord, decode_records, encode_records
-from strandline.controller.ports import QuorumLog
-from strandline.controller.quorum.api import NotLeader
+from strandline.controller.quorum.api import NotLeader, QuorumLog
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError, KafkaError
 from strandline.proto.marks import mark
@@ -103,7 +102,7 @@ class CommandQueue:
         self._batch: list[bytes] = []
         self._batch_bytes = 0
         self.decided: Callable[[MachineState, Sequence[MetadataRecord]], None] = lambda _state, _records: None
-        """Told of the records of each command, right before the working image takes them in."""
+        """Called with the records of each command, right before the working image takes them in."""
         self.before_turn: Callable[[], None] = lambda: None
         self.after_turn: Callable[[], None] = lambda: None
 
@@ -152,7 +151,7 @@ class CommandQueue:
             self._deferred.popleft().resolve()
 
     def run_now(self, operation: Operation[T]) -> T:
-        """Run a command of the controller's own inside a turn; nobody waits for its commit.
+        """Run a command of the controller's own inside a turn; no caller waits for its commit.
 
         Raises:
             KafkaError: its records cannot be replayed; nothing was changed.

@@ -20,8 +20,7 @@ from strandline.controller.metadata.image import CLUSTER_DEFAULT, METADATA_VERSI
 from strandline.controller.metadata.publisher import ImagePublisher
 from strandline.controller.metadata.records import ConfigRecord, MetadataRecord, MetadataVersionRecord
 from strandline.controller.methods import served
-from strandline.controller.ports import QuorumLog
-from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch
+from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch, QuorumLog
 from strandline.controller.session_server import SessionServer
 from strandline.proto.errors import FatalError, KafkaError
 from strandline.proto.ids import NodeId
@@ -36,7 +35,7 @@ STALL_MS = 250.0
 """A timer that is this late was held up by a stopped process or machine, not by work: a turn takes milliseconds."""
 
 HOLD_OFF_MS = 1_000.0
-"""How long the controller's own commands rest after one was refused by the replay: a loop of refusals helps nobody."""
+"""How long the controller's own commands rest after the replay refused one: no loop of refusals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class ControllerConfig:
         static: the node's file, by broker config names; defaults of topics fall back on it.
         auto_leader_rebalance_enable: give leaderships back to preferred leaders that are in sync again.
         leader_imbalance_check_interval_ms: how often that is looked at (Kafka: 300 s; a move costs milliseconds here,
-            and after a rolling restart nobody should wait minutes for balance).
+            and a rolling restart should not leave a cluster out of balance for minutes).
     """
 
     static: Mapping[str, str] = field(default_factory=dict)
@@ -88,7 +87,7 @@ class Controller:
         self._resolver = ConfigResolver(config.static)
         self._on_fatal = on_fatal
         self._queue = CommandQueue(quorum, self._lost, self._fatal)
-        self._queue.decided = self._tell_losses
+        self._queue.decided = self._log_losses
         self._queue.before_turn = self._before_turn
         self._queue.after_turn = self._after_turn
         self._sessions = SessionServer(self._queue, rpc, clock, self._queue.schedule, self._fatal)
@@ -185,7 +184,7 @@ class Controller:
         self._quorum.resign()
         self._on_fatal(error)
 
-    def _tell_losses(self, state: MachineState, records: Sequence[MetadataRecord]) -> None:
+    def _log_losses(self, state: MachineState, records: Sequence[MetadataRecord]) -> None:
         """An unclean election that the topic allows has no reply that says what it costs."""
         for loss in elections.losses(state, records, self._clock.monotonic_ms()):
             log.error("an unclean election", partition=loss.partition, leader=loss.leader, cost=loss.message)
@@ -193,7 +192,7 @@ class Controller:
     # Timers
 
     def _before_turn(self) -> None:
-        """Time's own commands: who is gone is fenced, and leaderships go back to whom they were meant for."""
+        """Commands that time gives: brokers that are gone are fenced, leaderships go back to preferred leaders."""
         now_ms = self._clock.monotonic_ms()
         late_ms = now_ms - self._timer_due_ms
         if late_ms > STALL_MS and self._queue.state is not None:
@@ -310,7 +309,7 @@ class Controller:
 
 
 def _retrieve(future: asyncio.Future[None]) -> None:
-    """A lost leadership is no news for the bootstrap: the next active controller does it."""
+    """Take the error of a lost leadership, so that it is not logged: the next active controller bootstraps."""
     future.exception()
 
 

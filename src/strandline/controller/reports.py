@@ -1,4 +1,4 @@
-"""What brokers report of their replicas, and what the controller tells of these reports."""
+"""What brokers report of their replicas, and what the controller answers about these reports."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class ReplicaOffsets:
     Attributes:
         high_watermark: what this replica knows.
         last_epoch: the leader epoch of its last record (-1 when empty).
-        leader_epoch: the partition's leader epoch as the replica knows it. Where nobody leads in it, its log stands
-            still.
+        leader_epoch: the partition's leader epoch as the replica knows it. While that epoch has no leader, the log does
+            not change.
     """
 
     topic_id: Annotated[TopicId, 1]
@@ -62,7 +62,7 @@ class Unserved:
     topics: Annotated[tuple[UnservedTopic, ...], 1] = ()
 
 
-# What the controller tells
+# What the controller answers
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,7 +212,8 @@ def test_the_log_stays_where_the_snapshot_cannot_be_loaded() -> None:
         await trial.until(lambda: trial.nodes[3].quorum is not None)
         odd = trial.nodes[3]
         odd.take_snapshot = lambda: (odd.end_offset, odd.epoch, [BAD])  # type: ignore[method-assign]
-        odd.quorum._driver._fetched = Fetched(odd.quorum._driver._log, Tried([]))  # type: ignore[union-attr]
+        driver = odd.quorum._driver  # type: ignore[union-attr]
+        driver._snapshotting._fetched = Fetched(driver._log, Tried([]))
         for number in range(60):
             await trial.commit(b"%d" % number * 50)
         await trial.until(lambda: snapshots_of(1) and snapshots_of(2) and odd.values == trial.nodes[1].values)

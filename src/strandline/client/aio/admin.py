@@ -17,5 +17,5 @@ class Admin(TopicAdmin, ConfigAdmin, ClusterAdmin, GroupAdmin):
     Args:
         bootstrap: ``"host:port,..."`` or a sequence of them.
         clock, rng: the world; the machine's own when left out.
-        settings: see docs/client.md.
+        settings: see docs/client-settings.md.
     """

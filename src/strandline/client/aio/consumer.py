@@ -38,7 +38,7 @@ class Consumer(Reader):
     Args:
         bootstrap: ``"host:port,..."`` or a sequence of them.
         clock, rng: the world; the machine's own when left out.
-        settings: see docs/client.md.
+        settings: see docs/client-settings.md.
 
     Raises at construction:
         ConfigError: an unknown setting, or a value that cannot stand.

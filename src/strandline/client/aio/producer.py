@@ -26,7 +26,7 @@ class Producer:
     Args:
         bootstrap: ``"host:port,..."`` or a sequence of them.
         clock, rng: the world; the machine's own when left out.
-        settings: see docs/client.md.
+        settings: see docs/client-settings.md.
     """
 
     def __init__(

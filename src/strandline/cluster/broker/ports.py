@@ -20,8 +20,7 @@ from strandline.controller.api import (
     TopicOutcomes,
     VoterReply,
 )
-from strandline.controller.ports import QuorumView
-from strandline.controller.quorum.api import QuorumDescription
+from strandline.controller.quorum.api import QuorumDescription, QuorumView
 
 
 class Controller(Protocol):

@@ -6,7 +6,7 @@ once between two snapshot loads, and never an uncommitted one. Record bytes are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple, Protocol
 from uuid import UUID
@@ -157,6 +157,40 @@ class DescribeQuorumReply:
     high_watermark: Annotated[int, Int64(5)] = 0
     voters: Annotated[tuple[ReplicaDescription, ...], 6] = ()
     observers: Annotated[tuple[ReplicaDescription, ...], 7] = ()
+
+
+class QuorumView(Protocol):
+    """Who leads the metadata quorum, and where (`controller.quorum.quorum.Quorum` is the real one)."""
+
+    @property
+    def leader_and_epoch(self) -> LeaderAndEpoch: ...
+
+    def endpoint_of(self, node_id: NodeId) -> Endpoint | None:
+        """The internal endpoint of a voter; None for a node that is none."""
+
+
+class QuorumLog(QuorumView, Protocol):
+    """The metadata log, as its leader writes it."""
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record will have."""
+
+    @property
+    def max_append_bytes(self) -> int:
+        """The largest batch that `append` takes."""
+
+    def append(self, epoch: int, records: Sequence[bytes]) -> int:
+        """Append records as one atomic batch; answers the last offset. Raises NotLeader with nothing written."""
+
+    async def remove_voter(self, node_id: NodeId, directory_id: UUID) -> tuple[NodeId, ...]:
+        """Take a vote; who votes then, once that is committed. Raises KafkaError."""
+
+    async def add_voter(self, node_id: NodeId, directory_id: UUID) -> tuple[NodeId, ...]:
+        """Give a vote; who votes then, once that is committed. Raises KafkaError."""
+
+    def resign(self) -> None:
+        """Give up the leadership of the quorum."""
 
 
 class QuorumListener(Protocol):

@@ -1,4 +1,4 @@
-"""Peers whose calls wait for the core's answer, and the bytes that go into it."""
+"""Calls of peers that wait for the core's answer, and the bytes that go into it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Callers:
     """Tokens of the core's requests, each with the future that its handler awaits.
 
     Invariants:
-    - a token is answered once; one whose caller has gone is answered by nothing.
+    - a token is answered once at most, and not at all once its caller is gone.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class Callers:
         return self._next_token, future
 
     def forget(self, token: int) -> None:
-        """The caller has been answered, or has gone."""
+        """The call was answered, or its caller is gone."""
         self._waiting.pop(token, None)
 
-    def turn_away(self) -> None:
-        """Tell everyone who waits that there will be no answer."""
+    def close(self) -> None:
+        """Fail the calls that wait: there will be no answer."""
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(RpcUnavailable("this node's quorum has stopped"))
@@ -62,7 +62,7 @@ class Callers:
     def reply(self, reply: Reply) -> None:
         """Carry out one of the core's replies: now, or when the bytes are read."""
         if reply.token not in self._waiting:
-            return  # the caller has gone
+            return  # the caller is gone
         read = reply.read
         if isinstance(read, ReadRange):
             data = self._log.read(read.offset, read.max_bytes)

@@ -29,7 +29,7 @@ class Commits:
         return future
 
     def settle(self) -> None:
-        """The core moved: end the waits that are over."""
+        """After any change of the core: end the waits that are over."""
         if not self._waiting:
             return
         leading = self._core.leading
@@ -42,8 +42,8 @@ class Commits:
                 del self._waiting[future]
                 future.set_result(None)
 
-    def turn_away(self) -> None:
-        """This node's quorum has stopped."""
+    def close(self) -> None:
+        """This node's quorum has stopped: fail the waits."""
         for future in list(self._waiting):
             self._lost(future)
 

@@ -17,7 +17,7 @@ _TURN_BYTES_MAX = 1024 * 1024
 """Replayed in one turn of the loop, so that a long replay never costs an election."""
 
 
-_NOBODY = LeaderAndEpoch(None, 0)
+_NO_LEADER = LeaderAndEpoch(None, 0)
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class _Replay:
     listener: QuorumListener
     next_offset: int = 0
     loaded: bool = False
-    told: LeaderAndEpoch = _NOBODY
+    notified: LeaderAndEpoch = _NO_LEADER
 
 
 class Dispatcher:
@@ -35,7 +35,7 @@ class Dispatcher:
 
     Invariants:
     - a listener's next offset never passes the high watermark;
-    - this node's own leadership is told only to a listener that has everything up to the epoch's start.
+    - a listener learns of this node's own leadership only once it has everything up to the epoch's start.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Dispatcher:
         self._on_fatal = on_fatal
         self._replays: list[_Replay] = []
         self._high_watermark = 0
-        self._leader = LeaderAndEpoch(None, 0)
+        self._leader = _NO_LEADER
         self._epoch_start = 0
         self._running = False
         self._scheduled = False
@@ -109,9 +109,9 @@ class Dispatcher:
         self._running = True
         try:
             for replay in self._replays:
-                self._tell_leader(replay)
+                self._notify_leader(replay)
                 self._catch_up(replay)
-                self._tell_leader(replay)
+                self._notify_leader(replay)
         except Exception as error:
             self._closed = True
             self._on_fatal(error)
@@ -125,12 +125,12 @@ class Dispatcher:
         if self._cold is not None:
             self._cold.cancel()
 
-    def _tell_leader(self, replay: _Replay) -> None:
-        if replay.told == self._leader:
+    def _notify_leader(self, replay: _Replay) -> None:
+        if replay.notified == self._leader:
             return
         if self._leader.leader_id == self._node_id and replay.next_offset <= self._epoch_start:
             return
-        replay.told = self._leader
+        replay.notified = self._leader
         replay.listener.handle_leader_change(self._leader)
 
     def _catch_up(self, replay: _Replay) -> None:

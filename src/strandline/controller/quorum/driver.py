@@ -6,7 +6,6 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import structlog
@@ -19,7 +18,8 @@ from strandline.controller.quorum.fetched import Fetched
 from strandline.controller.quorum.memory import Memory
 from strandline.controller.quorum.metadata_log import MetadataLog
 from strandline.controller.quorum.methods import METHODS
-from strandline.controller.quorum.snapshots import Snapshot, SnapshotStore
+from strandline.controller.quorum.snapshots import SnapshotStore
+from strandline.controller.quorum.snapshotting import Snapshotting
 from strandline.controller.raft.core import RaftCore
 from strandline.controller.raft.messages import (
     FetchRequest,
@@ -33,11 +33,11 @@ from strandline.controller.raft.messages import (
     ResponseReceived,
     SendRequest,
 )
-from strandline.controller.raft.ready import Append, InstallSnapshot, LogAction, Ready, StoreSnapshotChunk, TruncateTo
+from strandline.controller.raft.ready import Append, LogAction, Ready, StoreSnapshotChunk, TruncateTo
 from strandline.log.disk import Disk, DiskFull
 from strandline.log.partition_log import PartitionLog
 from strandline.log.syncer import Syncer
-from strandline.proto.errors import CorruptLogError, FatalError, ProtocolError
+from strandline.proto.errors import ProtocolError
 from strandline.proto.ids import Endpoint, NodeId
 from strandline.proto.marks import mark
 from strandline.proto.messages.method import Method
@@ -53,9 +53,7 @@ _HELD_BACK_S = 0.5
 """How often a vote that found no room on the disk, or a disk that takes long, is tried again."""
 
 _NOTICE_INTERVAL_MS = 1_000.0
-"""At most this often a peer's mistake is logged; the line says how many were not."""
-
-_NOT_KEPT = "it could not be loaded. Nothing is deleted: the metadata log stays, and grows until a snapshot is whole"
+"""At most this often a peer's mistake is logged; the line says how many before it were not."""
 
 _RECOVERY_POINT_INTERVAL_MS = 30_000.0
 """At most this often two small syncs are spent on telling recovery how far the log is durable."""
@@ -111,21 +109,32 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._callers = Callers(core, durable.log, durable.snapshots, self._spawn)
+        self._snapshotting = Snapshotting(
+            core=core,
+            log=durable.log,
+            snapshots=durable.snapshots,
+            dispatcher=dispatcher,
+            clock=clock,
+            fetched=fetched,
+            spawn=self._spawn,
+        )
         self.commits = Commits(core)
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._snapshotting = False
         self._held_back: Ready | None = None
         self._recovery_point_armed = False
         self._quiet_until_ms = -math.inf
-        self._untold = 0
-        self.reloads = 0
-        """Fetched snapshots that replaced the log so far."""
+        self._suppressed = 0
         self._recovery_point_due_ms = self.now_ms() + _RECOVERY_POINT_INTERVAL_MS
 
     @property
     def stopped(self) -> bool:
         """Nothing is done any more."""
         return self._stopped
+
+    @property
+    def reloads(self) -> int:
+        """Fetched snapshots that replaced the log so far."""
+        return self._snapshotting.reloads
 
     @property
     def log_start_offset(self) -> int:
@@ -253,14 +262,14 @@ class Driver:
             if self.core.is_voter:
                 self._durable.memory.gain_vote()
 
-    def _tell(self, notices: tuple[str, ...]) -> None:
-        """Log what the core noticed, seldom: a peer that repeats itself must not fill the disk with lines."""
+    def _log_notices(self, notices: tuple[str, ...]) -> None:
+        """Log what the core noticed, at a bounded rate: a peer that repeats itself must not fill the disk."""
         for notice in notices:
             if self.now_ms() < self._quiet_until_ms:
-                self._untold += 1
+                self._suppressed += 1
                 continue
-            log.warning("metadata quorum: " + notice, node=self.core.key.node_id, untold_since=self._untold)
-            self._untold, self._quiet_until_ms = 0, self.now_ms() + _NOTICE_INTERVAL_MS
+            log.warning("metadata quorum: " + notice, node=self.core.key.node_id, suppressed=self._suppressed)
+            self._suppressed, self._quiet_until_ms = 0, self.now_ms() + _NOTICE_INTERVAL_MS
 
     def _hold_back(self, ready: Ready) -> None:
         """No room to remember an epoch or a vote, or a sync under way that takes long, behind which the whole node
@@ -271,7 +280,7 @@ class Driver:
 
     def _carry_out(self, ready: Ready) -> None:
         """All but `persist`, which is durable by now."""
-        self._tell(ready.notices)
+        self._log_notices(ready.notices)
         for action in ready.log:
             if not self._change_log(action):
                 break
@@ -302,83 +311,15 @@ class Driver:
                 self.core.snapshot_refused(self.now_ms())
                 return False
         else:
-            self._install(action)
+            self._snapshotting.install(action.snapshot, self.now_ms())
         return True
-
-    def _install(self, action: InstallSnapshot) -> None:
-        """Freeze, truncate fully, reload (rule A10)."""
-        snapshot = action.snapshot
-        try:
-            content = self._durable.snapshots.fetched(snapshot)
-        except CorruptLogError:
-            self.core.snapshot_refused(self.now_ms())
-            return
-        self._try(snapshot, content)  # before anything is replaced: it would stop this node for good
-        self._durable.snapshots.install(snapshot)
-        mark("quorum-snapshot-installed")
-        self._log.reset_to(snapshot)
-        self._durable.snapshots.drop_before(snapshot)
-        self.core.snapshot_installed(snapshot, self.now_ms(), content.voters)
-        self.reloads += 1
-        self._dispatcher.reload(snapshot.offset, snapshot.epoch, content.records)
-
-    def _try(self, snapshot: OffsetAndEpoch, content: Snapshot) -> None:
-        """Raises FatalError if this node could not load it."""
-        if self._fetched is not None:
-            self._fetched.snapshot(snapshot.offset, snapshot.epoch, content.records)
 
     def _dispatch(self) -> None:
         leading = self.core.leading
         epoch_start = leading.epoch_start_offset if leading is not None else 0
         self._dispatcher.set_leader(LeaderAndEpoch(self.core.leader_id, self.core.epoch), epoch_start)
         self._dispatcher.run()
-        enough = self._dispatcher.new_record_bytes >= self._config.snapshot_max_new_record_bytes
-        if enough and not self._snapshotting and not self._stopped:
-            self._snapshotting = True
-            self._spawn(self._take_snapshot())
-
-    # --- snapshots ---------------------------------------------------------------------------------------------------
-
-    async def _take_snapshot(self) -> None:
-        try:
-            taken = self._dispatcher.take_snapshot()
-            self._dispatcher.new_record_bytes = 0
-            if taken is not None:
-                await self._write_snapshot(*taken)
-        except Exception as error:
-            self.fail(error)
-        finally:
-            self._snapshotting = False
-
-    async def _write_snapshot(self, offset: int, epoch: int, records: list[bytes]) -> None:
-        snapshots = self._durable.snapshots
-        snapshot = OffsetAndEpoch(offset, epoch)
-        if offset <= (0 if snapshots.latest is None else snapshots.latest.offset):
-            return
-        if offset > self.core.high_watermark or self.core.log.epoch_before(offset) != epoch:
-            raise FatalError(f"a listener's snapshot {snapshot} does not end at a committed record of its epoch")
-        try:
-            voters = self.core.log.voters_at(offset)
-            wall_ms = self._clock.wall_ms()
-            await snapshots.write(
-                snapshot, records, timestamp_ms=wall_ms, voters=voters, check=partial(self._try, snapshot)
-            )
-        except DiskFull:
-            return  # the log simply stays longer until there is room
-        except (CorruptLogError, FatalError) as error:
-            mark("snapshot-not-kept")
-            log.error("a metadata snapshot was not kept: " + _NOT_KEPT, node=self.core.key.node_id, error=str(error))
-            return
-        if self._stopped:
-            return
-        if self.core.log.start.offset > offset:
-            snapshots.drop_before(self.core.log.start)  # a newer one was fetched meanwhile
-            return
-        mark("quorum-snapshot-taken")
-        start = snapshots.drop_old()
-        self.core.snapshot_taken(snapshot, max(start, self.core.log.start))
-        self._log.delete_before(self.core.log.start.offset)
-        await self._log.delete_removed()
+        self._snapshotting.take_if_due(self._config.snapshot_max_new_record_bytes)
 
     # --- calls -------------------------------------------------------------------------------------------
 
@@ -407,7 +348,7 @@ class Driver:
             return response
         judged, why = self._fetched.judged(request, response, self._dispatcher.handed_over)
         if why:
-            self._tell((why,))
+            self._log_notices((why,))
         return judged
 
     def _timeout_ms(self, request: Request) -> float:
@@ -457,14 +398,15 @@ class Driver:
             self._on_fatal(error)
 
     def stop(self) -> None:
-        """Do nothing more; callers that wait are told so."""
+        """Do nothing more; calls that wait fail."""
         self._stopped = True
         self._dispatcher.close()
+        self._snapshotting.close()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._callers.turn_away()
-        self.commits.turn_away()
+        self._callers.close()
+        self.commits.close()
         for task in list(self._tasks):
             task.cancel()
 

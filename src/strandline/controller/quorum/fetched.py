@@ -23,7 +23,7 @@ class Fetched:
 
     Refused is only what is not committed yet: with a majority of such nodes it never will be, and the next leader
     truncates it. What is committed must be replayed; there the listener's word is final. A node that has not caught up
-    with what is committed cannot tell, and refuses nothing.
+    with what is committed cannot judge, and refuses nothing.
 
     Invariants:
     - the rehearsal holds the records of a log that ends at `_end`, as any log with that end does (Raft's log matching).

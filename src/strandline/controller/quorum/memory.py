@@ -1,7 +1,7 @@
 """What a node remembers of the quorum, kept in two places, and what follows when they or the log disagree (rule A14).
 
-`quorum-state` lies beside the log. `quorum-promise` lies in the root of the data directory: whoever loses the metadata
-directory, moves it away or puts an older copy back still has the proof that this node voted and held a log. A voter
+`quorum-state` lies beside the log. `quorum-promise` lies in the root of the data directory: where the metadata
+directory is lost, moved away or replaced by an older copy, it proves that this node voted and held a log. A voter
 that finds the proof and not the log goes on under a directory id drawn anew, which no voter set names: to the others it
 is another replica, an observer, until a voter change gives it a vote (`raft.voter_changes`).
 
@@ -64,7 +64,7 @@ class Memory:
         self._promise = StateFile(disk, data_dir, PROMISE) if promises else None
         self._found: Remembered | None = None
         self.lost = ""
-        """Why the log counts as lost, as far as the files tell by themselves."""
+        """Why the log counts as lost, as far as the two files show; empty: it does not."""
         self.now = Remembered(ElectionState(0), directory_id=directory_id)
         """What stands in both files; before `settle`, what they said."""
 
@@ -117,7 +117,7 @@ class Memory:
         """A tail of the log is about to be cut that ended before `end_offset`: it may have been acknowledged, and this
         node must know that from now on (rule A15). Raises DiskError."""
         if self._promise is None or self._found is None or self.lost:
-            return  # nobody counts on it; or it is about to start as one on which nobody counts
+            return  # no voter counts on it, or it is about to start as one on which none does
         mark("tail-in-doubt")
         log.warning(
             "the end of the metadata log is cut: a torn write, or damage, they look alike. Until this node has caught "

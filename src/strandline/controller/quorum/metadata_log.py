@@ -52,8 +52,8 @@ class MetadataLog:
         process some of it may never have been synced (rule A9), or a sync of it may have failed (schedule 47).
 
         `rewriting` is None where all that is read is on the disk. With it every name in the directory is made durable
-        too: those of snapshots, of the quorum state and of the recovery point. `before_cut` hears of a tail that is cut
-        (rule A15).
+        too: those of snapshots, of the quorum state and of the recovery point. `before_cut` is called
+        with the end of a tail, before that is cut (rule A15).
 
         Raises:
             CorruptLogError: damage in what was once durable.
@@ -77,7 +77,7 @@ class MetadataLog:
                 rewriting=rewriting,
                 before_cut=before_cut,
             )
-            disk.sync_dir(directory)  # names that the last life made and had not synced yet
+            disk.sync_dir(directory)  # names that the last process made and had not synced yet
         except CorruptLogError as error:
             raise _with_advice(error) from error
         except (StorageError, DiskError) as error:
@@ -113,13 +113,13 @@ class MetadataLog:
         (rule A10).
 
         Raises:
-            CorruptLogError: no snapshot tells what was before the log, or a batch of it is damaged.
+            CorruptLogError: no snapshot holds what was before the log, or a batch of it is damaged.
         """
         log = self.partition_log
         latest = snapshots[-1] if snapshots else None
         if latest is not None and (latest.offset > log.log_end_offset or latest.epoch > log.latest_epoch):
             self.reset_to(latest)
-        # A stop between that reset and the deletion of older snapshots leaves those behind: they serve nobody.
+        # A stop between that reset and the deletion of older snapshots leaves those behind: they serve no follower.
         useful = [snapshot for snapshot in snapshots if snapshot.offset >= log.log_start_offset]
         oldest = useful[0] if useful else latest or EMPTY
         if oldest.offset < log.log_start_offset:

@@ -45,7 +45,7 @@ _CHANGE_TIMEOUT_S = 10.0
 """How long a change of the voter set waits for its commit."""
 
 _CLOSE_TIMEOUT_S = 0.5
-"""How long a stopping leader waits for the voters to hear that it resigned."""
+"""How long a stopping leader waits for the voters to learn that it resigned."""
 
 
 class Quorum:
@@ -103,7 +103,7 @@ class Quorum:
         self._driver: Driver | None = None
         self._log: MetadataLog | None = None
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- start and stop ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Recover what is on disk, load the latest snapshot into the listeners, and take part.
@@ -161,7 +161,7 @@ class Quorum:
         self._driver.pump()
 
     async def close(self, clean: bool = True) -> None:
-        """Resign if leading, let the voters hear of it, sync and close the log. After a failure, or if the stop is not
+        """Resign if leading, let the voters know, sync and close the log. After a failure, or if the stop is not
         `clean`, only give back what is held: a sync under way may never end. Idempotent."""
         driver = self._driver
         if driver is None or driver.stopped:
@@ -216,7 +216,7 @@ class Quorum:
 
     @property
     def leader_and_epoch(self) -> LeaderAndEpoch:
-        """The leader as this node knows it now; listeners hear of it in step with the log instead."""
+        """The leader as this node knows it now; listeners learn of it in step with the log instead."""
         if self._driver is None:
             return LeaderAndEpoch(None, 0)
         return LeaderAndEpoch(self._driver.core.leader_id, self._driver.core.epoch)
@@ -320,7 +320,7 @@ class Quorum:
         return base + len(records) - 1
 
     async def remove_voter(self, node_id: NodeId, directory_id: UUID) -> tuple[NodeId, ...]:
-        """Take the vote of a replica that is gone, wait until that is committed, and tell who votes then.
+        """Take the vote of a replica that is gone, wait until that is committed, and return who votes then.
 
         Raises:
             KafkaError: see `raft.voter_changes.remove_voter`; REQUEST_TIMED_OUT, it was not committed in time, and may
@@ -329,7 +329,7 @@ class Quorum:
         return await self._change(lambda core, now_ms: core.remove_voter(node_id, directory_id, now_ms))
 
     async def add_voter(self, node_id: NodeId, directory_id: UUID) -> tuple[NodeId, ...]:
-        """Give a vacant place to a replica that has caught up, wait until that is committed, and tell who votes then.
+        """Give a vacant place to a replica that has caught up, wait until that is committed, and return who votes then.
 
         Raises:
             KafkaError: see `raft.voter_changes.add_voter`; REQUEST_TIMED_OUT, it was not committed in time, and may be
