@@ -66,7 +66,7 @@ class Fetcher:
         return not self._followings
 
     def start(self, fatal: Report) -> None:
-        """Connect, and stay connected; `fatal` is told when the task ends, which only `stop` should cause."""
+        """Connect, and stay connected; `fatal` is called when the task ends, which only `stop` should cause."""
         if self._task is None:
             self._task = spawn(self._run(), fatal, endless=True)
 

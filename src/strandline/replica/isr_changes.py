@@ -44,7 +44,7 @@ class IsrChanges:
     """
 
     def __init__(self, send: SendAlterPartition, failed: Report) -> None:
-        """`failed` is told what nobody foresaw, after which nothing would be proposed any more."""
+        """`failed` gets errors that nobody foresaw, after which nothing would be proposed any more."""
         self._send = send
         self._failed = failed
         self._due: dict[Proposer, IsrProposal] = {}

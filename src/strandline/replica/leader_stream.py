@@ -36,7 +36,7 @@ log = structlog.get_logger("strandline.replica")
 class FollowerLink:
     """The stream of one follower's broker. Implements `frames.LeaderSide`.
 
-    Its identity (node id and broker epoch) was told once, when the stream was opened, and checked then.
+    Its identity (node id and broker epoch) was given once, when the stream was opened, and checked then.
     """
 
     def __init__(

@@ -195,7 +195,11 @@ class ReplicaManager:
         """
         partition = self._partitions.get(tp)
         if partition is not None:
-            return partition.append(batches, acks, done)
+            try:
+                return partition.append(batches, acks, done)
+            except FatalError as error:
+                self.fatal(error)
+                raise
         self.note_refusal(tp.topic, tp.partition, batches, NOT_HOSTED[0])
         Append(done).end(*NOT_HOSTED)
         return None

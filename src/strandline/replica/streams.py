@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import structlog
 
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import ProtocolError
+from strandline.proto.errors import FatalError, ProtocolError
 from strandline.proto.ids import NO_BROKER_EPOCH, NodeId, TopicId
 from strandline.proto.ports import Rng, Rpc, RpcError, Stream
 from strandline.replica import frames
@@ -160,6 +160,9 @@ class Streams:
             log.debug("a follower's stream broke", reason=str(error))
         except ProtocolError as error:
             log.warning("a follower's stream was ended", reason=str(error))
+        except FatalError as error:
+            self._shared.on_fatal(error)
+            raise
         finally:
             stream.close()
 

@@ -9,6 +9,7 @@ import structlog
 from strandline.log.disk import DiskError, DiskFull
 from strandline.log.log_dir import LogDir
 from strandline.log.strays import Strays
+from strandline.proto.errors import FatalError
 from strandline.proto.tasks import spawn
 from strandline.replica.partition_set import PartitionSet
 from strandline.replica.shared import Shared
@@ -34,7 +35,7 @@ class Upkeep:
         strays: Strays,
     ) -> None:
         self._shared = shared
-        self._shareded = hosted
+        self._hosted = hosted
         self._partitions = hosted.partitions
         self._log_dir = log_dir
         self._streams = streams
@@ -57,8 +58,12 @@ class Upkeep:
     def _sweep(self) -> None:
         self.start()
         now_ms = self._shared.clock.monotonic_ms()
-        for partition in list(self._partitions.values()):
-            partition.sweep(now_ms)
+        try:
+            for partition in list(self._partitions.values()):
+                partition.sweep(now_ms)
+        except FatalError as error:
+            self._shared.on_fatal(error)
+            raise
         self._streams.keep_alive(now_ms)
         self._shared.disk_room.look()
         if self._strays.waiting and self._removal is None:
@@ -77,7 +82,7 @@ class Upkeep:
 
     async def _remove_strays(self) -> None:
         try:
-            await self._strays.remove_due(lambda stray: stray in self._shareded.by_id)
+            await self._strays.remove_due(lambda stray: stray in self._hosted.by_id)
         finally:
             self._removal = None
 

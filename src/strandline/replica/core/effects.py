@@ -97,7 +97,7 @@ class RestartAt:
 @dataclass(frozen=True, slots=True)
 class KeepLog:
     """The leader lacks committed records, and nothing explains that: the log must not be cut at `offset`. Somebody
-    broke the protocol, and this copy is kept as it is for whoever has to find out."""
+    broke the protocol, and this copy is kept as it is, as evidence."""
 
     offset: int
 

@@ -269,7 +269,7 @@ class LeaderCore:
 
     def deleted_everywhere(self, durable_log_start: int) -> int:
         """The low watermark: no replica that may lead next has records before it. -1 if that cannot be said: a member
-        of the maximal ISR has not told its log start yet, or members that left an ISR that is below `min_isr` may be
+        of the maximal ISR has not given its log start yet, or members that left an ISR that is below `min_isr` may be
         elected (KIP-966).
 
         `durable_log_start`: of this broker's log.
