@@ -11,8 +11,8 @@ import asyncio
 import os
 import sys
 
-from strandline.chaos.sim.network import NetworkConfig
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.links import NetworkConfig
+from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World, WorldConfig
 from strandline.log.disk import read_file, write_file_durably
 from strandline.proto.ids import Endpoint

@@ -10,7 +10,6 @@ import grimp
 LEFT = {
     # Folder -> modules of its one circle, at most. It may only shrink.
     "strandline.replica": 4,
-    "strandline.chaos.sim": 10,
 }
 
 

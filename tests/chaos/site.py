@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 
 from strandline.chaos.cluster import SimCluster
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World
 from strandline.client.aio import Admin, Consumer, Producer
 from strandline.client.errors import ClientError

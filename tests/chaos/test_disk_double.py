@@ -12,7 +12,7 @@ import pytest
 from strandline.chaos.sim.disk import DiskConfig
 from strandline.chaos.sim.disk_image import FileNode
 from strandline.chaos.sim.disk_port import DiskPort
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World, WorldConfig
 from strandline.log.disk import Disk, DiskError, DiskFull, read_file, write_file_durably
 

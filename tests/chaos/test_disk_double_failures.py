@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from strandline.chaos.sim.process import Ports, ProcessState
+from strandline.chaos.sim.ports import Ports
+from strandline.chaos.sim.process import ProcessState
 from strandline.chaos.sim.world import BLOCKED_MS, World
 from strandline.log.disk import Disk, DiskError, DiskPoisoned
 from strandline.proto.errors import DirectoryInUse

@@ -14,7 +14,7 @@ from strandline.chaos.checkers.durable import CommittedIsDurable, DurableEnds
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.sim.disk import SimDisk
 from strandline.chaos.sim.disk_image import PAGE_BYTES, FileNode
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World
 from strandline.log.disk import DiskError
 from strandline.log.records import Record, build_batch

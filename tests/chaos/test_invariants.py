@@ -32,7 +32,7 @@ from strandline.chaos.checkers.quorum import (
     VotedOnce,
 )
 from strandline.chaos.sim.disk import SimDisk
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World
 from strandline.controller.quorum.api import CommittedBatch
 from strandline.controller.raft.log_summary import LogSummary

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from strandline.chaos.sim.loop import BusyLoop, Deadlock
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World, WorldConfig
 
 

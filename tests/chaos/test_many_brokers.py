@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.chaos.cluster import SimCluster
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World
 from strandline.client.aio import Admin
 from strandline.client.types import NewTopic

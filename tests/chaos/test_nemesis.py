@@ -16,8 +16,9 @@ from strandline.chaos.nemesis.operator import Operator
 from strandline.chaos.nemesis.options import FaultOptions
 from strandline.chaos.sim.disk import DiskFaults
 from strandline.chaos.sim.effects import EFFECTS
-from strandline.chaos.sim.network import Link
-from strandline.chaos.sim.process import Ports, ProcessState
+from strandline.chaos.sim.links import Link
+from strandline.chaos.sim.ports import Ports
+from strandline.chaos.sim.process import ProcessState
 from strandline.chaos.sim.world import World, WorldConfig
 from strandline.log.disk import DiskError, write_file_durably
 

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from strandline.chaos.sim.network import NetworkConfig
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.links import NetworkConfig
+from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World, WorldConfig
 
 Main = Callable[[Ports], Awaitable[None]]

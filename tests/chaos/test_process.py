@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World
 
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World
 from strandline.cluster.node.internal.grpc_rpc import GrpcRpc
 from strandline.cluster.node.internal.options import MESSAGE_BYTES_MAX

@@ -8,8 +8,8 @@ from contextlib import suppress
 
 import pytest
 
-from strandline.chaos.sim.network import NetworkConfig
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.links import NetworkConfig
+from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World, WorldConfig
 from strandline.proto.ids import Endpoint
 from strandline.proto.ports import RpcRejected, RpcTimeout, RpcUnavailable, Stream

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.client.aio import Admin
 from strandline.client.types import NewTopic
 from tests.chaos.site import READY_MS, Site

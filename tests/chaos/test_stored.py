@@ -12,7 +12,7 @@ from strandline.chaos.checkers.history import Partition, Send, Status
 from strandline.chaos.checkers.invariant import InvariantViolated
 from strandline.chaos.checkers.replicas import compare_replicas
 from strandline.chaos.sim.disk import SimDisk
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World
 from strandline.log.compression import Codec
 from strandline.log.records import Record, build_batch

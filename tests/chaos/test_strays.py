@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strandline.chaos.cluster import DATA
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.client.aio import Admin
 from strandline.client.types import NewTopic
 from strandline.proto.marks import counts, reset

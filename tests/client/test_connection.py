@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from strandline.chaos.sim.network import NetworkConfig
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.links import NetworkConfig
+from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World, WorldConfig
 from strandline.client.connection import Connection, connect
 from strandline.client.errors import BrokerUnreachable, ClientTimeout, Disconnected

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.client.aio import Consumer, Producer
 from strandline.client.errors import (
     BrokerUnreachable,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.client.aio import Producer
 from strandline.client.errors import DeliveryTimeout
 from strandline.proto.error_codes import ErrorCode

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.client.accumulator import PartitionQueue
 from strandline.client.aio import Producer
 from strandline.client.errors import UnknownTopic

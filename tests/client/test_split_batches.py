@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.client.aio import Producer
 from strandline.client.sending import BatchSender
 from strandline.client.types import Ack

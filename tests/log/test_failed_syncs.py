@@ -10,7 +10,7 @@ import asyncio
 
 import pytest
 
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.log.disk import DiskError
 from strandline.log.log_dir import LogDir
 from strandline.log.syncer import Syncer

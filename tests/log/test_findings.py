@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from strandline.chaos.sim.disk import SimDisk
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World
 from strandline.log.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, encode_offsets
 from strandline.log.findings import FINDINGS, LogCondition, RecoveryFinding

@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 
 from strandline.chaos.sim.disk import DiskConfig
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World, WorldConfig
 from strandline.log.config import LogConfig
 from strandline.log.log_dir import LogDir, format_log_dir

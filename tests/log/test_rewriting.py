@@ -11,7 +11,7 @@ import pytest
 
 from strandline.chaos.sim.disk_image import FileNode
 from strandline.chaos.sim.disk_names import DirNode
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World
 from strandline.log.boots import Boots
 from strandline.log.checkpoints import CLEAN_SHUTDOWN, META_PROPERTIES, PARTITION_METADATA

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World
 from strandline.log.batch import parse_header
 from strandline.log.config import LogConfig

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from strandline.chaos.sim.disk_port import DiskPort
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World
 from strandline.log.disk import DiskError, DiskPoisoned
 from strandline.log.watched_disk import BOUNDS_S, LOST_FACTOR, SyncWatch, WatchedDisk

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from uuid import UUID
 
 from strandline.chaos.sim.disk import DiskConfig
-from strandline.chaos.sim.network import NetworkConfig
-from strandline.chaos.sim.process import Ports, Process
+from strandline.chaos.sim.links import NetworkConfig
+from strandline.chaos.sim.ports import Ports
+from strandline.chaos.sim.process import Process
 from strandline.chaos.sim.seeds import split
 from strandline.chaos.sim.world import World, WorldConfig
 from strandline.log.batch import iter_batches

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.client import Admin, Producer, fetching
 from strandline.client.fetching import AsyncRangeReader
 from strandline.client.types import ListedOffset

@@ -16,7 +16,8 @@ from strandline.chaos.checkers.partitions import PartitionChecks
 from strandline.chaos.checkers.quorum import QuorumChecks, QuorumView
 from strandline.chaos.nemesis.operator import all_vote, force_vote
 from strandline.chaos.quorum_scenario import compare_metadata_logs, view
-from strandline.chaos.sim.process import Ports, Process
+from strandline.chaos.sim.ports import Ports
+from strandline.chaos.sim.process import Process
 from strandline.chaos.sim.world import World
 from strandline.cluster.node.config import NodeConfig
 from strandline.cluster.node.format import format_directory

@@ -22,8 +22,9 @@ from strandline.chaos.nemesis.nemesis import Nemesis
 from strandline.chaos.nemesis.operator import Operator, all_vote, force_vote
 from strandline.chaos.nemesis.options import FaultOptions
 from strandline.chaos.sim.disk import DiskConfig
-from strandline.chaos.sim.network import NetworkConfig
-from strandline.chaos.sim.process import Ports, Process
+from strandline.chaos.sim.links import NetworkConfig
+from strandline.chaos.sim.ports import Ports
+from strandline.chaos.sim.process import Process
 from strandline.chaos.sim.seeds import split
 from strandline.chaos.sim.world import World, WorldConfig
 from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch, NotLeader, QuorumConfig, Voter

@@ -28,7 +28,7 @@ from strandline.chaos.preload import preload
 from strandline.chaos.services.options import NODE, ServiceOptions
 from strandline.chaos.services.services import Services
 from strandline.chaos.sim.disk import DiskConfig
-from strandline.chaos.sim.network import NetworkConfig
+from strandline.chaos.sim.links import NetworkConfig
 from strandline.chaos.sim.seeds import split
 from strandline.chaos.sim.world import World, WorldConfig
 from strandline.chaos.workload import Workload, WorkloadOptions

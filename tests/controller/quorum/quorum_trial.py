@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from uuid import UUID
 
 from strandline.chaos.sim.disk import DiskConfig
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World, WorldConfig
 from strandline.controller.quorum.api import CommittedBatch, LeaderAndEpoch, QuorumConfig, Rehearsal, Voter
 from strandline.controller.quorum.quorum import Quorum

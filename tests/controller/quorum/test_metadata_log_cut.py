@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strandline.chaos.sim.disk import DiskConfig
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World, WorldConfig
 from strandline.controller.quorum.api import QuorumConfig
 from strandline.controller.quorum.metadata_log import MetadataLog, build_data_batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.client.aio import Consumer
 from strandline.client.errors import LogTruncated, NoOffsetForPartition, OffsetOutOfRange, PositionLost
 from strandline.client.types import ConsumerRecord

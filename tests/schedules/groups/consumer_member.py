@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 from uuid import UUID
 
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.proto.error_codes import ErrorCode
 from tests.schedules.groups.site import GaveUp, Site, Wire, commit_of, fetch_offsets, find
 

@@ -10,7 +10,7 @@ from typing import Any
 from kio.serial import entity_reader
 
 from strandline.chaos.cluster import CLIENT_PORT, SimCluster
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World
 from strandline.client.aio import Admin
 from strandline.client.types import NewTopic

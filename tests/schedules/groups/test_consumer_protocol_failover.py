@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.proto.error_codes import ErrorCode
 from tests.schedules.groups.consumer_member import SESSION_MS, ConsumerMember
 from tests.schedules.groups.site import GaveUp, Site, Wire

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.proto.error_codes import ErrorCode
 from tests.schedules.groups.one_broker import ME, OTHER, OneBroker
 from tests.schedules.groups.site import GaveUp, Member, Site, Wire, fetch_offsets, find

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from google.protobuf.message import Message
 
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.controller.quorum.methods import METHODS
 from strandline.controller.raft.config import EPOCH_LEAD_MAX, PROOF_INTERVAL_MS
 from strandline.controller.raft.messages import (

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from quorum_trial import Trial
 
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World
 from strandline.controller.quorum.methods import METHODS
 from strandline.controller.quorum.state_file import Remembered, StateFile

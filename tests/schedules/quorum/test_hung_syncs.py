@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from strandline.chaos.cluster import SimCluster
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World
 from strandline.client.aio import Admin, Producer
 from strandline.client.errors import ClientError

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from quorum_trial import Node, Trial
 
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World
 from strandline.controller.metadata.image import MetadataImage
 from strandline.controller.metadata.publisher import ImagePublisher

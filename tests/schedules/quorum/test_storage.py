@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World
 from strandline.log.disk import DiskError
 from strandline.log.partition_log import PartitionLog

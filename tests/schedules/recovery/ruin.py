@@ -11,7 +11,7 @@ from strandline.chaos.checkers.stored import stored_headers
 from strandline.chaos.cluster import DATA
 from strandline.chaos.sim.disk import SimDisk
 from strandline.chaos.sim.disk_names import Names
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.client.aio import Admin
 from strandline.client.types import Election, NewTopic
 from strandline.controller.metadata.image import PartitionInfo

@@ -6,7 +6,7 @@ import re
 
 from structlog.testing import capture_logs
 
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.client.aio import Admin
 from tests.schedules.recovery.ruin import Ruin
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.log.batch import iter_batches
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.partition_log import PartitionLog

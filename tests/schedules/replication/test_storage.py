@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from strandline.chaos.sim.disk import SimDisk
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World
 from strandline.log.config import LogConfig
 from strandline.log.disk import DiskError

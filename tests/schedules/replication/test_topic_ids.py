@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 from uuid import UUID
 
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.client.aio import Admin
 from tests.chaos.site import Site
 from tests.schedules.helpers import schedule

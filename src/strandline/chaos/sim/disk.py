@@ -8,16 +8,13 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from strandline.chaos.sim.disk_image import PAGE_BYTES, FileNode
 from strandline.chaos.sim.disk_names import Names
+from strandline.chaos.sim.loop import SimLoop
 from strandline.log.disk import DiskError, DiskFull
 from strandline.log.real_sync import disk_error
-
-if TYPE_CHECKING:
-    from strandline.chaos.sim.loop import SimLoop
-    from strandline.chaos.sim.process import Process
 
 
 @dataclass
@@ -63,6 +60,17 @@ class NameCall(Enum):
 _BEFALLS = {errno.EMFILE: NameCall.OPENS, errno.ENOSPC: NameCall.ADDS}
 
 
+class Caller(Protocol):
+    """The process (`strandline.chaos.sim.process.Process`) that calls the disk."""
+
+    @property
+    def alive(self) -> bool: ...
+    @property
+    def machine_name(self) -> str: ...
+    def require_alive(self) -> None: ...
+    def block(self) -> None: ...
+
+
 class SimDisk:
     """A machine's disk; it outlives the processes that use it."""
 
@@ -81,11 +89,11 @@ class SimDisk:
         self.rotten: dict[str, None] = {}
         """Directories with rotten files: what stands there is not judged."""
         self.operations = 0
-        self.locks: dict[str, Process] = {}
+        self.locks: dict[str, Caller] = {}
         """Directory -> the process that has it to itself."""
         self.hung = False
         """No sync that begins now, or is under way, ends."""
-        self.on_blocked: Callable[[Process], None] = lambda process: None
+        self.on_blocked: Callable[[Caller], None] = lambda process: None
         """Called for a process whose loop waits for a hung disk: it runs no further."""
         self._held: list[Callable[[], None]] = []
         self._rng = rng
@@ -180,7 +188,7 @@ class SimDisk:
 
     # --- for the port ---
 
-    def operation(self, process: Process) -> None:
+    def operation(self, process: Caller) -> None:
         """Every call of the port passes here first."""
         process.require_alive()
         self.operations += 1
@@ -218,7 +226,7 @@ class SimDisk:
         else:
             end()
 
-    def blocks(self, process: Process) -> None:
+    def blocks(self, process: Caller) -> None:
         """A call on the event loop's thread syncs: on a hung disk nothing of the process runs any more."""
         if self.hung:
             self.loop.effects["loop-blocked"] += 1

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from strandline.chaos.sim.disk import NameCall, SimDisk, occupied
 from strandline.chaos.sim.disk_image import PAGE_BYTES, FileNode
 from strandline.chaos.sim.disk_names import DirNode, NameChange, Names
+from strandline.chaos.sim.process import Process
 from strandline.log.disk import DiskError, DiskFull, DiskPoisoned, File
 from strandline.log.real_sync import SYNC_MANY, NoDescriptor
 from strandline.proto.errors import DirectoryInUse
@@ -23,7 +24,6 @@ from strandline.proto.errors import DirectoryInUse
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from strandline.chaos.sim.process import Process
 
 _WORLD = contextvars.Context()
 

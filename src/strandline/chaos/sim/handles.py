@@ -5,13 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from strandline.chaos.sim.loop import SimLoop
-    from strandline.chaos.sim.process import Process
+from strandline.chaos.sim.clock import SimClock
 
-OWNER: contextvars.ContextVar[Process | None] = contextvars.ContextVar("simulated process", default=None)
+
+class Owner(Protocol):
+    """A process incarnation (`strandline.chaos.sim.process.Process`), as the loop uses it."""
+
+    wakeups: int
+
+    @property
+    def clock(self) -> SimClock: ...
+    def holds(self, handle: SimHandle) -> bool: ...
+
+
+OWNER: contextvars.ContextVar[Owner | None] = contextvars.ContextVar("simulated process", default=None)
 """The process incarnation in whose name the current callback runs; None is the world itself (network, scenario)."""
 
 
@@ -37,7 +46,7 @@ class SimHandle(asyncio.TimerHandle):
         callback: Callable[..., Any],
         args: tuple[Any, ...],
         *,
-        loop: SimLoop,
+        loop: asyncio.AbstractEventLoop,
         context: contextvars.Context | None,
         number: int,
     ) -> None:
@@ -53,7 +62,7 @@ class SimHandle(asyncio.TimerHandle):
         self._scheduled = False
         self._repr = None
         self._source_traceback = None
-        self.owner: Process | None = context.get(OWNER)
+        self.owner: Owner | None = context.get(OWNER)
         self.is_step = isinstance(getattr(callback, "__self__", None), asyncio.Task)
         self.number = number
 
@@ -80,8 +89,10 @@ class SimHandle(asyncio.TimerHandle):
 class SimTask(asyncio.Task[Any]):
     """A task whose hash is its number: `TaskGroup` and `asyncio.wait` keep tasks in sets, ordered by hash."""
 
-    def __init__(self, coro: Coroutine[Any, Any, Any], *, loop: SimLoop, **keywords: Any) -> None:
-        self._number = loop.next_number()
+    def __init__(
+        self, coro: Coroutine[Any, Any, Any], *, loop: asyncio.AbstractEventLoop, number: int, **keywords: Any
+    ) -> None:
+        self._number = number
         super().__init__(coro, loop=loop, **keywords)
 
     def __hash__(self) -> int:
@@ -94,8 +105,8 @@ class SimTask(asyncio.Task[Any]):
 class SimFuture(asyncio.Future[Any]):
     """A future whose hash is its number."""
 
-    def __init__(self, *, loop: SimLoop) -> None:
-        self._number = loop.next_number()
+    def __init__(self, *, loop: asyncio.AbstractEventLoop, number: int) -> None:
+        self._number = number
         super().__init__(loop=loop)
 
     def __hash__(self) -> int:

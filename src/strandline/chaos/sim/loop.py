@@ -16,12 +16,9 @@ import random
 import socket
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from strandline.chaos.sim.handles import OWNER, ProcessKilled, SimFuture, SimHandle, SimTask
-
-if TYPE_CHECKING:
-    from strandline.chaos.sim.network import Network
 
 T = TypeVar("T")
 
@@ -29,6 +26,17 @@ _TRACE_MULTIPLIER = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: spreads small num
 _TRACE_MASK = (1 << 64) - 1
 _STEPS_AT_ONE_INSTANT_MAX = 400_000
 """More callbacks than this without time moving is a busy loop of the code under test, not work."""
+
+
+class Transports(Protocol):
+    """What makes servers and connections (`strandline.chaos.sim.transport.NetworkTransports`)."""
+
+    def listen(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str | list[str] | None, port: int | None
+    ) -> asyncio.AbstractServer: ...
+    async def connect(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+    ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]: ...
 
 
 class Deadlock(RuntimeError):
@@ -53,7 +61,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.events = 0
         self.trace = 0
         self.trace_sink: Callable[[str], None] | None = None
-        self.network: Network | None = None
+        self.transports: Transports | None = None
         self.unhandled: list[dict[str, Any]] = []
         self.effects: Counter[str] = Counter()
         """What faults did, by the names of `sim.effects`."""
@@ -85,7 +93,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def time(self) -> float:
         owner = OWNER.get()
-        return self.now_us / 1e6 if owner is None else owner.machine.clock.loop_time_s(self.now_us)
+        return self.now_us / 1e6 if owner is None else owner.clock.loop_time_s(self.now_us)
 
     # --- scheduling ---
 
@@ -104,7 +112,7 @@ class SimLoop(asyncio.BaseEventLoop):
         number = next(self._numbers)
         handle = SimHandle(when, callback, args, loop=self, context=context, number=number)
         owner = handle.owner
-        due_us = int(when * 1e6) + 1 if owner is None else owner.machine.clock.due_us(when)
+        due_us = int(when * 1e6) + 1 if owner is None else owner.clock.due_us(when)
         heapq.heappush(self._timers, (max(due_us, self.now_us), number, handle))
         return handle
 
@@ -127,7 +135,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._queue.extend(handles)
 
     def create_future(self) -> SimFuture:
-        return SimFuture(loop=self)
+        return SimFuture(loop=self, number=next(self._numbers))
 
     # --- the turn ---
 
@@ -221,21 +229,17 @@ class SimLoop(asyncio.BaseEventLoop):
     async def create_server(  # type: ignore[override]
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: Any = None, port: Any = None, **keywords: Any
     ) -> asyncio.AbstractServer:
-        from strandline.chaos.sim.transport import listen
-
-        return listen(self._network(), protocol_factory, host, port)
+        return self._transports().listen(protocol_factory, host, port)
 
     async def create_connection(  # type: ignore[override]
         self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: Any = None, port: Any = None, **keywords: Any
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        from strandline.chaos.sim.transport import connect
+        return await self._transports().connect(protocol_factory, host, port)
 
-        return await connect(self._network(), protocol_factory, host, port)
-
-    def _network(self) -> Network:
-        if self.network is None:
+    def _transports(self) -> Transports:
+        if self.transports is None:
             raise RuntimeError("this loop has no network")
-        return self.network
+        return self.transports
 
     def close(self) -> None:
         super().close()
@@ -245,7 +249,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
 def _make_task(loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **keywords: Any) -> asyncio.Task[Any]:
     assert isinstance(loop, SimLoop)
-    return SimTask(coro, loop=loop, **keywords)
+    return SimTask(coro, loop=loop, number=loop.next_number(), **keywords)
 
 
 def _record_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

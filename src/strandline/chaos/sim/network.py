@@ -20,59 +20,17 @@ import contextvars
 import random
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from strandline.chaos.sim.handles import OWNER
-from strandline.chaos.sim.process import ProcessState
+from strandline.chaos.sim.links import Link, NetworkConfig
+from strandline.chaos.sim.loop import SimLoop
+from strandline.chaos.sim.process import Machine, Process, ProcessState, current_process
 from strandline.chaos.sim.sockets import END, Listener, Socket
-from strandline.cluster.node.internal.options import MESSAGE_BYTES_MAX
-
-if TYPE_CHECKING:
-    from strandline.chaos.sim.loop import SimLoop
-    from strandline.chaos.sim.process import Machine, Process
 
 LOCAL_NAMES = frozenset({"", "0.0.0.0", "127.0.0.1", "::", "::1", "localhost"})
 
 _WORLD = contextvars.Context()
 """The context of what the network does by itself: no process owns it."""
-
-
-@dataclass
-class NetworkConfig:
-    """How a healthy network of this run behaves. Times in microseconds of world time."""
-
-    latency_min_us: int = 100
-    latency_max_us: int = 1_000
-    loss_probability: float = 0.0
-    """Of a chunk: it arrives a retransmission later."""
-    retransmit_us: int = 200_000
-    give_up_us: int = 8_000_000
-    """A sender whose data stays unacknowledged this long breaks the connection."""
-    connect_timeout_us: int = 10_000_000
-    window_bytes: int = 256 * 1024
-    fragment_probability: float = 0.2
-    coalesce_probability: float = 0.2
-    late_probability: float = 0.0
-    """Of a single call: it is carried out up to `late_max_us` later than it arrived, behind younger ones."""
-    late_max_us: int = 400_000
-    repeat_probability: float = 0.0
-    """Of a single call: it is carried out once more, up to `repeat_max_us` later; nobody hears that answer."""
-    repeat_max_us: int = 3_000_000
-    frame_bytes_max: int = MESSAGE_BYTES_MAX
-    """The largest request, reply or stream frame between nodes: what is larger is not sent, and ends its call."""
-
-
-@dataclass
-class Link:
-    """One direction between two machines."""
-
-    source: str
-    target: str
-    blocked: bool = False
-    extra_latency_us: int = 0
-    loss_probability: float = 0.0
-    late_probability: float = 0.0
-    repeat_probability: float = 0.0
 
 
 @dataclass
@@ -132,7 +90,7 @@ class Network:
             TimeoutError: no answer within the connect timeout (blocked, or without power).
             OSError: no such machine.
         """
-        process = OWNER.get()
+        process = current_process()
         if process is None:
             raise RuntimeError("only a simulated process can connect")
         process.require_alive()

@@ -5,35 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import enum
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
+from strandline.chaos.sim.clock import SimClock
+from strandline.chaos.sim.disk import SimDisk
 from strandline.chaos.sim.handles import OWNER, ProcessKilled, SimHandle
-
-if TYPE_CHECKING:
-    from strandline.chaos.sim.clock import SimClock
-    from strandline.chaos.sim.disk import SimDisk
-    from strandline.chaos.sim.disk_port import DiskPort
-    from strandline.chaos.sim.loop import SimLoop
-    from strandline.chaos.sim.rpc import SimRpc
+from strandline.chaos.sim.loop import SimLoop
 
 
 class ProcessState(enum.Enum):
     RUNNING = "running"
     PAUSED = "paused"
     DEAD = "dead"
-
-
-@dataclass
-class Ports:
-    """What a process is given of the world."""
-
-    clock: SimClock
-    disk: DiskPort
-    rpc: SimRpc
-    rng: random.Random
 
 
 @dataclass
@@ -76,6 +61,16 @@ class Process:
 
     def __str__(self) -> str:
         return f"{self.machine.name}#{self.incarnation}"
+
+    @property
+    def clock(self) -> SimClock:
+        """The machine's."""
+        return self.machine.clock
+
+    @property
+    def machine_name(self) -> str:
+        """Where it runs."""
+        return self.machine.name
 
     @property
     def alive(self) -> bool:
@@ -134,3 +129,8 @@ class Process:
         callbacks, self.on_death = self.on_death, []
         for callback in callbacks:
             callback()
+
+
+def current_process() -> Process | None:
+    """The incarnation in whose name the current callback runs; None: the world itself."""
+    return cast("Process | None", OWNER.get())

@@ -21,16 +21,14 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from strandline.chaos.sim.network import Network
+from strandline.chaos.sim.process import Process
 from strandline.chaos.sim.rpc_link import Frame, Link, SimStream
 from strandline.chaos.sim.sockets import Socket
 from strandline.proto.ids import Endpoint
 from strandline.proto.ports import RpcError, RpcRejected, RpcTimeout, RpcUnavailable, StreamHandler, UnaryHandler
-
-if TYPE_CHECKING:
-    from strandline.chaos.sim.process import Process
 
 _CONNECT_TIMEOUT_S = 2.0
 _BACKOFF_MS = (100, 300)

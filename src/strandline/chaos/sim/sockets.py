@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from strandline.chaos.sim.network import Network
-    from strandline.chaos.sim.process import Process
+from strandline.chaos.sim.links import Link, NetworkConfig
+from strandline.chaos.sim.loop import SimLoop
+from strandline.chaos.sim.process import Process
 
 
 class Receiver(Protocol):
@@ -35,6 +36,25 @@ class Listener(Protocol):
         """Take the server's end; called in the context of the listening process."""
 
 
+class Wire(Protocol):
+    """The network (`strandline.chaos.sim.network.Network`), as one end of a connection uses it."""
+
+    loop: SimLoop
+    rng: random.Random
+    config: NetworkConfig
+    sockets: dict[Socket, None]
+    delivered_bytes: int
+
+    def link(self, source: str, target: str) -> Link: ...
+    def transmit(self, sender: Socket, item: Any, size: int) -> None: ...
+    def hold(self, sender: Socket, item: Any, size: int) -> None: ...
+    def forget(self, socket: Socket) -> None: ...
+    def reset_peer(self, socket: Socket) -> None: ...
+    def answer_orphan(self, socket: Socket) -> None: ...
+    def lateness(self, source: str, target: str) -> int: ...
+    def repetition(self, source: str, target: str) -> int: ...
+
+
 END = object()
 """The item behind which nothing more comes."""
 
@@ -45,7 +65,7 @@ class Socket:
     `send` never blocks: items over the window wait in `buffer`, whose size the upper side watches.
     """
 
-    def __init__(self, network: Network, process: Process, local: tuple[str, int], remote: tuple[str, int]) -> None:
+    def __init__(self, network: Wire, process: Process, local: tuple[str, int], remote: tuple[str, int]) -> None:
         self.network = network
         self.process = process
         self.local = local

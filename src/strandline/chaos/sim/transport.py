@@ -9,14 +9,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from strandline.chaos.sim.handles import OWNER
 from strandline.chaos.sim.network import Network
+from strandline.chaos.sim.process import Process, current_process
 from strandline.chaos.sim.sockets import Socket
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
-
-    from strandline.chaos.sim.process import Process
 
 _HIGH_WATER_BYTES = 64 * 1024  # asyncio's own default
 
@@ -277,23 +275,28 @@ class SimServer(asyncio.AbstractServer):
         return self._network.loop
 
 
-def listen(
-    network: Network, factory: Callable[[], asyncio.BaseProtocol], host: str | list[str] | None, port: int | None
-) -> SimServer:
-    """`loop.create_server` for the current process."""
-    process = OWNER.get()
-    if process is None:
-        raise RuntimeError("only a simulated process can listen")
-    server = SimServer(network, process, factory)
-    server.bind(host[0] if isinstance(host, (list, tuple)) else host, port or 0)
-    return server
+class NetworkTransports:
+    """Servers and connections of the processes on one network, for `loop.create_server` and its like."""
 
+    def __init__(self, network: Network) -> None:
+        self._network = network
 
-async def connect(
-    network: Network, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
-) -> tuple[SimTransport, asyncio.BaseProtocol]:
-    """`loop.create_connection` for the current process."""
-    transport = SimTransport(await network.connect(host, int(port)))
-    protocol = factory()
-    transport.start(protocol)
-    return transport, protocol
+    def listen(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str | list[str] | None, port: int | None
+    ) -> SimServer:
+        """A server of the current process."""
+        process = current_process()
+        if process is None:
+            raise RuntimeError("only a simulated process can listen")
+        server = SimServer(self._network, process, factory)
+        server.bind(host[0] if isinstance(host, (list, tuple)) else host, port or 0)
+        return server
+
+    async def connect(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
+    ) -> tuple[SimTransport, asyncio.BaseProtocol]:
+        """A connection of the current process."""
+        transport = SimTransport(await self._network.connect(host, int(port)))
+        protocol = factory()
+        transport.start(protocol)
+        return transport, protocol

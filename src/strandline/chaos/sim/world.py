@@ -11,13 +11,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from strandline.chaos.sim.clock import SimClock
-from strandline.chaos.sim.disk import DiskConfig, SimDisk
+from strandline.chaos.sim.disk import Caller, DiskConfig, SimDisk
 from strandline.chaos.sim.disk_port import DiskPort
+from strandline.chaos.sim.links import NetworkConfig
 from strandline.chaos.sim.loop import SimLoop
-from strandline.chaos.sim.network import Network, NetworkConfig
-from strandline.chaos.sim.process import Machine, Ports, Process
+from strandline.chaos.sim.network import Network
+from strandline.chaos.sim.ports import Ports
+from strandline.chaos.sim.process import Machine, Process
 from strandline.chaos.sim.rpc import SimRpc
 from strandline.chaos.sim.seeds import split
+from strandline.chaos.sim.transport import NetworkTransports
 
 T = TypeVar("T")
 
@@ -54,7 +57,7 @@ class World:
         self.config = config or WorldConfig()
         self.loop = SimLoop(split(seed, "interleaving"), permute=self.config.permute)
         self.network = Network(self.loop, split(seed, "network"), self.config.network)
-        self.loop.network = self.network
+        self.loop.transports = NetworkTransports(self.network)
         self.processes: list[Process] = []
 
     @property
@@ -112,15 +115,15 @@ class World:
         process.main.add_done_callback(self._ended, context=process.context)
         return process
 
-    def _blocked(self, process: Process) -> None:
+    def _blocked(self, process: Caller) -> None:
         """Its loop waits for a hung disk."""
         process.block()
         due_us = self.loop.now_us + BLOCKED_MS * 1000
         self.loop.call_at_us(due_us, self._end_blocked, process, context=contextvars.Context())
 
-    def _end_blocked(self, process: Process) -> None:
+    def _end_blocked(self, process: Caller) -> None:
         if process.alive:
-            self.kill(process.machine.name)
+            self.kill(process.machine_name)
 
     def _ended(self, main: asyncio.Task[Any]) -> None:
         """A process ran off its end; with an error, that is for the run's judge."""

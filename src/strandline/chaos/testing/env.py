@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import Any
 
 from strandline.chaos.cluster import SimCluster
-from strandline.chaos.sim.process import Ports, Process
+from strandline.chaos.sim.ports import Ports
+from strandline.chaos.sim.process import Process
 from strandline.chaos.sim.world import World
 from strandline.chaos.testing.asked import as_texts
 from strandline.chaos.testing.faults import SimFaults

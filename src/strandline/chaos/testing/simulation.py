@@ -21,8 +21,9 @@ import strandline
 from strandline.chaos.cluster import SimCluster
 from strandline.chaos.logs import LogCapture
 from strandline.chaos.sim.disk import DiskConfig
-from strandline.chaos.sim.network import NetworkConfig
-from strandline.chaos.sim.process import Ports, Process
+from strandline.chaos.sim.links import NetworkConfig
+from strandline.chaos.sim.ports import Ports
+from strandline.chaos.sim.process import Process
 from strandline.chaos.sim.seeds import split
 from strandline.chaos.sim.world import World, WorldConfig
 from strandline.chaos.testing.asked import as_texts, check_met

@@ -31,7 +31,7 @@ from types import BuiltinFunctionType, FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from strandline.chaos.sim.clock import EPOCH_MS
-from strandline.chaos.sim.handles import OWNER
+from strandline.chaos.sim.process import current_process
 from strandline.chaos.sim.seeds import split
 from strandline.client.loop_thread import LoopThread
 
@@ -52,13 +52,13 @@ class Readings:
 
     def _now_us(self) -> int:
         """World time; for a process that has slept in this callback, when it will have woken up."""
-        owner = OWNER.get()
+        owner = current_process()
         now_us = self._loop.now_us
         return now_us if owner is None else max(now_us, self._asleep_until_us.get(owner, 0))
 
     def wall_s(self) -> float:
         """`time.time`."""
-        owner, now_us = OWNER.get(), self._now_us()
+        owner, now_us = current_process(), self._now_us()
         if owner is None:
             return EPOCH_MS / 1000 + now_us / 1e6
         clock = owner.machine.clock
@@ -66,7 +66,7 @@ class Readings:
 
     def monotonic_s(self) -> float:
         """`time.monotonic`: the same clock as the loop's `time()`."""
-        owner, now_us = OWNER.get(), self._now_us()
+        owner, now_us = current_process(), self._now_us()
         return now_us / 1e6 if owner is None else owner.machine.clock.loop_time_s(now_us)
 
     def wall_ns(self) -> int:
@@ -81,7 +81,7 @@ class Readings:
         """`time.sleep`: nothing else of the process runs meanwhile."""
         if duration_s < 0:
             raise ValueError("sleep length must be non-negative")
-        owner = OWNER.get()
+        owner = current_process()
         if owner is not None:
             until_us = self._now_us() + round(duration_s * 1e6)
             self._asleep_until_us[owner] = until_us

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from strandline.chaos.sim.process import Ports
+from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World
 from strandline.cluster.node.internal.grpc_rpc import GrpcRpc
 from strandline.proto.ids import Endpoint

@@ -1,0 +1,20 @@
+"""What a process is given of the world."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from strandline.chaos.sim.clock import SimClock
+from strandline.chaos.sim.disk_port import DiskPort
+from strandline.chaos.sim.rpc import SimRpc
+
+
+@dataclass
+class Ports:
+    """What a process is given of the world."""
+
+    clock: SimClock
+    disk: DiskPort
+    rpc: SimRpc
+    rng: random.Random
