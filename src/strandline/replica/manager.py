@@ -15,6 +15,7 @@ from strandline.log.log_dir import LogDir
 from strandline.log.partition_log import PartitionLog
 from strandline.log.strays import Strays
 from strandline.log.syncer import Syncer
+from strandline.proto.ensure import ensure
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError
 from strandline.proto.ids import BrokerEpoch, NodeId, TopicId, TopicIdPartition, TopicPartition
@@ -146,8 +147,7 @@ class ReplicaManager:
 
     def set_flush_policy(self, policy: str) -> None:
         """What `ReplicaConfig.flush_policy` shall be: known only once the metadata are. Before the first `apply`."""
-        if self._partitions:
-            raise AssertionError("partitions are hosted already under the other policy")
+        ensure(not self._partitions, "OneFlushPolicy", policy=policy)
         self._shared.config = replace(self._shared.config, flush_policy=policy)
 
     def set_broker_epoch(self, epoch: BrokerEpoch) -> None:
