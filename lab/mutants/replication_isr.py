@@ -404,13 +404,18 @@ TABLE: tuple[Mutant, ...] = (
         "pass",
         f"{_WATERMARK_TESTS}::test_it_stops_waiting_for_a_newcomer_whose_stream_ended",
     ),
-    one_change(
+    Mutant(
         "watermark-falls",
         "B4: high watermark: it never falls",
-        "replica.core.leader:LeaderCore._advance",
-        "if offset <= self.high_watermark:",
-        "if offset == self.high_watermark:",
-        f"{_WATERMARK_TESTS}::test_it_never_falls",
+        (
+            Patch(
+                "replica.core.leader:LeaderCore._advance",
+                "if offset <= self.high_watermark:",
+                "if offset == self.high_watermark:",
+            ),
+            Patch("replica.core.leader:LeaderCore._check_rise", "before < offset", "True"),
+        ),
+        (f"{_WATERMARK_TESTS}::test_it_never_falls",),
     ),
     one_change(
         "newcomer-is-not-waited-for",

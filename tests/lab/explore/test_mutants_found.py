@@ -51,7 +51,7 @@ def test_a_rule_of_the_quorum(mutant: str, bounds: Bounds, invariant: str) -> No
         ("counts-what-a-follower-has-not-synced", SLOW, "CommittedIsDurable"),
         ("truncate-to-high-watermark", SLOW, "LeaderCandidateCompleteness"),
         ("longer-log-is-valid", SLOW, "LeaderCandidateCompleteness"),
-        ("watermark-falls", SLOW, "FatalError"),
+        ("watermark-falls", SLOW, "MonotonicHighWatermark"),
         ("new-leader-serves-everything", PartitionBounds(lags=0, records=1), "LeaderCandidateCompleteness"),
         ("isr-instead-of-maximal", LATE, "MaximalIsr"),
         ("eligible-are-never-cleared", RUINED, "LeaderCandidateCompleteness"),
