@@ -13,22 +13,23 @@ WORDS = {True: "[blue]held[/]", False: "[bold yellow]FAILED[/]", None: "not judg
 
 
 def show_outcome(figures: Mapping[str, str], checks: Checks) -> None:
-    """Two tables: what was measured, what was checked."""
+    """Two tables: what was measured, what was checked. Sentences are shown as they are: `.[spark]` is no style."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     console = Console()
     table = Table(title="What was measured", title_justify="left", show_header=False)
     table.add_column(style="bold", overflow="fold")
     table.add_column(overflow="fold")
     for name, value in figures.items():
-        table.add_row(name, value)
+        table.add_row(name, Text(value))
     console.print(table)
     table = Table(title="What was checked", title_justify="left", show_header=False)
     for style in ("bold", None, None):
         table.add_column(style=style, overflow="fold")
     for name, (verdict, says) in checks.items():
-        table.add_row(name, WORDS[verdict], says)
+        table.add_row(name, WORDS[verdict], Text(says))
     console.print(table)
 
 
