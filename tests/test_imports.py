@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
-from itertools import count
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
 
-import grimp
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "docs"))
+measure: Any = importlib.import_module("measure")
 
 LEFT = {
     # Folder -> modules of its one circle, at most. It may only shrink.
@@ -13,43 +17,8 @@ LEFT = {
 }
 
 
-def circles(imports: Mapping[str, Set[str]]) -> Iterator[set[str]]:
-    """The strongly connected components of more than one module (Tarjan)."""
-    numbers = count()
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-
-    def visit(module: str) -> Iterator[set[str]]:
-        index[module] = low[module] = next(numbers)
-        stack.append(module)
-        for other in sorted(imports[module]):
-            if other not in index:
-                yield from visit(other)
-                low[module] = min(low[module], low[other])
-            elif other in stack:
-                low[module] = min(low[module], index[other])
-        if low[module] == index[module]:
-            at = stack.index(module)
-            component = set(stack[at:])
-            del stack[at:]
-            if len(component) > 1:
-                yield component
-
-    for module in sorted(imports):
-        if module not in index:
-            yield from visit(module)
-
-
-def test_circles_are_found() -> None:
-    imports = {"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": {"e"}, "e": {"d"}, "f": {"a", "d"}}
-    assert sorted(map(sorted, circles(imports))) == [["a", "b", "c"], ["d", "e"]]
-
-
 def test_no_import_goes_in_a_circle() -> None:
-    graph = grimp.build_graph("strandline", exclude_type_checking_imports=False, cache_dir=None)
-    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
-    found = [sorted(circle) for circle in circles(imports)]
+    found = [sorted(circle) for circle in measure.circles(measure.imports(["strandline"]))]
     new = [
         circle
         for circle in found
