@@ -28,7 +28,7 @@ BANNED_IN_NODE = {
     r"\bwait_for\(": "can swallow a cancellation on Python 3.11: asyncio.timeout",
     r"\b(to_thread|threading\.Thread)\(": "threads are invisible to the simulator: the Disk port",
 }
-ASSERTS_MAX = {"controller": 1, "replica": 13, "log": 4, "cluster": 19}
+ASSERTS_MAX = {"controller": 0, "replica": 12, "log": 0, "cluster": 16}
 """`assert` is gone under `python -O`: `proto.ensure`, or an error that says what to do. Only lower these."""
 WORLD = {
     # The production twins of the ports, and the synchronous client's background loop: the edge of the world.

@@ -24,7 +24,7 @@ BUSY = 5
 METADATA = struct.pack(">ihhih1siB", 16, 3, 4, 7, 1, b"h", 0, 0)
 """Metadata v4 for no topic at all: the smallest question that a node answers."""
 
-MISTAKES = re.compile(r"Traceback|mistake of ours|Task exception|was never retrieved|Exception in callback")
+MISTAKES = re.compile(r"Traceback|internal error|Task exception|was never retrieved|Exception in callback")
 
 
 def endpoint(cluster: DevCluster) -> tuple[str, int]:

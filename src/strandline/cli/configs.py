@@ -20,7 +20,7 @@ from strandline.cli.common import (
 )
 from strandline.cli.effects import values_set, warn, without_effect
 from strandline.cli.name_completion import resource_names
-from strandline.cli.topics import changes_json, changes_told, config_changes
+from strandline.cli.topics import changes_json, changes_text, config_changes
 from strandline.client.config import AdminConfig, CommonConfig, ConsumerConfig, ProducerConfig, effective_settings
 from strandline.client.types import ConfigEntry, ConfigResource
 from strandline.proto.errors import ConfigError
@@ -95,7 +95,7 @@ def alter(
         document = {kind: name, "dry_run": dry_run, "configs": changes_json(changes, before), "without_effect": idle}
         print_json(document)
         return
-    for line in changes_told(changes, before, "would be" if dry_run else "is now"):
+    for line in changes_text(changes, before, "would be" if dry_run else "is now"):
         click.echo(line)
 
 

@@ -107,16 +107,16 @@ def consume(
         with Consumer(target.bootstrap, **settings) as consumer:
             if group is not None:
                 count = _print_as_member(consumer, topic, exit_at_end, most, show)
-                told = f"{plural(count, 'record')}, committed for group {group}"
+                summary = f"{plural(count, 'record')}, committed for group {group}"
             else:
                 wanted = [TopicPartition(topic, number) for number in partitions or consumer.partitions_for(topic)]
                 consumer.assign(wanted)
                 ends = consumer.end_offsets(wanted)
                 _seek(consumer, ends, from_beginning=from_beginning, offset=offset, since=since)
                 count = _print_all(consumer, ends if exit_at_end else None, most, show)
-                told = f"{plural(count, 'record')} up to the end" if exit_at_end else ""
-    if told:
-        click.echo(told, err=True)
+                summary = f"{plural(count, 'record')} up to the end" if exit_at_end else ""
+    if summary:
+        click.echo(summary, err=True)
 
 
 @contextmanager

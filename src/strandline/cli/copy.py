@@ -81,11 +81,11 @@ def copy(
     with plain_errors(wanted):
         settings = wanted.settings_for(ProducerConfig)
         check_reachable(wanted)
-        with _progress() as told:
+        with _progress() as report:
             work = TopicCopy(
                 wanted.bootstrap, source, target, partitions=partitions, replication_factor=replication,
                 configs=parse_pairs(configs, "--config"), group=group, follow=follow, append=append,
-                accept_deleted=accept_deleted, settings=settings, told=told,
+                accept_deleted=accept_deleted, settings=settings, told=report,
             )  # fmt: skip
             if dry_run:
                 _show_preview(work.preview(), output)
@@ -115,14 +115,14 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
         return
     said_ms = clock.monotonic_ms()
 
-    def told(done: int, total: int) -> None:
+    def report(done: int, total: int) -> None:
         nonlocal said_ms
         now_ms = clock.monotonic_ms()
         if now_ms - said_ms >= PROGRESS_MS:
             said_ms = now_ms
             click.echo(f"{done:,} of {total:,} offsets", err=True)
 
-    yield told
+    yield report
 
 
 def _show_preview(preview: CopyPreview, output: str) -> None:

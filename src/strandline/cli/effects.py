@@ -1,4 +1,4 @@
-"""Settings that a broker takes and that do nothing there yet: told where they are set."""
+"""Settings that a broker takes and that do nothing there yet: named where they are set."""
 
 from __future__ import annotations
 

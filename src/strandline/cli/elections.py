@@ -67,16 +67,16 @@ def elect(
         if missing:
             raise CommandWrong(f"{', '.join(names)}: no partition {missing[0]}")
         if unclean and not dry_run and not yes:
-            preview = [one for one in admin.elect_leaders(asked, unclean=True, dry_run=True) if _told(one)]
+            preview = [one for one in admin.elect_leaders(asked, unclean=True, dry_run=True) if _is_shown(one)]
             _confirm(preview)
-        elections = [one for one in admin.elect_leaders(asked, unclean=unclean, dry_run=dry_run) if _told(one)]
+        elections = [one for one in admin.elect_leaders(asked, unclean=unclean, dry_run=dry_run) if _is_shown(one)]
     _print(elections, output, dry_run)
     if any(not one.held for one in elections):
         sys.exit(1)
 
 
-def _told(one: Election) -> bool:
-    """A partition that has the leader it should have is no news."""
+def _is_shown(one: Election) -> bool:
+    """A partition that has the leader it should have is not shown."""
     return one.error is not ErrorCode.ELECTION_NOT_NEEDED
 
 

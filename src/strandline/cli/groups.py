@@ -166,7 +166,7 @@ def _bounds(admin: Admin, wanted: list[TopicPartition]) -> tuple[dict[TopicParti
     asked = [item for item in wanted if item in led]
     first = admin.list_offsets(dict.fromkeys(asked, EARLIEST))
     last = admin.list_offsets(dict.fromkeys(asked, LATEST))
-    return {item: told.offset for item, told in first.items()}, {item: told.offset for item, told in last.items()}
+    return {item: at.offset for item, at in first.items()}, {item: at.offset for item, at in last.items()}
 
 
 @group.command("delete")
@@ -270,7 +270,7 @@ def reset_offsets(
             goals = dict.fromkeys(wanted, to_offset)
         elif to_datetime is not None:
             found = admin.list_offsets(dict.fromkeys(wanted, to_datetime))
-            goals = {item: end[item] if told.offset < 0 else told.offset for item, told in found.items()}
+            goals = {item: end[item] if at.offset < 0 else at.offset for item, at in found.items()}
         else:
             goals = _shifted(name, wanted, before, shift_by or 0)
         goals = {item: min(max(goals[item], start[item]), end[item]) for item in wanted}

@@ -268,7 +268,7 @@ def alter(
             idle = without_effect(admin, resource, values_set(changes))
             warn(values_set(changes), idle)
             document |= {"configs": changes_json(changes, before), "without_effect": idle}
-            lines += changes_told(changes, before, verb)
+            lines += changes_text(changes, before, verb)
     if output == "json":
         print_json(document)
         return
@@ -318,7 +318,7 @@ def config_changes(settings: Mapping[str, str], deleted: Sequence[str]) -> list[
     ]
 
 
-def changes_told(changes: Sequence[ConfigChange], before: Mapping[str, str | None], verb: str) -> list[str]:
+def changes_text(changes: Sequence[ConfigChange], before: Mapping[str, str | None], verb: str) -> list[str]:
     """A line for each change of a setting, with what it was."""
     return [
         f"{change.name} {verb} {change.value if change.operation == 'set' else 'at its default'} "

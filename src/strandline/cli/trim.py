@@ -69,8 +69,8 @@ def trim(
         if wrong:
             raise CommandWrong(f"topic {name} has partitions {there[0]} to {there[-1]}, not {wrong[0]}")
         wanted = [TopicPartition(name, number) for number in partitions or there]
-        first = {item: told.offset for item, told in admin.list_offsets(dict.fromkeys(wanted, EARLIEST)).items()}
-        last = {item: told.offset for item, told in admin.list_offsets(dict.fromkeys(wanted, LATEST)).items()}
+        first = {item: at.offset for item, at in admin.list_offsets(dict.fromkeys(wanted, EARLIEST)).items()}
+        last = {item: at.offset for item, at in admin.list_offsets(dict.fromkeys(wanted, LATEST)).items()}
         goals = _goals(admin, wanted, last, before_offset=before_offset, before=before, groups=groups)
         goals = {item: min(max(goal, first[item]), last[item]) for item, goal in goals.items()}
         count = sum(goal - first[item] for item, goal in goals.items())
@@ -107,7 +107,7 @@ def _goals(
         return dict.fromkeys(wanted, before_offset)
     if before is not None:
         found = admin.list_offsets(dict.fromkeys(wanted, before))
-        return {item: last[item] if told.offset < 0 else told.offset for item, told in found.items()}
+        return {item: last[item] if at.offset < 0 else at.offset for item, at in found.items()}
     if groups:
         committed = [admin.list_group_offsets(group, wanted) for group in groups]
         return {

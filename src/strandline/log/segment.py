@@ -255,28 +255,26 @@ class Segment:
 
     def active_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         """Both indexes, in memory; loads them, blocking, where they are not."""
-        if self._index is None or self._time_index is None:
-            self.load_indexes(pread_blocking)
-        assert self._index is not None
-        assert self._time_index is not None
-        return self._index, self._time_index
+        return self.load_indexes(pread_blocking)
 
-    def load_indexes(self, pread: Pread) -> None:
-        """Read the index files; build them anew from the log where they are missing or wrong. Raises ColdRead."""
+    def load_indexes(self, pread: Pread) -> tuple[OffsetIndex, TimeIndex]:
+        """The indexes, read from their files unless in memory; built anew from the log where missing or wrong.
+        Raises ColdRead."""
         if self._index is not None and self._time_index is not None:
-            return
+            return self._index, self._time_index
         try:
-            self._index = OffsetIndex.parse(self._read_whole(INDEX_SUFFIX, pread), self.size)
-            self._time_index = TimeIndex.parse(self._read_whole(TIME_INDEX_SUFFIX, pread))
-            last = self._time_index.last()
+            index = OffsetIndex.parse(self._read_whole(INDEX_SUFFIX, pread), self.size)
+            time_index = TimeIndex.parse(self._read_whole(TIME_INDEX_SUFFIX, pread))
+            last = time_index.last()
             if last is None and self.size:
                 raise IndexDamaged("a closed segment notes its newest timestamp at least")
         except (FileNotFoundError, IndexDamaged):
-            self.rebuild_indexes()
-            return
+            return self.rebuild_indexes()
+        self._index, self._time_index = index, time_index
         if last is not None and last[0] > self.max_timestamp:
             self.max_timestamp = last[0]
             self.max_timestamp_offset = self.base_offset + last[1]
+        return index, time_index
 
     def _read_whole(self, suffix: str, pread: Pread) -> bytes:
         file = self._disk.open(self._path + suffix)
@@ -312,16 +310,17 @@ class Segment:
         self.max_timestamp = -1
         self.max_timestamp_offset = self.base_offset
 
-    def rebuild_indexes(self, interval_bytes: int = 4096) -> None:
+    def rebuild_indexes(self, interval_bytes: int = 4096) -> tuple[OffsetIndex, TimeIndex]:
         """From the batches' headers, blocking, and write them out. Their CRCs are not looked at."""
         self.reset_indexes()
         for position, header in self.headers(0, pread_blocking):
             self.noted(position, header.size, header.last_offset, header.max_timestamp, interval_bytes)
-        _, time_index = self.active_indexes()
+        index, time_index = self.active_indexes()
         if self.size:
             time_index.append(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
         for file in self.write_indexes():
             file.close()
+        return index, time_index
 
     # ------------------------------------------------------------------ reading
 
@@ -355,16 +354,15 @@ class Segment:
 
     def find(self, offset: int, pread: Pread) -> tuple[int, BatchHeader] | None:
         """The first batch that ends at or after `offset`, or None. An index that points into the void is built anew."""
-        self.load_indexes(pread)
-        assert self._index is not None
-        start = self._index.position_before(offset - self.base_offset)
+        index, _ = self.load_indexes(pread)
+        start = index.position_before(offset - self.base_offset)
         try:
             return self._find_from(start, offset, pread)
         except KafkaError:
             if start == 0:
                 raise
-        self.rebuild_indexes()
-        return self._find_from(self._index.position_before(offset - self.base_offset), offset, pread)
+        index, _ = self.rebuild_indexes()
+        return self._find_from(index.position_before(offset - self.base_offset), offset, pread)
 
     def _find_from(self, start: int, offset: int, pread: Pread) -> tuple[int, BatchHeader] | None:
         first = True
@@ -380,9 +378,8 @@ class Segment:
         """Where whole batches end that begin at `start`, end by `end_max` and lie below `limit_offset`: (position, next
         offset); (start, -1) if the first does not fit.
         """
-        self.load_indexes(pread)
-        assert self._index is not None
-        position = max(start, self._index.position_at_most(end_max, limit_offset - self.base_offset))
+        index, _ = self.load_indexes(pread)
+        position = max(start, index.position_at_most(end_max, limit_offset - self.base_offset))
         next_offset = -1
         end = start
         for batch_position, header in self.headers(position, pread):

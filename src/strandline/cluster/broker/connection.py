@@ -105,7 +105,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._broken = False
-        """The peer is gone, as a write has told: whatever else it asked, nobody takes the answer."""
+        """The peer is gone, as a write has shown: nobody takes the answers to what else it asked."""
         self._charged = 0
         self._queued_bytes = 0
         self._flush_scheduled = False

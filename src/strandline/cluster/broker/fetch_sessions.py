@@ -1,9 +1,9 @@
 """Incremental fetch sessions (KIP-227): a client names its partitions once and then only what changed.
 
-A session is a memory of the wire: which partitions the client fetches, and what it was last told of each. It belongs to
-the connection that opened it, as a client opens a new one after a reconnect anyway, and ends with it. The number of all
-sessions is bounded; a session that nobody has used for a while makes room for a new one, and where there is no room a
-fetch is served in full, without a session.
+A session is a memory of the wire: which partitions the client fetches, and what the last answers said of each. It
+belongs to the connection that opened it, as a client opens a new one after a reconnect anyway, and ends with it. The
+number of all sessions is bounded; a session that nobody has used for a while makes room for a new one, and where
+there is no room a fetch is served in full, without a session.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class _Known:
         self.high_watermark = -1
         self.log_start_offset = -1
 
-    def must_tell(self, result: FetchedPartition) -> bool:
-        """Whether the answer has anything new of the partition; remembers that it was told."""
+    def must_be_sent(self, result: FetchedPartition) -> bool:
+        """Whether the answer has anything new of the partition; remembers what the client then knows."""
         if result.says_more:
-            self.high_watermark = -1  # an error is told until it is gone, and what holds after it too
+            self.high_watermark = -1  # an error is repeated until it is gone, and so is what holds after it
             return True
-        told = (self.high_watermark, self.log_start_offset)
+        before = (self.high_watermark, self.log_start_offset)
         self.high_watermark, self.log_start_offset = result.high_watermark, result.log_start_offset
-        return result.size > 0 or told != (result.high_watermark, result.log_start_offset)
+        return result.size > 0 or before != (result.high_watermark, result.log_start_offset)
 
 
 class FetchSession:
@@ -63,21 +63,21 @@ class FetchSession:
         """Take up what the client added or changed and drop what it forgot."""
         for partition in wanted:
             key = key_of(partition)
-            told = self.partitions.get(key)
-            if told is None:
+            known = self.partitions.get(key)
+            if known is None:
                 self.partitions[key] = _Known(partition)
             else:
-                told.wanted = partition
+                known.wanted = partition
         for key in forgotten:
             self.partitions.pop(key, None)
 
     def changed(self, results: Iterable[FetchedPartition]) -> list[FetchedPartition]:
-        """What of the results must be told. Partitions that gave data move to the end, so that none starves."""
+        """The results that the client does not know yet. Partitions that gave data go to the end: so none starves."""
         changed = []
         for result in results:
             key = key_of(result.wanted)
-            told = self.partitions.get(key)
-            if told is None or not told.must_tell(result):
+            known = self.partitions.get(key)
+            if known is None or not known.must_be_sent(result):
                 continue
             changed.append(result)
             if result.size > 0:
@@ -92,7 +92,7 @@ class Opened(NamedTuple):
         error: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR: answer with it
             alone.
         session: None for a fetch without a session.
-        incremental: only what the session has not told yet is told.
+        incremental: the answer has only what the client does not know yet.
         wanted: what to read, in order.
     """
 
@@ -154,7 +154,7 @@ class FetchSessions:
         session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
         session.used_ms = self._clock.monotonic_ms()
         self._sessions[session_id] = session
-        return Opened(ErrorCode.NONE, session, True, [told.wanted for told in session.partitions.values()])
+        return Opened(ErrorCode.NONE, session, True, [known.wanted for known in session.partitions.values()])
 
     def drop_all_of(self, owner: object) -> None:
         """The connection is gone."""

@@ -98,10 +98,10 @@ class OffsetStore:
 
         def written(outcome: WriteOutcome, _now: Now) -> None:
             if outcome.error is not ErrorCode.NONE:
-                told = client_error(outcome.error)
+                code = client_error(outcome.error)
                 if outcome.error in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
-                    told = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-                answers = [told if error is ErrorCode.NONE else error for error in errors]
+                    code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+                answers = [code if error is ErrorCode.NONE else error for error in errors]
                 self._context.out.reply(to, answers)
             else:
                 self._context.out.reply(to, errors)

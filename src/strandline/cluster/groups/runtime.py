@@ -71,10 +71,10 @@ class Phase(Enum):
 class _Pending:
     """A write that stands in the log and is not committed yet, and the replies that wait behind it.
 
-    Once `told`, because it took too long, nobody waits for it; but it is still not known whether it will be committed.
+    Once `answered`, because it took too long, nobody waits for it; it may still be committed.
     """
 
-    __slots__ = ("_expired", "append", "behind", "hosted", "ticket", "told", "write")
+    __slots__ = ("_expired", "answered", "append", "behind", "hosted", "ticket", "write")
 
     def __init__(self, hosted: Hosted[Any], write: Write, expired: Callable[[_Pending], None]) -> None:
         self.hosted = hosted
@@ -82,7 +82,7 @@ class _Pending:
         self.append: PendingAppend | None = None
         self.ticket: Ticket | None = None
         self.behind: list[Reply] = []
-        self.told = False
+        self.answered = False
         self._expired = expired
 
     def expire(self) -> None:
@@ -297,7 +297,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def _step(self, hosted: Hosted[S], step: Callable[[], Effects]) -> None:
         """One step of a shard and all that follows from it at once. A shard that breaks is loaded anew; that it broke
-        is a mistake of ours, and the loop's exception handler hears of it, as of a task that dies."""
+        is an internal error, and the loop's exception handler hears of it, as of a task that dies."""
         if hosted.phase is not Phase.SERVING:
             return
         try:
@@ -322,7 +322,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def _reply_behind(self, hosted: Hosted[S], last: _Pending, reply: Reply) -> None:
         """What it tells may be lost with the last write: it waits for it, or is not told if that takes too long."""
-        if last.told:
+        if last.answered:
             self._reply(hosted, reply.to, not_coordinator())
         else:
             last.behind.append(reply)
@@ -384,9 +384,9 @@ class CoordinatorRuntime(Generic[S]):
 
     def _tell(self, pending: _Pending, outcome: WriteOutcome) -> None:
         hosted = pending.hosted
-        if pending.told or hosted.phase is not Phase.SERVING:
+        if pending.answered or hosted.phase is not Phase.SERVING:
             return
-        pending.told = True
+        pending.answered = True
         if pending.ticket is not None:
             pending.ticket.cancel()
         self._look_anew_after(hosted, outcome.error)

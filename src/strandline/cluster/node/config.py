@@ -146,9 +146,9 @@ class NodeConfig(Identity, Limits, Groups):
         for advertised in self.advertised_listeners:
             if advertised.name not in names:
                 raise ConfigError("advertised.listeners", advertised.name, "one of " + ", ".join(names))
-        told = {listener.name for listener in self.advertised_listeners}
+        advertised_names = {listener.name for listener in self.advertised_listeners}
         for listener in self.listeners:
-            if listener.name != HTTP and listener.endpoint.host in _ANYWHERE and listener.name not in told:
+            if listener.name != HTTP and listener.endpoint.host in _ANYWHERE and listener.name not in advertised_names:
                 raise ConfigError(
                     "advertised.listeners",
                     "",

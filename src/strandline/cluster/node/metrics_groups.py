@@ -67,7 +67,7 @@ def of_groups(broker: BrokerRole) -> Iterator[Metric]:
     yield lag
     yield GaugeMetricFamily(
         "strandline_consumergroup_lag_left_out",
-        f"Lags that are not told, beyond the first {LAG_SERIES_MAX}.",
+        f"Lags that are left out, beyond the first {LAG_SERIES_MAX}.",
         value=left_out,
     )
     prefix = "kafka_server_group_coordinator_metrics_"

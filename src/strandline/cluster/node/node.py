@@ -24,7 +24,7 @@ from strandline.cluster.node.faults.injection import FaultInjection
 from strandline.cluster.node.format import random_id, read_directory, take_directory
 from strandline.cluster.node.http.pages import commands_of, routes_of
 from strandline.cluster.node.http.protocol import HttpServer
-from strandline.cluster.node.internal.health import TellsHealth
+from strandline.cluster.node.internal.health import ReportsHealth
 from strandline.cluster.node.loop_lag import LoopLag
 from strandline.cluster.node.parts import NodeParts
 from strandline.controller import methods
@@ -179,11 +179,11 @@ class Node:
         await self.quorum.start()
         if self.broker is not None:
             self.broker.start(self.config.advertised(INTERNAL, self._server.endpoint))
-        if isinstance(self._server, TellsHealth):
+        if isinstance(self._server, ReportsHealth):
             await self._server.set_serving(False)
-            self._health = spawn(self._tell_health(self._server), self.fatal)
+            self._health = spawn(self._report_health(self._server), self.fatal)
 
-    async def _tell_health(self, server: TellsHealth) -> None:
+    async def _report_health(self, server: ReportsHealth) -> None:
         await self.wait_ready()
         await server.set_serving(True)
 

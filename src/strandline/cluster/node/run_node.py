@@ -118,7 +118,7 @@ def _end_blocked(config: NodeConfig, path: str) -> None:
 
 
 def _tell_unhandled(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """A callback failed, or a task that nobody awaited: a mistake of ours, which nobody else is told of."""
+    """A callback failed, or a task that nobody awaited: an internal error, which nobody else reports."""
     log.error(
         "internal error: an exception that nobody handled", what=context["message"], exc_info=context.get("exception")
     )

@@ -137,17 +137,17 @@ class FetchHandler:
     def _respond(
         self, exchange: Exchange, message: FetchRequest, opened: Opened, results: list[FetchedPartition]
     ) -> None:
-        """Of an incremental session, what the client has not been told yet."""
+        """Of an incremental session, what the client does not know yet."""
         context, session = exchange.context, opened.session
-        told = results
+        sent = results
         if session is not None:
             changed = session.changed(results)
-            told = changed if opened.incremental else results
-        leaders = [result.leader_id for result in told] if context.version >= LEADER_SINCE else []
+            sent = changed if opened.incremental else results
+        leaders = [result.leader_id for result in sent] if context.version >= LEADER_SINCE else []
         exchange.respond(
             write_response(
                 context.version,
-                told,
+                sent,
                 isolation_level=message.isolation_level,
                 session_id=NO_SESSION if session is None else session.session_id,
                 end_tags=self._brokers.node_endpoints(context, leaders) if leaders else NO_TAGS,

@@ -115,8 +115,8 @@ class OffsetCommitHandler:
             knows_epochs=v9,
         )
         outcome: list[ErrorCode] = await self._groups.ask(request.group_id, command)
-        told = iter(outcome)
-        return [[next(told) if error is ErrorCode.NONE else error for error in own] for own in errors]
+        errors_of_accepted = iter(outcome)
+        return [[next(errors_of_accepted) if error is ErrorCode.NONE else error for error in own] for own in errors]
 
     # OffsetDelete
 
@@ -160,8 +160,8 @@ class OffsetCommitHandler:
             if found is not None:
                 asked += [(name, partition) for partition in partitions]
         outcome: list[ErrorCode] = await self._groups.ask(group_id, DeleteOffsets(group_id, tuple(asked)))
-        told = iter(outcome)
-        return [[next(told) if error is ErrorCode.NONE else error for error in own] for own in errors]
+        errors_of_accepted = iter(outcome)
+        return [[next(errors_of_accepted) if error is ErrorCode.NONE else error for error in own] for own in errors]
 
 
 def _wanted(call: Call) -> OffsetCommit:

@@ -271,8 +271,8 @@ class ClassicProtocol:
 def _sync_fault(group: Group, command: SyncGroup) -> ErrorCode:
     if command.generation != group.generation:
         return ErrorCode.ILLEGAL_GENERATION
-    told = ((command.protocol_type, group.protocol_type), (command.protocol_name, group.protocol_name))
-    if any(None not in pair and pair[0] != pair[1] for pair in told):
+    pairs = ((command.protocol_type, group.protocol_type), (command.protocol_name, group.protocol_name))
+    if any(None not in pair and pair[0] != pair[1] for pair in pairs):
         return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if group.state is GroupState.PREPARING_REBALANCE:
         return ErrorCode.REBALANCE_IN_PROGRESS

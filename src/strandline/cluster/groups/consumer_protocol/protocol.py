@@ -58,7 +58,7 @@ class ConsumerProtocol:
         # Who joins owns nothing, it says. Once it has been told anything that does not count as an acknowledgement: the
         # request may be a late copy.
         owned = None if command.epoch == JOIN and before.epoch > 0 else command.owned
-        before, after = self._changes.advance(draft, member_id, _told(known, command), owned, now)
+        before, after = self._changes.advance(draft, member_id, _merged(known, command), owned, now)
         whole = command.epoch == JOIN or (
             command.rebalance_timeout_ms >= 0 and command.topics is not None and command.owned is not None
         )
@@ -216,7 +216,7 @@ def _within(owned: Assignment | None, assigned: Assignment) -> bool:
     return all(set(numbers) <= set(assigned.get(topic_id, ())) for topic_id, numbers in owned.items())
 
 
-def _told(known: MemberInfo | None, command: ConsumerHeartbeat) -> MemberInfo:
+def _merged(known: MemberInfo | None, command: ConsumerHeartbeat) -> MemberInfo:
     """What is known of the member, with what it says anew."""
     info = known or MemberInfo(None, None, "", "", (), None, -1, None)
     return MemberInfo(

@@ -31,11 +31,11 @@ def commands_of(node: ObservedNode) -> Commands:
 
 
 def _verdict(node: ObservedNode, holds: bool, reason: str) -> Page:
-    told: dict[str, str | int | bool] = {"ok": holds, **node.describe()}
+    answer: dict[str, str | int | bool] = {"ok": holds, **node.describe()}
     if not holds:
-        told["reason"] = reason
+        answer["reason"] = reason
     status = HTTPStatus.OK if holds else HTTPStatus.SERVICE_UNAVAILABLE
-    return Page(json.dumps(told).encode() + b"\n", "application/json", status)
+    return Page(json.dumps(answer).encode() + b"\n", "application/json", status)
 
 
 def _why_not_ready(node: ObservedNode) -> str:

@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 
 @runtime_checkable
-class TellsHealth(Protocol):
+class ReportsHealth(Protocol):
     """A listener with a health service."""
 
     async def set_serving(self, serving: bool) -> None:
