@@ -18,7 +18,8 @@ from lab.explore.brokers import CLUSTER, ENDPOINT, NOW_MS
 from lab.explore.logs import TOPIC_ID, TOPIC_PARTITION
 from lab.explore.model import NODES
 from strandline.cluster.node.replica_feed import ReplicaFeed
-from strandline.controller import api
+from strandline.controller import broker_api
+from strandline.controller.broker_api import ReplicaOffsets, TopicFindings, Unserved, UnservedTopic
 from strandline.controller.machine import brokers, isr
 from strandline.controller.machine.partition_change import Election
 from strandline.controller.machine.replica_reports import OffsetTracker, UnservedReplicas
@@ -34,7 +35,6 @@ from strandline.controller.metadata.image import (
     TopicInfo,
     topic_resource,
 )
-from strandline.controller.reports import ReplicaOffsets, TopicFindings, Unserved, UnservedTopic
 from strandline.log.findings import LogCondition
 from strandline.proto.errors import FatalError, KafkaError
 from strandline.proto.ids import NO_NODE, BrokerEpoch, LeaderEpoch, NodeId, Offset, PartitionEpoch
@@ -55,13 +55,13 @@ class Told(NamedTuple):
     last_epoch: int
     log_end: int
 
-    def heartbeat(self, node: NodeId, epoch: int, *, want_shutdown: bool = False) -> api.Heartbeat:
+    def heartbeat(self, node: NodeId, epoch: int, *, want_shutdown: bool = False) -> broker_api.Heartbeat:
         """The heartbeat that says so."""
         offsets = ReplicaOffsets(
             TOPIC_ID, 0, Offset(-1), Offset(self.log_end), LeaderEpoch(self.last_epoch), LeaderEpoch(self.leader_epoch)
         )
         unserved = Unserved((UnservedTopic(TOPIC_ID, (0,)),) if self.unserved else ())
-        return api.Heartbeat(
+        return broker_api.Heartbeat(
             node,
             BrokerEpoch(epoch),
             Offset(epoch),
@@ -246,7 +246,7 @@ def _register_as(state: MachineState, node: NodeId, life: int, found: Found) -> 
     """Register at the offset that makes `life` the broker epoch: only which process is newer matters here."""
     before = _incarnation(life - 1)
     columns = ((0,), (Offset(found.log_end),), (LeaderEpoch(found.last_epoch),), (found.condition,))
-    request = api.RegisterBrokerRequest(
+    request = broker_api.RegisterBrokerRequest(
         CLUSTER,
         node,
         _incarnation(life),
@@ -274,7 +274,7 @@ def _failover(state: MachineState) -> None:
 
 def alter(node: NodeId, broker_epoch: int, item: AlterPartitionItem) -> Command:
     """A leader's proposal is judged."""
-    request = api.AlterPartitionRequest(node, BrokerEpoch(broker_epoch), (item,))
+    request = broker_api.AlterPartitionRequest(node, BrokerEpoch(broker_epoch), (item,))
     return lambda state: _run(state, isr.alter_partition(state, request))
 
 

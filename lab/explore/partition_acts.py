@@ -12,7 +12,7 @@ from lab.explore.controllers import as_replicas_see_it, carried_out
 from lab.explore.model import FIRST_NODE, RENAMINGS, SHARED, State, Violation, refused
 from lab.explore.partition_rules import Look, World, look
 from lab.explore.parts import Parts
-from strandline.controller.api import AlterPartitionReply
+from strandline.controller.broker_api import AlterPartitionReply
 from strandline.controller.metadata.image import PartitionInfo
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError, ProtocolError

@@ -120,7 +120,7 @@ TABLE: tuple[Mutant, ...] = (
             Patch("tools.copy.engine:Engine._check_topics", "target.topic_id != planned.target_id", "False"),
             Patch("tools.copy.engine:Engine._check_topics", "if topic_id:", "if False:"),
             Patch("tools.copy.plan:_id", "UUID(text) if text else None", "None"),
-            Patch("client.sending:BatchSender.know", "if topic_id:", "if False:"),
+            Patch("client.batch_sender:BatchSender.know", "if topic_id:", "if False:"),
         ),
         (f"{_ANEW}::test_63_a_copy_that_follows_stops_when_a_topic_is_made_anew[holds-t]",),
     ),

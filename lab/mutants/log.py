@@ -76,7 +76,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "epoch-checkpoints-name-not-synced",
         "schedule 20: and its name after",
-        "log.dirt:Dirt.end",
+        "log.unsynced:Unsynced.end",
         "self._directories[self._directory] = None",
         "pass",
         f"{_SYNCER}::test_epochs_take_two_groups",
@@ -84,7 +84,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "recovery-point-before-the-names",
         "B8: recovery point: names and epochs are durable too",
-        "log.dirt:Dirt.is_settled",
+        "log.unsynced:Unsynced.is_settled",
         "return not self._epochs.dirty and not self._directories and self._directory not in self._directories_in_sync",
         "return True",
         f"{_LOG_DIR}::test_recovery_point_waits_for_names_and_epochs",
@@ -93,7 +93,7 @@ TABLE: tuple[Mutant, ...] = (
         "new-segments-name-not-synced",
         "A1: a new name is durable with what it names",
         "log.log_state:LogState.begin_segment",
-        "self.dirt.add_directory(self.directory)",
+        "self.unsynced.add_directory(self.directory)",
         "pass",
         f"{_POWER_CUT}::test_lives_of_a_log_directory",
     ),

@@ -81,7 +81,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "rows-are-sent-before-the-last-is-seen",
         "schedule 66: a task that is run again sends nothing before all of its rows were held against the log",
-        "spark.writing:_TaskRun._repeat",
+        "spark.writer:_TaskRun._repeat",
         "            found.judge(lost=fed is not None and fed.lost, tolerated=tolerated)\n",
         "",
         f"{_BATCH}::test_another_number_of_tasks_fails_before_it_writes[4]",
@@ -89,7 +89,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "joined-range-not-in-the-ledger",
         "schedule 66: the ledger names a range before the first of its rows is sent",
-        "spark.writing:_TaskRun.write",
+        "spark.writer:_TaskRun.write",
         "                    self._note_ranges()\n",
         "",
         f"{_BATCH}::test_ranges_that_are_joined_are_known_once_they_have_come",
@@ -97,7 +97,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "older-attempt-goes-on",
         "schedule 66: of two attempts at one task the older one stops, and the newer one waits for that",
-        "spark.writing:_TaskRun._watch",
+        "spark.writer:_TaskRun._watch",
         'if later or whole or (begun and self._concerns(entry["run"], entry["task"])):',
         "if False:",
         f"{_ATTEMPTS}::test_an_attempt_that_says_nothing_is_waited_for_and_stops_when_it_wakes",

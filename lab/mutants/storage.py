@@ -18,7 +18,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "epoch-checkpoint-not-synced",
         "B8: the epoch checkpoint is synced before it has its name",
-        "log.dirt:Dirt.begin",
+        "log.unsynced:Unsynced.begin",
         "                files.append(file)",
         "                pass",
         "tests/log/test_syncer.py::test_epochs_take_two_groups",
@@ -27,7 +27,7 @@ TABLE: tuple[Mutant, ...] = (
         "epoch-checkpoint-damaged-by-a-crash",
         "B8: an epoch checkpoint that a crash damaged costs nothing",
         (
-            Patch("log.dirt:Dirt.begin", "                files.append(file)", "                pass"),
+            Patch("log.unsynced:Unsynced.begin", "                files.append(file)", "                pass"),
             Patch("log.epoch_recovery:load_epochs", "ValueError):\n        return None", "ValueError):\n        raise"),
         ),
         (f"{_SCHEDULES}::test_20_the_machine_crashes_after_an_election",),

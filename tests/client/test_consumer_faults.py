@@ -20,7 +20,7 @@ from strandline.client.errors import (
     OffsetOutOfRange,
     UnknownTopic,
 )
-from strandline.client.fetching import AsyncRangeReader
+from strandline.client.range_reader import AsyncRangeReader
 from strandline.client.types import ConsumerRecord
 from strandline.log.batch import iter_batches
 from strandline.proto.error_codes import ErrorCode

@@ -18,8 +18,8 @@ import pytest
 
 from strandline.client import Ack, Consumer, ConsumerRecord, Producer, TopicPartition, aio
 from strandline.client.errors import BufferExhausted, ClientTimeout, ClosedError, UnknownTopic
-from strandline.client.fetching import RangeReader, read_range
 from strandline.client.partitioner import partition_of_key
+from strandline.client.range_reader import RangeReader, read_range
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from tests.client.conftest import MakeTopic

@@ -8,7 +8,7 @@ import pytest
 
 from strandline.chaos.sim.ports import Ports
 from strandline.client.aio import Producer
-from strandline.client.sending import BatchSender
+from strandline.client.batch_sender import BatchSender
 from strandline.client.types import Ack
 from strandline.log.records import RecordBatchBuilder
 from strandline.proto.error_codes import ErrorCode

@@ -9,14 +9,14 @@ from uuid import UUID
 
 import pytest
 
-from strandline.controller import api
+from strandline.controller import api, broker_api
+from strandline.controller.broker_api import ReplicaOffsets, TopicFindings
 from strandline.controller.machine import brokers, configs, elections, isr, topics
 from strandline.controller.machine.state import MachineSettings, MachineState, Result
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import CLUSTER_DEFAULT, MetadataImage, PartitionInfo, ResourceType
 from strandline.controller.metadata.records import MetadataRecord, MetadataVersionRecord, decode_record, encode_record
-from strandline.controller.reports import ReplicaOffsets, TopicFindings
 from strandline.log.findings import LogCondition
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import Endpoint
@@ -86,7 +86,7 @@ class MachineCluster:
 
     def registration(
         self, node: int, found: LogCondition | None = LogCondition.INTACT, **changes: Any
-    ) -> api.RegisterBrokerRequest:
+    ) -> broker_api.RegisterBrokerRequest:
         """Of a new process on the same directory, which `found` all its logs so; None: it found none."""
         self.incarnations += 1
         incarnation = UUID(int=self.incarnations)
@@ -104,7 +104,7 @@ class MachineCluster:
             "flush_policy": self.flush_policy,
             "findings": () if found is None else self.findings(node, lambda _: found),
         }
-        return api.RegisterBrokerRequest(**{**fields, **changes})
+        return broker_api.RegisterBrokerRequest(**{**fields, **changes})
 
     def findings(
         self, node: int, found_in: Callable[[tuple[str, int]], LogCondition | None]
@@ -138,7 +138,7 @@ class MachineCluster:
         request = self.registration(node, **changes)
         return self.run(brokers.register_broker(self.state, request, len(self.log), self.now_ms)).broker_epoch
 
-    def beat(self, node: int, **changes: Any) -> api.HeartbeatReply:
+    def beat(self, node: int, **changes: Any) -> broker_api.HeartbeatReply:
         fields: dict[str, Any] = {
             "node_id": node,
             "broker_epoch": self.epoch(node),
@@ -148,7 +148,7 @@ class MachineCluster:
             "offsets": self.leaderless_logs(node),
             "disk_full": node in self.full,
         }
-        beat = api.Heartbeat(**{**fields, **changes})
+        beat = broker_api.Heartbeat(**{**fields, **changes})
         return self.run(brokers.heartbeat(self.state, beat, len(self.log), self.now_ms))
 
     def leaderless_logs(self, node: int) -> tuple[ReplicaOffsets, ...]:
@@ -216,7 +216,7 @@ class MachineCluster:
             "new_isr": tuple(IsrMember(node, self.epoch(node)) for node in isr_nodes),
         }
         item = AlterPartitionItem(**{**fields, **changes})
-        request = api.AlterPartitionRequest(sender, self.epoch(sender), (item,))
+        request = broker_api.AlterPartitionRequest(sender, self.epoch(sender), (item,))
         return self.run(isr.alter_partition(self.state, request)).outcomes[0]
 
     def set_config(

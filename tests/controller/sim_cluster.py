@@ -9,7 +9,8 @@ from uuid import UUID
 
 from strandline.chaos.sim.ports import Ports
 from strandline.chaos.sim.world import World
-from strandline.controller import api, methods
+from strandline.controller import api, broker_api, methods
+from strandline.controller.broker_api import ReplicaOffsets, TopicFindings
 from strandline.controller.broker_session import BrokerSession, BrokerSessionConfig
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.controller import Controller, ControllerConfig, ping_handler
@@ -17,7 +18,6 @@ from strandline.controller.metadata.image import PartitionInfo
 from strandline.controller.metadata.publisher import ImagePublisher, ImageRehearsal
 from strandline.controller.quorum.api import QuorumConfig, Voter
 from strandline.controller.quorum.quorum import Quorum
-from strandline.controller.reports import ReplicaOffsets, TopicFindings
 from strandline.log.findings import LogCondition
 from strandline.proto.ids import NO_EPOCH, Endpoint, Offset
 from strandline.proto.isr import AlterPartitionItem, IsrMember
@@ -126,14 +126,14 @@ class SimCluster:
         assert not [error for node in self.nodes.values() for error in node.fatal]
         return result
 
-    def registration(self, node: int, incarnation: UUID) -> api.RegisterBrokerRequest:
+    def registration(self, node: int, incarnation: UUID) -> broker_api.RegisterBrokerRequest:
         """Of a process on a directory that remembers all its lives, and finds every log of every topic intact."""
         lives = self.lives.setdefault(node, [])
         before = lives[-1] if lives else None
         lives.append(incarnation)
         known = max((one.publisher.image for one in self.ever), key=lambda image: image.offset, default=None)
         topics = () if known is None else tuple(known.topics.values())
-        return api.RegisterBrokerRequest(
+        return broker_api.RegisterBrokerRequest(
             CLUSTER,
             node,
             incarnation,
@@ -233,7 +233,7 @@ class SimCluster:
                 info.partition_epoch,
                 tuple(IsrMember(replica, image.brokers[replica].broker_epoch) for replica in info.replicas),
             )
-            request = api.AlterPartitionRequest(node.node, node.session.broker_epoch, (item,))
+            request = broker_api.AlterPartitionRequest(node.node, node.session.broker_epoch, (item,))
             outcome = (await node.channel.alter_partition(request)).outcomes[0]
             assert outcome.error == 0, outcome
 

@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from strandline.controller import api, methods
-from strandline.controller.reports import DescribeReplicasRequest, ReplicaOffsets
+from strandline.controller import api, broker_api, methods
+from strandline.controller.broker_api import DescribeReplicasRequest, ReplicaOffsets
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_BROKER_EPOCH
@@ -301,7 +301,7 @@ def test_unregistered_broker_stops_with_a_sentence() -> None:
 
     async def scenario(cluster: SimCluster) -> None:
         active, other = cluster.active_and_other()
-        request = api.UnregisterBrokerRequest(other.node)
+        request = broker_api.UnregisterBrokerRequest(other.node)
         await cluster.on(active.node, lambda node: node.channel.unregister_broker(request))
         await cluster.until(lambda: bool(other.fatal))
         assert "not registered any more" in str(other.fatal.pop())
@@ -362,7 +362,7 @@ def test_a_fenced_broker_that_is_unregistered_registers_once_more() -> None:
         node = cluster.nodes[victim]
         await cluster.until(lambda: cluster.registered(victim) == node.incarnation)
         epoch = node.session.broker_epoch
-        request = api.UnregisterBrokerRequest(victim)
+        request = broker_api.UnregisterBrokerRequest(victim)
         await cluster.on(active.node, lambda one: one.channel.unregister_broker(request))
         await cluster.until(lambda: node.session.broker_epoch > epoch)
         node.ready = True
@@ -415,7 +415,7 @@ def test_isr_proposal_goes_to_the_new_controller_when_the_old_one_is_cut_off() -
             info.partition_epoch,
             (IsrMember(leader, -1),),
         )
-        request = api.AlterPartitionRequest(leader, proposer.session.broker_epoch, (item,))
+        request = broker_api.AlterPartitionRequest(leader, proposer.session.broker_epoch, (item,))
         reply = await cluster.on(leader, lambda node: node.channel.alter_partition(request))
         assert reply.outcomes[0].error in (ErrorCode.NONE, ErrorCode.INVALID_UPDATE_VERSION)
         assert cluster.active is not old

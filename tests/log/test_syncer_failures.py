@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from strandline.log.dirt import Dirt
 from strandline.log.disk import DiskError, File
 from strandline.log.partition_log import PartitionLog
 from strandline.log.syncer import Syncer
+from strandline.log.unsynced import Unsynced
 from tests.log.helpers import FailingDisk, fill
 from tests.log.test_syncer import Scene, run
 
@@ -37,14 +37,14 @@ def test_what_fails_for_one_log_fences_that_one(
 
     async def play(scene: Scene) -> None:
         a, b = scene.logs
-        works: Callable[[Dirt], object] = getattr(Dirt, instant)
+        works: Callable[[Unsynced], object] = getattr(Unsynced, instant)
 
-        def fails(dirt: Dirt) -> object:
-            if dirt is a.dirt:
+        def fails(unsynced: Unsynced) -> object:
+            if unsynced is a.unsynced:
                 raise error
-            return works(dirt)
+            return works(unsynced)
 
-        monkeypatch.setattr(Dirt, instant, fails)
+        monkeypatch.setattr(Unsynced, instant, fails)
         for log in (a, b):
             fill(log, 2)
             scene.syncer.mark(log)
@@ -69,12 +69,15 @@ def test_two_logs_that_fail_by_themselves_are_told_by_themselves(
     """Each with its own error; where nothing is left to be synced no sync is begun."""
 
     async def play(scene: Scene) -> None:
-        errors = {scene.logs[0].dirt: EIO, scene.logs[1].dirt: DiskError(errno.EMFILE, "Too many open files", "y")}
+        errors = {
+            scene.logs[0].unsynced: EIO,
+            scene.logs[1].unsynced: DiskError(errno.EMFILE, "Too many open files", "y"),
+        }
 
-        def fails(dirt: Dirt) -> object:
-            raise errors[dirt]
+        def fails(unsynced: Unsynced) -> object:
+            raise errors[unsynced]
 
-        monkeypatch.setattr(Dirt, "begin", fails)
+        monkeypatch.setattr(Unsynced, "begin", fails)
         for log in scene.logs:
             fill(log, 1)
             scene.syncer.mark(log)
@@ -92,11 +95,11 @@ class Unforeseen(Exception):
 
 
 def begins(scene: Scene, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Dirt, "begin", fail)
+    patch.setattr(Unsynced, "begin", fail)
 
 
 def ends(scene: Scene, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Dirt, "end", fail)
+    patch.setattr(Unsynced, "end", fail)
 
 
 def syncs(scene: Scene, patch: pytest.MonkeyPatch) -> None:

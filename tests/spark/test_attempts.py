@@ -18,7 +18,6 @@ from tests.acceptance.topics import create, drain
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
-from strandline.spark import writing  # noqa: E402
 from strandline.spark.ledger import Attempt, Ledger, LedgerDamaged, TaskKey  # noqa: E402
 from strandline.spark.repeats import Feed, SinkError  # noqa: E402
 from strandline.spark.sink import Superseded, TaskReport, write_rows  # noqa: E402
@@ -57,7 +56,7 @@ def written(cluster: DevCluster, topic: str) -> Counter[Any]:
 
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[ThreadPoolExecutor]:
-    monkeypatch.setattr(writing, "_WATCH_MS", 0)  # attempts look each time, however quick the test is
+    monkeypatch.setattr("strandline.spark.writer._WATCH_MS", 0)  # attempts look each time, however quick the test is
     with ThreadPoolExecutor() as running:
         yield running
 
@@ -101,7 +100,7 @@ def begun(cluster: DevCluster, query: str) -> list[Attempt]:
 
 
 def test_an_attempt_that_has_failed_is_not_waited_for(cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "_QUIET_MS", 24 * 3600 * 1000)
+    monkeypatch.setattr("strandline.spark.writer._QUIET_MS", 24 * 3600 * 1000)
     options, key, feed = sink_options(cluster, "attempts-failed"), TaskKey("attempts-failed", 0, 0), Feed("one")
 
     def failing() -> Iterator[Any]:
@@ -118,7 +117,7 @@ def test_an_attempt_that_says_nothing_is_waited_for_and_stops_when_it_wakes(
     cluster: DevCluster, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An executor that was cut off: it was given up after a time, and comes back with more rows."""
-    monkeypatch.setattr(writing, "_QUIET_MS", 1_500)
+    monkeypatch.setattr("strandline.spark.writer._QUIET_MS", 1_500)
     options, key, feed = sink_options(cluster, "attempts-silent"), TaskKey("attempts-silent", 0, 0), Feed("one")
     slow = Slow(pool, options, key, feed)
     slow.give(ROWS[:10])

@@ -17,7 +17,6 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from strandline.spark import reading
 from strandline.spark.ledger import TaskKey
 from strandline.spark.sink import write_rows
 from strandline.spark.sink_options import parse_sink_options
@@ -51,7 +50,7 @@ def leader(cluster: DevCluster) -> int | None:
 
 
 def test_a_leader_dies_and_another_moves_under_running_tasks(own: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "ROWS_PER_ARROW_BATCH", 20)
+    monkeypatch.setattr("strandline.spark.reader.ROWS_PER_ARROW_BATCH", 20)
     create(own.bootstrap, "moving", 1, 3)
     fill(own, range(2000))
     preferred = leader(own)

@@ -30,13 +30,16 @@ schema.request(Api.API_VERSIONS, 3).encode({"client_software_name": "a", "client
 """
 
 TASK = """
-from strandline.client.fetching import RangeReader
-from strandline.spark.reading import read_range
+from strandline.client.range_reader import RangeReader
+from strandline.spark.reader import read_range
 RangeReader("127.0.0.1:1").close()
 """
 
-CLIENTS = (
-    "asyncio.events strandline.client.aio.admin strandline.client.fetching strandline.client.producer_core kio crc32c"
+CLIENTS = " ".join(
+    (
+        "asyncio.events strandline.client.aio.admin strandline.client.range_reader",
+        "strandline.client.producer_core kio crc32c",
+    )
 )
 
 
@@ -54,7 +57,7 @@ def test_options_and_columns_need_no_client() -> None:
 
 def test_a_plan_needs_no_records_and_no_producer() -> None:
     """Nor hypothesis, which kio would import wherever it is installed."""
-    left_out(PLAN, "strandline.client.fetching", "strandline.client.producer_core", "crc32c", "hypothesis")
+    left_out(PLAN, "strandline.client.range_reader", "strandline.client.producer_core", "crc32c", "hypothesis")
 
 
 def test_a_task_needs_no_admin_and_no_producer() -> None:

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from strandline.chaos.sim.ports import Ports
-from strandline.client import Admin, Producer, fetching
-from strandline.client.fetching import AsyncRangeReader
+from strandline.client import Admin, Producer
+from strandline.client.range_reader import AsyncRangeReader
 from strandline.client.types import ListedOffset
 from strandline.cluster.node.dev import DevCluster
 from strandline.proto.errors import ConfigError, StrandlineError
@@ -33,9 +33,8 @@ from tests.spark.test_stream_planning import options as stream_options
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
-from strandline.spark import reading
 from strandline.spark.options import parse_options
-from strandline.spark.reading import RangePartition
+from strandline.spark.reader import RangePartition
 from strandline.spark.source import BatchReader
 from tests.spark.test_stream_reader import SCHEMA
 
@@ -89,7 +88,7 @@ def test_an_accepted_loss_rewinds_the_read_and_repeats_rows(cluster: DevCluster)
 
 def test_records_before_a_loss_are_dropped_with_it(cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found here on the way: rows that were fetched and not yet handed out went with the error behind them."""
-    monkeypatch.setattr(fetching, "_SHORT_LOG_GRACE_MS", 0)
+    monkeypatch.setattr("strandline.client.range_reader._SHORT_LOG_GRACE_MS", 0)
     partition = filled(cluster, "defect-short", 40)
     lenient = batch(cluster, "defect-short", failOnDataLoss="false")
     assert offsets(lenient, [task(partition, 10, 60)]) == list(range(10, 40))
@@ -102,7 +101,7 @@ def test_retention_under_a_running_read_goes_unnoticed(
     cluster: DevCluster, monkeypatch: pytest.MonkeyPatch, accepted: bool
 ) -> None:
     """There a gap was taken for compaction. A start of the log that has passed the read is told, or left out whole."""
-    monkeypatch.setattr(reading, "ROWS_PER_ARROW_BATCH", 20)
+    monkeypatch.setattr("strandline.spark.reader.ROWS_PER_ARROW_BATCH", 20)
     topic = f"defect-retention-{accepted}".lower()
     partition = filled(cluster, topic, 1000)
     more = {"kafka.max.partition.fetch.bytes": 400, "failOnDataLoss": str(not accepted).lower()}

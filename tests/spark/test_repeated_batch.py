@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable  # noqa: E402
 
 from strandline.spark.handover import Fed, PlannedRange  # noqa: E402
 from strandline.spark.ledger import TaskKey  # noqa: E402
-from strandline.spark.reading import RangePartition  # noqa: E402
+from strandline.spark.reader import RangePartition  # noqa: E402
 from strandline.spark.repeats import Feed, RowsChanged  # noqa: E402
 from strandline.spark.sink import TaskReport, write_rows  # noqa: E402
 from strandline.spark.sink_options import parse_sink_options  # noqa: E402

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from strandline.client import Admin, Producer
-from strandline.client.fetching import RangeReader
+from strandline.client.range_reader import RangeReader
 from strandline.client.types import LATEST
 from strandline.cluster.node.dev import DevCluster
 from strandline.proto.ids import TopicPartition

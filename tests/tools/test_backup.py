@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from strandline.cli.main import main
 from strandline.client.batches import MadeRecords
-from strandline.client.fetching import RangeReader, RawBatch
+from strandline.client.range_reader import RangeReader, RawBatch
 from strandline.log.batch import TRANSACTIONAL_BIT, parse_header, verify_crc
 from strandline.log.compression import Codec
 from strandline.log.records import Record, build_batch, decode_records
@@ -28,8 +28,8 @@ from strandline.tools.backup.files import (
     verify,
     write_manifest,
 )
-from strandline.tools.backup.restoring import filler
-from strandline.tools.backup.taking import take
+from strandline.tools.backup.restore import filler
+from strandline.tools.backup.take import take
 
 NOTHING_LISTENS = "127.0.0.1:1"
 FILE_BYTES = 200

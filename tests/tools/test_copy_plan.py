@@ -29,7 +29,7 @@ from strandline.tools.copy.plan import (
     round_offsets,
     to_notes,
 )
-from strandline.tools.copy.writing import partition_for
+from strandline.tools.copy.writer import partition_for
 
 OFFSETS = st.integers(0, 2**40)
 PARTITIONS = st.dictionaries(st.integers(0, 50), st.tuples(OFFSETS, st.integers(0, 100_000)), min_size=1, max_size=20)

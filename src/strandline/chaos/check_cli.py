@@ -28,7 +28,7 @@ def check(*, file: str, lag_max_ms: float | None, show: int, output: str) -> Non
     """
     from strandline.chaos.checkers.anomalies import analyse, find_anomalies
     from strandline.chaos.checkers.journal import BadHistory, read_columns
-    from strandline.chaos.checkers.steps import realtime_lag
+    from strandline.chaos.checkers.order_checks import realtime_lag
 
     try:
         columns = read_columns(file)

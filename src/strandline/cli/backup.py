@@ -50,8 +50,8 @@ def backup(*, name: str, directory: Path, segment_bytes: int, dry_run: bool, out
     strandline topic backup orders --to /backups/orders-2024-05-01
     strandline log dump /backups/orders-2024-05-01/orders-0
     """
-    from strandline.client.fetching import RangeReader
-    from strandline.tools.backup.taking import refuse_unless_free, survey, take
+    from strandline.client.range_reader import RangeReader
+    from strandline.tools.backup.take import refuse_unless_free, survey, take
 
     target = Target(**where)
     with admin_for(target) as admin:
@@ -88,9 +88,9 @@ def restore(
     strandline topic restore /backups/orders-2024-05-01 --dry-run
     strandline topic restore /backups/orders-2024-05-01 --to orders-restored
     """
-    from strandline.client.fetching import RangeReader
+    from strandline.client.range_reader import RangeReader
     from strandline.tools.backup.files import read_manifest, verify
-    from strandline.tools.backup.restoring import (
+    from strandline.tools.backup.restore import (
         compare,
         cut_starts,
         finish_settings,

@@ -14,7 +14,8 @@ from strandline.cli.common import output_option, plain_errors, print_json
 from strandline.cli.outcome import outcome_document, show_outcome
 
 if TYPE_CHECKING:
-    from strandline.spark.pipelines.jobs import Context, Outcome
+    from strandline.spark.pipelines.jobs import Context
+    from strandline.spark.pipelines.outcome import Outcome
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -157,9 +158,9 @@ def _run(
         outcome = job(context)
     if output == "json":
         places = {"result": str(outcome.result), "directory": str(root)} if kept else {}
-        print_json({**outcome_document(outcome.figures, outcome.checks, held=outcome.held), **places})
+        print_json({**outcome_document(outcome), **places})
     else:
-        show_outcome(outcome.figures, outcome.checks)
+        show_outcome(outcome)
         if kept:
             click.echo(f"result: {outcome.result}\neverything else: {root}")
     if not outcome.held:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
-from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from strandline.client.aio.consumer import Consumer as AsyncConsumer
-from strandline.client.aio.consumer import Offsets, Partition
-from strandline.client.groups.commits import CommitDone
+from strandline.client.aio.consumer import Partition
 from strandline.client.groups.listening import ConsumerState, Listener, Topics
 from strandline.client.loop_thread import Calls, LoopThread, of_parents, refused
 from strandline.client.settings import ConsumerSettings
-from strandline.client.types import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp
+from strandline.client.twins import direct, on_thread, waiting
+from strandline.client.types import ConsumerRecord
 from strandline.client.unclosed import nothing, watch
 from strandline.proto.ids import TopicPartition
 
@@ -53,56 +52,28 @@ class Consumer:
         listeners = {
             "on_assigned": on_assigned, "on_revoked": on_revoked, "on_lost": on_lost, "on_replaced": on_replaced,
         }  # fmt: skip
-        self._call(lambda: self.inner.subscribe(topics, **listeners))
+        self.call(lambda: self.inner.subscribe(topics, **listeners))
 
     def unsubscribe(self) -> None:
         """Commit what is done (`enable.auto.commit`), give all partitions up and leave the group."""
         self._serve(self.inner.unsubscribe())
 
-    def subscription(self) -> tuple[str, ...]:
-        """The topics subscribed to; of a pattern those that are known to match."""
-        return self.inner.subscription()
+    subscription = direct(AsyncConsumer.subscription)
 
     def assign(self, partitions: Iterable[Partition], *, on_replaced: Listener | None = None) -> None:
         """Read these partitions and no others. Positions of those that stay are kept."""
         wanted = list(partitions)
-        self._call(lambda: self.inner.assign(wanted, on_replaced=on_replaced))
+        self.call(lambda: self.inner.assign(wanted, on_replaced=on_replaced))
 
-    def assignment(self) -> list[TopicPartition]:
-        """The assigned partitions, in the order in which they were named."""
-        return self.inner.assignment()
-
-    def seek(self, partition: Partition, offset: int) -> None:
-        """The next record of the partition is the first at or after `offset`."""
-        self._call(lambda: self.inner.seek(partition, offset))
-
-    def seek_to_beginning(self, *partitions: Partition) -> None:
-        """Go on from the first offset that the log has; no partition named: all that are assigned."""
-        self._call(lambda: self.inner.seek_to_beginning(*partitions))
-
-    def seek_to_end(self, *partitions: Partition) -> None:
-        """Go on behind the last record that consumers may see, as of the next poll."""
-        self._call(lambda: self.inner.seek_to_end(*partitions))
-
-    def seek_to_timestamp(self, timestamps_ms: Mapping[Partition, int]) -> None:
-        """Go on from the first record at or after a time (ms since 1970), or from the end where there is none."""
-        self._call(lambda: self.inner.seek_to_timestamp(timestamps_ms))
-
-    def position(self, partition: Partition) -> int:
-        """Offset of the next record that poll returns."""
-        return self.wait(self.inner.position(partition))
-
-    def pause(self, *partitions: Partition) -> None:
-        """Return no records of these partitions, and fetch none, until `resume`; positions are kept."""
-        self._call(lambda: self.inner.pause(*partitions))
-
-    def resume(self, *partitions: Partition) -> None:
-        """Undo `pause`."""
-        self._call(lambda: self.inner.resume(*partitions))
-
-    def paused(self) -> list[TopicPartition]:
-        """The paused partitions."""
-        return self.inner.paused()
+    assignment = direct(AsyncConsumer.assignment)
+    seek = on_thread(AsyncConsumer.seek)
+    seek_to_beginning = on_thread(AsyncConsumer.seek_to_beginning)
+    seek_to_end = on_thread(AsyncConsumer.seek_to_end)
+    seek_to_timestamp = on_thread(AsyncConsumer.seek_to_timestamp)
+    position = waiting(AsyncConsumer.position)
+    pause = on_thread(AsyncConsumer.pause)
+    resume = on_thread(AsyncConsumer.resume)
+    paused = direct(AsyncConsumer.paused)
 
     def poll(self, timeout_s: float = 0.0, max_records: int | None = None) -> list[ConsumerRecord]:
         """Up to `max_records` (`max.poll.records`) records; waits at most `timeout_s` for the first."""
@@ -119,75 +90,38 @@ class Consumer:
         found = self.inner.next_polled(raw=raw)
         return found or self._serve(self.inner.next_record(timeout_s, raw=raw), self._put_one_back)
 
-    def take_back(self, settled: ConsumerRecord | None) -> None:
-        """What an iteration has handed out last comes again, unless it is `settled`; and is not done."""
-        self._call(lambda: self.inner.take_back(settled))
+    take_back = on_thread(AsyncConsumer.take_back)
 
     def _put_back(self, records: list[ConsumerRecord]) -> None:
         """The caller was interrupted (Ctrl-C) just when it was to get these."""
-        self._call(lambda: self.inner.put_back(records))
+        self.call(lambda: self.inner.put_back(records))
 
     def _put_one_back(self, record: ConsumerRecord | None) -> None:
         self._put_back([] if record is None else [record])
 
-    def deserialized(self, raw: ConsumerRecord) -> ConsumerRecord:
-        """What a raw record means, by `key.deserializer` and `value.deserializer`."""
-        return self.inner.deserialized(raw)
-
-    def stop(self) -> None:
-        """End `strandline.tools.handling.handle` after the record that it is handling. Callable from any thread, and by
-        the handler."""
-        self.inner.stop()
+    deserialized = direct(AsyncConsumer.deserialized)
+    stop = direct(AsyncConsumer.stop)
 
     @property
     def stopped(self) -> bool:
         """Whether `stop` was called and no run has ended since."""
         return self.inner.stopped
 
-    def finish_run(self) -> None:
-        """The last record of a run is done."""
-        self.inner.finish_run()
-
-    def commit(self, offsets: Offsets | None = None) -> None:
-        """Commit these offsets (of the next record to read), or everything that was handed out."""
-        self.wait(self.inner.commit(offsets))
-
-    def commit_async(self, offsets: Offsets | None = None, callback: CommitDone | None = None) -> None:
-        """As `commit`, in the background; `callback(offsets, error or None)` is called by the background thread."""
-        self._call(lambda: self.inner.commit_async(offsets, callback))
-
-    def committed(
-        self, partitions: Iterable[Partition] | None = None
-    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """What the group has committed of these partitions (None: of those assigned); None where nothing is."""
-        return self.wait(self.inner.committed(partitions))
-
-    def lag(self, partitions: Iterable[Partition] | None = None) -> dict[TopicPartition, int]:
-        """How many offsets lie between the next record to be handed out and the end, per partition."""
-        return self.wait(self.inner.lag(partitions))
+    finish_run = direct(AsyncConsumer.finish_run)
+    commit = waiting(AsyncConsumer.commit)
+    commit_async = on_thread(AsyncConsumer.commit_async)
+    committed = waiting(AsyncConsumer.committed)
+    lag = waiting(AsyncConsumer.lag)
 
     @property
     def state(self) -> ConsumerState:
         """How this consumer stands: joining, stable, rebalancing, lost, ..., and what went wrong last."""
         return self.inner.state
 
-    def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
-        """The first offset of each partition."""
-        return self.wait(self.inner.beginning_offsets(partitions))
-
-    def end_offsets(self, partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
-        """The offset after the last record that this consumer may see."""
-        return self.wait(self.inner.end_offsets(partitions))
-
-    def offsets_for_times(
-        self, timestamps_ms: Mapping[Partition, int]
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record at or after each time (ms), None where there is none."""
-        return self.wait(self.inner.offsets_for_times(timestamps_ms))
-
-    def partitions_for(self, topic: str) -> list[int]:
-        """The numbers of a topic's partitions."""
-        return self.wait(self.inner.partitions_for(topic))
+    beginning_offsets = waiting(AsyncConsumer.beginning_offsets)
+    end_offsets = waiting(AsyncConsumer.end_offsets)
+    offsets_for_times = waiting(AsyncConsumer.offsets_for_times)
+    partitions_for = waiting(AsyncConsumer.partitions_for)
 
     @property
     def fetch_requests_sent(self) -> int:
@@ -209,9 +143,7 @@ class Consumer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # -- inside -----------------------------------------------------------------------------------------------------
@@ -222,7 +154,8 @@ class Consumer:
             self._watched = watch(self, "a Consumer", thread, partial(thread.stop, self.inner.close))
         return self._thread
 
-    def _call(self, function: Callable[[], T]) -> T:
+    def call(self, function: Callable[[], T]) -> T:
+        """Run a function on the thread of the asynchronous twin, `inner`; its result."""
         return self._running().call(function)
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:

@@ -62,7 +62,7 @@ class Fetcher:
         self._tasks = tasks
         self._lookups = Lookups(config, session, leaders, tasks, self._found)
         self._connecting: set[tuple[int, str]] = set()
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._wake_pending = False
         self._turn = 0
@@ -78,14 +78,14 @@ class Fetcher:
             self._wake_pending = True
             asyncio.get_running_loop().call_soon(self._run)
 
-    async def wait_for_news(self) -> None:
+    async def wait_for_change(self) -> None:
         """Return when records, an error or a position have come since the last call."""
-        await self._news.wait()
-        self._news.clear()
+        await self._changed.wait()
+        self._changed.clear()
 
-    def tell_news(self) -> None:
+    def notify(self) -> None:
         """Something else has come that `poll` wants to look at."""
-        self._news.set()
+        self._changed.set()
 
     def raise_error(self, *, again: bool = False) -> float:
         """Raise the error of a partition; its position stays as it was. One that says that there is no position to go
@@ -112,7 +112,7 @@ class Fetcher:
 
     def _found(self) -> None:
         """A look-up has ended."""
-        self._news.set()
+        self._changed.set()
         self.wake()
 
     @property
@@ -142,7 +142,7 @@ class Fetcher:
         for state in self.states.values():
             if state.is_of_another(self._metadata.topic_id(state.partition.topic)):
                 self.replaced = True
-                self._news.set()
+                self._changed.set()
                 continue
             if state.position is None or state.paused or state.error is not None or state.resolving:
                 continue
@@ -153,7 +153,7 @@ class Fetcher:
             if node is None:
                 state.error = self._metadata.absence(state.partition)
                 if state.error is not None:
-                    self._news.set()
+                    self._changed.set()
                 self._metadata.request_update()
                 wait = min(wait, self._config.retry_backoff_ms + 1.0)
                 continue
@@ -298,7 +298,7 @@ class Fetcher:
                 self._take(entry[0], told, node, now)
                 if not len(told.records):
                     entry[0].sought = False  # nothing more to hurry for
-        self._news.set()
+        self._changed.set()
         self.wake()
 
     def _back_to_leaders(self, node: NodeInfo) -> None:

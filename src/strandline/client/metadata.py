@@ -92,8 +92,8 @@ class Metadata:
         self._suspected_ms: dict[int, float] = {}
         self._aged = False
         """The next fetch is for age alone, not because something was missing or proved wrong."""
-        self._no_news: tuple[int, float] | None = None
-        """The broker that was asked last and told no news, and when."""
+        self._unchanged: tuple[int, float] | None = None
+        """The broker that was asked last and told nothing new, and when."""
         self._closed = False
 
     # -- what is known ----------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ class Metadata:
         self.want(topics)
 
     def apply_leader(self, partition: TopicPartition, leader: int, epoch: int) -> bool:
-        """Take over the leader that a broker named in an answer (KIP-951); true when it is news, of a known node."""
+        """Take over the leader that a broker named in an answer (KIP-951); true when it is new, of a known node."""
         topic = self.topics.get(partition.topic)
         view = None if topic is None else topic.partitions.get(partition.partition)
         if topic is None or view is None or epoch <= view.leader_epoch or leader not in self.nodes:
@@ -344,20 +344,20 @@ class Metadata:
         if not aged and node_id is not None:
             self._weigh(node_id, after != before)
 
-    def _weigh(self, node_id: int, has_news: bool) -> None:
+    def _weigh(self, node_id: int, changed: bool) -> None:
         """Ask others for a while when this broker told nothing new twice in a row although an answer was wanted.
 
         A broker that can be reached from here and does not hear the cluster tells for ever who led before. A client
         that stays with it writes to leaders that are gone.
         """
         now = self._clock.monotonic_ms()
-        if has_news:
-            self._no_news = None
-        elif self._no_news is not None and self._no_news[0] == node_id and now - self._no_news[1] < SUSPICION_MS:
-            self._no_news = None
+        if changed:
+            self._unchanged = None
+        elif self._unchanged is not None and self._unchanged[0] == node_id and now - self._unchanged[1] < SUSPICION_MS:
+            self._unchanged = None
             self.suspect(node_id)
         else:
-            self._no_news = (node_id, now)
+            self._unchanged = (node_id, now)
 
     async def ask(self, topics: list[str] | None, timeout_ms: float) -> Any:
         """One Metadata request to any broker; None asks for every topic. The view is left as it is.

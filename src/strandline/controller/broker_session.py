@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 import structlog
 
 from strandline.controller import methods
-from strandline.controller.api import Heartbeat, HeartbeatReply, RegisterBrokerRequest
+from strandline.controller.broker_api import Heartbeat, HeartbeatReply, RegisterBrokerRequest, ReplicaOffsets, Unserved
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.delta import MetadataDelta
 from strandline.controller.metadata.image import BrokerInfo, MetadataImage
 from strandline.controller.metadata.publisher import ImagePublisher
 from strandline.controller.quorum.api import LeaderAndEpoch
-from strandline.controller.reports import ReplicaOffsets, Unserved
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError, KafkaError, ProtocolError
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint, NodeId, Offset, TopicIdPartition

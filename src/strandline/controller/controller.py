@@ -10,7 +10,7 @@ from uuid import UUID
 
 import structlog
 
-from strandline.controller import api, methods, reports
+from strandline.controller import api, broker_api, methods
 from strandline.controller.command_queue import CommandQueue, Operation
 from strandline.controller.machine import brokers, configs, elections, isr, topics
 from strandline.controller.machine.sessions import NEVER
@@ -239,15 +239,15 @@ class Controller:
     async def _do(self, operation: Operation[T]) -> T:
         return await self._queue.submit(operation)
 
-    async def register_broker(self, request: api.RegisterBrokerRequest) -> api.RegisterBrokerReply:
+    async def register_broker(self, request: broker_api.RegisterBrokerRequest) -> broker_api.RegisterBrokerReply:
         """Register a broker's process. Raises KafkaError, see `machine.brokers.register_broker`."""
         return await self._do(lambda state, offset: brokers.register_broker(state, request, offset, self._now_ms()))
 
-    async def unregister_broker(self, request: api.UnregisterBrokerRequest) -> api.RegisterBrokerReply:
+    async def unregister_broker(self, request: broker_api.UnregisterBrokerRequest) -> broker_api.RegisterBrokerReply:
         """Take a broker out for good; answers the epoch that ended. Raises KafkaError BROKER_ID_NOT_REGISTERED."""
         return await self._do(lambda state, _: brokers.unregister_broker(state, request))
 
-    async def alter_partition(self, request: api.AlterPartitionRequest) -> api.AlterPartitionReply:
+    async def alter_partition(self, request: broker_api.AlterPartitionRequest) -> broker_api.AlterPartitionReply:
         """Judge a leader's proposals. Raises KafkaError STALE_BROKER_EPOCH."""
         return await self._do(lambda state, _: isr.alter_partition(state, request))
 
@@ -267,7 +267,7 @@ class Controller:
         """Change configs."""
         return await self._do(lambda state, _: configs.incremental_alter_configs(state, request))
 
-    async def allocate_producer_ids(self, request: api.AllocateProducerIdsRequest) -> api.ProducerIdBlock:
+    async def allocate_producer_ids(self, request: broker_api.AllocateProducerIdsRequest) -> broker_api.ProducerIdBlock:
         """A block of producer ids. Raises KafkaError STALE_BROKER_EPOCH."""
         return await self._do(lambda state, _: brokers.allocate_producer_ids(state, request))
 
@@ -283,7 +283,7 @@ class Controller:
         """Give a replica a vacant place in the quorum. Raises KafkaError, see `raft.voter_changes.add_voter`."""
         return api.VoterReply(await self._quorum.add_voter(request.node_id, request.directory_id))
 
-    async def describe_replicas(self, request: reports.DescribeReplicasRequest) -> reports.DescribeReplicasReply:
+    async def describe_replicas(self, request: broker_api.DescribeReplicasRequest) -> broker_api.DescribeReplicasReply:
         """The tracked offsets, with their age. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION."""
         return await self._do(lambda state, _: elections.describe_replicas(state, request, self._now_ms()))
 
@@ -316,7 +316,7 @@ def _retrieve(future: asyncio.Future[None]) -> None:
 def ping_handler(node_id: NodeId, incarnation_id: UUID) -> UnaryHandler:
     """Serves `methods.PING`: says which process answers here. Every node mounts it."""
 
-    async def ping(_: api.PingRequest) -> api.PingReply:
-        return api.PingReply(node_id, incarnation_id)
+    async def ping(_: broker_api.PingRequest) -> broker_api.PingReply:
+        return broker_api.PingReply(node_id, incarnation_id)
 
     return handler(methods.PING, ping)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
-from strandline.controller import api, reports
+from strandline.controller import api, broker_api
 from strandline.controller.quorum.api import DescribeQuorumReply, DescribeQuorumRequest
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -32,24 +32,26 @@ def _method(name: str, request: type[Request], reply: type[Reply]) -> Method[Req
     return found
 
 
-REGISTER_BROKER = _method("RegisterBroker", api.RegisterBrokerRequest, api.RegisterBrokerReply)
-UNREGISTER_BROKER = _method("UnregisterBroker", api.UnregisterBrokerRequest, api.RegisterBrokerReply)
+REGISTER_BROKER = _method("RegisterBroker", broker_api.RegisterBrokerRequest, broker_api.RegisterBrokerReply)
+UNREGISTER_BROKER = _method("UnregisterBroker", broker_api.UnregisterBrokerRequest, broker_api.RegisterBrokerReply)
 """Answers the epoch that ended."""
-ALTER_PARTITION = _method("AlterPartition", api.AlterPartitionRequest, api.AlterPartitionReply)
+ALTER_PARTITION = _method("AlterPartition", broker_api.AlterPartitionRequest, broker_api.AlterPartitionReply)
 CREATE_TOPICS = _method("CreateTopics", api.CreateTopicsRequest, api.CreateTopicsReply)
 DELETE_TOPICS = _method("DeleteTopics", api.DeleteTopicsRequest, api.TopicOutcomes)
 CREATE_PARTITIONS = _method("CreatePartitions", api.CreatePartitionsRequest, api.TopicOutcomes)
 INCREMENTAL_ALTER_CONFIGS = _method("IncrementalAlterConfigs", api.AlterConfigsRequest, api.AlterConfigsReply)
-ALLOCATE_PRODUCER_IDS = _method("AllocateProducerIds", api.AllocateProducerIdsRequest, api.ProducerIdBlock)
+ALLOCATE_PRODUCER_IDS = _method(
+    "AllocateProducerIds", broker_api.AllocateProducerIdsRequest, broker_api.ProducerIdBlock
+)
 ELECT_LEADERS = _method("ElectLeaders", api.ElectLeadersRequest, api.ElectLeadersReply)
 REMOVE_VOTER = _method("RemoveVoter", api.RemoveVoterRequest, api.VoterReply)
 ADD_VOTER = _method("AddVoter", api.AddVoterRequest, api.VoterReply)
-DESCRIBE_REPLICAS = _method("DescribeReplicas", reports.DescribeReplicasRequest, reports.DescribeReplicasReply)
+DESCRIBE_REPLICAS = _method("DescribeReplicas", broker_api.DescribeReplicasRequest, broker_api.DescribeReplicasReply)
 
-SESSION = method(_CONTROLLER + "Session", api.Heartbeat, api.HeartbeatReply)
+SESSION = method(_CONTROLLER + "Session", broker_api.Heartbeat, broker_api.HeartbeatReply)
 """A bidirectional stream: the broker writes heartbeats, the controller replies in envelopes."""
 
-PING = method("/strandline.v1.Node/Ping", api.PingRequest, api.PingReply)
+PING = method("/strandline.v1.Node/Ping", broker_api.PingRequest, broker_api.PingReply)
 """Every node answers it, without an envelope."""
 
 DESCRIBE_QUORUM = method("/strandline.v1.Service/DescribeQuorum", DescribeQuorumRequest, DescribeQuorumReply)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from strandline.controller import methods
-from strandline.controller.api import Heartbeat, HeartbeatReply, PingRequest
+from strandline.controller.broker_api import Heartbeat, HeartbeatReply, PingRequest
 from strandline.controller.command_queue import CommandQueue
 from strandline.controller.machine.brokers import heartbeat
 from strandline.controller.machine.sessions import ProbeFinding

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from strandline.log.config import LogConfig
-from strandline.log.dirt import Dirt
 from strandline.log.disk import Disk, DiskError, DiskFull, File
 from strandline.log.epochs import LeaderEpochs
 from strandline.log.index_cache import IndexCache
 from strandline.log.producer_state import ProducerStates
 from strandline.log.segment import Segment
 from strandline.log.snapshots import Snapshots
+from strandline.log.unsynced import Unsynced
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, NoSpaceLeft, StorageError
 from strandline.proto.ids import LeaderEpoch, Offset, TopicId, TopicPartition
@@ -57,7 +57,6 @@ class LogState:
         "cache",
         "config",
         "directory",
-        "dirt",
         "disk",
         "durable_log_start_offset",
         "durable_offset",
@@ -74,6 +73,7 @@ class LogState:
         "sync_pending",
         "topic_id",
         "topic_partition",
+        "unsynced",
     )
 
     def __init__(self, parts: LogParts) -> None:
@@ -104,7 +104,7 @@ class LogState:
         """Called with the offset of a truncation before it: checkpoints that say more is durable are lowered first."""
         self.removed: list[Segment] = []
         """Segments below the log start, out of the log and still on disk: see `delete_removed`."""
-        self.dirt = Dirt(parts.disk, parts.directory, parts.epochs)
+        self.unsynced = Unsynced(parts.disk, parts.directory, parts.epochs)
         self.cache = parts.cache
         self._snapshot_bytes = 0
         self._syncing_to: int = parts.log_end_offset
@@ -133,8 +133,8 @@ class LogState:
         segment = Segment(self.disk, self.directory, base_offset, created_ms=now_ms, create=True)
         self.segments.append(segment)
         self.bases.append(base_offset)
-        self.dirt.add(segment.file)
-        self.dirt.add_directory(self.directory)
+        self.unsynced.add(segment.file)
+        self.unsynced.add_directory(self.directory)
 
     def move_end(self, offset: int) -> None:
         """For truncations: the log ends here now. A sync in flight counts for no more than this."""
@@ -150,33 +150,33 @@ class LogState:
     def must_sync(self, files: list[File], closing: list[File], directories: list[str]) -> None:
         """More that the next sync has to cover: `closing` are closed then, `directories` have new or removed names."""
         for file in files:
-            self.dirt.add(file)
-        self.dirt.add_and_close(closing)
+            self.unsynced.add(file)
+        self.unsynced.add_and_close(closing)
         for path in directories:
-            self.dirt.add_directory(path)
+            self.unsynced.add_directory(path)
 
     @property
     def recovery_point(self) -> Offset | None:
         """Below it nothing has to be scanned after a crash: data, names and epochs are durable. None while that is
         being brought about, when what was checkpointed before still holds.
         """
-        return self.durable_offset if self.dirt.is_settled else None
+        return self.durable_offset if self.unsynced.is_settled else None
 
     @property
     def needs_sync(self) -> bool:
         """Something written is not known to be durable."""
-        return not self.dirt.is_clean
+        return not self.unsynced.is_clean
 
     def begin_sync(self) -> tuple[list[File], list[str]]:
         """The files and directories of one sync; it will make everything below the present log end durable."""
         self._syncing_to = self.log_end_offset
-        return self.dirt.begin()
+        return self.unsynced.begin()
 
     def end_sync(self) -> None:
         """That sync succeeded. A truncation meanwhile has lowered what it counts for; a closed log is gone."""
         if self.failure is not None:
             return
-        self.dirt.end()
+        self.unsynced.end()
         self.durable_offset = max(self.durable_offset, Offset(self._syncing_to))
 
     def sync_failed(self, error: Exception) -> None:
@@ -188,7 +188,7 @@ class LogState:
     def sync_now(self) -> None:
         """Make everything durable, blocking: at start and stop and where a single voter must. Raises StorageError."""
         try:
-            while not self.dirt.is_clean:
+            while not self.unsynced.is_clean:
                 files, directories = self.begin_sync()
                 self.disk.sync_now(files, directories)
                 self.end_sync()

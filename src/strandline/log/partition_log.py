@@ -202,7 +202,7 @@ class PartitionLog(LogState):
             position = segment.append(data, config)
         except DiskError as error:
             raise self._disk_failed(error) from error
-        self.dirt.add(segment.file)
+        self.unsynced.add(segment.file)
         interval = config.index_interval_bytes
         latest: int = self.epochs.latest
         for header in headers:
@@ -238,10 +238,10 @@ class PartitionLog(LogState):
     def _roll(self, now_ms: int) -> None:
         mark("segment-rolled")
         old = self.segments[-1]
-        self.dirt.add_and_close(old.seal())
-        self.dirt.add(old.file)
+        self.unsynced.add_and_close(old.seal())
+        self.unsynced.add(old.file)
         # Without producers too: a start must know that there are none without walking the whole log.
-        self.dirt.add_and_close([self.snapshots.write(self.log_end_offset, self.producers)])
+        self.unsynced.add_and_close([self.snapshots.write(self.log_end_offset, self.producers)])
         self._snapshot_bytes = 0
         self.begin_segment(self.log_end_offset, now_ms)
         self.cache.touch(old)
@@ -332,7 +332,7 @@ class PartitionLog(LogState):
     def flush_epochs(self) -> None:
         """Make the epochs durable now, blocking. Raises StorageError."""
         try:
-            self.dirt.flush_epochs()
+            self.unsynced.flush_epochs()
         except DiskError as error:
             raise self._disk_failed(error) from error
 
@@ -411,11 +411,11 @@ class PartitionLog(LogState):
         self._check_usable()
         try:
             active = self.segments[-1]
-            self.dirt.add_and_close(active.seal())
-            self.dirt.add(active.file)
+            self.unsynced.add_and_close(active.seal())
+            self.unsynced.add(active.file)
             if active.size or len(self.segments) > 1:
-                self.dirt.add_and_close([self.snapshots.write(self.log_end_offset, self.producers)])
-                self.dirt.add_directory(self.directory)
+                self.unsynced.add_and_close([self.snapshots.write(self.log_end_offset, self.producers)])
+                self.unsynced.add_directory(self.directory)
             else:
                 self.snapshots.delete_above(-1)
         except DiskError as error:
@@ -424,7 +424,7 @@ class PartitionLog(LogState):
     def close_files(self) -> None:
         """Give every descriptor back; the log refuses everything from now on."""
         self.failure = self.failure or "closed"
-        self.dirt.abandon()
+        self.unsynced.abandon()
         for segment in self.segments:
             self.cache.forget(segment)
             segment.close()

@@ -33,7 +33,7 @@ def cut_end(log: LogState, offset: int, now_ms: int) -> None:
         log.disk.sync_dir(log.directory)
     segment.truncate(position, new_end - segment.base_offset)
     log.cache.forget(segment)
-    log.dirt.add(segment.file)
+    log.unsynced.add(segment.file)
     log.epochs.truncate_from_end(new_end)
     log.move_end(new_end)
 
@@ -67,7 +67,7 @@ def cut_start(log: LogState, offset: int) -> None:
         segment = log.segments.pop(0)
         del log.bases[0]
         log.cache.forget(segment)
-        log.dirt.drop(segment.file)
+        log.unsynced.drop(segment.file)
         segment.close()
         log.size_bytes -= segment.size
         log.removed.append(segment)
@@ -91,7 +91,7 @@ def _delete_last_segment(log: LogState) -> None:
     segment = log.segments.pop()
     log.bases.pop()
     log.cache.forget(segment)
-    log.dirt.drop(segment.file)
+    log.unsynced.drop(segment.file)
     segment.close()
     delete_files(log.disk, log.directory, segment.base_offset)
     log.disk.sync_dir(log.directory)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from types import TracebackType
 from typing import Any, Self
 
 from strandline.client import Admin
@@ -44,9 +43,7 @@ class ClusterOffsets:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -89,7 +86,7 @@ class ClusterOffsets:
     def bytes_per_offset(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> Mapping[TopicPartition, float]:
         """What an offset of each range takes in the log, in bytes, as the first batches of the range have it; 0 where
         they are gone, which whoever reads the range is told."""
-        from strandline.client.fetching import RangeReader
+        from strandline.client.range_reader import RangeReader
 
         sample = {**self._settings, "max.partition.fetch.bytes": str(_SAMPLE_BYTES)}
         sizes: dict[TopicPartition, float] = {}

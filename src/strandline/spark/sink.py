@@ -20,7 +20,7 @@ from strandline.spark.handover import BATCH_ID, QUERY_ID, RUN_ID, told
 from strandline.spark.ledger import TaskKey
 from strandline.spark.repeats import Feed, RowsChanged, SinkError
 from strandline.spark.sink_options import SinkOptions, check_columns, parse_sink_options
-from strandline.spark.writing import Connections, Superseded, TaskReport, write_rows
+from strandline.spark.writer import Connections, Superseded, TaskReport, write_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 from strandline.spark.arrow import check_schema, read_schema
 from strandline.spark.options import SourceOptions, parse_options
 from strandline.spark.planner import Narrowing, plan
-from strandline.spark.reading import RangePartition, read_range
+from strandline.spark.reader import RangePartition, read_range
 from strandline.spark.stream_source import StreamReader
 
 if TYPE_CHECKING:

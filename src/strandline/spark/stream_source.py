@@ -29,7 +29,7 @@ except ImportError as error:  # the newest part of Spark's Python data source AP
 from strandline.proto.system import SystemClock
 from strandline.spark.handover import tell
 from strandline.spark.options import SourceOptions
-from strandline.spark.reading import RangePartition, read_range
+from strandline.spark.reader import RangePartition, read_range
 from strandline.spark.stream_offsets import StreamOffset
 from strandline.spark.stream_planner import StreamPlanner
 

@@ -21,7 +21,7 @@ from strandline.cluster.broker.listener import KafkaListener
 from strandline.cluster.broker.request import Action, AllowAll, Authorizer, RequestContext
 from strandline.cluster.groups.config import GroupConfig
 from strandline.cluster.groups.group_coordinator import CoordinatorConfig, GroupCoordinator
-from strandline.controller import api
+from strandline.controller import api, broker_api
 from strandline.controller.machine import brokers, configs, elections, topics
 from strandline.controller.machine.state import MachineSettings, MachineState, Result
 from strandline.controller.metadata.config_resolver import ConfigResolver
@@ -129,7 +129,7 @@ class MachineController:
 
     def start_broker(self, node_id: NodeId, endpoint: Endpoint, rack: str | None = None) -> None:
         """Register a broker and let it live."""
-        request = api.RegisterBrokerRequest(
+        request = broker_api.RegisterBrokerRequest(
             cluster_id=CLUSTER_ID,
             node_id=node_id,
             incarnation_id=UUID(int=node_id),
@@ -139,7 +139,7 @@ class MachineController:
         )
         self.run(brokers.register_broker(self.state, request, self.offset + 1, 0.0))
         epoch = self.image.brokers[node_id].broker_epoch
-        beat = api.Heartbeat(node_id, epoch, self.offset, want_fence=False, want_shutdown=False)
+        beat = broker_api.Heartbeat(node_id, epoch, self.offset, want_fence=False, want_shutdown=False)
         self.run(brokers.heartbeat(self.state, beat, self.offset + 1, 0.0))
 
     def fence(self, node_id: NodeId) -> None:
@@ -174,8 +174,8 @@ class MachineController:
         return self.run(elections.elect_leaders(self.state, request, 0.0))
 
     async def allocate_producer_ids(
-        self, request: api.AllocateProducerIdsRequest, timeout_ms: float
-    ) -> api.ProducerIdBlock:
+        self, request: broker_api.AllocateProducerIdsRequest, timeout_ms: float
+    ) -> broker_api.ProducerIdBlock:
         await self._open()
         self.blocks += 1
         return self.run(brokers.allocate_producer_ids(self.state, request))

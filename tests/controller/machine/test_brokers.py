@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from strandline.controller import api
+from strandline.controller import api, broker_api
 from strandline.controller.machine import brokers
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -237,14 +237,14 @@ def test_unregister(machine_cluster: Any) -> None:
     """A broker taken out for good is in no ISR, no ELR and not in the image; an unknown one is refused."""
     cluster = machine_cluster(3)
     cluster.create()
-    request = api.UnregisterBrokerRequest(1, dry_run=True)
+    request = broker_api.UnregisterBrokerRequest(1, dry_run=True)
     cluster.run(brokers.unregister_broker(cluster.state, request))
     assert 1 in cluster.image.brokers
-    cluster.run(brokers.unregister_broker(cluster.state, api.UnregisterBrokerRequest(1)))
+    cluster.run(brokers.unregister_broker(cluster.state, broker_api.UnregisterBrokerRequest(1)))
     assert 1 not in cluster.image.brokers
     assert cluster.partition().isr == (2, 3)
     with pytest.raises(KafkaError) as caught:
-        brokers.unregister_broker(cluster.state, api.UnregisterBrokerRequest(1))
+        brokers.unregister_broker(cluster.state, broker_api.UnregisterBrokerRequest(1))
     assert caught.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
 
 
@@ -304,5 +304,5 @@ def test_who_is_taken_out_for_good_is_no_last_known_leader(machine_cluster: Any)
     cluster.create()
     for node in (2, 3, 1):
         cluster.fence(node)
-    cluster.run(brokers.unregister_broker(cluster.state, api.UnregisterBrokerRequest(NodeId(1), False)))
+    cluster.run(brokers.unregister_broker(cluster.state, broker_api.UnregisterBrokerRequest(NodeId(1), False)))
     assert cluster.partition().last_known_elr == ()

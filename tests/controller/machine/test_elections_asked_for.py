@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from strandline.controller import api
+from strandline.controller import api, broker_api
+from strandline.controller.broker_api import DescribeReplicasRequest, ReplicaOffsets, Unserved, UnservedTopic
 from strandline.controller.machine import brokers, elections
 from strandline.controller.machine.state import PRODUCER_ID_BLOCK, Result
 from strandline.controller.metadata.records import ProducerIdsRecord
-from strandline.controller.reports import DescribeReplicasRequest, ReplicaOffsets, Unserved, UnservedTopic
 from strandline.log.findings import LogCondition
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -215,7 +215,7 @@ def test_producer_ids_do_not_begin_again_at_their_end(machine_cluster: Any) -> N
     last = 2**63 - 1 - PRODUCER_ID_BLOCK
     epoch = BrokerEpoch(cluster.epoch(1))
     cluster.run(Result(None, [ProducerIdsRecord(NodeId(1), epoch, ProducerId(last))]))
-    request = api.AllocateProducerIdsRequest(NodeId(1), epoch)
+    request = broker_api.AllocateProducerIdsRequest(NodeId(1), epoch)
     assert cluster.run(brokers.allocate_producer_ids(cluster.state, request)).first_producer_id == last
     with pytest.raises(KafkaError, match="All producer ids"):
         brokers.allocate_producer_ids(cluster.state, request)
@@ -227,11 +227,11 @@ def test_producer_id_blocks_are_never_given_out_twice(machine_cluster: Any) -> N
     blocks = []
     for round_ in range(6):
         node = 1 + round_ % 2
-        request = api.AllocateProducerIdsRequest(node, cluster.epoch(node))
+        request = broker_api.AllocateProducerIdsRequest(node, cluster.epoch(node))
         block = cluster.run(brokers.allocate_producer_ids(cluster.state, request))
         blocks.append((block.first_producer_id, block.count))
         cluster.fail_over()
     assert blocks == [(1000 * number, 1000) for number in range(6)]
     with pytest.raises(KafkaError) as caught:
-        brokers.allocate_producer_ids(cluster.state, api.AllocateProducerIdsRequest(1, 999))
+        brokers.allocate_producer_ids(cluster.state, broker_api.AllocateProducerIdsRequest(1, 999))
     assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from strandline.controller import api
+from strandline.controller.broker_api import Unserved, UnservedTopic
 from strandline.controller.machine import elections
-from strandline.controller.reports import Unserved, UnservedTopic
 from strandline.proto.error_codes import ErrorCode
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from strandline.controller import api
+from strandline.controller import api, broker_api
 from strandline.controller.machine import isr
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
@@ -99,7 +99,7 @@ def test_unknown_topic_and_partition(cluster: Any) -> None:
 
 def test_sender_of_another_life_is_refused_as_a_whole(cluster: Any) -> None:
     """The request's own broker epoch is checked before any partition."""
-    request = api.AlterPartitionRequest(2, cluster.epoch(2) - 1, ())
+    request = broker_api.AlterPartitionRequest(2, cluster.epoch(2) - 1, ())
     with pytest.raises(KafkaError) as caught:
         isr.alter_partition(cluster.state, request)
     assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH
@@ -134,7 +134,7 @@ def test_one_partition_twice_in_a_request(cluster: Any) -> None:
     item = AlterPartitionItem(
         cluster.image.topics["t"].topic_id, 0, info.leader_epoch, info.partition_epoch, (IsrMember(2, -1),)
     )
-    request = api.AlterPartitionRequest(2, cluster.epoch(2), (item, item))
+    request = broker_api.AlterPartitionRequest(2, cluster.epoch(2), (item, item))
     outcomes = cluster.run(isr.alter_partition(cluster.state, request)).outcomes
     assert [outcome.error for outcome in outcomes] == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
 

@@ -9,15 +9,15 @@ from uuid import UUID
 
 import pytest
 
-from strandline.controller import api
+from strandline.controller import api, broker_api
+from strandline.controller.broker_api import ReplicaOffsets, TopicFindings, Unserved, UnservedTopic
 from strandline.controller.machine import brokers
 from strandline.controller.metadata.records import PartitionChangeRecord
 from strandline.controller.methods import REGISTER_BROKER
-from strandline.controller.reports import ReplicaOffsets, TopicFindings, Unserved, UnservedTopic
 from strandline.log.findings import LogCondition
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError
-from strandline.proto.ids import NO_BROKER_EPOCH, NO_NODE, ZERO_UUID
+from strandline.proto.ids import NO_BROKER_EPOCH, NO_NODE, ZERO_UUID, Endpoint
 
 INTACT, CUT, LACKING = LogCondition
 ABSENT = None
@@ -291,8 +291,8 @@ def test_ten_thousand_findings_are_cheap() -> None:
     """Packed columns: a registration of 10,000 partitions stays far below a frame."""
     numbers = tuple(range(10_000))
     topic = TopicFindings("t", UUID(int=1), numbers, (10**9,) * 10_000, (50,) * 10_000, (INTACT,) * 10_000)
-    request = api.RegisterBrokerRequest("c", 1, UUID(int=2), {}, ("h", 1), findings=(topic,))  # type: ignore[arg-type]
-    request = replace(request, internal=api.Endpoint("h", 1))
+    request = broker_api.RegisterBrokerRequest("c", 1, UUID(int=2), {}, ("h", 1), findings=(topic,))  # type: ignore[arg-type]
+    request = replace(request, internal=Endpoint("h", 1))
     data = REGISTER_BROKER.request.encode(request)
     assert len(data) < 150_000
     assert REGISTER_BROKER.request.decode(data) == request

@@ -210,7 +210,7 @@ def test_67_what_cannot_work_in_a_forked_child_says_so(cluster: DevCluster) -> N
         + """
 import asyncio
 from strandline.client import aio
-from strandline.client.fetching import RangeReader
+from strandline.client.range_reader import RangeReader
 
 reader = RangeReader(bootstrap)
 with Producer(bootstrap) as blocking:

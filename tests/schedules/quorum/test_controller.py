@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from quorum_trial import Trial
 
-from strandline.controller import api
+from strandline.controller import api, broker_api
 from strandline.controller.command_queue import CommandQueue
 from strandline.controller.machine import brokers, topics
 from strandline.controller.machine.partition_change import Election, PartitionChange
@@ -98,7 +98,7 @@ def test_12_the_leader_brings_a_stopping_broker_back() -> None:
 def test_12_an_unregistered_broker_does_not_come_back() -> None:
     """The same for one that an operator has taken out."""
     cluster = shrunk()
-    cluster.run(brokers.unregister_broker(cluster.state, api.UnregisterBrokerRequest(NodeId(3))))
+    cluster.run(brokers.unregister_broker(cluster.state, broker_api.UnregisterBrokerRequest(NodeId(3))))
     outcome = proposal_with_three(cluster)
     assert (outcome.error, outcome.message) == (ErrorCode.INELIGIBLE_REPLICA, "Broker 3 is not registered.")
     assert 3 not in cluster.partition().isr
@@ -220,7 +220,7 @@ def test_a13_a_refusal_waits_for_what_it_rests_on() -> None:
 
     async def scenario() -> None:
         queue, ledger = active(cluster)
-        request = api.UnregisterBrokerRequest(NodeId(3))
+        request = broker_api.UnregisterBrokerRequest(NodeId(3))
         first = queue.submit(lambda state, _: brokers.unregister_broker(state, request))
         second = queue.submit(lambda state, _: brokers.unregister_broker(state, request))
         await turn()
@@ -241,7 +241,7 @@ def test_a13_a_lost_leadership_fails_what_is_unanswered() -> None:
     async def scenario() -> None:
         queue, _ = active(cluster)
         waiting = queue.submit(
-            lambda state, _: brokers.unregister_broker(state, api.UnregisterBrokerRequest(NodeId(3)))
+            lambda state, _: brokers.unregister_broker(state, broker_api.UnregisterBrokerRequest(NodeId(3)))
         )
         await turn()
         assert not waiting.done()

@@ -11,7 +11,8 @@ import pytest
 from lab import pictures
 from strandline.cluster.node.dev import DevCluster
 from strandline.spark.pipelines import dataset, jobs
-from strandline.spark.pipelines.jobs import Context, Outcome
+from strandline.spark.pipelines.jobs import Context
+from strandline.spark.pipelines.outcome import Outcome
 from strandline.spark.pipelines.replay_job import flights_replay
 
 pytestmark = pytest.mark.timeout(900)

@@ -30,6 +30,7 @@ from strandline.chaos.checkers.columns import NONE, Columns
 from strandline.chaos.checkers.groups import committed_offsets
 from strandline.chaos.checkers.history import History
 from strandline.chaos.checkers.order import Analysis
+from strandline.chaos.checkers.order_checks import poll_order, realtime_lag, send_order
 from strandline.chaos.checkers.promises import (
     aborted_reads,
     duplicates,
@@ -38,7 +39,6 @@ from strandline.chaos.checkers.promises import (
     shown_then_lost,
     unseen,
 )
-from strandline.chaos.checkers.steps import poll_order, realtime_lag, send_order
 from strandline.chaos.checkers.transactions import cycles, pairs, precommitted_reads
 
 __all__ = ["CHECKS", "Anomaly", "analyse", "find_anomalies", "judge", "realtime_lag_ms"]
@@ -94,5 +94,5 @@ def judge(history: History | Columns | Analysis, *, lag_max_ms: float | None = N
 
 
 def realtime_lag_ms(history: History | Columns | Analysis) -> float:
-    """A lower bound on staleness, milliseconds (`steps.realtime_lag`)."""
+    """A lower bound on staleness, milliseconds (`order_checks.realtime_lag`)."""
     return realtime_lag(history if isinstance(history, Analysis) else analyse(history))[0]

@@ -63,8 +63,8 @@ def demo(limit: int | None, spark: bool, output: str) -> None:
     order and unchanged, the killed node caught up, the replicas are byte-identical, and Spark counts the same. Without
     PySpark or Java that last one is not judged, and says what to install; root on Debian gets Java by apt-get.
     """
-    from strandline.chaos.demo.dataset import DatasetMissing
     from strandline.chaos.demo.job import run_job
+    from strandline.spark.pipelines.dataset import DatasetMissing
 
     try:
         with RichProgress() as progress:
@@ -72,9 +72,9 @@ def demo(limit: int | None, spark: bool, output: str) -> None:
     except DatasetMissing as missing:
         raise click.ClickException(str(missing)) from missing
     if output == "json":
-        print_json(outcome_document(outcome.figures, outcome.checks, held=outcome.held))
+        print_json(outcome_document(outcome))
     else:
-        show_outcome(outcome.figures, outcome.checks)
+        show_outcome(outcome)
         click.secho("Nothing acknowledged was lost." if outcome.held else "The job did not hold.", bold=True)
     if not outcome.held:
         raise SystemExit(1)

@@ -19,19 +19,19 @@ from strandline.chaos.demo.checks import (
 from strandline.chaos.demo.dataset import Flights, load_flights
 from strandline.chaos.demo.load import FlightLoad
 from strandline.chaos.demo.spark_part import (
-    SparkMissing,
     check_spark,
     check_stream,
     copy_with_stream,
     count_with_spark,
-    ensure_spark,
-    spark_session,
+    install_java,
 )
 from strandline.client import Admin, Consumer, NewTopic, Producer
 from strandline.cluster.node.dev import DevCluster
 from strandline.proto.ids import TopicPartition
 from strandline.proto.ports import Clock
 from strandline.proto.system import SystemClock
+from strandline.spark.pipelines.outcome import Outcome
+from strandline.spark.pipelines.session import SparkMissing, ensure_spark, local_session
 
 TOPIC = "flights"
 COPY = "flights-by-spark"
@@ -45,28 +45,6 @@ class Progress(Protocol):
 
     def step(self, title: str, total: int | None = None) -> Callable[[int], None]:
         """A new step; call the result with the count done so far."""
-
-
-@dataclass
-class Outcome:
-    """What the table at the end shows."""
-
-    figures: dict[str, str] = field(default_factory=dict)
-    checks: dict[str, tuple[bool | None, str]] = field(default_factory=dict)
-    """Name -> (held; None: not judged, a sentence)."""
-
-    @property
-    def held(self) -> bool:
-        """Every check that was judged held, and at least one was."""
-        judged = [held for held, _ in self.checks.values() if held is not None]
-        return bool(judged) and all(judged)
-
-    def judge(self, name: str, check: Callable[[], str]) -> None:
-        """Run a check and keep its sentence."""
-        try:
-            self.checks[name] = (True, check())
-        except CheckFailed as failure:
-            self.checks[name] = (False, str(failure))
 
 
 def run_job(progress: Progress, *, limit: int | None = None, spark: bool = True) -> Outcome:
@@ -140,7 +118,7 @@ class _Job:
 
     def check(self, load: FlightLoad, killed: int) -> None:
         """Everything that must hold but Spark's part."""
-        bootstrap, judge = self.cluster.bootstrap, self.outcome.judge
+        bootstrap, judge = self.cluster.bootstrap, self._judge
         judge("acknowledged", lambda: check_acks(load, self.flights))
         done = self.progress.step("reading everything back", len(self.flights.values))
         judge("read back", lambda: check_read_back(load, self.flights, bootstrap, TOPIC, done))
@@ -156,16 +134,18 @@ class _Job:
     def count_with_spark(self) -> None:
         """Spark's count, and a stream's copy, against the CSV; without Spark or Java the check says what to install."""
         self.progress.step("counting with Spark")
+        install_java()
         try:
             ensure_spark()
         except SparkMissing as reason:
             self.outcome.checks["Spark agrees"] = (None, str(reason))
             return
         outcome, clock = self.outcome, self.clock
-        with spark_session() as spark:
+        spark = local_session()
+        try:
             result = count_with_spark(spark, self.cluster.bootstrap, TOPIC, clock)
             outcome.figures["Spark"] = f"{result.rows_per_second:,.0f} rows/s (local[2])"
-            outcome.judge("Spark agrees", lambda: check_spark(result, self.flights))
+            self._judge("Spark agrees", lambda: check_spark(result, self.flights))
             self.progress.step("copying with a Spark stream; a leader is killed (SIGKILL) under it")
 
             def stream() -> str:
@@ -177,7 +157,16 @@ class _Job:
                 copied = count_with_spark(spark, self.cluster.responsive, COPY, clock)
                 return check_stream(copying, copied, self.flights)
 
-            outcome.judge("stream stays up", stream)
+            self._judge("stream stays up", stream)
+        finally:
+            spark.stop()
+
+    def _judge(self, name: str, check: Callable[[], str]) -> None:
+        """Run a check and keep its sentence."""
+        try:
+            self.outcome.judge(name, True, check())
+        except CheckFailed as failure:
+            self.outcome.judge(name, False, str(failure))
 
 
 async def _wait_in_every_isr(bootstrap: str, node_id: int) -> str:

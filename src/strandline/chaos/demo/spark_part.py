@@ -6,10 +6,7 @@ import importlib.util
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,15 +16,10 @@ from strandline.client import Admin
 from strandline.cluster.node.dev import DevCluster
 from strandline.proto.ports import Clock
 
-LOOPBACK = "127.0.0.1"
 STREAM_S = 300.0
 """How long the streaming query may take for all rows."""
 
 JAVA_PACKAGES = ("openjdk-17-jre-headless", "default-jre-headless")
-
-
-class SparkMissing(Exception):
-    """Spark cannot run here; the message says what to install."""
 
 
 @dataclass(frozen=True)
@@ -59,54 +51,21 @@ class StreamResult:
         return self.rows / self.seconds
 
 
-def ensure_spark() -> None:
-    """Make sure that PySpark and a Java are here; Java is installed from Debian's packages where this user may.
-
-    Raises:
-        SparkMissing: says what to install.
-    """
-    if importlib.util.find_spec("pyspark") is None:
-        raise SparkMissing("PySpark is not installed: pip install '.[spark]' in a checkout of Strandline")
-    if shutil.which("java") or os.environ.get("JAVA_HOME"):
+def install_java() -> None:
+    """Where PySpark is and no Java: install one from Debian's packages, if this user may."""
+    if importlib.util.find_spec("pyspark") is None or shutil.which("java") or os.environ.get("JAVA_HOME"):
         return
-    advice = f"Java is not installed: apt-get install {JAVA_PACKAGES[0]} (any Java 17 or 21)"
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise SparkMissing(advice)
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    subprocess.run(["apt-get", "update", "-qq"], env=environment, check=False, stdout=subprocess.DEVNULL)
+        return
+    quiet: dict[str, Any] = {
+        "env": {**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+        "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL,
+    }  # fmt: skip
+    subprocess.run(["apt-get", "update", "-qq"], check=False, **quiet)
     for package in JAVA_PACKAGES:
         command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", package]
-        done = subprocess.run(
-            command, env=environment, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        if done.returncode == 0 and shutil.which("java"):
+        if subprocess.run(command, check=False, **quiet).returncode == 0 and shutil.which("java"):
             return
-    raise SparkMissing(advice)
-
-
-@contextmanager
-def spark_session() -> Iterator[Any]:
-    """A Spark on this machine's loopback with two threads."""
-    from pyspark.sql import SparkSession
-
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)
-    settings = {
-        "spark.driver.bindAddress": LOOPBACK,
-        "spark.driver.host": LOOPBACK,
-        "spark.log.level": "ERROR",
-        "spark.sql.shuffle.partitions": "4",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-    }
-    builder = SparkSession.builder.master("local[2]").appName("strandline demo")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    try:
-        yield spark
-    finally:
-        spark.stop()
 
 
 def count_with_spark(spark: Any, bootstrap: str, topic: str, clock: Clock) -> SparkResult:

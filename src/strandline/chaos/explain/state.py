@@ -93,6 +93,6 @@ def render(told: Mapping[str, Any]) -> list[str]:
             numbers = f"{one['epoch']:>6}{one['high_watermark']:>8}{one['log_end']:>9}{one['log_end_epoch']:>12}"
             lines.append(f"  {name:<6}{one['role']:<12}{numbers}  {one['note']}".rstrip())
     if told["events"]:
-        lines += ["", "what befell it last"]
+        lines += ["", "what happened to it last"]
         lines += [f"  {at_ms:>8} ms  {what}" for at_ms, what in told["events"]]
     return lines

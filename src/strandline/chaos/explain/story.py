@@ -1,4 +1,4 @@
-"""What a failure is about: the partition, the record, and what befell them. Built from a recording and a history."""
+"""What a failure is about: the partition, the record, and their past. Built from a recording and a history."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def _value_at(history: History | None, partition: str, offset: int) -> str | int
     return there[0].value if there else None
 
 
-# --- what befell it ---
+# --- what happened to it ---
 
 
 def _elections(changes: list[Committed]) -> list[Step]:

@@ -24,9 +24,7 @@ from strandline.chaos.demo.checks import committed_digest
 from strandline.chaos.live.namespaces import Switch
 from strandline.chaos.live.proxy import Cables
 from strandline.chaos.live.ruin import rot_newest_batch
-from strandline.chaos.live.target import ASK, DISK_FAULTS
-from strandline.chaos.live.waiting import pause
-from strandline.chaos.live.wires import Wires
+from strandline.chaos.live.target import ASK, DISK_FAULTS, Wires, pause
 from strandline.client import Admin
 from strandline.client.types import PartitionDescription
 from strandline.cluster.node.config_values import write_voters

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from strandline.chaos.live.target import ASK, ChaosTarget
-from strandline.chaos.live.waiting import pause
+from strandline.chaos.live.target import ASK, ChaosTarget, pause
 from strandline.client import Admin
 from strandline.client.types import ConfigChange, ConfigResource
 from strandline.proto.errors import StrandlineError

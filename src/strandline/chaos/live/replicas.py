@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from strandline.chaos.checkers.history import Partition
 from strandline.chaos.demo.checks import CheckFailed
-from strandline.chaos.live.target import ChaosTarget
-from strandline.chaos.live.waiting import pause
+from strandline.chaos.live.target import ChaosTarget, pause
 from strandline.client import Admin
 from strandline.client.types import LATEST
 from strandline.proto.errors import StrandlineError

@@ -18,8 +18,7 @@ from strandline.chaos.live.faults import FAULTS, SEGMENT_BYTES, Fault, NotNow, S
 from strandline.chaos.live.gaps import NO_FAULT, AckTimes, Window, table
 from strandline.chaos.live.load import FINAL_KINDS, ClientFailed, Load
 from strandline.chaos.live.replicas import compare
-from strandline.chaos.live.target import ASK, ChaosTarget
-from strandline.chaos.live.waiting import pause
+from strandline.chaos.live.target import ASK, ChaosTarget, pause
 from strandline.client import Admin, NewTopic
 from strandline.proto.errors import StrandlineError
 

@@ -1,12 +1,18 @@
-"""What the live runner needs of a cluster, whatever its nodes are: processes of this machine, or containers."""
+"""What the live runner needs of a cluster, whatever its nodes are: processes of this machine, or containers.
+
+And what it needs of that which joins them: proxies (`proxy.Cables`) or a bridge (`namespaces.Switch`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
 from strandline.client.settings import AdminSettings
+from strandline.proto.ids import Endpoint
 
 ASK: AdminSettings = {"default_api_timeout_ms": 3000, "request_timeout_ms": 2000}
 """An admin's patience: whoever asks here asks again."""
@@ -106,3 +112,42 @@ class ChaosTarget(Protocol):
 
     def save_logs(self, directory: Path) -> None:
         """Copy what every node has logged there."""
+
+
+class Wires(Protocol):
+    """Ways from each node to each other. Clients are never cut off."""
+
+    def host(self, node_id: int) -> str:
+        """The address at which a node listens."""
+
+    def add(self, node_id: int, target: Endpoint) -> Endpoint:
+        """Where other nodes shall connect to reach `node_id`, which listens at `target`."""
+
+    def inside(self, node_id: int) -> AbstractContextManager[None]:
+        """What is started or bound meanwhile, is where the node is."""
+
+    def owns(self, node_id: int, pid: int) -> None:
+        """`pid` is a process of that node."""
+
+    def plug_in(self, node_id: int) -> None:
+        """The node is up."""
+
+    def unplug(self, node_id: int) -> None:
+        """The node is down: who connects is refused."""
+
+    def cut(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """From now on nothing comes from the first to the second of each pair."""
+
+    def mend(self) -> None:
+        """Everything comes through again."""
+
+    def held(self, a: int, b: int) -> int:
+        """How often something from `a` to `b` met a cut so far; raises DevError where nobody counts."""
+
+    def close(self) -> None:
+        """Take them away. Idempotent."""
+
+
+def pause(seconds: float) -> None:
+    """Let so much time pass between two looks at what other processes do. Ctrl-C ends it."""
+    threading.Event().wait(seconds)

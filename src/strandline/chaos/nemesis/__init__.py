@@ -1,4 +1,4 @@
-"""What befalls a simulated cluster: faults drawn from the seed, each undone after a while, all of them at the end.
+"""The faults of a simulated cluster, drawn from the seed, each undone after a while, all of them at the end.
 
 - `options`: which faults a seed uses, how often, for how long,
 - `nemesis`: draws them, keeps what has to be undone, heals,

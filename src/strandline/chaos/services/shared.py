@@ -76,7 +76,7 @@ class Shared:
         self.errors[error.code.name if isinstance(error, KafkaError) else type(error).__name__] += 1
 
     def told(self, ended: BaseException | None) -> None:
-        """How a task ended. Errors of clients are counted; others are violations, or mistakes of ours: raises them."""
+        """How a task ended. Errors of clients are counted; others are violations, or internal errors: raises them."""
         if isinstance(ended, StrandlineError):
             self.failed(ended)
         elif ended is not None and not isinstance(ended, asyncio.CancelledError):

@@ -42,8 +42,8 @@ class DiskFaults:
     names: int = 0
     """Calls that open, list or change names."""
     error: int = errno.EIO
-    """What syncs of files and calls of names fail with: EIO; ENOSPC, which befalls names only where one is added;
-    EMFILE, which befalls only calls that need a descriptor."""
+    """What syncs of files and calls of names fail with: EIO; ENOSPC, which names meet only where one is added;
+    EMFILE, which only calls meet that need a descriptor."""
     writes: int = 0
     reads: int = 0
     where: str = ""
@@ -57,7 +57,7 @@ class NameCall(Enum):
     OTHER = "neither"
 
 
-_BEFALLS = {errno.EMFILE: NameCall.OPENS, errno.ENOSPC: NameCall.ADDS}
+_MET_BY = {errno.EMFILE: NameCall.OPENS, errno.ENOSPC: NameCall.ADDS}
 
 
 class Caller(Protocol):
@@ -211,7 +211,7 @@ class SimDisk:
 
     def name_error(self, path: str, doing: NameCall) -> DiskError | None:
         """The injected failure of a call that opens, lists or changes names."""
-        wanted = _BEFALLS.get(self.faults.error)
+        wanted = _MET_BY.get(self.faults.error)
         if (wanted is not None and doing is not wanted) or not self.struck("names", path):
             return None
         number = self.faults.error

@@ -1,4 +1,4 @@
-"""The world: machines, the processes on them, and what befalls them."""
+"""The world: machines, the processes on them, and what happens to them."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class World:
         process = self.machines[name].process
         return process if process is not None and process.alive else None
 
-    # --- what befalls them ---
+    # --- what happens to them ---
 
     def kill(self, name: str) -> None:
         """kill -9: nothing of the process runs again; what it wrote stays written; its peers are told by the kernel."""

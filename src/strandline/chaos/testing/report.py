@@ -37,7 +37,7 @@ def replay_command(nodeid: str, seed: int) -> str:
 
 
 def cluster_sections(cluster: ClusterUnderTest) -> list[Section]:
-    """What befell the cluster, and the end of each node's log."""
+    """The faults of the cluster, and the end of each node's log."""
     sections = [("strandline: faults", "\n".join(cluster.story) or "none was asked for")]
     for node_id in cluster.node_ids:
         words = cluster.last_words(node_id).splitlines()

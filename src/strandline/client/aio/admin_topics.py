@@ -131,7 +131,7 @@ class TopicAdmin(AdminBase):
         election would do and lose, which Strandline alone can (Apache Kafka refuses it).
 
         Raises:
-            KafkaError: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST. What befalls one partition stands in its result.
+            KafkaError: CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST. The error of one partition stands in its result.
         """
         named = None if partitions is None else by_topic(partitions)
         values = {

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Self, Unpack
 from uuid import UUID
 
-from strandline.client.aio.reading import Partition, Reader, partition_of
+from strandline.client.aio.reader import Partition, Reader, partition_of
 from strandline.client.deserializing import Deserializing
 from strandline.client.errors import ClientError
 from strandline.client.groups.beginnings import Beginnings
@@ -59,7 +58,7 @@ class Consumer(Reader):
             self._group = GroupSession(self._config, self.session, self, self._tasks)
             self._beginnings = Beginnings(
                 self._states, self._group.commits, self.session.metadata,
-                timeout_ms=self._config.default_api_timeout_ms, news=self.news,
+                timeout_ms=self._config.default_api_timeout_ms, wake_poll=self.wake_poll,
             )  # fmt: skip
         self._invoke: Invoke = invoke
         self._on_replaced: Listener | None = None
@@ -102,7 +101,7 @@ class Consumer(Reader):
             raise ClientError("partitions are assigned by name: call assign([]) before subscribe")
         group.subscribe(Subscribed.of(topics, on_assigned, on_revoked, on_lost))
         self._on_replaced = on_replaced
-        self.news()
+        self.wake_poll()
 
     async def unsubscribe(self) -> None:
         """Commit what is done (`enable.auto.commit`), give all partitions up and leave the group."""
@@ -306,9 +305,10 @@ class Consumer(Reader):
         return self._stopped
 
     def stop(self) -> None:
-        """End `strandline.tools.handling.handle_async` after the record that it is handling."""
+        """End `strandline.tools.handling.handle` (`handle_async`) after the record that it is handling; of a blocking
+        consumer any thread may, and the handler."""
         self._stopped = True
-        self.news()
+        self.wake_poll()
 
     # -- commits ----------------------------------------------------------------------------------------------------
 
@@ -384,9 +384,7 @@ class Consumer(Reader):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
@@ -415,10 +413,10 @@ class Consumer(Reader):
         if self._beginnings is not None:
             self._beginnings.drop_given_up()
 
-    def news(self) -> None:
+    def wake_poll(self) -> None:
         """Wake a poll that waits."""
         if self._fetcher is not None:
-            self._fetcher.tell_news()
+            self._fetcher.notify()
 
     def listen_through(self, invoke: Invoke) -> None:
         """Call listeners through this from now on."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Self, Unpack
 
 from strandline.client.config import ProducerConfig
@@ -104,9 +103,7 @@ class Producer:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:

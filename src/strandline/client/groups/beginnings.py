@@ -19,7 +19,7 @@ class Beginnings:
 
     Args:
         states: of the consumer's partitions, as they come and go.
-        news: called when a poll that waits can perhaps place something.
+        wake_poll: called when a poll that waits can perhaps place something.
     """
 
     def __init__(
@@ -29,13 +29,13 @@ class Beginnings:
         metadata: Metadata,
         *,
         timeout_ms: float,
-        news: Callable[[], None],
+        wake_poll: Callable[[], None],
     ) -> None:
         self._states = states
         self._commits = commits
         self._metadata = metadata
         self._timeout_ms = timeout_ms
-        self._news = news
+        self._wake_poll = wake_poll
         self._asked: dict[TopicPartition, None] = {}
         metadata.subscribe(self._topics_came)
 
@@ -88,4 +88,4 @@ class Beginnings:
 
     def _topics_came(self) -> None:
         if self._asked:
-            self._news()
+            self._wake_poll()

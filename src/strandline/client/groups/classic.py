@@ -39,9 +39,9 @@ class ClassicMembership(Membership):
 
     def __init__(
         self, config: ConsumerConfig, session: Session, coordinator: GroupCoordinator, tasks: Tasks,
-        *, counts: Counts, on_news: Callable[[], None],
+        *, counts: Counts, on_change: Callable[[], None],
     ) -> None:  # fmt: skip
-        super().__init__(config, session, coordinator, tasks, on_news)
+        super().__init__(config, session, coordinator, tasks, on_change)
         # Only if everything on offer is cooperative (KIP-429).
         self.cooperative = all(ASSIGNORS[name].cooperative for name in config.strategies)
         self.interval_ms = config.heartbeat_interval_ms

@@ -40,9 +40,9 @@ class ConsumerMembership(Membership):
 
     def __init__(
         self, config: ConsumerConfig, session: Session, coordinator: GroupCoordinator, tasks: Tasks,
-        *, owned: Callable[[], Sequence[TopicPartition]], on_news: Callable[[], None],
+        *, owned: Callable[[], Sequence[TopicPartition]], on_change: Callable[[], None],
     ) -> None:  # fmt: skip
-        super().__init__(config, session, coordinator, tasks, on_news)
+        super().__init__(config, session, coordinator, tasks, on_change)
         self.member_id = str(UUID(int=session.rng.getrandbits(128), version=4))
         self.interval_ms = config.heartbeat_interval_ms  # until the coordinator says another
         self.answer_ms = min(config.request_timeout_ms, ANSWER_MS)
@@ -122,7 +122,7 @@ class ConsumerMembership(Membership):
             self._take(told)
             if self._assigned != before:
                 self.needs_join = True
-                self._on_news()
+                self._on_change()
         return code
 
     def _end(self, because: StrandlineError | None) -> None:

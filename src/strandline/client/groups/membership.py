@@ -46,7 +46,7 @@ class Membership(ABC):
 
     def __init__(
         self, config: ConsumerConfig, session: Session, coordinator: GroupCoordinator, tasks: Tasks,
-        on_news: Callable[[], None],
+        on_change: Callable[[], None],
     ) -> None:  # fmt: skip
         self.member_id = ""
         self.generation = -1
@@ -65,7 +65,7 @@ class Membership(ABC):
         self._session = session
         self._coordinator = coordinator
         self._tasks = tasks
-        self._on_news = on_news
+        self._on_change = on_change
         self._polled_ms = self._clock.monotonic_ms()
         self._beating: asyncio.Task[None] | None = None
 
@@ -177,7 +177,7 @@ class Membership(ABC):
             return  # the answer is about what this member was before
         if code is ErrorCode.REBALANCE_IN_PROGRESS:
             self.needs_join = True
-            self._on_news()
+            self._on_change()
         elif code in EXPELLED:
             self.expelled(KafkaError(code, "the coordinator no longer counts this member in"))
         elif code is ErrorCode.FENCED_INSTANCE_ID:
@@ -199,14 +199,14 @@ class Membership(ABC):
         self._end(error)
         self.needs_join = True
         self.lost = self.last_error = error
-        self._on_news()
+        self._on_change()
 
     def fail(self, error: StrandlineError) -> None:
         """Nothing this consumer can do will make it a member again."""
         logs.group.error("group %s: this consumer cannot go on: %s", self._coordinator.group_id, error)
         self.fatal = self.last_error = error
         self.generation = -1
-        self._on_news()
+        self._on_change()
 
     def _end(self, because: StrandlineError | None) -> None:
         """It is no member any more."""

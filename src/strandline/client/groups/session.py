@@ -51,7 +51,7 @@ class Holder(Protocol):
     def give_up(self, partitions: Iterable[TopicPartition]) -> None:
         """Read these no more, and drop what was fetched of them."""
 
-    def news(self) -> None:
+    def wake_poll(self) -> None:
         """Wake a poll that waits."""
 
 
@@ -66,11 +66,11 @@ class GroupSession:
         self.member: Membership
         if config.group_protocol == "consumer":
             self.member = ConsumerMembership(
-                config, session, self.coordinator, tasks, owned=holder.assignment, on_news=holder.news
+                config, session, self.coordinator, tasks, owned=holder.assignment, on_change=holder.wake_poll
             )
         else:
             self.member = ClassicMembership(
-                config, session, self.coordinator, tasks, counts=self._counts, on_news=holder.news
+                config, session, self.coordinator, tasks, counts=self._counts, on_change=holder.wake_poll
             )
         self.commits = Commits(
             config, session.metadata, self.coordinator, self.member,
@@ -118,10 +118,10 @@ class GroupSession:
     @property
     def restless(self) -> bool:
         """`step` has something to do; not for a listener that reads, inside of it."""
-        return self.subscribed is not None and not self._stepping and self._news
+        return self.subscribed is not None and not self._stepping and self._unhandled
 
     @property
-    def _news(self) -> bool:
+    def _unhandled(self) -> bool:
         member = self.member
         return (
             (member.needs_join and self._joining is None)
@@ -144,7 +144,7 @@ class GroupSession:
     def _callback_failed(self, error: Exception) -> None:
         self.callback_error = self.member.last_error = ClientError(f"a callback failed: {error!r}")
         self.callback_error.__cause__ = error
-        self._holder.news()
+        self._holder.wake_poll()
 
     def subscribe(self, wanted: Subscribed) -> None:
         """Read what the group gives of these topics from the next poll on."""
@@ -165,7 +165,7 @@ class GroupSession:
             return
         self._stepping = True
         try:
-            while self._news:
+            while self._unhandled:
                 await self._step(self.subscribed)
         finally:
             self._stepping = False
@@ -199,7 +199,7 @@ class GroupSession:
             if self.subscribed is not wanted:
                 return  # the listener has unsubscribed, or wants others
         self._joining = asyncio.get_running_loop().create_task(self._join(wanted, owned))
-        self._joining.add_done_callback(lambda _: self._holder.news())
+        self._joining.add_done_callback(lambda _: self._holder.wake_poll())
 
     async def _join(self, wanted: Subscribed, owned: tuple[TopicPartition, ...]) -> tuple[Given, Placed]:
         if wanted.unmatched is not None:
@@ -322,7 +322,7 @@ class GroupSession:
             try:
                 if self._joining is None and await self._refresh():
                     self.member.needs_join = True
-                    self._holder.news()
+                    self._holder.wake_poll()
             except StrandlineError as error:
                 self.member.last_error = error
             if missing:
@@ -362,7 +362,7 @@ class GroupSession:
         if now != self._counts_seen:
             self._counts_seen = now
             self.member.needs_join = True
-            self._holder.news()
+            self._holder.wake_poll()
 
     async def _counts(self, topics: Iterable[str]) -> Mapping[str, int]:
         """Fresh counts; the leader keeps an eye on the topics of all members from then on."""

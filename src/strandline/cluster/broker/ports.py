@@ -6,7 +6,6 @@ from typing import Protocol
 
 from strandline.controller.api import (
     AddVoterRequest,
-    AllocateProducerIdsRequest,
     AlterConfigsReply,
     AlterConfigsRequest,
     CreatePartitionsRequest,
@@ -15,11 +14,11 @@ from strandline.controller.api import (
     DeleteTopicsRequest,
     ElectLeadersReply,
     ElectLeadersRequest,
-    ProducerIdBlock,
     RemoveVoterRequest,
     TopicOutcomes,
     VoterReply,
 )
+from strandline.controller.broker_api import AllocateProducerIdsRequest, ProducerIdBlock
 from strandline.controller.quorum.api import QuorumDescription, QuorumView
 
 

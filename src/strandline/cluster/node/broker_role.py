@@ -23,7 +23,7 @@ from strandline.cluster.node.replica_feed import (
     topic_findings,
     unserved_replicas,
 )
-from strandline.controller.api import RegisterBrokerRequest
+from strandline.controller.broker_api import RegisterBrokerRequest
 from strandline.controller.broker_session import BrokerSession, BrokerSessionConfig
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 
-from strandline.controller import api, reports
+from strandline.controller import broker_api
 from strandline.controller.channel import ControllerChannel
 from strandline.controller.metadata.config_resolver import ConfigResolver
 from strandline.controller.metadata.delta import MetadataDelta
@@ -119,11 +119,11 @@ def broker_states(image: MetadataImage) -> Mapping[NodeId, BrokerState]:
     }
 
 
-def replica_offsets(replicas: ReplicaManager) -> Iterator[reports.ReplicaOffsets]:
+def replica_offsets(replicas: ReplicaManager) -> Iterator[broker_api.ReplicaOffsets]:
     """What heartbeats tell of the hosted replicas."""
     for status in replicas.hosted():
         if status.log_end_offset >= 0:
-            yield reports.ReplicaOffsets(
+            yield broker_api.ReplicaOffsets(
                 topic_id=status.topic_id,
                 partition=status.partition,
                 high_watermark=Offset(status.high_watermark),
@@ -133,24 +133,24 @@ def replica_offsets(replicas: ReplicaManager) -> Iterator[reports.ReplicaOffsets
             )
 
 
-def unserved_replicas(replicas: ReplicaManager) -> reports.Unserved:
+def unserved_replicas(replicas: ReplicaManager) -> broker_api.Unserved:
     """What heartbeats tell of replicas that cannot be served here."""
     topics: dict[TopicId, list[int]] = {}
     for status in replicas.hosted():
         if replicas.disk_stalls.hung or status.role is Role.OFFLINE:
             topics.setdefault(status.topic_id, []).append(status.partition)
-    return reports.Unserved(
-        tuple(reports.UnservedTopic(topic_id, tuple(sorted(numbers))) for topic_id, numbers in topics.items())
+    return broker_api.Unserved(
+        tuple(broker_api.UnservedTopic(topic_id, tuple(sorted(numbers))) for topic_id, numbers in topics.items())
     )
 
 
-def topic_findings(findings: Mapping[TopicPartition, RecoveryFinding]) -> tuple[reports.TopicFindings, ...]:
+def topic_findings(findings: Mapping[TopicPartition, RecoveryFinding]) -> tuple[broker_api.TopicFindings, ...]:
     """What a registration tells of the logs in this broker's directory."""
     topics: dict[tuple[str, TopicId], list[tuple[int, RecoveryFinding]]] = {}
     for tp, finding in findings.items():
         topics.setdefault((tp.topic, finding.topic_id), []).append((tp.partition, finding))
     return tuple(
-        reports.TopicFindings(
+        broker_api.TopicFindings(
             topic=topic,
             topic_id=topic_id,
             partitions=tuple(number for number, _ in found),
@@ -168,7 +168,7 @@ def isr_proposer(
     """How the replica manager asks the active controller to change ISRs."""
 
     async def propose(items: list[AlterPartitionItem]) -> list[AlterPartitionOutcome]:
-        request = api.AlterPartitionRequest(node_id, broker_epoch(), tuple(items))
+        request = broker_api.AlterPartitionRequest(node_id, broker_epoch(), tuple(items))
         reply = await channel.alter_partition(request, timeout_ms=ALTER_PARTITION_TIMEOUT_MS)
         return list(reply.outcomes)
 

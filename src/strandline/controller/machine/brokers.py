@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from strandline.controller.api import (
+from strandline.controller.broker_api import (
     AllocateProducerIdsRequest,
     Heartbeat,
     HeartbeatReply,

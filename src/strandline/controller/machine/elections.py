@@ -14,13 +14,13 @@ from strandline.controller.api import (
     ElectLeadersRequest,
     PartitionRef,
 )
+from strandline.controller.broker_api import DescribeReplicasReply, DescribeReplicasRequest, ReplicaReport
 from strandline.controller.machine.partition_change import Election
 from strandline.controller.machine.replica_reports import TrackedOffsets
 from strandline.controller.machine.state import MachineState, Result
 from strandline.controller.metadata.delta import merge
 from strandline.controller.metadata.image import PartitionInfo, TopicInfo
 from strandline.controller.metadata.records import MetadataRecord, PartitionChangeRecord
-from strandline.controller.reports import DescribeReplicasReply, DescribeReplicasRequest, ReplicaReport
 from strandline.log.findings import LogCondition
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError

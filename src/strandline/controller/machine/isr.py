@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.controller.api import AlterPartitionReply, AlterPartitionRequest
+from strandline.controller.broker_api import AlterPartitionReply, AlterPartitionRequest
 from strandline.controller.machine.partition_change import PartitionChange
 from strandline.controller.machine.state import MachineState, Result
 from strandline.controller.metadata.delta import merge

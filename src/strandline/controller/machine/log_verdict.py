@@ -16,7 +16,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from strandline.controller.api import RegisterBrokerRequest
+from strandline.controller.broker_api import RegisterBrokerRequest
 from strandline.controller.metadata.image import BrokerInfo, PartitionInfo, TopicInfo
 from strandline.log.findings import LogCondition
 from strandline.proto.error_codes import ErrorCode

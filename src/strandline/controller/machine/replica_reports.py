@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from strandline.controller.reports import ReplicaOffsets, TopicFindings, Unserved
+from strandline.controller.broker_api import ReplicaOffsets, TopicFindings, Unserved
 from strandline.log.findings import LogCondition
 from strandline.proto.ids import NO_EPOCH, BrokerEpoch, LeaderEpoch, NodeId, Offset, TopicId, TopicIdPartition
 

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from strandline.proto.errors import ConfigError, StrandlineError
 
 FLIGHTS = 336_776
-"""Rows of the published data set; another number means that it is not the one these pipelines were written for."""
+"""Rows of the published data set; another number means another data set."""
 
 MINUTE_MS = 60_000
 DAY_MS = 24 * 60 * MINUTE_MS

@@ -13,6 +13,7 @@ from strandline.spark.pipelines import dataset, delays, expected, frames, weathe
 from strandline.spark.pipelines.feed import ends, ensure_topic, feed
 from strandline.spark.pipelines.lake import Lake
 from strandline.spark.pipelines.lake import start as start_lake
+from strandline.spark.pipelines.outcome import Outcome
 from strandline.spark.pipelines.progress import QueryTotals, Silent, View, follow, remember
 
 if TYPE_CHECKING:
@@ -22,27 +23,6 @@ FLIGHTS = "flights"
 WEATHER = "weather"
 RESTART_AT = 0.6
 """The lake's first run ends when so much of the data is in the log."""
-
-
-@dataclass
-class Outcome:
-    """What a job found."""
-
-    figures: dict[str, str] = field(default_factory=dict)
-    checks: dict[str, tuple[bool | None, str]] = field(default_factory=dict)
-    """Name -> (held; None: not judged, a sentence)."""
-    result: Path | None = None
-    """The result in short, as JSON: totals by window, date, kind of weather or day."""
-
-    @property
-    def held(self) -> bool:
-        """Every check that was judged held, and at least one was."""
-        judged = [held for held, _ in self.checks.values() if held is not None]
-        return bool(judged) and all(judged)
-
-    def judge(self, name: str, held: bool | None, sentence: str) -> None:
-        """Keep a verdict."""
-        self.checks[name] = (held, sentence)
 
 
 @dataclass

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from strandline.spark.pipelines import dataset, expected, replay
 from strandline.spark.pipelines.checkpoints import reached
 from strandline.spark.pipelines.feed import ends
-from strandline.spark.pipelines.jobs import FLIGHTS, Context, Outcome, figures_of
+from strandline.spark.pipelines.jobs import FLIGHTS, Context, figures_of
+from strandline.spark.pipelines.outcome import Outcome
 from strandline.spark.pipelines.progress import QueryTotals
 from strandline.spark.pipelines.replay import BLUE, GREEN
 

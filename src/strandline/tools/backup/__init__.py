@@ -1,6 +1,6 @@
 """A topic copied into files, and back: every committed record under the offset it had.
 
 - `files`: the directory: segment files in Kafka's format, and a manifest that says what must be in them,
-- `taking`: cluster -> directory,
-- `restoring`: directory -> cluster, by way of `client.sending`, which sends whole batches as they are.
+- `take`: cluster -> directory,
+- `restore`: directory -> cluster, by way of `client.batch_sender`, which sends whole batches as they are.
 """

@@ -19,8 +19,8 @@ keep them from doing harm, Apache Kafka's as ours; there is nothing to wait for,
 - `plan`: rounds, and how they are noted: pure;
 - `target`: the topic that is written: made, or checked;
 - `lease`: the member of the group, and its notes;
-- `reading`: the source's records;
-- `writing`: batches on their way to the target, and what an earlier run has brought there;
+- `source`: the source's records;
+- `writer`: batches on their way to the target, and what an earlier run has brought there;
 - `engine`: one run of a copy;
 - `topic_copy`: what users call.
 """

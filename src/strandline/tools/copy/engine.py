@@ -8,11 +8,11 @@ from contextlib import aclosing
 from typing import Any
 
 from strandline.client.aio.admin import Admin
+from strandline.client.batch_sender import BatchSender
 from strandline.client.config import CommonConfig, ProducerConfig
 from strandline.client.errors import ClientTimeout, TopicReplaced
-from strandline.client.fetching import AsyncRangeReader
 from strandline.client.idempotence import SEQUENCE_MASK, SequencesBefore
-from strandline.client.sending import BatchSender
+from strandline.client.range_reader import AsyncRangeReader
 from strandline.client.types import EARLIEST, LATEST, ConsumerRecord, NewTopic, TopicDescription
 from strandline.log.compression import Codec
 from strandline.proto.errors import ConfigError
@@ -29,9 +29,9 @@ from strandline.tools.copy.errors import (
 )
 from strandline.tools.copy.lease import Lease, LeaseLost
 from strandline.tools.copy.plan import Round, from_notes, next_ranges, round_offsets, to_notes
-from strandline.tools.copy.reading import Source, Tally, Transform
+from strandline.tools.copy.source import Source, Tally, Transform
 from strandline.tools.copy.target import Target, Wish, bounds, find_target, prepare_target
-from strandline.tools.copy.writing import OutOfTurn, Writer, Written, partition_for
+from strandline.tools.copy.writer import OutOfTurn, Writer, Written, partition_for
 
 FETCH_BYTES = 4 << 20
 """One answer of the source; two are in memory at most."""

@@ -60,7 +60,7 @@ class Lease:
         self._broken: ClientError | None = None
         self._tasks = Tasks(self._broke)
         self._member = ClassicMembership(
-            config, self._session, self._coordinator, self._tasks, counts=self._counts, on_news=lambda: None
+            config, self._session, self._coordinator, self._tasks, counts=self._counts, on_change=lambda: None
         )
         # There is no poll: a copy lives as long as its event loop, and so its heartbeats, do.
         self._member.polling = True

@@ -11,7 +11,7 @@ from strandline.client.loop_thread import LoopThread
 from strandline.client.settings import ProducerSettings
 from strandline.proto.system import SystemClock
 from strandline.tools.copy.engine import Engine
-from strandline.tools.copy.reading import Transform
+from strandline.tools.copy.source import Transform
 from strandline.tools.copy.target import Wish
 
 _FAREWELL_S = 5.0

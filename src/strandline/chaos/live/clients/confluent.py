@@ -13,7 +13,7 @@ from strandline.chaos.checkers.history import Partition, Send, Status
 from strandline.chaos.checkers.journal import Recorder
 from strandline.chaos.live.clients.foreign import ForeignClient, now_ms
 from strandline.chaos.live.clients.options import FINAL_S, FLUSH_S, SWEEP_S, ClientOptions, InputEnd
-from strandline.chaos.live.waiting import pause
+from strandline.chaos.live.target import pause
 
 DECIDE_MS = 60_000
 """How long a record is tried; beyond, nobody knows."""

@@ -13,7 +13,7 @@ from strandline.cluster.broker.api import Call, part
 from strandline.cluster.broker.ports import Controller
 from strandline.cluster.broker.request import CLUSTER, Authorizer, Operation, RequestContext, allowed, topic
 from strandline.cluster.broker.topic_names import NO_TRANSACTIONS
-from strandline.controller.api import AllocateProducerIdsRequest, ProducerIdBlock
+from strandline.controller.broker_api import AllocateProducerIdsRequest, ProducerIdBlock
 from strandline.controller.metadata.image import MetadataImage
 from strandline.log.producer_state import ProducerEntry
 from strandline.proto.error_codes import ErrorCode

@@ -43,7 +43,7 @@ class Reader:
         self._states: dict[TopicPartition, PartitionState] = {}
         self._tasks = Tasks(self._broke)
         self._broken: ClientError | None = None
-        """What goes on between the calls has ended on a mistake of ours."""
+        """What goes on between the calls has ended with an internal error."""
         self._closed = False
         self._first = 0
         self._ready: deque[ConsumerRecord] = deque()
@@ -109,7 +109,7 @@ class Reader:
                     if state.position is not None:
                         break
                     fetcher.wake()
-                    await fetcher.wait_for_news()
+                    await fetcher.wait_for_change()
                     self._raise_if_broken()
                     fetcher.raise_error_of(state)
         except ClientTimeout:
@@ -167,7 +167,7 @@ class Reader:
                 return []
             try:
                 async with asyncio.timeout(min(left_ms, tell_again_ms) / 1000):
-                    await fetcher.wait_for_news()
+                    await fetcher.wait_for_change()
             except TimeoutError:
                 continue
 
@@ -251,7 +251,7 @@ class Reader:
         self._broken = self._broken or error
         if self._fetcher is not None:
             self._fetcher.close()
-            self._fetcher.tell_news()
+            self._fetcher.notify()
 
     def _raise_if_broken(self) -> None:
         if self._broken is not None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from strandline.client.decoding import consumer_records
 from strandline.client.errors import OffsetOutOfRange
-from strandline.client.fetching import AsyncRangeReader, RawBatch
+from strandline.client.range_reader import AsyncRangeReader, RawBatch
 from strandline.client.types import ConsumerRecord
 from strandline.log.compression import Codec
 from strandline.proto.ids import TopicPartition

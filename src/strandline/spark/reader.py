@@ -56,7 +56,7 @@ def read_range(
     """
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from strandline.client.fetching import RangeReader
+    from strandline.client.range_reader import RangeReader
 
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
     with_headers = "headers" in arrow_schema.names

@@ -15,9 +15,9 @@ from itertools import zip_longest
 from pathlib import Path
 
 from strandline.client.admin import Admin
+from strandline.client.batch_sender import BatchSender
 from strandline.client.errors import ClientError, UnknownTopic
-from strandline.client.fetching import RangeReader, RawBatch
-from strandline.client.sending import BatchSender
+from strandline.client.range_reader import RangeReader, RawBatch
 from strandline.client.types import EARLIEST, LATEST, Ack, ConfigChange, ConfigResource, NewTopic
 from strandline.log.batch import BatchHeader, with_producer
 from strandline.log.compression import Codec

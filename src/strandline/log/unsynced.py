@@ -9,7 +9,7 @@ from strandline.log.epochs import LeaderEpochs
 _EPOCHS_SYNCING = LEADER_EPOCHS + ".syncing.tmp"
 
 
-class Dirt:
+class Unsynced:
     """Files written since the last sync, directories with new names, and the epoch checkpoint.
 
     The epoch checkpoint takes two groups: its temporary file is synced with the data of the first and then renamed; the
@@ -80,7 +80,7 @@ class Dirt:
         return list(self._directories)
 
     def begin(self) -> tuple[list[File], list[str]]:
-        """What one sync has to cover; from now on dirt is of the next. Raises DiskError."""
+        """What one sync has to cover; from now on unsynced is of the next. Raises DiskError."""
         files, directories = self.files(), self.directories()
         self._in_sync = [file for file, close in self._files.items() if close]
         if self._epochs.dirty:

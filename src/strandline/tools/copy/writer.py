@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 
+from strandline.client.batch_sender import BatchSender
 from strandline.client.decoding import consumer_records
 from strandline.client.errors import ClientError
-from strandline.client.fetching import AsyncRangeReader, RawBatch
 from strandline.client.partitioner import partition_of_key
-from strandline.client.sending import BatchSender
+from strandline.client.range_reader import AsyncRangeReader, RawBatch
 from strandline.client.types import Ack, ConsumerRecord
 from strandline.log.compression import Codec
 from strandline.log.records import RecordBatchBuilder

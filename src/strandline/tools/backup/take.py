@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from strandline.client.admin import Admin
-from strandline.client.fetching import RangeReader, RawBatch
+from strandline.client.range_reader import RangeReader, RawBatch
 from strandline.client.types import EARLIEST, LATEST, ConfigResource, TopicDescription
 from strandline.proto.ids import TopicPartition
 from strandline.tools.backup.files import (
