@@ -6,32 +6,40 @@ from typing import Any
 
 from lab.explore.brokers import (
     CLOCK,
+    CLUSTER,
     CONFIG,
     CREDIT_BYTES,
     ENDPOINT,
+    LOG_STARTS,
     LONG_AGO_MS,
     NOW_MS,
+    RNG,
+    ROOM,
+    RPC,
+    SYNCER,
     Broker,
+    nothing,
+    refuse,
 )
 from lab.explore.logs import TOPIC_ID, TOPIC_PARTITION, ModelLog
 from lab.explore.values import Codec, Fresh
 from strandline.log.config import LogConfig
 from strandline.log.epochs import LeaderEpochs
 from strandline.proto.isr import AlterPartitionItem
+from strandline.proto.tasks import Signal
 from strandline.replica.catch_up import CatchUp
-from strandline.replica.core.isr import PendingIsr
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.core.progress import FollowerProgress
 from strandline.replica.fetcher import Fetcher
-from strandline.replica.following import Following
+from strandline.replica.following import Following, Pieces
 from strandline.replica.leader_stream import FollowerLink
 from strandline.replica.partition import Partition
 from strandline.replica.partition_set import PartitionSet
-from strandline.replica.pieces import Pieces
-from strandline.replica.publisher import Publisher
-from strandline.replica.signal import Signal
-from strandline.replica.states import BrokerState, PartitionState
+from strandline.replica.refusals import EarlyRefusals
+from strandline.replica.shared import Delayed, Shared
+from strandline.replica.states import BrokerState, PartitionState, ReplicaCounters
 from strandline.replica.streams import Streams
+from strandline.replica.waiting import Watchers
 
 
 def _member(member: Any) -> Any:
@@ -40,10 +48,6 @@ def _member(member: Any) -> Any:
 
 def _itself(node: Any) -> Any:
     return node
-
-
-def nothing() -> None:
-    """In place of a wake-up: whoever is woken is a step here."""
 
 
 def broker_codec() -> Codec:
@@ -61,12 +65,20 @@ def broker_codec() -> Codec:
         (LeaderCore, "_propose_after_ms"): LONG_AGO_MS,
     }
     world: dict[tuple[type, str], Any] = {
-        (PartitionSet, "_clock"): CLOCK,
-        (PartitionSet, "config"): CONFIG,
+        (Shared, "cluster_id"): CLUSTER,
+        (Shared, "clock"): CLOCK,
+        (Shared, "config"): CONFIG,
+        (Shared, "counters"): Fresh(ReplicaCounters),
+        (Shared, "early_refusals"): Fresh(EarlyRefusals),
+        (Shared, "disk_room"): ROOM,
+        (Shared, "syncer"): SYNCER,
+        (Shared, "log_starts"): LOG_STARTS,
+        (Shared, "on_change"): nothing,
+        (Shared, "on_fatal"): refuse,
         (PartitionSet, "_deletions"): Fresh(dict),
         (PartitionSet, "_awaiting_deletion"): Fresh(dict),
-        (Partition, "_watchers"): Fresh(dict),
-        (Partition, "_watcher_ids"): 0,
+        (Partition, "watchers"): Fresh(Watchers),
+        (LeaderCore, "_effects"): Fresh(list),
         (PartitionState, "log_config"): LogConfig(),
         (ModelLog, "config"): LogConfig(),
         (LeaderEpochs, "version"): 0,
@@ -81,6 +93,7 @@ def broker_codec() -> Codec:
         (FollowerLink, "_signal"): Fresh(Signal),
         (CatchUp, "_cold_read"): None,
         (CatchUp, "_wake"): nothing,
+        (CatchUp, "_fatal"): refuse,
         (CatchUp, "_in_pieces"): None,
         (Fetcher, "_in_pieces"): Fresh(Pieces),
         (FollowerLink, "_credit"): CREDIT_BYTES,
@@ -88,7 +101,11 @@ def broker_codec() -> Codec:
         (FollowerLink, "bytes_out"): 0,
         (Streams, "_ending"): Fresh(dict),
         (Streams, "_ended_bytes_out"): 0,
-        (Publisher, "_timer"): None,
+        (Streams, "_rpc"): RPC,
+        (Streams, "_rng"): RNG,
+        (Fetcher, "_rpc"): RPC,
+        (Fetcher, "_rng"): RNG,
+        (Delayed, "_timer"): None,
         (BrokerState, "endpoint"): ENDPOINT,
         (Fetcher, "_endpoint"): ENDPOINT,
         (PartitionState, "topic"): TOPIC_PARTITION.topic,
@@ -99,23 +116,11 @@ def broker_codec() -> Codec:
     unordered: dict[tuple[type, str], Any] = {
         (PartitionState, "replicas"): _itself,
         (PartitionState, "isr"): _itself,
-        (Partition, "isr"): _itself,
         (LeaderCore, "isr"): _itself,
         (LeaderCore, "maximal_isr"): _itself,
-        (PendingIsr, "isr"): _itself,
         (AlterPartitionItem, "new_isr"): _member,
     }
     derived: dict[tuple[type, str], Any] = {
-        (PartitionSet, "by_id"): _by_id,
-        (Streams, "_followed"): _followed,
         (LeaderCore, "_followers"): lambda core: tuple(core.followers.values()),
     }
     return Codec(fixed=times | world, unordered=unordered, derived=derived)
-
-
-def _by_id(partitions: PartitionSet) -> dict[Any, Partition]:
-    return {(one.state.topic_id, one.state.partition): one for one in partitions.partitions.values()}
-
-
-def _followed(streams: Streams) -> dict[Partition, Fetcher]:
-    return {partition: fetcher for fetcher in streams._fetchers.values() for partition in fetcher._followings}

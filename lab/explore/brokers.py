@@ -19,14 +19,15 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, Endpoint, NodeId, TopicId, TopicIdPartition
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.replica import frames
-from strandline.replica.core.isr import PendingIsr
+from strandline.replica.core.effects import IsrProposal, ProposeIsr
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.fetcher import Fetcher
 from strandline.replica.leader_stream import FollowerLink
 from strandline.replica.partition import Partition
 from strandline.replica.partition_set import PartitionSet
-from strandline.replica.publisher import Publisher
-from strandline.replica.states import ACKS_ALL, BrokerState, PartitionState, ReplicaConfig, ReplicaStatus, Role
+from strandline.replica.refusals import EarlyRefusals
+from strandline.replica.shared import Delayed, Shared
+from strandline.replica.states import BrokerState, PartitionState, ReplicaConfig, ReplicaCounters, ReplicaStatus, Role
 from strandline.replica.streams import Streams
 
 NOW_MS = 0.0
@@ -69,6 +70,8 @@ def no_loop() -> Iterator[None]:
 
 
 CLOCK = _Clock()
+RNG = random.Random(0)
+RPC: Any = None
 CONFIG = ReplicaConfig(reconnect_backoff_ms=0, reconnect_backoff_max_ms=0)
 
 
@@ -114,6 +117,46 @@ class _Room:
         raise AssertionError("the model's disk ran out of room")
 
 
+class _Syncer:
+    """What is marked is synced in steps of the model."""
+
+    def mark(self, log: Any) -> None:
+        log.mark()
+
+
+class _LogStarts:
+    """Nothing is ever deleted here."""
+
+    def raised(self, durable: object) -> None:
+        raise AssertionError("a log start rose")
+
+
+class Proposals:
+    """The change of the ISR that is to be sent to the controller, which is a step of the model."""
+
+    __slots__ = ("due",)
+
+    def __init__(self) -> None:
+        self.due: IsrProposal | None = None
+
+    def propose(self, proposer: object, effect: ProposeIsr) -> None:
+        self.due = effect.proposal
+
+
+def nothing() -> None:
+    """Nobody is to be told."""
+
+
+def refuse(error: BaseException) -> None:
+    """The node must stop: the step shows it."""
+    raise error
+
+
+ROOM: Any = _Room()
+SYNCER: Any = _Syncer()
+LOG_STARTS: Any = _LogStarts()
+
+
 class _Syncs:
     """Nor does a sync of theirs hang."""
 
@@ -123,7 +166,7 @@ class _Syncs:
 class Broker:
     """A machine with its disk, and the process that runs on it (none: `partitions` is None).
 
-    Implements the hosts of the product's partition set and of its stream ends, as `ReplicaManager` does.
+    Its parts are the product's, put together as `ReplicaManager` does.
 
     Attributes:
         life: how many processes have run here; the broker epoch of the present one.
@@ -135,7 +178,6 @@ class Broker:
         trouble: what must not happen, if it happened in this step.
     """
 
-    disk_room: Any = _Room()
     disk_stalls: Any = _Syncs()
 
     __slots__ = (
@@ -145,18 +187,12 @@ class Broker:
         "log",
         "node_id",
         "partitions",
-        "publisher",
         "ruined",
+        "shared",
         "slow",
         "streams",
         "trouble",
     )
-
-    cluster_id = CLUSTER
-    clock = CLOCK
-    config = CONFIG
-    rng = random.Random(0)
-    rpc: Any = None
 
     def __init__(self, node: NodeId) -> None:
         self.node_id = node
@@ -164,7 +200,7 @@ class Broker:
         self.broker_epoch = BrokerEpoch(NO_BROKER_EPOCH)
         self.partitions: PartitionSet | None = None
         self.streams: ExploredStreams | None = None
-        self.publisher: Publisher | None = None
+        self.shared: Shared | None = None
         self.asked = NOTHING
         self.found = int(LogCondition.INTACT)
         self.ruined = False
@@ -207,10 +243,26 @@ class Broker:
         log_dir: Any = LogDir(self.log, 0)
         self.found = int(LogCondition.INTACT)
         self.ruined = False
-        self.partitions = PartitionSet(self.node_id, log_dir, CLOCK, CONFIG, self)
-        self.streams = ExploredStreams(self)
+        self.shared = Shared(
+            node_id=self.node_id,
+            cluster_id=CLUSTER,
+            clock=CLOCK,
+            config=CONFIG,
+            counters=ReplicaCounters(),
+            early_refusals=EarlyRefusals(),
+            disk_room=ROOM,
+            syncer=SYNCER,
+            isr_changes=Proposals(),  # type: ignore[arg-type]
+            watermarks=Delayed(0.0),
+            log_starts=LOG_STARTS,
+            on_change=nothing,
+            on_fatal=refuse,
+            broker_epoch=self.broker_epoch,
+        )
+        by_id: dict[tuple[TopicId, int], Partition] = {}
+        self.streams = ExploredStreams(self.shared, RPC, RNG, by_id)
         self.streams._started = True
-        self.publisher = Publisher(0.0)
+        self.partitions = PartitionSet(self.shared, log_dir, self.streams, by_id)
 
     def crash(self, kept: int, torn: str = "") -> None:
         """The process ends; of what was not synced the first `kept` writes are there afterwards. Its high watermark was
@@ -219,7 +271,7 @@ class Broker:
         `torn`: a part of the next write is there too, and recovery cuts it off.
         """
         self.log.crash(kept)
-        self.partitions = self.streams = self.publisher = None
+        self.partitions = self.streams = self.shared = None
         self.asked = NOTHING
         self.slow = ()
         self.found = int(LogCondition.CUT if torn else LogCondition.INTACT)
@@ -252,7 +304,7 @@ class Broker:
         assert partition is not None
         self.log.syncing = -1
         partition.fail("a sync failed")
-        self.stopped(partition)
+        self._parts.counters.offline_logs = 0  # that is no trouble
 
     def apply(
         self, changes: list[PartitionState], deleted: list[TopicIdPartition], brokers: Mapping[NodeId, BrokerState]
@@ -273,75 +325,85 @@ class Broker:
         """A client writes: with acks=all, or acks=1 where too few are in sync for that."""
         core, partition = self.core, self.partition
         assert partition is not None
-        if core.admit(ACKS_ALL) is not ErrorCode.NONE and core.admit(1) is not ErrorCode.NONE:
-            return
         result = self.log.append_own(core.leader_epoch, value)
-        advanced = core.appended(result.next_offset, NOW_MS)
-        assert self.publisher is not None
-        self.publisher.publish(partition, core, result)
+        effects = core.appended(result.next_offset, NOW_MS)
+        partition._publish(core, result)
         self.log.mark()
-        self.progressed(partition, advanced)
+        partition._carry_out(effects)
 
     def synced(self) -> None:
         """The sync under way ends."""
         self.log.synced()
-        partition = self.partition
-        if partition is None:
-            return
-        if partition.leader is not None:
-            if partition.leader.synced(self.log.durable_offset, NOW_MS):
-                self._released(partition)
-        elif partition.follower is not None:
-            assert self.streams is not None
-            self.streams.synced(partition)
+        if self.partition is not None:
+            self.partition.synced()
 
     def lags(self, follower: NodeId) -> None:
         """A follower has not caught up for replica.lag.time.max.ms."""
         core, partition = self.core, self.partition
         assert partition is not None
         core.followers[follower].last_caught_up_ms = LONG_AGO_MS
-        self.progressed(partition, core.sweep(NOW_MS))
+        partition.sweep(NOW_MS)
 
     # Proposals
 
     def propose(self) -> AlterPartitionItem:
         """The pending change of the ISR leaves."""
-        core = self.core
-        assert core.pending is not None
-        core.pending.sent = True
+        proposals = self._proposals
+        assert proposals.due is not None
+        item, proposals.due = proposals.due.item, None
         self.asked = THE_PENDING
-        return core.pending.item
+        return item
 
     def proposal_answered(self, outcome: AlterPartitionOutcome | None) -> None:
         """The controller's answer; None: there is none, and the change may have been committed or not."""
         asked, self.asked = self.asked, NOTHING
         if asked == AN_OLDER:
             return
-        core, partition = self.core, self.partition
+        partition, pending = self.partition, self.pending
         assert partition is not None
-        pending = core.pending
         assert pending is not None
         if outcome is None:
-            pending.sent = False
-            return
-        advanced = core.answered(pending, outcome, NOW_MS)
-        if core.pending is not pending:
-            self.progressed(partition, advanced)
-        elif advanced:
-            self._released(partition)
+            self._proposals.due = pending
+        else:
+            partition.isr_answered(pending, outcome)
 
-    def settle(self, before: PendingIsr | None) -> None:
-        """After a step: if what was pending `before` it is so no more, the answer to that is of no interest."""
+    def settle(self, before: IsrProposal | None) -> None:
+        """After a step: if what was pending `before` it is so no more, the answer to that is of no interest. And what
+        must not happen here: nothing ever explains that a disk fails, or that committed records are given up."""
         partition = self.partition
         core = None if partition is None else partition.leader
         if self.asked == THE_PENDING and (core is None or core.pending is not before):
             self.asked = AN_OLDER
+        if self.shared is None or partition is None:
+            return
+        if self._proposals.due is not self.pending:
+            self._proposals.due = None
+        counters = self.shared.counters
+        if counters.truncations_below_high_watermark:
+            self.trouble = "it cuts its log below its high watermark"
+        elif counters.offline_logs:
+            self.trouble = partition.reason
 
     @property
-    def pending(self) -> PendingIsr | None:
+    def pending(self) -> IsrProposal | None:
         """The change of the ISR that its leadership waits for."""
         partition = self.partition
         return None if partition is None or partition.leader is None else partition.leader.pending
+
+    @property
+    def proposes(self) -> bool:
+        """A change of the ISR waits to be sent."""
+        return self._proposals.due is not None and self.asked == NOTHING
+
+    @property
+    def _proposals(self) -> Proposals:
+        proposals: Any = self._parts.isr_changes
+        return proposals  # type: ignore[no-any-return]
+
+    @property
+    def _parts(self) -> Shared:
+        assert self.shared is not None
+        return self.shared
 
     @property
     def core(self) -> LeaderCore:
@@ -359,7 +421,7 @@ class Broker:
         assert fetcher is not None
         fetcher._stream = Pipe()  # type: ignore[assignment]
         fetcher._requests = deque()
-        for following in fetcher._followings.values():
+        for following in fetcher._followings:
             fetcher._fetch(following)
 
     def accept(self, hello: frames.Hello) -> bool:
@@ -372,7 +434,7 @@ class Broker:
         previous = streams._links.pop(hello.node_id, None)
         if previous is not None:
             previous.close()
-        link = streams._links[hello.node_id] = FollowerLink(self, Pipe(), hello)  # type: ignore[arg-type]
+        link = streams._links[hello.node_id] = FollowerLink(self._parts, self._set.by_id, Pipe(), hello)  # type: ignore[arg-type]
         link.on_credit(CREDIT_BYTES)
         return True
 
@@ -392,8 +454,7 @@ class Broker:
     def offer(self, follower: NodeId) -> bytes:
         """Everything that there is for a follower now, as one frame."""
         assert self.streams is not None
-        assert self.publisher is not None
-        self.publisher._send_watermarks()
+        self._parts.watermarks.run()
         return self.streams._links[follower]._next_frame() or b""
 
     def told_by_leader(self, frame: bytes) -> None:
@@ -420,63 +481,3 @@ class Broker:
         fetcher = self.fetcher
         assert fetcher is not None
         fetcher._retry()
-
-    # RoleHost, LeaderHost, FollowerHost: as ReplicaManager has it
-
-    def partition_by_id(self, topic_id: TopicId, partition: int) -> Partition | None:
-        """The hosted partition."""
-        return self._set.by_id.get((topic_id, partition))
-
-    def led(self, partition: Partition) -> None:
-        """It leads."""
-        assert self.streams is not None
-        self.streams.unfollow(partition)
-        self.log.mark()
-        self.progressed(partition, advanced=True)
-
-    def followed(self, partition: Partition) -> None:
-        """It follows."""
-        assert self.streams is not None
-        self.log.mark()
-        self.streams.follow(partition)
-
-    def stopped(self, partition: Partition) -> None:
-        """It does neither."""
-        assert self.streams is not None
-        self.streams.unfollow(partition)
-
-    def progressed(self, partition: Partition, advanced: bool) -> None:
-        """Its leader learned something. What is pending is proposed when it pleases."""
-        if advanced:
-            self._released(partition)
-
-    def _released(self, partition: Partition) -> None:
-        partition.release()
-        assert self.publisher is not None
-        self.publisher.rose(partition)
-
-    def replicated(self, partition: Partition, size: int) -> None:
-        """A follower's log grew, or was cut."""
-        self.log.mark()
-
-    def connected(self, leader: NodeId) -> None:
-        """A leader has accepted this broker's stream."""
-
-    def log_start_raised(self, partition: Partition) -> None:
-        """Nothing is ever deleted here."""
-        self.trouble = "its log start rose"
-
-    def truncated_below_high_watermark(self, partition: Partition, offset: int) -> None:
-        """Only an unclean election explains that, and there is none here."""
-        self.trouble = f"it cuts its log at {offset}, below its high watermark {partition.high_watermark}"
-
-    def log_failed(self, partition: Partition, reason: str) -> None:
-        """No disk fails by itself here: the product refuses to lose what was committed."""
-        if partition.role is not Role.OFFLINE:
-            self.trouble = reason
-        partition.fail(reason)
-        self.stopped(partition)
-
-    def fatal(self, error: BaseException) -> None:
-        """The node must stop."""
-        self.trouble = str(error)

@@ -123,7 +123,7 @@ def look(broker: Broker) -> Look:
         leads=-1 if core is None else int(core.leader_epoch),
         isr=() if core is None else tuple(core.isr),
         maximal_isr=() if core is None else tuple(core.maximal_isr),
-        proposes=core is not None and core.pending is not None and not core.pending.sent and broker.asked == NOTHING,
+        proposes=broker.proposes,
         lagging=() if core is None else _lagging(core),
         told=_told(broker),
         **_streams(broker),
@@ -168,9 +168,8 @@ def _lagging(core: Any) -> tuple[NodeId, ...]:
 
 def _streams(broker: Broker) -> dict[str, Any]:
     """What there is to be said on streams."""
-    streams, publisher, fetcher = broker.streams, broker.publisher, broker.fetcher
+    streams, fetcher = broker.streams, broker.fetcher
     assert streams is not None
-    assert publisher is not None
     found: dict[str, Any] = {}
     if fetcher is not None:
         stream: Any = fetcher._stream
@@ -188,8 +187,10 @@ def _streams(broker: Broker) -> dict[str, Any]:
 
 
 def _risen(broker: Broker, node: Any) -> bool:
-    partition, publisher = broker.partition, broker.publisher
-    if partition is None or partition.leader is None or publisher is None or partition not in publisher._risen:
+    partition, shared = broker.partition, broker.shared
+    if partition is None or partition.leader is None or shared is None:
+        return False
+    if partition.send_high_watermark not in shared.watermarks._calls:
         return False
     subscription = partition.subscriptions.get(node)
     return subscription is not None and subscription.sent_high_watermark < partition.leader.high_watermark

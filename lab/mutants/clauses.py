@@ -91,7 +91,7 @@ PARTITIONS: tuple[Mutant, ...] = (
     one_change(
         "what-was-not-attempted-is-sent-again",
         "B2: AlterPartition: OPERATION_NOT_ATTEMPTED ends a proposal",
-        "replica.core.isr:judge_answer",
+        "replica.core.effects:judge_answer",
         "return _JUDGEMENTS.get(error, Judgement.RETRY)",
         "if error is ErrorCode.OPERATION_NOT_ATTEMPTED:\n"
         "        return Judgement.RETRY\n"

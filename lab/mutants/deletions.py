@@ -12,9 +12,9 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "leader-answers-before-its-log-start-is-durable",
         "B15: DeleteRecords: answered once the log start is durable on the leader",
-        "replica.partition:Partition.release_trims",
-        "self.log.durable_log_start_offset",
-        "self.log.log_start_offset",
+        "replica.partition:Partition._answer_deletions",
+        "plog.durable_log_start_offset",
+        "plog.log_start_offset",
         f"{_DELETIONS}::test_a_deletion_outlives_the_death_of_all",
     ),
     Mutant(
@@ -22,9 +22,10 @@ TABLE: tuple[Mutant, ...] = (
         "B15: DeleteRecords: answered once the log start is durable on every replica in sync",
         (
             Patch(
-                "replica.fetcher:Fetcher._learn",
-                "self._host.log_start_raised(partition)",
-                "self._push(frames.pack_trimmed(following.id, plog.log_start_offset))",
+                "replica.following:Following._carry_out",
+                "self.partition.log_start_raised()",
+                "from strandline.replica import frames\n"
+                "                self._feed._push(frames.pack_deleted(self.id, self.log.log_start_offset))",
             ),
         ),
         (f"{_DELETIONS}::test_a_deletion_outlives_the_death_of_all",),
@@ -40,9 +41,9 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "deletions-are-answered-below-min-isr",
         "B15: DeleteRecords: not answered while |ISR| < min: members that left it may be elected",
-        "replica.trims:release",
-        "-1 if core.under_min_isr else ",
-        "",
+        "replica.core.leader:LeaderCore.deleted_everywhere",
+        "if self.under_min_isr:",
+        "if False:",
         f"{_DELETIONS}::test_a_deletion_waits_while_too_few_are_in_sync",
     ),
     one_change(

@@ -208,8 +208,8 @@ HANGS: tuple[Mutant, ...] = (
     one_change(
         "hung-sync-is-waited-for",
         "B18: the age of the sync in flight is a health signal",
-        "replica.disk_stalls:DiskStalls.stalled",
-        "if host.config.sync_before_ack:",
+        "replica.disk_health:DiskStalls.stalled",
+        "if self._sync_before_ack():",
         "if False:",
         f"{_SCHEDULE_58}::test_58_a_sync_hangs_under_a_broker",
     ),

@@ -27,7 +27,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "refused-before-the-log-is-forgotten",
         "C1: append: a refusal counts, too, where the broker knew nothing of the partition yet (schedule 52)",
-        "replica.appends:Appends._recall",
+        "replica.refusals:EarlyRefusals.recall",
         "if refusal is not None:",
         "if False:",
         f"{_REFUSALS}::test_52_refused_by_a_broker_whose_metadata_lag[holds]",
@@ -151,9 +151,9 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "duplicate-answered-uncommitted",
         "C1: append: a duplicate under acks=all waits until its original is committed",
-        "replica.appends:Appends._answer",
-        "if acks == ACKS_ALL and core.high_watermark < next_offset:",
-        "if acks == ACKS_ALL and core.high_watermark < next_offset and not result.duplicate:",
+        "replica.partition:Partition.append",
+        "if waits and core.high_watermark < result.next_offset:",
+        "if waits and core.high_watermark < result.next_offset and not result.duplicate:",
         "tests/replica/test_manager.py::test_a_duplicate_is_answered_when_its_original_is_committed",
     ),
     one_change(

@@ -339,8 +339,8 @@ UNSERVED: tuple[Mutant, ...] = (
     one_change(
         "failure-waits-for-the-next-heartbeat",
         "schedule 56: it says so at once",
-        "replica.manager:ReplicaManager.stopped",
-        "self._on_change()",
+        "replica.partition:Partition.fail",
+        "self._shared.on_change()",
         "pass",
         "tests/replica/test_faults.py::test_the_leaders_disk_fails",
     ),

@@ -66,7 +66,7 @@ TABLE: tuple[Mutant, ...] = (
         "empty-epochs-stay",
         "B8: a cut at the very end cleans the epochs (schedule 5)",
         (
-            Patch("replica.fetcher:Fetcher.on_diverging", "plog.epochs.truncate_from_end(new_end)", "pass"),
+            Patch("replica.following:Following._cut", "plog.epochs.truncate_from_end(new_end)", "pass"),
             Patch(
                 "log.partition_log:PartitionLog.truncate_to",
                 "self.epochs.truncate_from_end(self.log_end_offset)",
@@ -82,7 +82,7 @@ TABLE: tuple[Mutant, ...] = (
             Patch(
                 "replica.leader_stream:FollowerLink.on_fetch",
                 "if verdict is Verdict.DIVERGING:",
-                "if verdict is Verdict.DIVERGING:\n            self._host.progressed(partition, core.fetched("
+                "if verdict is Verdict.DIVERGING:\n            partition._carry_out(core.fetched("
                 "self.node_id, self.broker_epoch, fetch_offset=fetch.fetch_offset, "
                 "durable_offset=fetch.durable_offset, log_start_offset=fetch.log_start_offset, now_ms=self.now_ms))",
             ),
@@ -210,7 +210,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "a-piece-goes-on-anywhere",
         "B16: what was appended can be replicated: pieces that do not follow on each other are refused (schedule 54)",
-        "replica.pieces:Pieces.take",
+        "replica.following:Pieces.take",
         "if piece.position != len(self._batch) or not",
         "if not",
         f"{_PIECES}::test_pieces_that_make_no_sense_end_the_stream",
@@ -253,23 +253,23 @@ TABLE: tuple[Mutant, ...] = (
         "acknowledges-what-was-never-sent",
         "B9: acks: nobody acknowledges what it was not sent",
         "replica.leader_stream:FollowerLink.on_ack",
-        "if not follower.fetch_offset <= fetch_offset <= sub.next_offset or durable_offset > fetch_offset:",
+        "if not sub.follower.fetch_offset <= fetch_offset <= sub.next_offset or durable_offset > fetch_offset:",
         "if False:",
         f"{_STREAMS}::test_nonsense_ends_the_stream_and_nothing_else",
     ),
     one_change(
         "fetch-of-an-older-epoch",
         "B1: four epochs: FENCED_LEADER_EPOCH for a fetch of an older one",
-        "replica.leader_stream:FollowerLink._refusal",
-        "if fetch.current_leader_epoch < partition.state.leader_epoch:",
+        "replica.partition:Partition.follower_refusal",
+        "if leader_epoch < self.state.leader_epoch:",
         "if False:",
         f"{_STREAMS}::test_fetches_that_are_refused",
     ),
     one_change(
         "fetch-of-a-newer-epoch",
         "B1: four epochs: UNKNOWN_LEADER_EPOCH for a fetch of a newer one",
-        "replica.leader_stream:FollowerLink._refusal",
-        "if fetch.current_leader_epoch > partition.state.leader_epoch:",
+        "replica.partition:Partition.follower_refusal",
+        "if leader_epoch > self.state.leader_epoch:",
         "if False:",
         f"{_STREAMS}::test_fetches_that_are_refused",
     ),
@@ -292,16 +292,16 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "cuts-committed-records-silently",
         "B8: truncation: below the high watermark only where an unclean election explains it",
-        "replica.fetcher:Fetcher._cut",
-        "if not core.may_lose_committed and self._host.config.sync_before_ack:",
-        "if False:",
+        "replica.core.follower:FollowerCore._judge",
+        "cut.below_high_watermark and not self.may_lose_committed",
+        "False",
         f"{_FAULTS}::test_a_cut_below_the_high_watermark_is_refused",
     ),
     one_change(
         "follower-watermark-beyond-its-end",
         "B4: high watermark: a follower's is min(own end, the leader's)",
-        "replica.core.follower:FollowerCore.watermark",
-        "min(leader_high_watermark, log_end_offset)",
+        "replica.core.follower:FollowerCore.learned",
+        "min(leader_high_watermark, log_end)",
         "leader_high_watermark",
         f"{_DIVERGENCE}::test_a_followers_high_watermark_is_bounded_by_its_own_end",
     ),
@@ -348,7 +348,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "failed-deletion-fells-the-node",
         "schedule 18: an I/O error takes the partition offline, and nothing else",
-        "replica.fetcher:Fetcher._learn",
+        "replica.following:Following._carry_out",
         "except StorageError as error:",
         "except ZeroDivisionError as error:",
         f"{_FOLLOWER_STREAMS}::test_a_disk_that_cannot_delete",

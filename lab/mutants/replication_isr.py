@@ -49,7 +49,7 @@ TABLE: tuple[Mutant, ...] = (
                 "replica.partition_set:PartitionSet._lead",
                 "self._channel = self._channel % 0xFFFFFFFF + 1",
                 "core.followers.update(partition.leader.followers if partition.leader is not None else {})\n"
-                "        core._adopt_replicas(self._clock.monotonic_ms())\n"
+                "        core._adopt_replicas(self._shared.clock.monotonic_ms())\n"
                 "        self._channel = self._channel % 0xFFFFFFFF + 1",
             ),
         ),
@@ -61,8 +61,8 @@ TABLE: tuple[Mutant, ...] = (
         (
             Patch(
                 "replica.core.leader:LeaderCore.answered",
-                "return self._advance_and_propose(now_ms)",
-                "return False",
+                "return self._advanced_and_proposed(now_ms)",
+                "return self._taken()",
             ),
         ),
         (f"{_ISR}::test_14_a_shrink_is_approved[holds]",),
@@ -232,7 +232,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "withdraws-on-anything",
         "B2: AlterPartition: what is unheard of is sent again (schedule 13)",
-        "replica.core.isr:judge_answer",
+        "replica.core.effects:judge_answer",
         "_JUDGEMENTS.get(error, Judgement.RETRY)",
         "_JUDGEMENTS.get(error, Judgement.REFUSED)",
         f"{_ISR_TESTS}::test_the_wrong_controller_is_no_answer",
@@ -240,7 +240,7 @@ TABLE: tuple[Mutant, ...] = (
     one_change(
         "withdraws-on-a-definite-rejection",
         "B2: AlterPartition: only INELIGIBLE_REPLICA and OPERATION_NOT_ATTEMPTED end a proposal",
-        "replica.core.isr:judge_answer",
+        "replica.core.effects:judge_answer",
         "return _JUDGEMENTS.get(error, Judgement.RETRY)",
         "found = _JUDGEMENTS.get(error, Judgement.RETRY)\n"
         "    return Judgement.REFUSED if found is Judgement.AWAIT_METADATA else found",
@@ -250,8 +250,8 @@ TABLE: tuple[Mutant, ...] = (
         "a-refusal-ends-every-copy",
         "B2: AlterPartition: a refused expansion stands until the partition epoch moves (schedule 50)",
         "replica.core.leader:LeaderCore._refused",
-        "self.pending = self._proposal(self.isr, IsrChange.WITHDRAWAL)",
-        "self.pending = None\n            self._set_maximal(self.isr)",
+        "self._ask(self.isr, IsrChange.WITHDRAWAL)",
+        "self.maximal_isr = ()\n            self._set_maximal(self.isr)",
         f"{_ISR}::test_50_refused_in_one_copy_and_committed_in_a_late_one[holds]",
         f"{_ISR_TESTS}::test_a_refused_expansion_is_withdrawn",
     ),
@@ -259,7 +259,7 @@ TABLE: tuple[Mutant, ...] = (
         "a-refused-withdrawal-is-forgotten",
         "B2: AlterPartition: a withdrawal is sent until the partition epoch moves (schedule 50)",
         "replica.core.leader:LeaderCore._refused",
-        "pending.sent = False",
+        "self._effects.append(ProposeIsr(proposal, again=True))",
         "self.pending = None",
         f"{_ISR_TESTS}::test_a_refused_withdrawal_is_sent_again",
     ),
@@ -294,7 +294,7 @@ TABLE: tuple[Mutant, ...] = (
         "never-sends-again",
         "B2: AlterPartition: otherwise it retries",
         "replica.core.leader:LeaderCore.answered",
-        "pending.sent = False",
+        "self._effects.append(ProposeIsr(proposal, again=True))",
         "pass",
         f"{_ISR_TESTS}::test_the_wrong_controller_is_no_answer",
     ),
@@ -302,7 +302,7 @@ TABLE: tuple[Mutant, ...] = (
         "a-lost-request-stays-lost",
         "B2: AlterPartition: a request that failed is sent again",
         "replica.isr_changes:IsrChanges._send_all",
-        "pending.sent = False",
+        "self._due[proposer] = proposal",
         "pass",
         "tests/replica/test_isr_changes.py",
     ),
@@ -310,7 +310,7 @@ TABLE: tuple[Mutant, ...] = (
         "an-overtaken-answer-counts",
         "B2: AlterPartition: metadata settle what was pending",
         "replica.core.leader:LeaderCore.answered",
-        "if self.pending is not pending:",
+        "if self.pending is not proposal:",
         "if False:",
         f"{_ISR_TESTS}::test_an_answer_that_metadata_have_overtaken_is_ignored",
     ),
@@ -327,7 +327,7 @@ TABLE: tuple[Mutant, ...] = (
         "B1: four epochs: updates of a partition epoch >= the own one",
         "replica.core.leader:LeaderCore.metadata_changed",
         "if state.partition_epoch < self.partition_epoch:\n"
-        "            return False\n"
+        "            return ()\n"
         "        newer = state.partition_epoch > self.partition_epoch",
         "newer = state.partition_epoch != self.partition_epoch",
         f"{_ISR_TESTS}::test_older_metadata_are_ignored",
@@ -352,24 +352,24 @@ TABLE: tuple[Mutant, ...] = (
         "no-recheck-after-an-append",
         "B4: high watermark: recheck after an append",
         "replica.core.leader:LeaderCore.appended",
-        "return not self._sync_before_ack and self._advance(now_ms)",
-        "return False",
+        "return () if self._sync_before_ack else self._advanced(now_ms)",
+        "return ()",
         f"{_WATERMARK_TESTS}::test_a_lone_replica_commits_what_it_has_appended",
     ),
     one_change(
         "no-recheck-after-a-sync",
         "B4: high watermark: recheck after the own sync",
         "replica.core.leader:LeaderCore.synced",
-        "return self._sync_before_ack and self._advance(now_ms)",
-        "return False",
+        "return self._advanced(now_ms) if self._sync_before_ack else ()",
+        "return ()",
         f"{_WATERMARK_TESTS}::test_min_insync_is_bounded_by_the_replication_factor",
     ),
     one_change(
         "no-recheck-after-a-fetch",
         "B4: high watermark: recheck after a follower's fetch",
         "replica.core.leader:LeaderCore.acked",
-        "return self._advance(now_ms)",
-        "return False",
+        "return self._advanced(now_ms)",
+        "return self._taken()",
         f"{_WATERMARK_TESTS}::test_it_is_the_smallest_offset_of_the_isr",
     ),
     one_change(
@@ -384,16 +384,16 @@ TABLE: tuple[Mutant, ...] = (
         "no-recheck-when-metadata-change",
         "B4: high watermark: recheck when metadata change",
         "replica.core.leader:LeaderCore.metadata_changed",
-        "return self._advance_and_propose(now_ms)",
-        "return False",
+        "return self._advanced_and_proposed(now_ms)",
+        "return self._taken()",
         f"{_ISR_TESTS}::test_lowering_min_insync_advances",
     ),
     one_change(
         "no-recheck-when-brokers-change",
         "B4: high watermark: recheck when brokers change (schedule 15)",
         "replica.core.leader:LeaderCore.brokers_changed",
-        "return self._advance_and_propose(now_ms)",
-        "return False",
+        "return self._advanced_and_proposed(now_ms)",
+        "return self._taken()",
         f"{_WATERMARK_TESTS}::test_it_stops_waiting_when_the_replica_begins_to_stop",
     ),
     one_change(
@@ -404,13 +404,18 @@ TABLE: tuple[Mutant, ...] = (
         "pass",
         f"{_WATERMARK_TESTS}::test_it_stops_waiting_for_a_newcomer_whose_stream_ended",
     ),
-    one_change(
+    Mutant(
         "watermark-falls",
         "B4: high watermark: it never falls",
-        "replica.core.leader:LeaderCore._advance",
-        "if offset <= self.high_watermark:",
-        "if offset == self.high_watermark:",
-        f"{_WATERMARK_TESTS}::test_it_never_falls",
+        (
+            Patch(
+                "replica.core.leader:LeaderCore._advance",
+                "if offset <= self.high_watermark:",
+                "if offset == self.high_watermark:",
+            ),
+            Patch("replica.core.leader:LeaderCore._check_rise", "before < offset", "True"),
+        ),
+        (f"{_WATERMARK_TESTS}::test_it_never_falls",),
     ),
     one_change(
         "newcomer-is-not-waited-for",

@@ -8,7 +8,7 @@ _MACHINE = "tests/controller/machine/test_full_disks.py"
 _SCHEDULES = "tests/schedules/recovery/test_full_disks.py"
 _ROOM = "tests/log/test_room.py"
 _CHANGE = "controller.machine.partition_change:PartitionChange"
-_DISK_ROOM = "replica.disk_room:DiskRoom"
+_DISK_ROOM = "replica.disk_health:DiskRoom"
 
 BROKER: tuple[Mutant, ...] = (
     one_change(
@@ -31,16 +31,16 @@ BROKER: tuple[Mutant, ...] = (
     one_change(
         "full-leader-says-nothing",
         "schedule 57: an append that finds no room is such a sign",
-        "replica.appends:Appends.append",
-        "self._host.disk_room.ran_out()",
+        "replica.partition:Partition.append",
+        "shared.disk_room.ran_out()",
         "pass",
         f"{_SCHEDULES}::test_57_a_leader_says_so_at_once",
     ),
     one_change(
         "full-follower-says-nothing",
         "schedule 57: so is a follower's append",
-        "replica.fetcher:Fetcher._refused",
-        "self._host.disk_room.ran_out()",
+        "replica.following:Following._no_room",
+        "self._shared.disk_room.ran_out()",
         "pass",
         f"{_SCHEDULES}::test_57_a_follower_says_so_at_once",
     ),
@@ -57,7 +57,7 @@ BROKER: tuple[Mutant, ...] = (
         "full-follower-takes-the-last-byte",
         "schedule 57: on a full disk a follower leaves what room there is to the metadata log",
         "replica.fetcher:Fetcher._append",
-        "if self._host.disk_room.full:",
+        "if self._shared.disk_room.full:",
         "if False:",
         f"{_SCHEDULES}::test_57_what_is_left_is_for_the_metadata",
     ),
@@ -65,7 +65,7 @@ BROKER: tuple[Mutant, ...] = (
         "full-follower-fetches-on",
         "schedule 57: nothing is fetched that cannot be kept",
         "replica.fetcher:Fetcher._retry",
-        "if following.without_room and self._host.disk_room.full:",
+        "if following.without_room and self._shared.disk_room.full:",
         "if False:",
         f"{_SCHEDULES}::test_57_what_is_left_is_for_the_metadata",
     ),
@@ -221,7 +221,7 @@ HUNG: tuple[Mutant, ...] = (
     one_change(
         "hung-disk-is-told-to-nobody",
         "schedule 58: leaderships move before a node ends whose disk hangs",
-        "replica.disk_stalls:DiskStalls.stalled",
+        "replica.disk_health:DiskStalls.stalled",
         "self.hung = True",
         "pass",
         "tests/schedules/quorum/test_hung_syncs.py::test_58_leaderships_move_before_the_node_ends",

@@ -20,9 +20,10 @@ from strandline.proto.errors import KafkaError
 from strandline.proto.ids import NO_NODE, BrokerEpoch, Endpoint, LeaderEpoch, NodeId, Offset, PartitionEpoch
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.replica.core.divergence import Verdict, judge_fetch
+from strandline.replica.core.effects import ProposeIsr, Truncate
 from strandline.replica.core.follower import FollowerCore
 from strandline.replica.core.leader import LeaderCore
-from strandline.replica.states import BrokerState, PartitionState
+from strandline.replica.states import ACKS_ALL, BrokerState, PartitionState
 from tests.replica.model import Entry, Fetch, Replica, Reply
 
 TOPIC = UUID(int=1)
@@ -86,7 +87,7 @@ class ReplicaStage:
             if core.maximal_isr != core.isr:
                 text += f", maximal ISR {list(core.maximal_isr)}"
             if core.pending is not None:
-                text += f", proposes {list(core.pending.isr)}{' (sent)' if core.pending.sent else ''}"
+                text += f", proposes {list(core.pending.isr)}{' (sent)' if core.pending is replica.sent else ''}"
             return text
         if replica.follower is not None:
             core_ = replica.follower
@@ -274,7 +275,7 @@ class ReplicaStage:
         """`append 1 x y [acks=1]`."""
         acks = 1 if "acks=1" in values else -1
         core, log = self.leader(node), self.replicas[int(node)].log
-        error = core.admit(acks)
+        error = core.admit_acks_all() if acks == ACKS_ALL else ErrorCode.NONE
         if error is not ErrorCode.NONE:
             return [f"refused: {error.name}, nothing is written"]
         for value in values:
@@ -372,11 +373,12 @@ class ReplicaStage:
             cut = core.diverged(log, 0, log.end, reply.judgement.epoch, reply.judgement.end_offset)
             log.truncate(cut.offset)
             core.truncated(cut.offset)
+            assert isinstance(cut, Truncate), f"{replica.node} would lose committed records"
             below = ", below its high watermark" if cut.below_high_watermark else ""
             return [f"{replica.node} truncates to {cut.offset}{below}"]
         for entry in reply.data:
             log.append(entry)
-        core.watermark(reply.high_watermark, log.end)
+        core.learned(reply.high_watermark, 0, log_start=0, log_end=log.end)
         return []
 
     def do_wait(self, duration_ms: str) -> None:
@@ -392,8 +394,7 @@ class ReplicaStage:
         """What the leader proposes reaches the controller, which judges; the answer waits for `answer`."""
         replica, core = self.replicas[int(node)], self.leader(node)
         assert core.pending is not None, f"{node} proposes nothing"
-        change = core.pending
-        change.sent = True
+        change = replica.sent = core.pending
         outcome = self.judge(replica.node, change.item)
         replica.answers.append((core, change, outcome))
         return [f"the controller answers {outcome.error.name}"]
@@ -443,14 +444,16 @@ class ReplicaStage:
         """The controller's answer arrives, and the metadata after it."""
         replica = self.replicas[int(node)]
         core, change, outcome = replica.answers.pop(0)
-        core.answered(change, outcome, self.now_ms)
+        if ProposeIsr(change, again=True) in core.answered(change, outcome, self.now_ms):
+            self.replicas[int(node)].sent = None
         self.publish()
 
     def do_loseanswer(self, node: str) -> None:
         """The answer is lost: whether the change was committed is unknown."""
         core, change, outcome = self.replicas[int(node)].answers.pop(0)
         lost = AlterPartitionOutcome(outcome.topic_id, 0, ErrorCode.REQUEST_TIMED_OUT)
-        core.answered(change, lost, self.now_ms)
+        if ProposeIsr(change, again=True) in core.answered(change, lost, self.now_ms):
+            self.replicas[int(node)].sent = None
 
     # --- what must hold ---
 

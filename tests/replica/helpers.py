@@ -17,7 +17,8 @@ from strandline.proto.ids import BrokerEpoch, Endpoint, NodeId, TopicPartition
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.proto.ports import RpcServer
 from strandline.replica.manager import ReplicaManager
-from strandline.replica.states import AppendOutcome, BrokerState, ReplicaConfig
+from strandline.replica.states import BrokerState, ReplicaConfig
+from strandline.replica.waiting import Append
 from tests.replica.fake_controller import FakeController, partition_state
 from tests.replica.memory_rpc import MemoryNetwork
 
@@ -95,8 +96,8 @@ class Broker:
             await self.replicas.close(clean)
             self.log_dir.close(None)
 
-    def append(self, tp: TopicPartition, data: memoryview, acks: int = -1) -> asyncio.Future[AppendOutcome]:
-        future: asyncio.Future[AppendOutcome] = asyncio.get_running_loop().create_future()
+    def append(self, tp: TopicPartition, data: memoryview, acks: int = -1) -> asyncio.Future[Append]:
+        future: asyncio.Future[Append] = asyncio.get_running_loop().create_future()
         self.replicas.append(tp, data, acks, future.set_result)
         return future
 

@@ -8,7 +8,7 @@ from uuid import UUID
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import BrokerEpoch, Endpoint, LeaderEpoch, NodeId, PartitionEpoch
 from strandline.proto.isr import AlterPartitionOutcome
-from strandline.replica.core.isr import PendingIsr
+from strandline.replica.core.effects import Committed, IsrProposal, LeaderEffects, ProposeIsr
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.states import BrokerState, PartitionState
 from tests.replica.fake_controller import partition_state
@@ -61,7 +61,8 @@ def leader(
 def fetched(
     core: LeaderCore, node: NodeId, offset: int, durable: int | None = None, *, now: float = 0.0, epoch: int = 0
 ) -> bool:
-    return core.fetched(
+    """Whether the high watermark rose."""
+    effects = core.fetched(
         node,
         BrokerEpoch(epoch or 100 + node),
         fetch_offset=offset,
@@ -69,6 +70,17 @@ def fetched(
         log_start_offset=0,
         now_ms=now,
     )
+    return rose(effects)
+
+
+def rose(effects: LeaderEffects) -> bool:
+    """The high watermark did."""
+    return any(isinstance(effect, Committed) for effect in effects)
+
+
+def proposed(effects: LeaderEffects) -> list[ProposeIsr]:
+    """What is to be sent to the controller."""
+    return [effect for effect in effects if isinstance(effect, ProposeIsr)]
 
 
 def wrote(core: LeaderCore, end: int, *, now: float = 0.0) -> None:
@@ -77,7 +89,7 @@ def wrote(core: LeaderCore, end: int, *, now: float = 0.0) -> None:
     core.synced(end, now)
 
 
-def pending(core: LeaderCore) -> PendingIsr:
+def pending(core: LeaderCore) -> IsrProposal:
     assert core.pending is not None
     return core.pending
 

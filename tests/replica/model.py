@@ -18,8 +18,8 @@ from uuid import UUID
 from strandline.proto.ids import NO_NODE, BrokerEpoch, Endpoint, NodeId, TopicIdPartition
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.replica.core.divergence import FetchJudgement, Verdict, judge_fetch
+from strandline.replica.core.effects import IsrChange, IsrProposal, KeepLog, ProposeIsr
 from strandline.replica.core.follower import FollowerCore
-from strandline.replica.core.isr import IsrChange, PendingIsr
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.states import BrokerState, PartitionState
 from tests.replica.fake_controller import FakeController, partition_state
@@ -118,7 +118,9 @@ class Replica:
         self.leader: LeaderCore | None = None
         self.follower: FollowerCore | None = None
         self.high_watermark = 0
-        self.answers: list[tuple[LeaderCore, PendingIsr, AlterPartitionOutcome]] = []
+        self.sent: IsrProposal | None = None
+        """Proposed, and on its way or answered."""
+        self.answers: list[tuple[LeaderCore, IsrProposal, AlterPartitionOutcome]] = []
 
     @property
     def known_high_watermark(self) -> int:
@@ -184,7 +186,7 @@ class Model:
 
     def append(self, replica: Replica) -> None:
         core = replica.leader
-        if core is not None and core.admit(-1) == 0 and replica.log.end < 300:
+        if core is not None and core.admit_acks_all() == 0 and replica.log.end < 300:
             self.values += 1
             replica.log.append(Entry(core.leader_epoch, self.values))
             core.appended(replica.log.end, self.now_ms)
@@ -252,14 +254,15 @@ class Model:
             return
         if reply.judgement.verdict is Verdict.DIVERGING:
             cut = core.diverged(log, 0, log.end, reply.judgement.epoch, reply.judgement.end_offset)
-            if cut.below_high_watermark:
+            if isinstance(cut, KeepLog):
                 self.truncated_below_high_watermark += 1
+                core.may_lose_committed = True
             log.truncate(cut.offset)
             core.truncated(cut.offset)
         elif reply.judgement.verdict is Verdict.VALID:
             for entry in reply.data:
                 log.append(entry)
-            core.watermark(reply.high_watermark, log.end)
+            core.learned(reply.high_watermark, 0, log_start=0, log_end=log.end)
 
     def hear(self, replica: Replica) -> None:
         """One committed change of the metadata arrives."""
@@ -307,17 +310,16 @@ class Model:
         """A pending ISR change reaches the controller; its answer may get lost, or the request may be late: then it is
         sent again, and the older copy arrives whenever it does (schedule 50)."""
         core = replica.leader
-        if core is None or core.pending is None or core.pending.sent:
+        if core is None or core.pending is None or core.pending is replica.sent:
             return
-        change = core.pending
-        change.sent = True
+        change = replica.sent = core.pending
         if self.rng.random() < 0.2:
-            change.sent = False
+            replica.sent = None
             self.late.append((replica.node, change.item))
             return
         outcome = self.controller.alter_partition(replica.node, [change.item])[0]
         if self.rng.random() < 0.1:
-            change.sent = False
+            replica.sent = None
         else:
             replica.answers.append((core, change, outcome))
 
@@ -332,7 +334,8 @@ class Model:
             core, change, outcome = replica.answers.pop(0)
             if replica.leader is core:
                 self.expansions += change.change is IsrChange.EXPANSION and outcome.error == 0
-                core.answered(change, outcome, self.now_ms)
+                if ProposeIsr(change, again=True) in core.answered(change, outcome, self.now_ms):
+                    replica.sent = None
 
     def sweep(self, replica: Replica) -> None:
         self.now_ms += self.rng.choice([0.0, LAG_MS / 2])

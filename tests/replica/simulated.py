@@ -28,8 +28,8 @@ from strandline.proto.ids import NO_NODE, BrokerEpoch, Endpoint, NodeId, TopicId
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.proto.ports import RpcTimeout, RpcUnavailable
 from strandline.replica.manager import ReplicaManager
-from strandline.replica.partition import AppendDone
-from strandline.replica.states import AppendOutcome, BrokerState, PartitionState, ReplicaConfig
+from strandline.replica.states import BrokerState, PartitionState, ReplicaConfig
+from strandline.replica.waiting import Append, AppendDone
 from tests.replica.fake_controller import FakeController, partition_state
 from tests.replica.helpers import CLUSTER, batch
 
@@ -261,9 +261,9 @@ async def produce(cluster: SimCluster, tp: TopicPartition, name: str, history: H
             continue
         number += 1
         value = f"{name}-{number}-".encode() + b"." * rng.choice([1, 1, 1, 500])
-        answered: asyncio.Future[AppendOutcome] = loop.create_future()
+        answered: asyncio.Future[Append] = loop.create_future()
 
-        def answer(outcome: AppendOutcome, answered: asyncio.Future[AppendOutcome] = answered) -> None:
+        def answer(outcome: Append, answered: asyncio.Future[Append] = answered) -> None:
             if not answered.done():
                 answered.set_result(outcome)
 

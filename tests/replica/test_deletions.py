@@ -14,7 +14,7 @@ from strandline.log.log_starts import LogStarts
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import CorruptLogError
 from strandline.proto.ids import NodeId, TopicPartition
-from strandline.replica.trims import PendingTrim
+from strandline.replica.waiting import PendingDeletion
 from tests.log.helpers import TOPIC_ID, FailingDisk, ManualClock, client_batch
 from tests.replica.helpers import TP, batch
 from tests.replica.simulated import PATH
@@ -26,7 +26,7 @@ class Asked:
 
     def __init__(self, bench: Bench, node: int, offset: int) -> None:
         self.told: list[tuple[ErrorCode, int]] = []
-        self.pending: PendingTrim | None = None
+        self.pending: PendingDeletion | None = None
 
         def delete(manager: object) -> None:
             self.pending = bench.manager(node).delete_records(

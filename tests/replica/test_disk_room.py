@@ -11,7 +11,7 @@ from strandline.log.disk import DiskError
 from strandline.log.log_dir import LogDir, format_log_dir
 from strandline.log.room import HOLD_MS
 from strandline.proto.ids import NodeId
-from strandline.replica.disk_room import DiskRoom
+from strandline.replica.disk_health import DiskRoom
 from tests.log.helpers import TOPIC_ID, FailingDisk, ManualClock
 
 
@@ -36,7 +36,7 @@ def broker(tmp_path: Path) -> Broker:
     disk, clock, path = FailingDisk(), ManualClock(), str(tmp_path)
     format_log_dir(disk, path, "cluster", NodeId(1), TOPIC_ID)
     broker = Broker(LogDir.open(disk, path, clock), clock, [], disk, None)  # type: ignore[arg-type]
-    broker.room = DiskRoom(broker, lambda: broker.said.append(broker.room.full), lambda: None)
+    broker.room = DiskRoom(broker.log_dir, clock, lambda: broker.said.append(broker.room.full), lambda: None)
     return broker
 
 

@@ -7,8 +7,10 @@ from uuid import UUID
 
 import pytest
 
+from strandline.proto.errors import FatalError
 from strandline.proto.ids import LeaderEpoch
 from strandline.replica.core.divergence import FetchJudgement, Verdict, judge_fetch, truncation_offset
+from strandline.replica.core.effects import Committed, DeleteBefore, KeepLog, RestartAt, Truncate
 from strandline.replica.core.follower import FollowerCore
 from tests.replica.fake_controller import partition_state
 
@@ -177,9 +179,9 @@ def follower(high_watermark: int, end: int, **more: object) -> FollowerCore:
 def test_a_followers_high_watermark_is_bounded_by_its_own_end() -> None:
     """Rules A8, B4: min(own end, the leader's), and it does not fall with the leader's word."""
     core = follower(3, 10)
-    assert core.watermark(7, 10)
-    assert not core.watermark(5, 10)
-    assert core.watermark(99, 10)
+    assert core.learned(7, 0, log_start=0, log_end=10) == (Committed(7),)
+    assert core.learned(5, 0, log_start=0, log_end=10) == ()
+    assert core.learned(99, 0, log_start=0, log_end=10) == (Committed(10),)
     assert core.high_watermark == 10
     assert follower(12, 10).high_watermark == 10
 
@@ -187,8 +189,27 @@ def test_a_followers_high_watermark_is_bounded_by_its_own_end() -> None:
 def test_a_cut_below_the_high_watermark_is_told() -> None:
     """KAFKA-12460, rule A8: never silently."""
     history = Epochs([(1, 0)], 10)
-    assert follower(8, 10).diverged(history, 0, 10, 1, 6) == (6, True)
-    assert follower(6, 10).diverged(history, 0, 10, 1, 6) == (6, False)
+    assert follower(8, 10, recovering=True).diverged(history, 0, 10, 1, 6) == Truncate(6, below_high_watermark=True)
+    assert follower(6, 10).diverged(history, 0, 10, 1, 6) == Truncate(6)
+
+
+def test_a_cut_that_nothing_explains_is_not_made() -> None:
+    """Rule A8: what was committed is given up after an unclean election, or under flush.policy = replicate, alone."""
+    history = Epochs([(1, 0)], 10)
+    assert follower(8, 10).diverged(history, 0, 10, 1, 6) == KeepLog(6)
+    state = replace(partition_state(topic_id=UUID(int=1), leader=2), leader_epoch=LeaderEpoch(5))
+    unsynced = FollowerCore(state, 8, 10, sync_before_ack=False)
+    assert unsynced.diverged(history, 0, 10, 1, 6) == Truncate(6, below_high_watermark=True)
+    core = follower(8, 10)
+    with pytest.raises(FatalError, match="CommittedIsKept"):
+        core.truncated(6)
+
+
+def test_the_leaders_deletions_are_followed_up_to_the_high_watermark() -> None:
+    core = follower(3, 10)
+    assert core.learned(7, 5, log_start=0, log_end=10) == (Committed(7), DeleteBefore(5))
+    assert core.learned(7, 9, log_start=5, log_end=10) == (DeleteBefore(7),)
+    assert core.learned(7, 5, log_start=5, log_end=10) == ()
 
 
 def test_only_an_unclean_election_explains_it() -> None:
@@ -196,18 +217,22 @@ def test_only_an_unclean_election_explains_it() -> None:
     assert not follower(8, 10).may_lose_committed
     assert follower(8, 10, recovering=True).may_lose_committed
     core = follower(8, 10)
-    core.metadata_changed(replace(partition_state(topic_id=UUID(int=1)), unclean_leader_election=True))
+    core.metadata_changed(
+        replace(partition_state(topic_id=UUID(int=1)), leader_epoch=LeaderEpoch(5), unclean_leader_election=True)
+    )
+
     assert core.may_lose_committed
 
 
 def test_starting_anew_where_retention_has_left_the_leader() -> None:
     """OFFSET_OUT_OF_RANGE from below: nothing committed is given up by dropping what the leader has deleted."""
     core = follower(10, 10)
-    assert core.out_of_range(10, 30, 60) == (30, False)
+    assert core.out_of_range(10, 30, 60) == RestartAt(30)
     core.started_at(30)
     assert core.high_watermark == 30
 
 
 def test_a_leader_that_ends_below_our_high_watermark() -> None:
     """OFFSET_OUT_OF_RANGE from above: told."""
-    assert follower(10, 10).out_of_range(10, 0, 5) == (0, True)
+    assert follower(10, 10).out_of_range(10, 0, 5) == KeepLog(0)
+    assert follower(10, 10, recovering=True).out_of_range(10, 0, 5) == RestartAt(0, below_high_watermark=True)

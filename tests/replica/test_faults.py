@@ -12,7 +12,8 @@ from strandline.chaos.sim.disk import DiskConfig
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import LeaderEpoch, NodeId, TopicPartition
 from strandline.replica.manager import ReplicaManager
-from strandline.replica.states import AppendOutcome, ReadOutcome, ReplicaConfig, ReplicaStatus, Role
+from strandline.replica.states import ReadOutcome, ReplicaConfig, ReplicaStatus, Role
+from strandline.replica.waiting import Append
 from tests.replica.helpers import TP, batch
 from tests.replica.simulated import SimBroker, SimCluster
 
@@ -54,8 +55,8 @@ class Scene:
             return status
         return ReplicaStatus(*[None] * 17)  # type: ignore[arg-type]
 
-    async def append(self, value: bytes = b"v", node: int = 1, acks: int = -1) -> AppendOutcome:
-        answered: asyncio.Future[AppendOutcome] = self.world.loop.create_future()
+    async def append(self, value: bytes = b"v", node: int = 1, acks: int = -1) -> Append:
+        answered: asyncio.Future[Append] = self.world.loop.create_future()
 
         def append(manager: ReplicaManager) -> None:
             manager.append(TP, batch(value), acks, answered.set_result)

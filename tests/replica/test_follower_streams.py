@@ -181,7 +181,7 @@ def test_a_follower_acknowledges_what_it_has_synced(tmp_path: Path, monkeypatch:
                 for offset in range(3):
                     await stream.write(replicated(b"a", offset))
                 await until(lambda: cluster[2].log_dir.logs[TP].log_end_offset == 3)
-                cluster[2].replicas._streams.synced(cluster[2].replicas.partition(TP))  # type: ignore[arg-type]
+                cluster[2].replicas.partition(TP).synced()  # type: ignore[union-attr]
                 said = await next_ack(stream)
                 assert (said[-2], said[-1]) == (3, 0)
             finally:

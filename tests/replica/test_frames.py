@@ -85,7 +85,7 @@ def test_everything_a_follower_says(fields: tuple[Any, ...], number: int, offset
             frames.PING_FRAME,
             frames.pack_forget(number),
             frames.pack_credit(number),
-            frames.pack_trimmed(number, offset),
+            frames.pack_deleted(number, offset),
         ]
     )
     heard = Heard()
@@ -95,7 +95,7 @@ def test_everything_a_follower_says(fields: tuple[Any, ...], number: int, offset
         ("on_ack", number, offset, durable),
         ("on_forget", number),
         ("on_credit", number),
-        ("on_trimmed", number, offset),
+        ("on_deleted", number, offset),
     ]
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import LeaderEpoch, PartitionEpoch
+from strandline.replica.core.effects import ProposeIsr
 from strandline.replica.core.leader import PROPOSAL_BACKOFF_MS
 from strandline.replica.states import BrokerState
 from tests.replica.leader_bench import (
@@ -21,7 +22,9 @@ from tests.replica.leader_bench import (
     fetched,
     leader,
     pending,
+    proposed,
     refused,
+    rose,
     state,
     wrote,
 )
@@ -158,9 +161,9 @@ def test_a_refused_expansion_is_withdrawn(error: ErrorCode) -> None:
     the controller says that it has not even tried."""
     core = leader(state(isr=(1, 2)), end=10, high_watermark=10)
     fetched(core, THREE, 10)
-    core.answered(pending(core), refused(core, error), 0.0)
+    effects = core.answered(pending(core), refused(core, error), 0.0)
     assert pending(core).isr == (ONE, TWO)
-    assert (pending(core).item.partition_epoch, pending(core).sent) == (50, False)
+    assert (pending(core).item.partition_epoch, proposed(effects)) == (50, [ProposeIsr(pending(core))])
     assert core.maximal_isr == (ONE, TWO, THREE)
     core.answered(pending(core), committed(core), 0.0)
     assert (core.pending, core.maximal_isr, core.partition_epoch) == (None, (ONE, TWO), 51)
@@ -177,10 +180,9 @@ def test_a_refused_withdrawal_is_sent_again() -> None:
     fetched(core, THREE, 10)
     core.answered(pending(core), refused(core, ErrorCode.INELIGIBLE_REPLICA), 0.0)
     withdrawal = pending(core)
-    withdrawal.sent = True
-    core.answered(withdrawal, refused(core, ErrorCode.INELIGIBLE_REPLICA), 1.0)
+    effects = core.answered(withdrawal, refused(core, ErrorCode.INELIGIBLE_REPLICA), 1.0)
     assert pending(core) is withdrawal
-    assert not withdrawal.sent
+    assert proposed(effects) == [ProposeIsr(withdrawal, again=True)]
     assert core.maximal_isr == (ONE, TWO, THREE)
 
 
@@ -213,10 +215,8 @@ def test_a_definite_rejection_stays_pending_until_metadata_arrive(error: ErrorCo
     core = leader(state(isr=(1, 2)), end=10, high_watermark=10)
     fetched(core, THREE, 10)
     change = pending(core)
-    change.sent = True
-    core.answered(change, refused(core, error), 0.0)
+    assert not proposed(core.answered(change, refused(core, error), 0.0))
     assert pending(core) is change
-    assert change.sent
     assert core.maximal_isr == (ONE, TWO, THREE)
     core.metadata_changed(replace(state(isr=(1, 2)), partition_epoch=PartitionEpoch(51)), brokers(), 0.0)
     assert core.pending is not change
@@ -230,10 +230,9 @@ def test_the_wrong_controller_is_no_answer(error: ErrorCode) -> None:
     core = leader(state(isr=(1, 2)), end=10, high_watermark=10)
     fetched(core, THREE, 10)
     change = pending(core)
-    change.sent = True
-    core.answered(change, refused(core, error), 0.0)
+    effects = core.answered(change, refused(core, error), 0.0)
     assert pending(core) is change
-    assert not change.sent
+    assert proposed(effects) == [ProposeIsr(change, again=True)]
     assert core.maximal_isr == (ONE, TWO, THREE)
 
 
@@ -241,12 +240,13 @@ def test_an_answer_that_metadata_have_overtaken_is_ignored() -> None:
     """The metadata of the commit may come before its answer."""
     core = leader(state(isr=(1, 2)), end=10, high_watermark=10)
     fetched(core, THREE, 10)
-    change, answer = pending(core), committed(core)
+    change, answer, refusal = pending(core), committed(core), refused(core, ErrorCode.INELIGIBLE_REPLICA)
     core.metadata_changed(replace(state(), partition_epoch=PartitionEpoch(51)), brokers(), 0.0)
     assert core.isr == (ONE, TWO, THREE)
     assert core.pending is None
-    core.answered(change, replace(answer, isr=(ONE,)), 0.0)
-    assert core.isr == (ONE, TWO, THREE)
+    for late in (replace(answer, isr=(ONE,)), refusal):
+        assert core.answered(change, late, 0.0) == ()
+        assert (core.isr, core.maximal_isr, core.pending) == ((ONE, TWO, THREE), (ONE, TWO, THREE), None)
 
 
 def test_an_answer_of_other_epochs_is_ignored() -> None:
@@ -256,7 +256,6 @@ def test_an_answer_of_other_epochs_is_ignored() -> None:
         core = leader(state(isr=(1, 2)), end=10, high_watermark=10)
         fetched(core, THREE, 10)
         change = pending(core)
-        change.sent = True
         core.answered(change, replace(committed(core), **over), 0.0)
         assert pending(core) is change
         assert (core.isr, core.maximal_isr) == ((ONE, TWO), (ONE, TWO, THREE))
@@ -294,7 +293,7 @@ def test_lowering_min_insync_advances() -> None:
     """The bound of the strict rule is the configured one of now."""
     core = leader(state(isr=(1,)), end=5, durable=5)
     assert core.high_watermark == 0
-    assert core.metadata_changed(state(isr=(1,), min_insync_replicas=1), brokers(), 0.0)
+    assert rose(core.metadata_changed(state(isr=(1,), min_insync_replicas=1), brokers(), 0.0))
     assert core.high_watermark == 5
 
 
@@ -355,7 +354,7 @@ def test_who_was_dropped_does_not_come_back_with_nothing_new() -> None:
     late = LAG_MS + 2.0
     core.acked(core.followers[TWO], 10, 10, late)
     core.sweep(late)
-    assert core.answered(pending(core), committed(core), late)
+    assert rose(core.answered(pending(core), committed(core), late))
     assert core.high_watermark == 10
     assert core.pending is None
     core.sweep(late)

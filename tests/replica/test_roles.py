@@ -6,25 +6,26 @@ import pytest
 
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import FatalError
-from strandline.replica.core.isr import Judgement, judge_answer
-from strandline.replica.core.roles import TRANSITIONS, Trigger, next_role
+from strandline.proto.transitions import next_state
+from strandline.replica.core.effects import Judgement, judge_answer
+from strandline.replica.core.roles import TRANSITIONS, RoleEvent
 from strandline.replica.states import Role
 
 
-def test_every_living_role_knows_every_trigger() -> None:
-    assert set(TRANSITIONS) == {(role, trigger) for role in Role if role is not Role.DELETED for trigger in Trigger}
+def test_every_living_role_knows_every_event() -> None:
+    assert set(TRANSITIONS) == {(role, event) for role in Role if role is not Role.DELETED for event in RoleEvent}
 
 
-@pytest.mark.parametrize("trigger", list(Trigger))
-def test_a_deleted_partition_is_nothing_any_more(trigger: Trigger) -> None:
-    with pytest.raises(FatalError, match="deleted cannot be moved"):
-        next_role(Role.DELETED, trigger)
+@pytest.mark.parametrize("event", list(RoleEvent))
+def test_a_deleted_partition_is_nothing_any_more(event: RoleEvent) -> None:
+    with pytest.raises(FatalError, match=r"LegalTransition.*state=deleted"):
+        next_state(TRANSITIONS, Role.DELETED, event)
 
 
-@pytest.mark.parametrize("trigger", [t for t in Trigger if t is not Trigger.DELETED])
-def test_only_deletion_ends_being_offline(trigger: Trigger) -> None:
+@pytest.mark.parametrize("event", [t for t in RoleEvent if t is not RoleEvent.DELETED])
+def test_only_deletion_ends_being_offline(event: RoleEvent) -> None:
     """Schedules 18, 32: a log whose disk failed is used no more, whatever the metadata say."""
-    assert next_role(Role.OFFLINE, trigger) is Role.OFFLINE
+    assert next_state(TRANSITIONS, Role.OFFLINE, event) is Role.OFFLINE
 
 
 def test_only_two_answers_end_a_proposed_isr_change() -> None:

@@ -40,6 +40,19 @@ INVARIANTS: dict[str, str] = {
     "SnapshotAtLogStart": "a log begins at offset 0 or at the end of a snapshot, and never after its latest snapshot",
     "SnapshotsAscend": "a new snapshot ends at or after the one before it, within the log",
     "VotersWithinTheLog": "the voter sets of a log stand in ascending order before the log's end",
+    # the replicas
+    "CommittedByEnough": "the high watermark rises only while enough replicas are in sync (KIP-966)",
+    "CommittedIsKept": "a follower cuts what it knew to be committed only where an unclean election explains it",
+    "CommittedOnTheLeader": "the high watermark does not pass what counts of the leader's own log",
+    "CommittedOnTheMaximalIsr": "the high watermark does not pass any member of the maximal ISR (rule B3)",
+    "LogUnlessOffline": "a partition that is not offline has a log",
+    "MaximalIsrHoldsWhatMayBeCommitted": "what was proposed counts until the partition epoch moves (schedule 50)",
+    "MonotonicHighWatermark": "a leader's high watermark never falls",
+    "MonotonicPartitionEpoch": "a committed ISR has a newer partition epoch than the one before it",
+    "OneCoreARole": "a leader has a leader's core, a follower a follower's, and other roles have none",
+    "OneFlushPolicy": "the flush policy is set before the first partition is hosted",
+    "OneFollowerPerLeaderEpoch": "a new leader epoch gets a new follower",
+    "OneIsrChangeAtATime": "a leader has at most one ISR change pending (rule B2)",
 }
 """name -> what always holds. Each name is used by some `ensure` or `present`; a test holds both directions."""
 

@@ -1,4 +1,4 @@
-"""Tasks that nobody awaits: an end that nobody foresaw is told, and told at once.
+"""Tasks that nobody awaits: an end that nobody foresaw is told, and told at once. And waking a task, and ending it.
 
 A task that ends by an error and is not awaited ends in silence: what it was to do is not done any more, and everything
 around it goes on (schedule 59). asyncio prints a line when such a task is collected, if it ever is.
@@ -41,3 +41,43 @@ def _unforeseen(task: asyncio.Task[None], endless: bool) -> BaseException | None
     if error is None and endless and not task.cancelling():
         return FatalError(f"{name} has ended by itself")
     return error
+
+
+class Signal:
+    """A flag that one coroutine waits for. Setting it twice before the waiter runs wakes once: this is what makes all
+    that is said within one turn of the loop travel in one frame."""
+
+    __slots__ = ("_set", "_waiter")
+
+    def __init__(self) -> None:
+        self._set = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    def set(self) -> None:
+        """Wake the waiter, now or when it comes to wait."""
+        if not self._set:
+            self._set = True
+            waiter = self._waiter
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
+
+    async def wait(self) -> None:
+        """Return once it is set, and clear it."""
+        if not self._set:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        self._set = False
+
+
+async def end(task: asyncio.Task[None]) -> None:
+    """Cancel a task and wait for its end.
+
+    Raises whatever it had failed with.
+    """
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()

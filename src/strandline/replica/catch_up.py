@@ -20,9 +20,8 @@ from strandline.replica.subscription import Subscription
 class CatchUp:
     """The lagging subscriptions of one stream.
 
-    `take(subscription, read)` queues what was read for the follower, and `failed(subscription, error)` is told what a
-    read raised; `wake` says that there may be more to send; `fatal`
-    is told of what nobody foresaw.
+    `take(subscription, read)` queues what was read for the follower, and `failed(subscription, error)` gets what a
+    read raised; `wake` says that there may be more to send; `fatal` gets errors that nobody foresaw.
 
     Invariants:
     - at most one read waits for the disk;

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 
 import structlog
 
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import KafkaError, NoSpaceLeft, ProtocolError, StorageError
+from strandline.proto.errors import KafkaError, ProtocolError
 from strandline.proto.ids import BrokerEpoch, Endpoint, NodeId
-from strandline.proto.marks import mark
-from strandline.proto.ports import RpcError, RpcRejected, Stream
-from strandline.proto.tasks import Report, spawn
+from strandline.proto.ports import Rng, Rpc, RpcError, RpcRejected, Stream
+from strandline.proto.tasks import Report, Signal, end, spawn
 from strandline.replica import frames
-from strandline.replica.core.follower import Truncation
-from strandline.replica.following import FollowerHost, Following
+from strandline.replica.following import Following, Pieces
 from strandline.replica.partition import Partition
-from strandline.replica.pieces import Pieces
-from strandline.replica.signal import Signal, end
+from strandline.replica.shared import Shared
 
 log = structlog.get_logger("strandline.replica")
 
@@ -37,11 +33,13 @@ class Fetcher:
     cannot have moved since the FETCH, because data come only after it was accepted.
     """
 
-    def __init__(self, host: FollowerHost, leader_id: NodeId, endpoint: Endpoint) -> None:
-        self._host = host
+    def __init__(self, shared: Shared, rpc: Rpc, rng: Rng, leader_id: NodeId, endpoint: Endpoint) -> None:
+        self._shared = shared
+        self._rpc = rpc
+        self._rng = rng
         self.leader_id = leader_id
         self._endpoint = endpoint
-        self._followings: dict[Partition, Following] = {}
+        self._followings: dict[Following, None] = {}
         self._by_id: dict[int, Following] = {}
         self._by_channel: dict[int, Following] = {}
         self._next_id = 0
@@ -68,7 +66,7 @@ class Fetcher:
         return not self._followings
 
     def start(self, fatal: Report) -> None:
-        """Connect, and stay connected; `fatal` is told when the task ends, which only `stop` should cause."""
+        """Connect, and stay connected; `fatal` is called when the task ends, which only `stop` should cause."""
         if self._task is None:
             self._task = spawn(self._run(), fatal, endless=True)
 
@@ -93,28 +91,30 @@ class Fetcher:
             self._stream.close()
 
     def follow(self, partition: Partition) -> None:
-        """Follow a partition (anew, if it was followed here in an older leader epoch)."""
-        self.unfollow(partition)
-        core, plog = partition.follower, partition.log
-        if core is None or plog is None:
-            raise ValueError(f"{partition.topic_partition} is {partition.role.value} and follows nobody")
-        following = self._followings[partition] = Following(partition, core, plog)
+        """Follow a partition, in the leader epoch that it is in now."""
+        following = Following(self._shared, self, partition)
+        partition.source = following
+        self._followings[following] = None
         if self._stream is not None:
             self._fetch(following)
 
-    def unfollow(self, partition: Partition) -> None:
+    def unfollow(self, following: Following) -> None:
         """Follow it no longer."""
-        following = self._followings.pop(partition, None)
-        if following is not None:
-            if following.id >= 0 and self._stream is not None:
-                self._push(frames.pack_forget(following.id))
-            self._unsubscribe(following)
+        del self._followings[following]
+        if following.id >= 0 and self._stream is not None:
+            self._push(frames.pack_forget(following.id))
+        self._unsubscribe(following)
 
-    def synced(self, partition: Partition) -> None:
-        """More of the partition's log is durable here: acknowledge it."""
-        following = self._followings.get(partition)
-        if following is not None:
-            self._acknowledge(following)
+    def acknowledge(self, following: Following) -> None:
+        """Tell the leader how far the log got: with the next frame, by the offsets of then."""
+        if following.id >= 0:
+            self._acks[following] = None
+            self._signal.set()
+
+    def tell_deleted(self, following: Following) -> None:
+        """The partition's log start is durable here: tell the leader, for somebody may wait for it."""
+        if following.id >= 0:
+            self._push(frames.pack_deleted(following.id, following.log.durable_log_start_offset))
 
     def keep_alive(self, now_ms: float, silence_ms: float, timeout_ms: float) -> None:
         """Say something after a long silence; give the stream up after a longer one of the other side."""
@@ -129,10 +129,10 @@ class Fetcher:
     # The stream
 
     async def _run(self) -> None:
-        config = self._host.config
+        config = self._shared.config
         while True:
             try:
-                stream = await self._host.rpc.open_stream(
+                stream = await self._rpc.open_stream(
                     self._endpoint, STREAM_METHOD, timeout_ms=config.connect_timeout_ms
                 )
                 try:
@@ -140,7 +140,7 @@ class Fetcher:
                 finally:
                     stream.close()
                     self._disconnected()
-                    self.lost_ms = self._host.clock.monotonic_ms()
+                    self.lost_ms = self._shared.clock.monotonic_ms()
             except RpcRejected as error:
                 log.warning("a replication stream was refused", leader=self.leader_id, reason=str(error))
             except RpcError as error:
@@ -151,19 +151,21 @@ class Fetcher:
             self.attempts += 1
 
     async def _converse(self, stream: Stream) -> None:
-        host = self._host
+        shared = self._shared
         self._stream = stream
         self.lost_ms = None
-        self.received_ms = self.sent_ms = host.clock.monotonic_ms()
-        hello = frames.Hello(frames.PROTOCOL_VERSION, host.node_id, self.leader_id, host.broker_epoch, host.cluster_id)
-        self._requests = deque((frames.pack_hello(hello), frames.pack_credit(host.config.fetch_window_bytes)))
+        self.received_ms = self.sent_ms = shared.clock.monotonic_ms()
+        hello = frames.Hello(
+            frames.PROTOCOL_VERSION, shared.node_id, self.leader_id, shared.broker_epoch, shared.cluster_id
+        )
+        self._requests = deque((frames.pack_hello(hello), frames.pack_credit(shared.config.fetch_window_bytes)))
         self._consumed = 0
-        for following in self._followings.values():
+        for following in list(self._followings):
             self._fetch(following)
         writer = asyncio.get_running_loop().create_task(self._write(stream))
         try:
             while (frame := await stream.read()) is not None:
-                self.received_ms = host.clock.monotonic_ms()
+                self.received_ms = shared.clock.monotonic_ms()
                 frames.read_replies(frame, self)
         finally:
             await end(writer)
@@ -173,7 +175,7 @@ class Fetcher:
             while True:
                 frame = self._next_frame()
                 if frame:
-                    self.sent_ms = self._host.clock.monotonic_ms()
+                    self.sent_ms = self._shared.clock.monotonic_ms()
                     await stream.write(frame)
                 else:
                     await self._signal.wait()
@@ -198,7 +200,7 @@ class Fetcher:
                 pieces.append(frames.pack_ack(following.id, plog.log_end_offset, plog.durable_offset))
                 size += len(pieces[-1])
         consumed = self._consumed
-        if consumed and (pieces or consumed >= self._host.config.fetch_window_bytes // 4):
+        if consumed and (pieces or consumed >= self._shared.config.fetch_window_bytes // 4):
             pieces.append(frames.pack_credit(consumed))
             self._consumed = 0
         return b"".join(pieces)
@@ -213,7 +215,7 @@ class Fetcher:
         if self._retry_timer is not None:
             self._retry_timer.cancel()
             self._retry_timer = None
-        for following in self._followings.values():
+        for following in self._followings:
             self._in_pieces.drop(following)
             following.id = following.channel = -1
 
@@ -223,9 +225,9 @@ class Fetcher:
 
     def _backoff_ms(self, attempts: int) -> float:
         """Doubling from the first to the longest pause; its second half is chance, so that followers spread."""
-        config = self._host.config
+        config = self._shared.config
         pause: float = min(config.reconnect_backoff_ms * 2 ** min(attempts, 16), config.reconnect_backoff_max_ms)
-        return pause / 2 + self._host.rng.random() * pause / 2
+        return pause / 2 + self._rng.random() * pause / 2
 
     # Fetching
 
@@ -269,27 +271,22 @@ class Fetcher:
         self._unsubscribe(following)
         pause_ms = self._backoff_ms(following.attempts)
         following.attempts += 1
-        following.retry_ms = self._host.clock.monotonic_ms() + pause_ms
+        following.retry_ms = self._shared.clock.monotonic_ms() + pause_ms
         self._waiting[following] = None
         if self._retry_timer is None:
             self._retry_timer = asyncio.get_running_loop().call_later(pause_ms / 1000, self._retry)
 
     def _retry(self) -> None:
         self._retry_timer = None
-        now_ms = self._host.clock.monotonic_ms()
+        now_ms = self._shared.clock.monotonic_ms()
         for following in [f for f in self._waiting if f.retry_ms <= now_ms + 1]:
-            if following.without_room and self._host.disk_room.full:
+            if following.without_room and self._shared.disk_room.full:
                 following.retry_ms = now_ms + NO_ROOM_RETRY_MS
             else:
                 self._fetch(following)
         if self._waiting:
             pause_ms = min(following.retry_ms for following in self._waiting) - now_ms
             self._retry_timer = asyncio.get_running_loop().call_later(max(pause_ms, 1) / 1000, self._retry)
-
-    def _acknowledge(self, following: Following) -> None:
-        if following.id >= 0:
-            self._acks[following] = None
-            self._signal.set()
 
     # What the leader says
 
@@ -298,7 +295,7 @@ class Fetcher:
         if node_id != self.leader_id:
             raise ProtocolError(f"node {node_id} answers where node {self.leader_id} was expected")
         self.attempts = 0
-        self._host.connected(node_id)
+        self._shared.counters.connections += 1
         log.debug("following", leader=node_id, broker_epoch=broker_epoch, partitions=len(self._followings))
 
     def on_reject(self, code: ErrorCode, message: str) -> None:
@@ -312,7 +309,7 @@ class Fetcher:
             following.channel = channel
             following.cuts = 0
             self._by_channel[channel] = following
-            self._learn(following, high_watermark, log_start_offset)
+            following.learn(high_watermark, log_start_offset)
 
     def on_data(self, data: frames.Data) -> None:
         """Append what the leader sent; its high watermark counts only after that (KAFKA-14704, schedule 7)."""
@@ -330,7 +327,7 @@ class Fetcher:
     def _receiver(self, channel: int, leader_epoch: int, size: int) -> Following | None:
         """Whose data these are, if they are still wanted; either way the leader may send as much again."""
         self._consumed += size
-        if self._consumed >= self._host.config.fetch_window_bytes // 4:
+        if self._consumed >= self._shared.config.fetch_window_bytes // 4:
             self._signal.set()
         following = self._by_channel.get(channel)
         if following is not None and leader_epoch != following.core.leader_epoch:
@@ -341,62 +338,26 @@ class Fetcher:
         return following
 
     def _append(self, following: Following, data: frames.Data) -> None:
-        plog, partition, size = following.log, following.partition, len(data.batches)
-        if self._host.disk_room.full:  # what is left is for the metadata log and the checkpoints
+        if self._shared.disk_room.full:  # what is left is for the metadata log and the checkpoints
             following.without_room = True
             self._fetch_later(following)
             return
         try:
-            plog.append_as_follower(data.batches)
+            following.append(data.batches, data.high_watermark, data.log_start_offset)
         except KafkaError as error:
             log.warning(
                 "replicated data cannot be appended",
-                partition=str(partition.topic_partition),
+                partition=str(following.partition.topic_partition),
                 leader=self.leader_id,
                 error=str(error),
             )
-            self._refused(following, error)
-            return
-        except StorageError as error:
-            self._host.log_failed(partition, str(error))
-            return
-        following.attempts = 0  # not before: pauses grow though the leader accepts each fetch
-        following.without_room = False
-        self._learn(following, data.high_watermark, data.log_start_offset)
-        self._host.replicated(partition, size)
-        if not self._host.config.sync_before_ack:
-            self._acknowledge(following)
-
-    def _refused(self, following: Following, error: KafkaError) -> None:
-        """What the leader said could not be carried out, and nothing was changed."""
-        if isinstance(error, NoSpaceLeft):
-            following.without_room = True
-            self._host.disk_room.ran_out()
-        self._fetch_later(following)
+            self._fetch_later(following)
 
     def on_watermark(self, channel: int, high_watermark: int, log_start_offset: int) -> None:
         """The leader's high watermark or log start rose, and no data go along."""
         following = self._by_channel.get(channel)
         if following is not None:
-            self._learn(following, high_watermark, log_start_offset)
-
-    def _learn(self, following: Following, high_watermark: int, log_start_offset: int) -> None:
-        plog, core, partition = following.log, following.core, following.partition
-        if core.watermark(high_watermark, plog.log_end_offset):
-            partition.wake_watchers()
-        if log_start_offset > plog.log_start_offset:
-            try:
-                plog.delete_records_before(min(log_start_offset, core.high_watermark))
-            except StorageError as error:
-                self._host.log_failed(partition, str(error))
-            else:
-                self._host.log_start_raised(partition)
-
-    def trimmed(self, partition: Partition) -> None:
-        """The partition's log start is durable here: tell the leader, for somebody may wait for it."""
-        following = self._followings.get(partition)
-        if following is not None and following.id >= 0:
-            self._push(frames.pack_trimmed(following.id, following.log.durable_log_start_offset))
+            following.learn(high_watermark, log_start_offset)
 
     def on_diverging(self, subscription: int, epoch: int, end_offset: int) -> None:
         """Our log is no prefix of the leader's: cut it and fetch again, until it is. The answer's subscription must be
@@ -404,78 +365,35 @@ class Fetcher:
         following = self._by_id.get(subscription)
         if following is None or following.fetch_offset != following.log.log_end_offset:
             return
-        plog, core = following.log, following.core
-        mark("truncated")
-        following.cuts += 1
-        if following.cuts > 1:
-            mark("diverged-over-epochs")
-        truncation = core.diverged(plog, plog.log_start_offset, plog.log_end_offset, epoch, end_offset)
-
-        def cut() -> None:
-            new_end = plog.truncate_to(truncation.offset)
-            if new_end == truncation.offset:
-                # Epochs without records begin at the very end: they go although no record does (KAFKA-10706,
-                # schedule 5).
-                plog.epochs.truncate_from_end(new_end)
-            core.truncated(new_end)
-
-        self._cut(following, truncation, cut)
+        try:
+            changed = following.diverged(epoch, end_offset)
+        except KafkaError as error:
+            self._cannot_cut(following, error)
+        else:
+            self._fetch_after_cut(following, changed)
 
     def on_error(self, subscription: int, code: ErrorCode, log_start_offset: int, log_end_offset: int) -> None:
         """The subscription is refused or has ended."""
         following = self._by_id.get(subscription)
         if following is None:
             return
-        plog, core = following.log, following.core
-        in_range = log_start_offset <= plog.log_end_offset <= log_end_offset
+        in_range = log_start_offset <= following.log.log_end_offset <= log_end_offset
         if code is not ErrorCode.OFFSET_OUT_OF_RANGE or log_start_offset < 0 or in_range:
             self._fetch_later(following)
             return
-        mark("restarted-at-log-start")
-        truncation = core.out_of_range(plog.log_end_offset, log_start_offset, log_end_offset)
-
-        def cut() -> None:
-            plog.truncate_fully_and_start_at(truncation.offset)
-            core.started_at(truncation.offset)
-
-        self._cut(following, truncation, cut)
-
-    def _cut(self, following: Following, truncation: Truncation, cut: Callable[[], None]) -> None:
-        """Cut the log and fetch again. Below the high watermark only if an unclean election explains it: otherwise
-        somebody broke the protocol, and this copy is kept as it is for whoever has to find out."""
-        plog, core, partition = following.log, following.core, following.partition
-        before = (plog.log_end_offset, plog.latest_epoch)
-        if truncation.below_high_watermark:
-            if not core.may_lose_committed and self._host.config.sync_before_ack:
-                mark("truncation-refused")
-                self._unsubscribe(following)
-                self._host.log_failed(
-                    partition,
-                    f"node {self.leader_id}, leader in epoch {core.leader_epoch}, lacks records below the high "
-                    f"watermark {core.high_watermark}: the log would have to be cut at {truncation.offset}. If an "
-                    "unclean election explains that, set unclean.leader.election.enable=true on the topic and restart "
-                    "this node",
-                )
-                return
-            self._host.truncated_below_high_watermark(partition, truncation.offset)
         try:
-            cut()
+            changed = following.out_of_range(log_start_offset, log_end_offset)
         except KafkaError as error:
-            log.warning("a log cannot be cut", partition=str(partition.topic_partition), error=str(error))
-            self._refused(following, error)
-            return
-        except StorageError as error:
-            self._host.log_failed(partition, str(error))
-            return
-        log.info(
-            "cut a diverging log",
-            partition=str(partition.topic_partition),
-            leader=self.leader_id,
-            before=before,
-            after=(plog.log_end_offset, plog.latest_epoch),
-        )
-        self._host.replicated(partition, 0)
-        if (plog.log_end_offset, plog.latest_epoch) == before:
-            self._fetch_later(following)
+            self._cannot_cut(following, error)
         else:
+            self._fetch_after_cut(following, changed)
+
+    def _fetch_after_cut(self, following: Following, changed: bool) -> None:
+        if changed:
             self._fetch(following)
+        elif following in self._followings:  # else the cut has failed, and the partition is offline
+            self._fetch_later(following)
+
+    def _cannot_cut(self, following: Following, error: KafkaError) -> None:
+        log.warning("a log cannot be cut", partition=str(following.partition.topic_partition), error=str(error))
+        self._fetch_later(following)

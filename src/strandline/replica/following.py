@@ -1,56 +1,42 @@
-"""One partition that is followed on a stream, and what its stream needs of the broker."""
+"""One partition that is followed: what the leader says of it, and what that does to its log."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
+import structlog
+
+from strandline.log.config import BATCH_BYTES_MAX
 from strandline.log.partition_log import PartitionLog
-from strandline.proto.ids import BrokerEpoch, NodeId
-from strandline.proto.ports import Clock, Rng, Rpc
+from strandline.proto.errors import NoSpaceLeft, ProtocolError, StorageError
+from strandline.proto.marks import mark
+from strandline.replica import frames
+from strandline.replica.core.effects import Committed, Cut, FollowerEffects, KeepLog, Truncate
 from strandline.replica.core.follower import FollowerCore
-from strandline.replica.disk_room import DiskRoom
 from strandline.replica.partition import Partition
-from strandline.replica.states import ReplicaConfig
+from strandline.replica.shared import Shared
+
+log = structlog.get_logger("strandline.replica")
 
 
-class FollowerHost(Protocol):
-    """What the fetchers need of the broker that they run on."""
+class Feed(Protocol):
+    """The stream from the leader's broker."""
 
-    @property
-    def node_id(self) -> NodeId: ...
-    @property
-    def cluster_id(self) -> str: ...
-    @property
-    def broker_epoch(self) -> BrokerEpoch: ...
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def rng(self) -> Rng: ...
-    @property
-    def rpc(self) -> Rpc: ...
-    @property
-    def config(self) -> ReplicaConfig: ...
-    @property
-    def disk_room(self) -> DiskRoom: ...
+    def acknowledge(self, following: Following) -> None:
+        """Tell the leader how far the log got."""
 
-    def connected(self, leader: NodeId) -> None:
-        """A leader has accepted this broker's stream."""
+    def tell_deleted(self, following: Following) -> None:
+        """Tell the leader where the log begins."""
 
-    def replicated(self, partition: Partition, size: int) -> None:
-        """`size` bytes were appended to a follower's log (0: it was cut, or its epochs changed)."""
-
-    def truncated_below_high_watermark(self, partition: Partition, offset: int) -> None:
-        """Records known to be committed were given up, as an unclean election allows."""
-
-    def log_start_raised(self, partition: Partition) -> None:
-        """Records were deleted as the leader had them deleted: make that durable, then tell it (`Fetcher.trimmed`)."""
-
-    def log_failed(self, partition: Partition, reason: str) -> None:
-        """The partition's log can no longer be used."""
+    def unfollow(self, following: Following) -> None:
+        """Follow it no longer."""
 
 
 class Following:
-    """One partition's subscription to its leader, in one leader epoch.
+    """Following one leader in one leader epoch. It gives the core what the leader said, and carries out the effects
+    that the core returns.
+
+    A storage error takes the partition offline, which ends this; a method that raises KafkaError has changed nothing.
 
     Attributes:
         id: of the latest FETCH; -1 while none is out (it waits for a connection, or to be asked for again).
@@ -63,6 +49,8 @@ class Following:
     """
 
     __slots__ = (
+        "_feed",
+        "_shared",
         "attempts",
         "channel",
         "core",
@@ -76,10 +64,15 @@ class Following:
         "without_room",
     )
 
-    def __init__(self, partition: Partition, core: FollowerCore, plog: PartitionLog) -> None:
+    def __init__(self, shared: Shared, feed: Feed, partition: Partition) -> None:
+        core, plog = partition.follower, partition.log
+        if core is None or plog is None:
+            raise ValueError(f"{partition.topic_partition} is {partition.role.value} and follows nobody")
+        self._shared = shared
+        self._feed = feed
         self.partition = partition
-        self.core = core
-        self.log = plog
+        self.core: FollowerCore = core
+        self.log: PartitionLog = plog
         self.id = -1
         self.channel = -1
         self.fetch_offset = -1
@@ -88,3 +81,178 @@ class Following:
         self.cuts = 0
         self.retry_ms = 0.0
         self.without_room = False
+
+    # The partition's source
+
+    def synced(self) -> None:
+        """More of the log is durable here."""
+        self._feed.acknowledge(self)
+
+    def deleted(self) -> None:
+        """The log start is durable here."""
+        self._feed.tell_deleted(self)
+
+    def end(self) -> None:
+        """Follow no longer."""
+        self._feed.unfollow(self)
+
+    # What the leader says
+
+    def append(self, batches: memoryview, leader_high_watermark: int, leader_log_start: int) -> None:
+        """Append what the leader sent; its high watermark counts only after that (KAFKA-14704, schedule 7).
+
+        Raises:
+            KafkaError: it cannot be appended.
+        """
+        shared = self._shared
+        try:
+            self.log.append_as_follower(batches)
+        except NoSpaceLeft:
+            self._no_room()
+            raise
+        except StorageError as error:
+            self.partition.fail(str(error))
+            return
+        self.attempts = 0  # not before: pauses grow though the leader accepts each fetch
+        self.without_room = False
+        self.learn(leader_high_watermark, leader_log_start)
+        shared.counters.replicated_in_bytes += len(batches)
+        if shared.config.sync_before_ack:
+            shared.syncer.mark(self.log)
+        else:
+            self._feed.acknowledge(self)
+
+    def learn(self, leader_high_watermark: int, leader_log_start: int) -> None:
+        """The leader gave its high watermark and its log start."""
+        plog = self.log
+        effects = self.core.learned(
+            leader_high_watermark, leader_log_start, log_start=plog.log_start_offset, log_end=plog.log_end_offset
+        )
+        if effects:
+            self._carry_out(effects)
+
+    def _carry_out(self, effects: FollowerEffects) -> None:
+        """Do what the core wants done, in order."""
+        for effect in effects:
+            if isinstance(effect, Committed):
+                self.partition.watchers.wake()
+                continue
+            try:
+                self.log.delete_records_before(effect.offset)
+            except StorageError as error:
+                self.partition.fail(str(error))
+            else:
+                self.partition.log_start_raised()
+
+    def diverged(self, epoch: int, end_offset: int) -> bool:
+        """The leader's log differs: cut this one. False if that changed nothing.
+
+        Raises:
+            KafkaError: it cannot be cut.
+        """
+        plog = self.log
+        mark("truncated")
+        self.cuts += 1
+        if self.cuts > 1:
+            mark("diverged-over-epochs")
+        return self._cut(self.core.diverged(plog, plog.log_start_offset, plog.log_end_offset, epoch, end_offset))
+
+    def out_of_range(self, leader_start: int, leader_end: int) -> bool:
+        """The leader has nothing where this log ends: begin anew where its log begins. Otherwise as `diverged`."""
+        mark("restarted-at-log-start")
+        return self._cut(self.core.out_of_range(self.log.log_end_offset, leader_start, leader_end))
+
+    def _cut(self, cut: Cut) -> bool:
+        plog, core, partition = self.log, self.core, self.partition
+        before = (plog.log_end_offset, plog.latest_epoch)
+        if isinstance(cut, KeepLog):
+            mark("truncation-refused")
+            partition.fail(
+                f"node {core.leader}, leader in epoch {core.leader_epoch}, lacks records below the high watermark "
+                f"{core.high_watermark}: the log would have to be cut at {cut.offset}. If an unclean election explains "
+                "that, set unclean.leader.election.enable=true on the topic and restart this node"
+            )
+            return False
+        if cut.below_high_watermark:
+            self._report_loss(cut.offset)
+        try:
+            if isinstance(cut, Truncate):
+                new_end = plog.truncate_to(cut.offset)
+                if new_end == cut.offset:
+                    # Epochs without records begin at the very end: they go although no record does (KAFKA-10706,
+                    # schedule 5).
+                    plog.epochs.truncate_from_end(new_end)
+                core.truncated(new_end)
+            else:
+                plog.truncate_fully_and_start_at(cut.offset)
+                core.started_at(cut.offset)
+        except NoSpaceLeft:
+            self._no_room()
+            raise
+        except StorageError as error:
+            partition.fail(str(error))
+            return False
+        after = (plog.log_end_offset, plog.latest_epoch)
+        name = str(partition.topic_partition)
+        log.info("cut a diverging log", partition=name, leader=core.leader, before=before, after=after)
+        self._shared.syncer.mark(plog)
+        return after != before
+
+    def _report_loss(self, offset: int) -> None:
+        """Committed records are given up, as an unclean election (or flush.policy = replicate) allows."""
+        mark("truncated-below-high-watermark")
+        self._shared.counters.truncations_below_high_watermark += 1
+        log.error(
+            "records that were committed are given up after an unclean election",
+            partition=str(self.partition.topic_partition),
+            high_watermark=self.core.high_watermark,
+            truncated_to=offset,
+        )
+
+    def _no_room(self) -> None:
+        self.without_room = True
+        self._shared.disk_room.ran_out()
+
+
+class Pieces:
+    """What one stream has brought of a batch that is too large for one entry, and not whole yet (schedule 54).
+
+    It is kept for one followed partition at a time, and no batch is larger than any setting allows: that bounds the
+    memory that a leader can take here. The buffer grows as bytes arrive, whatever size was announced.
+    """
+
+    __slots__ = ("_batch", "_following")
+
+    def __init__(self) -> None:
+        self._batch = bytearray()
+        self._following: Following | None = None
+
+    def take(self, following: Following, piece: frames.Piece) -> memoryview | None:
+        """Keep a piece; the whole batch if this was its last one, else None.
+
+        Raises:
+            ProtocolError: it does not go on where the last one ended, or another partition's batch is not whole yet, or
+                the batch is larger than any that can have been appended.
+        """
+        name, size = following.partition.topic_partition, len(piece.part)
+        if self._following not in (None, following):
+            raise ProtocolError(f"{name}: a piece came before another partition's batch was whole")
+        if piece.batch_size > BATCH_BYTES_MAX:
+            raise ProtocolError(f"{name}: a batch of {piece.batch_size} bytes; the largest has {BATCH_BYTES_MAX}")
+        if piece.position != len(self._batch) or not 0 < size <= piece.batch_size - piece.position:
+            raise ProtocolError(
+                f"{name}: a piece of {size} bytes at byte {piece.position} of {piece.batch_size} came after "
+                f"{len(self._batch)} bytes of the batch"
+            )
+        self._following = following
+        self._batch += piece.part
+        if len(self._batch) < piece.batch_size:
+            return None
+        batch = memoryview(self._batch)
+        self._batch, self._following = bytearray(), None
+        return batch
+
+    def drop(self, following: Following) -> None:
+        """The rest of its batch is not wanted, or will not come."""
+        if self._following is following:
+            self._batch, self._following = bytearray(), None

@@ -7,7 +7,7 @@ From follower to leader:
               log start: "my log ends here"; begins (or begins anew) a subscription
     ACK       subscription, fetch offset, durable offset: how far it got since
     FORGET    subscription: end it
-    TRIMMED   subscription, log start: records before it are deleted here too
+    DELETED   subscription, log start: records before it are deleted here too
     CREDIT    bytes: how many more bytes of data may be sent; this keeps a push a pull
 
 From leader to follower:
@@ -48,7 +48,7 @@ FRAME_BYTES_MAX = 1 << 20
 """Entries are coalesced into frames up to this size; one entry that is larger travels alone (no entry of data is much
 larger: see PIECE). The sweet spot of the measurements: larger frames only delay the first entry in them."""
 
-HELLO, FETCH, ACK, FORGET, CREDIT, TRIMMED = 1, 2, 3, 4, 5, 6
+HELLO, FETCH, ACK, FORGET, CREDIT, DELETED = 1, 2, 3, 4, 5, 6
 WELCOME, REJECT, ACCEPTED, DATA, WATERMARK, DIVERGING, ERROR, PIECE = 17, 18, 19, 20, 21, 22, 23, 24
 PING = 31
 
@@ -57,7 +57,7 @@ _FETCH = Struct(">BI16siiqiqq")
 _ACK = Struct(">BIqq")
 _FORGET = Struct(">BI")
 _CREDIT = Struct(">BI")
-_TRIMMED = Struct(">BIq")
+_DELETED = Struct(">BIq")
 _WELCOME = Struct(">Biq")
 _REJECT = Struct(">BhH")
 _ACCEPTED = Struct(">BIIqq")
@@ -72,7 +72,7 @@ _SIZES = {
     ACK: _ACK.size,
     FORGET: _FORGET.size,
     CREDIT: _CREDIT.size,
-    TRIMMED: _TRIMMED.size,
+    DELETED: _DELETED.size,
     WELCOME: _WELCOME.size,
     REJECT: _REJECT.size,
     ACCEPTED: _ACCEPTED.size,
@@ -143,9 +143,9 @@ def pack_forget(subscription: int) -> bytes:
     return _FORGET.pack(FORGET, subscription)
 
 
-def pack_trimmed(subscription: int, log_start_offset: int) -> bytes:
-    """TRIMMED."""
-    return _TRIMMED.pack(TRIMMED, subscription, log_start_offset)
+def pack_deleted(subscription: int, log_start_offset: int) -> bytes:
+    """DELETED."""
+    return _DELETED.pack(DELETED, subscription, log_start_offset)
 
 
 def pack_credit(size: int) -> bytes:
@@ -214,7 +214,7 @@ class LeaderSide(Protocol):
     def on_fetch(self, fetch: Fetch) -> None: ...
     def on_ack(self, subscription: int, fetch_offset: int, durable_offset: int) -> None: ...
     def on_forget(self, subscription: int) -> None: ...
-    def on_trimmed(self, subscription: int, log_start_offset: int) -> None: ...
+    def on_deleted(self, subscription: int, log_start_offset: int) -> None: ...
     def on_credit(self, size: int) -> None: ...
 
 
@@ -299,10 +299,10 @@ def read_requests(frame: bytes, side: LeaderSide, position: int = 0) -> None:
             _, subscription = _FORGET.unpack_from(frame, position)
             position += _FORGET.size
             side.on_forget(subscription)
-        elif kind == TRIMMED:
-            _, subscription, log_start = _TRIMMED.unpack_from(frame, position)
-            position += _TRIMMED.size
-            side.on_trimmed(subscription, log_start)
+        elif kind == DELETED:
+            _, subscription, log_start = _DELETED.unpack_from(frame, position)
+            position += _DELETED.size
+            side.on_deleted(subscription, log_start)
         elif kind == PING:
             position += 1
         else:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import structlog
 
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import StrandlineError
+from strandline.proto.ids import TopicPartition
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome
 from strandline.proto.ports import RpcError
 from strandline.proto.tasks import Report, spawn
-from strandline.replica.core.isr import PendingIsr
-from strandline.replica.core.leader import LeaderCore
-from strandline.replica.partition import Partition
+from strandline.replica.core.effects import IsrProposal, ProposeIsr
 
 log = structlog.get_logger("strandline.replica")
 
@@ -24,30 +24,38 @@ RETRY_MS = 50.0
 RETRY_MS_MAX = 1000.0
 
 
-class IsrChanges:
-    """Sends what leaders have pending and gives the answers back to them.
+class Proposer(Protocol):
+    """A partition whose leadership proposes."""
 
-    `answered(partition, core, pending, outcome)` is called for each answer. A request that failed as a whole was
-    perhaps carried out: its items are sent again (rule B2), after a pause.
+    @property
+    def topic_partition(self) -> TopicPartition: ...
+
+    def is_pending(self, proposal: IsrProposal) -> bool:
+        """The leadership that made the proposal still stands, and waits for what becomes of it."""
+
+    def isr_answered(self, proposal: IsrProposal, outcome: AlterPartitionOutcome) -> None:
+        """The controller's answer."""
+
+
+class IsrChanges:
+    """Sends what leaders propose and gives them the answers.
+
+    A request that failed as a whole was perhaps carried out: its items are sent again (rule B2), after a pause.
     """
 
-    def __init__(
-        self,
-        send: SendAlterPartition,
-        answered: Callable[[Partition, LeaderCore, PendingIsr, AlterPartitionOutcome], None],
-        failed: Report,
-    ) -> None:
-        """`failed` is told what nobody foresaw, after which nothing would be proposed any more."""
+    def __init__(self, send: SendAlterPartition, failed: Report) -> None:
+        """`failed` gets errors that nobody foresaw, after which nothing would be proposed any more."""
         self._send = send
-        self._answered = answered
         self._failed = failed
-        self._due: dict[Partition, None] = {}
+        self._due: dict[Proposer, IsrProposal] = {}
         self._task: asyncio.Task[None] | None = None
         self._pause_ms = 0.0
 
-    def add(self, partition: Partition) -> None:
-        """The partition's leader has a pending change that is not sent."""
-        self._due[partition] = None
+    def propose(self, proposer: Proposer, effect: ProposeIsr) -> None:
+        """Carry out what a leader wants: its proposal replaces one of its own that is not sent yet."""
+        self._due[proposer] = effect.proposal
+        if effect.again:
+            self._back_off()
         if self._task is None:
             self._task = spawn(self._run(), self._failed)
 
@@ -62,48 +70,38 @@ class IsrChanges:
         try:
             while self._due:
                 due, self._due = self._due, {}
-                await self._send_all(list(due))
+                await self._send_all([one for one in due.items() if one[0].is_pending(one[1])])
                 if self._pause_ms and self._due:
                     await asyncio.sleep(self._pause_ms / 1000)
         finally:
             self._task = None
 
-    async def _send_all(self, partitions: list[Partition]) -> None:
-        batch: list[tuple[Partition, LeaderCore, PendingIsr]] = []
-        for partition in partitions:
-            core = partition.leader
-            if core is not None and core.pending is not None and not core.pending.sent:
-                core.pending.sent = True
-                batch.append((partition, core, core.pending))
+    async def _send_all(self, batch: list[tuple[Proposer, IsrProposal]]) -> None:
         if not batch:
             return
         try:
-            outcomes = await self._send([pending.item for _, _, pending in batch])
+            outcomes = await self._send([proposal.item for _, proposal in batch])
             if len(outcomes) != len(batch):
                 raise StrandlineError(f"the controller judged {len(outcomes)} of {len(batch)} proposals")
         except (StrandlineError, RpcError) as error:
             log.warning("ISR changes could not be proposed", partitions=len(batch), error=str(error))
             self._back_off()
-            for partition, core, pending in batch:
-                if partition.leader is core and core.pending is pending:
-                    pending.sent = False
-                    self._due[partition] = None
+            for proposer, proposal in batch:
+                if proposer.is_pending(proposal):
+                    self._due[proposer] = proposal
             return
         self._pause_ms = 0.0
-        for (partition, core, pending), outcome in zip(batch, outcomes, strict=True):
+        for (proposer, proposal), outcome in zip(batch, outcomes, strict=True):
             if outcome.error is not ErrorCode.NONE:
                 log.info(
                     "an ISR change was refused",
-                    partition=str(partition.topic_partition),
-                    proposed=pending.isr,
+                    partition=str(proposer.topic_partition),
+                    proposed=proposal.isr,
                     error=outcome.error.name,
                     message=outcome.message,
                 )
-            if partition.leader is core:
-                self._answered(partition, core, pending, outcome)
-                if core.pending is pending and not pending.sent:
-                    self._back_off()
-                    self._due[partition] = None
+            if proposer.is_pending(proposal):
+                proposer.isr_answered(proposal, outcome)
 
     def _back_off(self) -> None:
         self._pause_ms = min(max(self._pause_ms * 2, RETRY_MS), RETRY_MS_MAX)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Protocol
+from collections.abc import Mapping
 
 import structlog
 
@@ -20,60 +20,47 @@ from strandline.proto.error_codes import ErrorCode
 from strandline.proto.errors import KafkaError, ProtocolError, StorageError
 from strandline.proto.ids import NodeId, TopicId
 from strandline.proto.marks import mark
-from strandline.proto.ports import Clock, RpcError, Stream
+from strandline.proto.ports import RpcError, Stream
+from strandline.proto.tasks import Signal, end
 from strandline.replica import frames
 from strandline.replica.catch_up import CatchUp
 from strandline.replica.core.divergence import Verdict, judge_fetch
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.partition import Partition
-from strandline.replica.signal import Signal, end
-from strandline.replica.states import ReplicaConfig, Role
+from strandline.replica.shared import Shared
 from strandline.replica.subscription import Subscription
 
 log = structlog.get_logger("strandline.replica")
 
 
-class LeaderHost(Protocol):
-    """What a follower's stream needs of the broker that serves it."""
-
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def config(self) -> ReplicaConfig: ...
-
-    def partition_by_id(self, topic_id: TopicId, partition: int) -> Partition | None:
-        """The hosted partition, whatever its role."""
-
-    def progressed(self, partition: Partition, advanced: bool) -> None:
-        """A follower's progress was recorded; `advanced`: the high watermark rose."""
-
-    def log_failed(self, partition: Partition, reason: str) -> None:
-        """The partition's log can no longer be used."""
-
-    def fatal(self, error: BaseException) -> None:
-        """Something broke that must not."""
-
-
 class FollowerLink:
     """The stream of one follower's broker. Implements `frames.LeaderSide`.
 
-    Its identity (node id and broker epoch) was told once, when the stream was opened, and checked then.
+    Its identity (node id and broker epoch) was given once, when the stream was opened, and checked then.
     """
 
-    def __init__(self, host: LeaderHost, stream: Stream, hello: frames.Hello) -> None:
-        self._host = host
+    def __init__(
+        self,
+        shared: Shared,
+        partitions: Mapping[tuple[TopicId, int], Partition],
+        stream: Stream,
+        hello: frames.Hello,
+    ) -> None:
+        """`partitions`: all that are hosted here, now and later."""
+        self._shared = shared
+        self._partitions = partitions
         self._stream = stream
         self.node_id: NodeId = hello.node_id
         self.broker_epoch = hello.broker_epoch
-        self._subscriptions: dict[int, Subscription] = {}
+        self._subscriptions: dict[int, tuple[Partition, Subscription]] = {}
         self._queue: deque[bytes] = deque()
         self._signal = Signal()
         self._credit = 0
-        chunk_bytes = host.config.fetch_chunk_bytes
-        self._catch_up = CatchUp(chunk_bytes, self._queue_data, self._cannot_read, self._signal.set, host.fatal)
+        chunk_bytes = shared.config.fetch_chunk_bytes
+        self._catch_up = CatchUp(chunk_bytes, self._queue_data, self._cannot_read, self._signal.set, shared.on_fatal)
         self._catch_up_is_next = True
         self._entry_bytes_max = 2 * chunk_bytes
-        self.now_ms = host.clock.monotonic_ms()
+        self.now_ms = shared.clock.monotonic_ms()
         self.received_ms = self.now_ms
         self.sent_ms = self.now_ms
         self.closed = False
@@ -88,7 +75,7 @@ class FollowerLink:
         try:
             frame: bytes | None = first_frame
             while frame is not None and not self.closed:
-                self.now_ms = self.received_ms = self._host.clock.monotonic_ms()
+                self.now_ms = self.received_ms = self._shared.clock.monotonic_ms()
                 frames.read_requests(frame, self, position)
                 position = 0
                 frame = await self._stream.read()
@@ -103,7 +90,7 @@ class FollowerLink:
                 if frame is None:
                     await self._signal.wait()
                 else:
-                    self.sent_ms = self._host.clock.monotonic_ms()
+                    self.sent_ms = self._shared.clock.monotonic_ms()
                     await self._stream.write(frame)
         except RpcError as error:
             log.info("replication to a follower broke", follower=self.node_id, reason=str(error))
@@ -118,14 +105,12 @@ class FollowerLink:
         self._stream.close()
         self._signal.set()
         self._catch_up.close()
-        now_ms = self._host.clock.monotonic_ms()
+        now_ms = self._shared.clock.monotonic_ms()
         subscriptions, self._subscriptions = self._subscriptions, {}
-        for subscription in subscriptions.values():
-            partition = subscription.partition
+        for partition, subscription in subscriptions.values():
             if subscription.live:
-                del partition.subscriptions[self.node_id]
-                if partition.leader is subscription.core:
-                    self._host.progressed(partition, subscription.core.disconnected(self.node_id, now_ms))
+                partition.unsubscribe(subscription)
+                partition.follower_gone(subscription, now_ms)
         self._queue.clear()
 
     def keep_alive(self, now_ms: float, silence_ms: float, timeout_ms: float) -> None:
@@ -145,16 +130,16 @@ class FollowerLink:
 
     def on_fetch(self, fetch: frames.Fetch) -> None:
         """Judge a follower's position; only a valid one is recorded (KAFKA-13141, schedule 6)."""
-        partition = self._host.partition_by_id(fetch.topic_id, fetch.partition)
-        if partition is not None:
-            self._unsubscribe(partition)
-        code = self._refusal(partition, fetch)
-        if code is not ErrorCode.NONE or partition is None:
+        partition = self._partitions.get((fetch.topic_id, fetch.partition))
+        if partition is None:
+            self.push(frames.pack_error(fetch.subscription, ErrorCode.UNKNOWN_TOPIC_ID))
+            return
+        self._unsubscribe(partition)
+        code = partition.follower_refusal(self.node_id, fetch.current_leader_epoch)
+        if code is not ErrorCode.NONE:
             self.push(frames.pack_error(fetch.subscription, code))
             return
-        core, plog = partition.leader, partition.log
-        assert core is not None
-        assert plog is not None
+        core, plog = partition.leading()
         verdict, epoch, end_offset = judge_fetch(
             plog, plog.log_start_offset, plog.log_end_offset, fetch.fetch_offset, fetch.last_fetched_epoch
         )
@@ -170,73 +155,50 @@ class FollowerLink:
         else:
             self._subscribe(fetch, partition, core, plog)
 
-    def _refusal(self, partition: Partition | None, fetch: frames.Fetch) -> ErrorCode:
-        if partition is None:
-            return ErrorCode.UNKNOWN_TOPIC_ID
-        if partition.role is Role.OFFLINE:
-            return ErrorCode.KAFKA_STORAGE_ERROR
-        if fetch.current_leader_epoch < partition.state.leader_epoch:
-            mark("fenced-zombie")
-            return ErrorCode.FENCED_LEADER_EPOCH
-        if fetch.current_leader_epoch > partition.state.leader_epoch:
-            return ErrorCode.UNKNOWN_LEADER_EPOCH
-        if partition.leader is None or self.node_id not in partition.leader.followers:
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return ErrorCode.NONE
-
     def _subscribe(self, fetch: frames.Fetch, partition: Partition, core: LeaderCore, plog: PartitionLog) -> None:
         if not 0 <= fetch.durable_offset <= fetch.fetch_offset:
             raise ProtocolError(
                 f"{partition.topic_partition}: node {self.node_id} claims to have synced up to "
                 f"{fetch.durable_offset} of a log that ends at {fetch.fetch_offset}"
             )
-        subscription = Subscription(self, fetch.subscription, partition, core, plog)
+        subscription = Subscription(self, fetch.subscription, partition.channel, core, plog)
         subscription.next_offset = fetch.fetch_offset
         subscription.sent_high_watermark = core.high_watermark
-        self._subscriptions[fetch.subscription] = subscription
-        partition.subscriptions[self.node_id] = subscription
+        self._subscriptions[fetch.subscription] = (partition, subscription)
         self.push(
             frames.pack_accepted(fetch.subscription, partition.channel, core.high_watermark, plog.log_start_offset)
         )
         if fetch.fetch_offset < core.log_end_offset:
             self._catch_up.add(subscription)
-        advanced = core.fetched(
-            self.node_id,
-            self.broker_epoch,
-            fetch_offset=fetch.fetch_offset,
-            durable_offset=fetch.durable_offset,
-            log_start_offset=fetch.log_start_offset,
-            now_ms=self.now_ms,
-        )
-        self._host.progressed(partition, advanced)
+        partition.subscribe(subscription, fetch, self.broker_epoch, self.now_ms)
 
     def on_ack(self, subscription: int, fetch_offset: int, durable_offset: int) -> None:
         """A follower got further. Acknowledgements of subscriptions that have ended are dropped."""
-        sub = self._subscriptions.get(subscription)
-        if sub is None:
+        found = self._subscriptions.get(subscription)
+        if found is None:
             return
-        follower = sub.follower
-        if not follower.fetch_offset <= fetch_offset <= sub.next_offset or durable_offset > fetch_offset:
+        partition, sub = found
+        if not sub.follower.fetch_offset <= fetch_offset <= sub.next_offset or durable_offset > fetch_offset:
             raise ProtocolError(
-                f"{sub.partition.topic_partition}: node {self.node_id} acknowledges {fetch_offset} (synced "
-                f"{durable_offset}) after {follower.fetch_offset}, and was sent what is below {sub.next_offset}"
+                f"{partition.topic_partition}: node {self.node_id} acknowledges {fetch_offset} (synced "
+                f"{durable_offset}) after {sub.follower.fetch_offset}, and was sent what is below {sub.next_offset}"
             )
-        advanced = sub.core.acked(follower, fetch_offset, durable_offset, self.now_ms)
-        self._host.progressed(sub.partition, advanced)
+        partition.acked(sub, fetch_offset, durable_offset, self.now_ms)
 
     def on_forget(self, subscription: int) -> None:
         """The follower no longer wants it: it is not waited for, unless it is in the ISR."""
-        sub = self._subscriptions.get(subscription)
-        if sub is not None:
-            self._unsubscribe(sub.partition)
-            self._host.progressed(sub.partition, sub.core.disconnected(self.node_id, self.now_ms))
+        found = self._subscriptions.get(subscription)
+        if found is not None:
+            partition, sub = found
+            self._unsubscribe(partition)
+            partition.follower_gone(sub, self.now_ms)
 
-    def on_trimmed(self, subscription: int, log_start_offset: int) -> None:
+    def on_deleted(self, subscription: int, log_start_offset: int) -> None:
         """A follower has durably deleted what we had deleted."""
-        sub = self._subscriptions.get(subscription)
-        if sub is not None:
-            sub.core.trimmed(sub.follower, log_start_offset, self.now_ms)
-            self._host.progressed(sub.partition, advanced=False)
+        found = self._subscriptions.get(subscription)
+        if found is not None:
+            partition, sub = found
+            partition.follower_deleted(sub, log_start_offset, self.now_ms)
 
     def on_credit(self, size: int) -> None:
         """More may be sent."""
@@ -247,7 +209,7 @@ class FollowerLink:
     def _unsubscribe(self, partition: Partition) -> None:
         subscription = partition.subscriptions.get(self.node_id)
         if subscription is not None and subscription.link is self:
-            del partition.subscriptions[self.node_id]
+            partition.unsubscribe(subscription)
             self._subscriptions.pop(subscription.id, None)
             self._signal.set()  # others may have waited until its batch had gone in pieces
 
@@ -309,16 +271,13 @@ class FollowerLink:
         """Retention overtook the follower (it shall start anew), or the disk failed."""
         if not subscription.live:
             return
+        partition, _ = self._subscriptions[subscription.id]
         plog = subscription.log
         code = error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
-        self._unsubscribe(subscription.partition)
+        self._unsubscribe(partition)
         self.push(frames.pack_error(subscription.id, code, plog.log_start_offset, plog.log_end_offset))
         if code is not ErrorCode.OFFSET_OUT_OF_RANGE:
-            log.error(
-                "a log cannot be read for a follower",
-                partition=str(subscription.partition.topic_partition),
-                follower=self.node_id,
-                error=str(error),
-            )
+            name = str(partition.topic_partition)
+            log.error("a log cannot be read for a follower", partition=name, follower=self.node_id, error=str(error))
         if isinstance(error, StorageError):
-            self._host.log_failed(subscription.partition, str(error))
+            partition.fail(str(error))

@@ -1,65 +1,40 @@
-"""One hosted partition: its log, its role, and who waits for its high watermark."""
+"""One hosted partition: its log, its core, who waits for it and who follows it."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
+import structlog
+
+from strandline.log.partition_log import AppendResult, PartitionLog
+from strandline.proto.ensure import ensure, present
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.ids import NodeId, TopicPartition
+from strandline.proto.errors import KafkaError, NoSpaceLeft, StorageError
+from strandline.proto.ids import BrokerEpoch, LeaderEpoch, NodeId, TopicPartition
+from strandline.proto.isr import AlterPartitionOutcome
 from strandline.proto.marks import mark
+from strandline.proto.transitions import next_state
+from strandline.replica import frames
+from strandline.replica.core.effects import Committed, IsrCommitted, IsrProposal, LeaderEffects, ProposeIsr
 from strandline.replica.core.follower import FollowerCore
 from strandline.replica.core.leader import LeaderCore
-from strandline.replica.core.roles import Trigger, next_role
-from strandline.replica.states import AppendOutcome, PartitionState, ReplicaStatus, Role
-from strandline.replica.trims import PendingTrim, release
+from strandline.replica.core.roles import TRANSITIONS, RoleEvent
+from strandline.replica.refusals import note_refusal
+from strandline.replica.shared import Shared
+from strandline.replica.states import ACKS_ALL, BrokerState, PartitionState, ReplicaStatus, Role
+from strandline.replica.subscription import Source, Subscription
+from strandline.replica.waiting import TO_HIGH_WATERMARK, Append, AppendDone, DeletionDone, PendingDeletion, Watchers
 
-if TYPE_CHECKING:
-    from strandline.log.partition_log import PartitionLog
-    from strandline.replica.subscription import Subscription
-
-AppendDone = Callable[[AppendOutcome], None]
+log = structlog.get_logger("strandline.replica")
 
 _LEADERSHIP_LOST = "leadership was lost before the batch was committed; whether it will be is not known"
 
 
-class PendingAppend:
-    """An append with acks=all that is written here and waits for the high watermark."""
-
-    __slots__ = ("_done", "base_offset", "log_append_time_ms", "log_start_offset", "required_offset")
-
-    def __init__(
-        self, required_offset: int, base_offset: int, log_append_time_ms: int, log_start_offset: int, done: AppendDone
-    ) -> None:
-        self.required_offset = required_offset
-        self.base_offset = base_offset
-        self.log_append_time_ms = log_append_time_ms
-        self.log_start_offset = log_start_offset
-        self._done: AppendDone | None = done
-
-    @property
-    def ended(self) -> bool:
-        """The outcome was told."""
-        return self._done is None
-
-    def cancel(self, error: ErrorCode) -> None:
-        """Stop waiting: the outcome is `error`, and indeterminate, since the batch stays in the log. Nothing happens
-        when it has ended."""
-        self.finish(error, "the batch is written and was not committed in time")
-
-    def finish(self, error: ErrorCode, message: str = "", synced: tuple[NodeId, ...] = ()) -> None:
-        """Tell the outcome, once."""
-        done = self._done
-        if done is not None:
-            self._done = None
-            done(
-                AppendOutcome(error, message, self.base_offset, self.log_append_time_ms, self.log_start_offset, synced)
-            )
-
-
 class Partition:
     """What one broker has of one partition.
+
+    It gives its core what happened, and carries out the effects that the core returns.
 
     Invariants:
     - exactly one of `leader` and `follower` is set in the roles of these names, none in the others;
@@ -69,23 +44,24 @@ class Partition:
 
     __slots__ = (
         "_high_watermark",
-        "_watcher_ids",
-        "_watchers",
+        "_shared",
         "channel",
+        "deletions",
         "follower",
-        "isr",
         "leader",
         "log",
         "reason",
         "role",
+        "source",
         "state",
         "subscriptions",
         "topic_partition",
-        "trims",
         "waiting",
+        "watchers",
     )
 
-    def __init__(self, state: PartitionState, log: PartitionLog | None, high_watermark: int) -> None:
+    def __init__(self, shared: Shared, state: PartitionState, log: PartitionLog | None) -> None:
+        self._shared = shared
         self.topic_partition: TopicPartition = state.topic_partition
         self.state = state
         self.log = log
@@ -95,16 +71,17 @@ class Partition:
         self.follower: FollowerCore | None = None
         self.channel = 0
         """The number of this leadership on replication streams; 0 unless it leads."""
-        self.isr: tuple[NodeId, ...] = ()
-        """The committed ISR as its leader last saw it; what the counters compare with."""
+        self.source: Source | None = None
+        """Where its data come from, while it follows a leader that is registered."""
         self.subscriptions: dict[NodeId, Subscription] = {}
         """Followers whose fetch was found valid in this leadership."""
-        self.waiting: deque[PendingAppend] = deque()
-        self.trims: list[PendingTrim] = []
+        self.waiting: deque[Append] = deque()
+        """Appends that wait for the high watermark."""
+        self.deletions: list[PendingDeletion] = []
         """Deletions that wait for followers; empty unless it leads."""
-        self._high_watermark = high_watermark
-        self._watchers: dict[int, Callable[[], None]] = {}
-        self._watcher_ids = 0
+        self._high_watermark = 0
+        self.watchers = Watchers()
+        """Who is to be woken at the next rise of the high watermark or change of role."""
 
     @property
     def high_watermark(self) -> int:
@@ -120,41 +97,56 @@ class Partition:
 
     def lead(self, core: LeaderCore, channel: int) -> None:
         """Become leader in a new leader epoch."""
-        self.isr = core.isr
-        self._enter(Trigger.ELECTED, leader=core, channel=channel)
+        self._enter(RoleEvent.ELECTED, leader=core, channel=channel)
 
     def follow(self, core: FollowerCore) -> None:
         """Become follower in a new leader epoch."""
-        self._enter(Trigger.FOLLOW, follower=core)
+        self._enter(RoleEvent.FOLLOW, follower=core)
 
     def idle(self) -> None:
         """There is no leader."""
-        self._enter(Trigger.LEADERLESS)
-
-    def fail(self, reason: str) -> None:
-        """The log can no longer be used."""
-        self.reason = self.reason or reason
-        self._enter(Trigger.DISK_FAILED)
+        self._enter(RoleEvent.LEADERLESS)
 
     def delete(self) -> None:
         """It is hosted here no longer."""
-        self._enter(Trigger.DELETED)
+        self._enter(RoleEvent.DELETED)
+
+    def fail(self, reason: str) -> None:
+        """The log can no longer be used: go offline. The controller hears of it and moves the leadership, if this node
+        has it."""
+        if self.role is not Role.OFFLINE:
+            mark("log-offline")
+            self._shared.counters.offline_logs += 1
+            log.error("a partition is offline", partition=str(self.topic_partition), reason=reason)
+        self.reason = self.reason or reason
+        self._enter(RoleEvent.DISK_FAILED)
+        self._shared.on_change()
 
     def _enter(
         self,
-        trigger: Trigger,
+        event: RoleEvent,
         *,
         leader: LeaderCore | None = None,
         follower: FollowerCore | None = None,
         channel: int = 0,
     ) -> None:
-        """Change the role, then tell everybody who relied on the old one."""
+        """Change the role, then end everything that relied on the old one."""
         self._high_watermark = self.high_watermark
-        self.role = next_role(self.role, trigger)
+        self.role = next_state(TRANSITIONS, self.role, event)
         serves = self.role is Role.LEADER or self.role is Role.FOLLOWER
         self.leader = leader if serves else None
         self.follower = follower if serves else None
         self.channel = channel if serves else 0
+        ensure(
+            (self.leader is not None, self.follower is not None)
+            == (self.role is Role.LEADER, self.role is Role.FOLLOWER),
+            "OneCoreARole",
+            partition=self.topic_partition,
+            role=self.role.value,
+        )
+        source, self.source = self.source, None
+        if source is not None:
+            source.end()
         subscriptions, self.subscriptions = self.subscriptions, {}
         code = ErrorCode.KAFKA_STORAGE_ERROR if self.role is Role.OFFLINE else ErrorCode.NOT_LEADER_OR_FOLLOWER
         for subscription in subscriptions.values():
@@ -162,74 +154,321 @@ class Partition:
         waiting, self.waiting = self.waiting, deque()
         if waiting:
             mark("leadership-lost-while-waiting")
-        for pending in waiting:
-            pending.finish(ErrorCode.NOT_LEADER_OR_FOLLOWER, _LEADERSHIP_LOST)
-        trims, self.trims = self.trims, []
-        for trim in trims:
-            trim.finish(ErrorCode.NOT_LEADER_OR_FOLLOWER, "leadership was lost; the records may be there again")
-        self.wake_watchers()
+        for append in waiting:
+            append.end(ErrorCode.NOT_LEADER_OR_FOLLOWER, _LEADERSHIP_LOST)
+        deletions, self.deletions = self.deletions, []
+        for deletion in deletions:
+            deletion.end(ErrorCode.NOT_LEADER_OR_FOLLOWER, "leadership was lost; the records may be there again")
+        self.watchers.wake()
 
-    def drop_subscription(self, node_id: NodeId) -> None:
-        """The node is no replica any more."""
-        subscription = self.subscriptions.pop(node_id, None)
-        if subscription is not None:
-            subscription.end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    # Who may ask
 
-    # Waiting for the high watermark
+    def refusal(self, current_leader_epoch: int = -1, *, any_replica: bool = False) -> tuple[ErrorCode, str]:
+        """Why this broker cannot answer as leader, or with `any_replica` as leader or follower; NONE if it can.
 
-    def wait(self, pending: PendingAppend) -> None:
-        """Finish `pending` once the high watermark reaches what it requires. Only a duplicate of an older batch can
-        require less than the one before it."""
+        `current_leader_epoch`: the epoch that the caller believes in; -1 does not ask (KIP-320). Older than the
+        partition's: FENCED_LEADER_EPOCH. Newer: UNKNOWN_LEADER_EPOCH, the metadata have not reached this broker yet.
+        """
+        if self.role is Role.OFFLINE:
+            return ErrorCode.KAFKA_STORAGE_ERROR, self.reason
+        leader_epoch = self.state.leader_epoch
+        if current_leader_epoch >= 0 and current_leader_epoch != leader_epoch:
+            older = current_leader_epoch < leader_epoch
+            code = ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
+            return code, f"the leader epoch is {leader_epoch} here, not {current_leader_epoch}"
+        if self.leader is None and not (any_replica and self.follower is not None):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {self.topic_partition}"
+        return ErrorCode.NONE, ""
+
+    def follower_refusal(self, node_id: NodeId, leader_epoch: LeaderEpoch) -> ErrorCode:
+        """Why a replica cannot follow this one in the leader epoch that it believes in; NONE if it can."""
+        if self.role is Role.OFFLINE:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if leader_epoch < self.state.leader_epoch:
+            mark("fenced-zombie")
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if leader_epoch > self.state.leader_epoch:
+            return ErrorCode.UNKNOWN_LEADER_EPOCH
+        if self.leader is None or node_id not in self.leader.followers:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.NONE
+
+    def leading(self) -> tuple[LeaderCore, PartitionLog]:
+        """Core and log of a partition that was not refused as leader."""
+        return present(self.leader, "OneCoreARole"), present(self.log, "LogUnlessOffline")
+
+    # Appending
+
+    def append(self, batches: memoryview, acks: int, done: AppendDone) -> Append | None:
+        """See `ReplicaManager.append`."""
+        append, waits = Append(done), acks == ACKS_ALL
+        core, plog = self.leader, self.log
+        if core is None or plog is None:
+            self._refuse(append, batches, *self.refusal())
+            return None
+        if waits and (error := core.admit_acks_all()) is not ErrorCode.NONE:
+            message = f"{len(core.isr)} of {core.min_isr} replicas are in sync; nothing was written"
+            self._refuse(append, batches, error, message)
+            return None
+        shared, now_ms = self._shared, self._shared.clock.monotonic_ms()
+        if shared.early_refusals:
+            shared.early_refusals.recall(self.topic_partition, self.state.topic_id, plog, batches, now_ms)
+        try:
+            result = plog.append_as_leader(batches, core.leader_epoch, shared.clock.wall_ms())
+        except KafkaError as failure:
+            self._refuse(append, batches, failure.code, failure.message or str(failure))
+            if isinstance(failure, NoSpaceLeft):
+                shared.disk_room.ran_out()
+            return None
+        except StorageError as failure:
+            self.fail(str(failure))
+            append.end(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
+            return None
+        append.base_offset, append.required_offset, append.log_append_time_ms, append.log_start_offset, *_ = result
+        shared.counters.appends += 1
+        if result.duplicate:
+            mark("duplicate-batch")
+            shared.counters.duplicates += 1
+        else:
+            shared.counters.messages_in_bytes += len(batches)
+            effects = core.appended(result.next_offset, now_ms)
+            self._publish(core, result)
+            if shared.config.sync_before_ack:
+                shared.syncer.mark(plog)
+            self._carry_out(effects)
+        if waits and core.high_watermark < result.next_offset:
+            self._wait(append)
+            return append
+        # An ack that waits for nobody names the leader alone, which has the batch but may not have synced it yet.
+        synced = core.synced_replicas(result.next_offset) or (shared.node_id,)
+        append.end(core.judge_committed() if waits else ErrorCode.NONE, "", synced)
+        return None
+
+    def _refuse(self, append: Append, batches: memoryview, error: ErrorCode, message: str) -> None:
+        """Nothing was written."""
+        self.note_refusal(batches, error)
+        append.end(error, message)
+
+    def note_refusal(self, batches: memoryview, code: ErrorCode) -> None:
+        """A client's batches are refused before they are written. If the reason may pass, what the same producer has
+        sent behind them is refused for the same reason (schedule 52)."""
+        now_ms, tp = self._shared.clock.monotonic_ms(), self.topic_partition
+        if self.log is not None:
+            note_refusal(self.log, batches, code, now_ms)
+        else:
+            self._shared.early_refusals.note(tp.topic, tp.partition, batches, code, now_ms)
+
+    def _publish(self, core: LeaderCore, result: AppendResult) -> None:
+        """Send an append to the followers that are at the end of the log: one copy, made here, is queued for all of
+        them; the receive buffer is the caller's again when this returns."""
+        size = len(result.data)
+        piece = b""
+        for subscription in self.subscriptions.values():
+            if subscription.link.offer(subscription, result.base_offset, result.next_offset, size):
+                if not piece:
+                    header = frames.pack_data_header(
+                        self.channel,
+                        core.leader_epoch,
+                        result.base_offset,
+                        high_watermark=core.high_watermark,
+                        log_start_offset=result.log_start_offset,
+                        size=size,
+                    )
+                    piece = b"".join((header, result.data))
+                subscription.sent_high_watermark = core.high_watermark
+                subscription.link.push(piece)
+
+    def _wait(self, append: Append) -> None:
+        """Answer it once the high watermark reaches what it requires. Only a duplicate of an older batch can require
+        less than the one before it."""
         waiting = self.waiting
         index = len(waiting)
-        while index and waiting[index - 1].required_offset > pending.required_offset:
+        while index and waiting[index - 1].required_offset > append.required_offset:
             index -= 1
         if index == len(waiting):
-            waiting.append(pending)
+            waiting.append(append)
         else:
-            waiting.insert(index, pending)
+            waiting.insert(index, append)
 
-    def release(self) -> None:
-        """The high watermark rose: answer who waited for it, in order, and wake who watches it."""
-        leader = self.leader
-        waiting = self.waiting
-        if leader is not None and waiting:
-            high_watermark = leader.high_watermark
-            while waiting and waiting[0].required_offset <= high_watermark:
-                pending = waiting.popleft()
-                if not pending.ended:
-                    error = leader.judge_committed()
-                    pending.finish(error, "", leader.synced_replicas(pending.required_offset))
-        if self._watchers:
-            self.wake_watchers()
+    # Leading: what happened to followers, metadata and time
 
-    def release_trims(self) -> None:
-        """Followers, or the ISR, moved on: answer deletions that need not wait any longer."""
-        if self.trims and self.leader is not None and self.log is not None:
-            self.trims = release(self.trims, self.leader, self.log.durable_log_start_offset)
+    def subscribe(
+        self, subscription: Subscription, fetch: frames.Fetch, broker_epoch: BrokerEpoch, now_ms: float
+    ) -> None:
+        """A follower's fetch was found valid. Its older subscription has ended."""
+        self.subscriptions[subscription.link.node_id] = subscription
+        self._carry_out(
+            subscription.core.fetched(
+                subscription.link.node_id,
+                broker_epoch,
+                fetch_offset=fetch.fetch_offset,
+                durable_offset=fetch.durable_offset,
+                log_start_offset=fetch.log_start_offset,
+                now_ms=now_ms,
+            )
+        )
 
-    def drop_ended(self) -> None:
-        """Forget appends and deletions that were cancelled while they waited."""
+    def acked(self, subscription: Subscription, fetch_offset: int, durable_offset: int, now_ms: float) -> None:
+        """A follower got further."""
+        self._carry_out(subscription.core.acked(subscription.follower, fetch_offset, durable_offset, now_ms))
+
+    def follower_deleted(self, subscription: Subscription, log_start_offset: int, now_ms: float) -> None:
+        """A follower has durably deleted what is before its new log start."""
+        self._carry_out(subscription.core.deleted(subscription.follower, log_start_offset, now_ms))
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """A follower fetches anew, or no longer."""
+        subscription.live = False
+        del self.subscriptions[subscription.link.node_id]
+
+    def follower_gone(self, subscription: Subscription, now_ms: float) -> None:
+        """A follower's stream ended, or it has ended its subscription."""
+        if self.leader is subscription.core:
+            self._carry_out(subscription.core.disconnected(subscription.link.node_id, now_ms))
+
+    def metadata_changed(self, state: PartitionState, brokers: Mapping[NodeId, BrokerState]) -> None:
+        """The metadata of this partition changed within the leader epoch: nothing restarts."""
+        self.state = state
+        if self.log is not None:
+            self.log.config = state.log_config
+        if self.leader is not None:
+            for node in [node for node in self.subscriptions if node not in state.replicas]:
+                self.subscriptions.pop(node).end(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            now_ms = self._shared.clock.monotonic_ms()
+            self._carry_out(self.leader.metadata_changed(state, brokers, now_ms))
+        elif self.follower is not None:
+            self.follower.metadata_changed(state)
+
+    def brokers_changed(self, brokers: Mapping[NodeId, BrokerState], now_ms: float) -> None:
+        """Registrations, fencing or shutdowns changed."""
+        if self.leader is not None:
+            self._carry_out(self.leader.brokers_changed(brokers, now_ms))
+
+    def sweep(self, now_ms: float) -> None:
+        """Time passed: look for followers that lag, and forget what was cancelled while it waited."""
+        if self.leader is None:
+            return
         if self.waiting:
-            self.waiting = deque(pending for pending in self.waiting if not pending.ended)
-        if self.trims:
-            self.trims = [trim for trim in self.trims if not trim.ended]
+            self.waiting = deque(append for append in self.waiting if not append.ended)
+        self.deletions = [deletion for deletion in self.deletions if not deletion.ended]
+        self._carry_out(self.leader.sweep(now_ms))
 
-    def watch(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` once, at the next rise of the high watermark or change of role. Returns how to withdraw."""
-        self._watcher_ids += 1
-        watcher = self._watcher_ids
-        self._watchers[watcher] = wake
-        return lambda: self._withdraw(watcher)
+    def is_pending(self, proposal: IsrProposal) -> bool:
+        """The leadership that made the proposal still stands, and waits for what becomes of it."""
+        return self.leader is not None and self.leader.pending is proposal
 
-    def _withdraw(self, watcher: int) -> None:
-        self._watchers.pop(watcher, None)
+    def isr_answered(self, proposal: IsrProposal, outcome: AlterPartitionOutcome) -> None:
+        """The controller answered a proposal."""
+        if outcome.error is not ErrorCode.NONE:
+            self._shared.counters.failed_isr_updates += 1
+        if self.leader is not None:
+            self._carry_out(self.leader.answered(proposal, outcome, self._shared.clock.monotonic_ms()))
 
-    def wake_watchers(self) -> None:
-        """Wake all, once."""
-        watchers, self._watchers = self._watchers, {}
-        for wake in watchers.values():
-            wake()
+    # Effects
+
+    def _carry_out(self, effects: LeaderEffects) -> None:
+        """Do what the leader's core wants done, in order."""
+        for effect in effects:
+            match effect:
+                case Committed():
+                    self._release(effect.up_to)
+                case ProposeIsr():
+                    self._shared.isr_changes.propose(self, effect)
+                case IsrCommitted():
+                    self._shared.counters.isr_committed(len(effect.before), len(effect.isr))
+        if self.deletions:
+            self._answer_deletions()
+
+    def _release(self, high_watermark: int) -> None:
+        """The high watermark rose: answer who waited for it, in order, wake who watches it, and let the followers know
+        with the next data, or after a while without any."""
+        leader, waiting = self.leader, self.waiting
+        while leader is not None and waiting and waiting[0].required_offset <= high_watermark:
+            append = waiting.popleft()
+            if not append.ended:
+                append.end(leader.judge_committed(), "", leader.synced_replicas(append.required_offset))
+        self.watchers.wake()
+        if self.subscriptions:
+            self._shared.watermarks.add(self.send_high_watermark)
+
+    def send_high_watermark(self) -> None:
+        """Tell the high watermark to the followers that have not heard of it, without data."""
+        core, plog = self.leader, self.log
+        if core is None or plog is None:
+            return
+        piece = frames.pack_watermark(self.channel, core.high_watermark, plog.log_start_offset)
+        for subscription in self.subscriptions.values():
+            if subscription.sent_high_watermark < core.high_watermark and not subscription.lagging:
+                subscription.sent_high_watermark = core.high_watermark
+                subscription.link.push(piece)
+
+    def synced(self) -> None:
+        """More of the log is durable."""
+        plog = self.log
+        if self.leader is not None and plog is not None:
+            self._carry_out(self.leader.synced(plog.durable_offset, self._shared.clock.monotonic_ms()))
+        elif self.source is not None:
+            self.source.synced()
+
+    # Deleting from the front
+
+    def delete_records(self, offset: int, done: DeletionDone) -> PendingDeletion | None:
+        """See `ReplicaManager.delete_records`."""
+        deletion = PendingDeletion(offset, done)
+        error, message = self.refusal()
+        if error is not ErrorCode.NONE:
+            deletion.end(error, message)
+            return None
+        core, plog = self.leading()
+        if offset == TO_HIGH_WATERMARK:
+            deletion.offset = core.high_watermark
+        if not 0 <= deletion.offset <= core.high_watermark:
+            message = f"offset {offset}: the high watermark is {core.high_watermark}"
+            deletion.end(ErrorCode.OFFSET_OUT_OF_RANGE, message)
+            return None
+        try:
+            plog.delete_records_before(deletion.offset)
+        except StorageError as failure:
+            self.fail(str(failure))
+            deletion.end(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
+            return None
+        self.deletions.append(deletion)
+        piece = frames.pack_watermark(self.channel, core.high_watermark, plog.log_start_offset)
+        for subscription in self.subscriptions.values():
+            if not subscription.lagging:  # else the data that it is being sent will tell
+                subscription.sent_high_watermark = core.high_watermark
+                subscription.link.push(piece)
+        self.log_start_raised()
+        self._answer_deletions()
+        return None if deletion.ended else deletion
+
+    def log_start_raised(self) -> None:
+        """The log start was raised, and shall become durable."""
+        plog = self.log
+        if plog is not None and plog.durable_log_start_offset < plog.log_start_offset:
+            self._shared.log_starts.raised(self.log_start_durable)
+
+    def log_start_durable(self) -> None:
+        """The log start is durable, or a part of the way to it: answer who waited, or tell the leader."""
+        if self.role is Role.DELETED:
+            return
+        if self.deletions:
+            self._answer_deletions()
+        if self.source is not None:
+            self.source.deleted()
+        self.log_start_raised()  # again, if it was raised once more in between
+
+    def _answer_deletions(self) -> None:
+        """Answer those that need not wait for followers any longer."""
+        core, plog = self.leader, self.log
+        if core is None or plog is None:
+            return
+        low_watermark = core.deleted_everywhere(plog.durable_log_start_offset)
+        for deletion in self.deletions:
+            if deletion.offset <= low_watermark:
+                core.deleted_before = max(core.deleted_before, deletion.offset)
+                deletion.end(ErrorCode.NONE, "", low_watermark)
+        self.deletions = [deletion for deletion in self.deletions if not deletion.ended]
 
     # Status
 

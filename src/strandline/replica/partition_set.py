@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import structlog
 
@@ -14,40 +13,15 @@ from strandline.log.partition_log import PartitionLog
 from strandline.proto.errors import KafkaError, NoSpaceLeft, StorageError
 from strandline.proto.ids import NO_NODE, NodeId, TopicId, TopicIdPartition, TopicPartition
 from strandline.proto.marks import mark
-from strandline.proto.ports import Clock
 from strandline.proto.tasks import spawn
 from strandline.replica.core.follower import FollowerCore
 from strandline.replica.core.leader import LeaderCore
-from strandline.replica.disk_room import DiskRoom
 from strandline.replica.partition import Partition
-from strandline.replica.states import BrokerState, PartitionState, ReplicaConfig, Role
+from strandline.replica.shared import Shared
+from strandline.replica.states import BrokerState, PartitionState, Role
+from strandline.replica.streams import Streams
 
 log = structlog.get_logger("strandline.replica")
-
-
-class RoleHost(Protocol):
-    """Who is told when a partition's role changes."""
-
-    @property
-    def disk_room(self) -> DiskRoom: ...
-
-    def led(self, partition: Partition) -> None:
-        """It leads, in a new leader epoch."""
-
-    def followed(self, partition: Partition) -> None:
-        """It follows, in a new leader epoch."""
-
-    def stopped(self, partition: Partition) -> None:
-        """It follows nobody and leads nothing (any more)."""
-
-    def progressed(self, partition: Partition, advanced: bool) -> None:
-        """Its leader learned something; `advanced`: the high watermark rose."""
-
-    def log_failed(self, partition: Partition, reason: str) -> None:
-        """Its log can no longer be used."""
-
-    def fatal(self, error: BaseException) -> None:
-        """Something broke that must not."""
 
 
 class PartitionSet:
@@ -59,18 +33,19 @@ class PartitionSet:
     - what is in `_without_log` is offline for lack of room alone.
     """
 
-    def __init__(self, me: NodeId, log_dir: LogDir, clock: Clock, config: ReplicaConfig, host: RoleHost) -> None:
-        self._me = me
+    def __init__(
+        self, shared: Shared, log_dir: LogDir, streams: Streams, by_id: dict[tuple[TopicId, int], Partition]
+    ) -> None:
+        """`by_id`: kept here, and read by the streams."""
+        self._shared = shared
         self._log_dir = log_dir
-        self._clock = clock
-        self.config = config
-        self._host = host
+        self._streams = streams
         self._channel = 0
         self._deletions: dict[TopicPartition, asyncio.Task[None]] = {}
         self._awaiting_deletion: dict[TopicPartition, PartitionState] = {}
         self._without_log: dict[Partition, None] = {}
         self.partitions: dict[TopicPartition, Partition] = {}
-        self.by_id: dict[tuple[TopicId, int], Partition] = {}
+        self.by_id = by_id
         self.brokers: dict[NodeId, BrokerState] = {}
 
     def apply(
@@ -95,10 +70,9 @@ class PartitionSet:
         for state in changes:
             self._apply(state)
         if brokers_changed:
-            now_ms = self._clock.monotonic_ms()
+            now_ms = self._shared.clock.monotonic_ms()
             for partition in list(self.partitions.values()):
-                if partition.leader is not None:
-                    self._host.progressed(partition, partition.leader.brokers_changed(self.brokers, now_ms))
+                partition.brokers_changed(self.brokers, now_ms)
         return brokers_changed
 
     def abandon_deletions(self) -> None:
@@ -119,7 +93,7 @@ class PartitionSet:
         if partition is not None and partition.state.topic_id != state.topic_id:
             self._delete(partition)
             partition = None
-        if self._me not in state.replicas:
+        if self._shared.node_id not in state.replicas:
             self._awaiting_deletion.pop(name, None)
             if partition is not None:
                 self._delete(partition)
@@ -136,40 +110,29 @@ class PartitionSet:
         ):
             return
         elif state.leader_epoch == partition.state.leader_epoch:
-            self._update(partition, state)
+            partition.metadata_changed(state, self.brokers)
             return
         partition.state = state
         self._take_role(partition)
-
-    def _update(self, partition: Partition, state: PartitionState) -> None:
-        """The leader epoch is the same: nothing restarts."""
-        partition.state = state
-        if partition.log is not None:
-            partition.log.config = state.log_config
-        if partition.leader is not None:
-            for node in list(partition.subscriptions):
-                if node not in state.replicas:
-                    partition.drop_subscription(node)
-            now_ms = self._clock.monotonic_ms()
-            self._host.progressed(partition, partition.leader.metadata_changed(state, self.brokers, now_ms))
-        elif partition.follower is not None:
-            partition.follower.metadata_changed(state)
 
     def _take_role(self, partition: Partition) -> None:
         """A new leader epoch: lead, follow or wait, from anew."""
         state, plog = partition.state, partition.log
         if plog is None or partition.role is Role.OFFLINE:
-            self._host.log_failed(partition, partition.reason)
+            partition.fail(partition.reason)
             return
         plog.config = state.log_config
-        if state.leader == self._me:
+        if state.leader == self._shared.node_id:
             self._lead(partition, plog)
         elif state.leader == NO_NODE:
             partition.idle()
-            self._host.stopped(partition)
+            self._shared.on_change()
         else:
-            partition.follow(FollowerCore(state, partition.high_watermark, plog.log_end_offset))
-            self._host.followed(partition)
+            sync_before_ack = self._shared.config.sync_before_ack
+            high_watermark = partition.high_watermark
+            partition.follow(FollowerCore(state, high_watermark, plog.log_end_offset, sync_before_ack=sync_before_ack))
+            self._shared.syncer.mark(plog)
+            self._streams.follow(partition)
 
     def _lead(self, partition: Partition, plog: PartitionLog) -> None:
         """The epoch and its start are in the log before anybody can ask for them, and on disk with the next sync, which
@@ -179,23 +142,23 @@ class PartitionSet:
         try:
             plog.assign_epoch_start(state.leader_epoch, plog.log_end_offset)
         except (KafkaError, StorageError) as error:
-            self._host.log_failed(partition, str(error))
+            partition.fail(str(error))
             return
         core = LeaderCore(
-            self._me,
+            self._shared.node_id,
             state,
             self.brokers,
             log_end_offset=plog.log_end_offset,
             durable_offset=plog.durable_offset,
             high_watermark=partition.high_watermark,
-            sync_before_ack=self.config.sync_before_ack,
-            lag_time_max_ms=self.config.replica_lag_time_max_ms,
-            now_ms=self._clock.monotonic_ms(),
+            sync_before_ack=self._shared.config.sync_before_ack,
+            lag_time_max_ms=self._shared.config.replica_lag_time_max_ms,
+            now_ms=self._shared.clock.monotonic_ms(),
             log_start_offset=plog.log_start_offset,
         )
         self._channel = self._channel % 0xFFFFFFFF + 1
         partition.lead(core, self._channel)
-        self._host.led(partition)
+        self._shared.syncer.mark(plog)
 
     # Logs
 
@@ -208,20 +171,20 @@ class PartitionSet:
             self._awaiting_deletion[name] = state
             self._delete_log(name)
             return None
-        partition = Partition(state, plog, 0)
+        partition = Partition(self._shared, state, plog)
         self.partitions[name] = partition
         self.by_id[state.topic_id, state.partition] = partition
         if damage is not None:
-            self._host.log_failed(partition, str(damage))
+            partition.fail(str(damage))
             return partition
         if plog is None:
             try:
                 plog = partition.log = self._log_dir.create(name, state.topic_id, state.log_config)
             except (KafkaError, StorageError) as error:
-                self._host.log_failed(partition, str(error))
+                partition.fail(str(error))
                 if isinstance(error, NoSpaceLeft):
                     self._without_log[partition] = None
-                    self._host.disk_room.ran_out()
+                    self._shared.disk_room.ran_out()
                 return partition
         known = self._log_dir.high_watermarks.get(name, 0)
         partition.start_at(min(max(known, plog.log_start_offset), plog.log_end_offset))
@@ -243,11 +206,11 @@ class PartitionSet:
         del self.by_id[partition.state.topic_id, partition.state.partition]
         self._without_log.pop(partition, None)
         partition.delete()
-        self._host.stopped(partition)
+        self._shared.on_change()
 
     def _delete_log(self, name: TopicPartition) -> None:
         if name not in self._deletions:
-            self._deletions[name] = spawn(self._delete_slowly(name), self._host.fatal)
+            self._deletions[name] = spawn(self._delete_slowly(name), self._shared.on_fatal)
 
     async def _delete_slowly(self, name: TopicPartition) -> None:
         try:

@@ -15,56 +15,17 @@ from strandline.replica.states import (
     EpochEnd,
     ListedOffset,
     ReadOutcome,
-    Role,
 )
 
-_NOT_HOSTED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker does not host the partition")
 _NOT_AVAILABLE = "a new leader does not know yet how far its records are committed"
-
-
-def refusal(
-    partition: Partition | None, current_leader_epoch: int = -1, *, any_replica: bool = False
-) -> tuple[ErrorCode, str]:
-    """Why this broker cannot answer as leader, or with `any_replica` as leader or follower; NONE if it can.
-
-    `current_leader_epoch`: the epoch that the caller believes in; -1 does not ask (KIP-320). Older than the
-    partition's: FENCED_LEADER_EPOCH. Newer: UNKNOWN_LEADER_EPOCH, the metadata have not reached this broker yet.
-    """
-    if partition is None:
-        return _NOT_HOSTED
-    if partition.role is Role.OFFLINE:
-        return ErrorCode.KAFKA_STORAGE_ERROR, partition.reason
-    leader_epoch = partition.state.leader_epoch
-    if current_leader_epoch >= 0 and current_leader_epoch != leader_epoch:
-        older = current_leader_epoch < leader_epoch
-        code = ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
-        return code, f"the leader epoch is {leader_epoch} here, not {current_leader_epoch}"
-    if partition.leader is None and not (any_replica and partition.follower is not None):
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {partition.topic_partition}"
-    return ErrorCode.NONE, ""
-
-
-def _led(partition: Partition | None) -> tuple[LeaderCore, PartitionLog]:
-    assert partition is not None
-    assert partition.leader is not None
-    assert partition.log is not None
-    return partition.leader, partition.log
 
 
 def _limit(core: LeaderCore | FollowerCore, log: PartitionLog, committed_only: bool) -> int:
     return core.high_watermark if committed_only else log.log_end_offset
 
 
-def _hosted(partition: Partition | None) -> tuple[LeaderCore | FollowerCore, PartitionLog]:
-    assert partition is not None
-    core = partition.leader or partition.follower
-    assert core is not None
-    assert partition.log is not None
-    return core, partition.log
-
-
 def read(
-    partition: Partition | None,
+    partition: Partition,
     offset: int,
     max_bytes: int,
     *,
@@ -74,10 +35,10 @@ def read(
     min_one_batch: bool,
 ) -> ReadOutcome | None:
     """See `ReplicaManager.read`."""
-    error, message = refusal(partition, current_leader_epoch, any_replica=any_replica)
-    if error is not ErrorCode.NONE:
+    error, message = partition.refusal(current_leader_epoch, any_replica=any_replica)
+    core, log = partition.leader or partition.follower, partition.log
+    if error is not ErrorCode.NONE or core is None or log is None:  # without core or log it is refused
         return ReadOutcome(error, message)
-    core, log = _hosted(partition)
     high_watermark = core.high_watermark
     limit = _limit(core, log, committed_only)
     try:
@@ -93,7 +54,7 @@ def read(
 
 
 async def read_cold(
-    partition: Partition | None,
+    partition: Partition,
     offset: int,
     max_bytes: int,
     *,
@@ -103,10 +64,10 @@ async def read_cold(
     min_one_batch: bool,
 ) -> ReadOutcome:
     """See `ReplicaManager.read_cold`. The bounds are those of the moment it was asked for."""
-    error, message = refusal(partition, current_leader_epoch, any_replica=any_replica)
-    if error is not ErrorCode.NONE:
+    error, message = partition.refusal(current_leader_epoch, any_replica=any_replica)
+    core, log = partition.leader or partition.follower, partition.log
+    if error is not ErrorCode.NONE or core is None or log is None:  # without core or log it is refused
         return ReadOutcome(error, message)
-    core, log = _hosted(partition)
     high_watermark = core.high_watermark
     try:
         found = await log.read_cold(
@@ -114,7 +75,7 @@ async def read_cold(
         )
     except KafkaError as failure:
         return _failed(failure, log, high_watermark)
-    if partition is None or (partition.leader or partition.follower) is not core:
+    if (partition.leader or partition.follower) is not core:
         return ReadOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the leader changed while the disk was read")
     return _outcome(log, high_watermark, found.data, found.next_offset)
 
@@ -127,12 +88,12 @@ def _failed(failure: KafkaError, log: PartitionLog, high_watermark: int) -> Read
     return ReadOutcome(failure.code, str(failure), high_watermark, log.log_start_offset, high_watermark)
 
 
-def list_offset(partition: Partition | None, timestamp: int, current_leader_epoch: int) -> ListedOffset:
+def list_offset(partition: Partition, timestamp: int, current_leader_epoch: int) -> ListedOffset:
     """See `ReplicaManager.list_offset`."""
-    error, message = refusal(partition, current_leader_epoch)
+    error, message = partition.refusal(current_leader_epoch)
     if error is not ErrorCode.NONE:
         return ListedOffset(error, message)
-    core, log = _led(partition)
+    core, log = partition.leading()
     if timestamp == EARLIEST_TIMESTAMP:
         return ListedOffset(ErrorCode.NONE, "", log.log_start_offset, -1, log.epoch_at(log.log_start_offset))
     if timestamp == LATEST_TIMESTAMP:
@@ -155,11 +116,11 @@ def list_offset(partition: Partition | None, timestamp: int, current_leader_epoc
     return ListedOffset(ErrorCode.NONE)
 
 
-def epoch_end_offset(partition: Partition | None, current_leader_epoch: int, epoch: int) -> EpochEnd:
+def epoch_end_offset(partition: Partition, current_leader_epoch: int, epoch: int) -> EpochEnd:
     """See `ReplicaManager.epoch_end_offset`."""
-    error, message = refusal(partition, current_leader_epoch)
+    error, message = partition.refusal(current_leader_epoch)
     if error is not ErrorCode.NONE:
         return EpochEnd(error, message)
-    _, log = _led(partition)
+    _, log = partition.leading()
     known, end_offset = log.end_offset_for_epoch(epoch)
     return EpochEnd(ErrorCode.NONE, "", known, end_offset)

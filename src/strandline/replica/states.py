@@ -22,6 +22,7 @@ from strandline.proto.ids import (
     TopicIdPartition,
     TopicPartition,
 )
+from strandline.proto.marks import mark
 
 ACKS_ALL = -1
 """Kafka's acks=all: answer when every in-sync replica has the batch."""
@@ -98,27 +99,7 @@ class PartitionState:
         return min(self.min_insync_replicas, len(self.replicas))
 
 
-# Outcomes of the data path (NamedTuples: one is made for each request)
-
-
-class AppendOutcome(NamedTuple):
-    """What became of an append.
-
-    Attributes:
-        error: NONE, or Kafka's code. NOT_ENOUGH_REPLICAS_AFTER_APPEND, NOT_LEADER_OR_FOLLOWER and REQUEST_TIMED_OUT
-            are indeterminate when the batch had been written, KAFKA_STORAGE_ERROR is unless the disk was merely full;
-            every other code means that nothing was written.
-        base_offset: offset of the first record; -1 unless written (or found as a duplicate).
-        log_append_time_ms: -1 unless the topic stamps records with the time of their append.
-        synced_replicas: the nodes known to have synced the batch when this outcome was made, leader first.
-    """
-
-    error: ErrorCode
-    message: str = ""
-    base_offset: int = -1
-    log_append_time_ms: int = -1
-    log_start_offset: int = -1
-    synced_replicas: tuple[NodeId, ...] = ()
+# Outcomes of the data path (NamedTuples: one is made for each request; of an append: `waiting.Append`)
 
 
 class ReadOutcome(NamedTuple):
@@ -160,6 +141,31 @@ class EpochEnd(NamedTuple):
 
 
 # Status
+
+
+@dataclass(slots=True)
+class ReplicaCounters:
+    """Running totals of one broker's replicas since the start."""
+
+    messages_in_bytes: int = 0
+    appends: int = 0
+    duplicates: int = 0
+    replicated_in_bytes: int = 0
+    isr_shrinks: int = 0
+    isr_expands: int = 0
+    failed_isr_updates: int = 0
+    truncations_below_high_watermark: int = 0
+    offline_logs: int = 0
+    connections: int = 0
+
+    def isr_committed(self, before: int, now: int) -> None:
+        """An ISR of `before` members was replaced by one of `now`."""
+        if now > before:
+            mark("isr-expanded")
+            self.isr_expands += 1
+        else:
+            mark("isr-shrunk")
+            self.isr_shrinks += 1
 
 
 class Role(Enum):

@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Protocol
 
 import structlog
 
 from strandline.proto.error_codes import ErrorCode
-from strandline.proto.errors import ProtocolError
-from strandline.proto.ids import NO_BROKER_EPOCH, NodeId
-from strandline.proto.ports import RpcError, Stream
+from strandline.proto.errors import FatalError, ProtocolError
+from strandline.proto.ids import NO_BROKER_EPOCH, NodeId, TopicId
+from strandline.proto.ports import Rng, Rpc, RpcError, Stream
 from strandline.replica import frames
 from strandline.replica.fetcher import Fetcher
-from strandline.replica.following import FollowerHost
-from strandline.replica.leader_stream import FollowerLink, LeaderHost
+from strandline.replica.leader_stream import FollowerLink
 from strandline.replica.partition import Partition
-from strandline.replica.states import BrokerState
+from strandline.replica.shared import Shared
+from strandline.replica.states import BrokerState, Role
 
 log = structlog.get_logger("strandline.replica")
-
-
-class StreamHost(LeaderHost, FollowerHost, Protocol):
-    """The broker whose streams these are."""
-
-    @property
-    def brokers(self) -> Mapping[NodeId, BrokerState]: ...
-
-    def fatal(self, error: BaseException) -> None:
-        """Something broke that must not."""
 
 
 class Streams:
@@ -40,12 +29,16 @@ class Streams:
     - no stream is opened before this process is registered.
     """
 
-    def __init__(self, host: StreamHost) -> None:
-        self._host = host
+    def __init__(self, shared: Shared, rpc: Rpc, rng: Rng, partitions: Mapping[tuple[TopicId, int], Partition]) -> None:
+        """`partitions`: all that are hosted here, now and later."""
+        self._shared = shared
+        self._rpc = rpc
+        self._rng = rng
+        self._partitions = partitions
+        self._brokers: Mapping[NodeId, BrokerState] = {}
         self._started = False
         self._fetchers: dict[NodeId, Fetcher] = {}
         self._homeless: dict[Partition, None] = {}
-        self._followed: dict[Partition, Fetcher] = {}
         self._links: dict[NodeId, FollowerLink] = {}
         self._ending: dict[asyncio.Task[None], None] = {}
         self._ended_bytes_out = 0
@@ -68,7 +61,6 @@ class Streams:
         for fetcher in self._fetchers.values():
             self._end(fetcher)
         self._fetchers.clear()
-        self._followed.clear()
         self._homeless.clear()
         return list(self._ending)
 
@@ -79,10 +71,10 @@ class Streams:
         self._connect()
 
     def _connect(self) -> None:
-        if self._started and self._host.broker_epoch != NO_BROKER_EPOCH:
+        if self._started and self._shared.broker_epoch != NO_BROKER_EPOCH:
             for fetcher in self._fetchers.values():
                 if not fetcher.idle:
-                    fetcher.start(self._host.fatal)
+                    fetcher.start(self._shared.on_fatal)
 
     def _end(self, fetcher: Fetcher) -> None:
         task = fetcher.stop()
@@ -96,38 +88,17 @@ class Streams:
     # Following
 
     def follow(self, partition: Partition) -> None:
-        """Follow the partition's leader, wherever it is; once it is registered, if it is not."""
-        self.unfollow(partition)
+        """Follow the leader of a partition that has become a follower; once it is registered, if it is not."""
         leader = partition.state.leader
-        broker = self._host.brokers.get(leader)
+        broker = self._brokers.get(leader)
         if broker is None:
             self._homeless[partition] = None
             return
         fetcher = self._fetchers.get(leader)
         if fetcher is None:
-            fetcher = self._fetchers[leader] = Fetcher(self._host, leader, broker.endpoint)
-        self._followed[partition] = fetcher
+            fetcher = self._fetchers[leader] = Fetcher(self._shared, self._rpc, self._rng, leader, broker.endpoint)
         fetcher.follow(partition)
         self._connect()
-
-    def unfollow(self, partition: Partition) -> None:
-        """Follow nobody for this partition."""
-        self._homeless.pop(partition, None)
-        fetcher = self._followed.pop(partition, None)
-        if fetcher is not None:
-            fetcher.unfollow(partition)
-
-    def synced(self, partition: Partition) -> None:
-        """More of a followed partition is durable here."""
-        fetcher = self._followed.get(partition)
-        if fetcher is not None:
-            fetcher.synced(partition)
-
-    def trimmed(self, partition: Partition) -> None:
-        """A followed partition's log start is durable here."""
-        fetcher = self._followed.get(partition)
-        if fetcher is not None:
-            fetcher.trimmed(partition)
 
     def lost_leaders(self, since_ms: float) -> list[NodeId]:
         """Leaders followed here whose stream has broken since `since_ms` and could not be opened again."""
@@ -139,17 +110,21 @@ class Streams:
 
     def drop_idle(self) -> None:
         """End the streams on which nothing is followed any more."""
+        self._homeless = {partition: None for partition in self._homeless if _seeks_leader(partition)}
         for leader in [leader for leader, fetcher in self._fetchers.items() if fetcher.idle]:
             self._end(self._fetchers.pop(leader))
 
     def brokers_changed(self, brokers: Mapping[NodeId, BrokerState]) -> None:
         """Leaders moved or appeared; followers' older processes are gone."""
+        self._brokers = brokers
         for leader, fetcher in self._fetchers.items():
             broker = brokers.get(leader)
             if broker is not None:
                 fetcher.relocate(broker.endpoint)
-        for partition in list(self._homeless):
-            self.follow(partition)
+        homeless, self._homeless = self._homeless, {}
+        for partition in homeless:
+            if _seeks_leader(partition):
+                self.follow(partition)
         for node, link in list(self._links.items()):
             broker = brokers.get(node)
             if broker is not None and broker.broker_epoch > link.broker_epoch:
@@ -157,7 +132,7 @@ class Streams:
 
     def keep_alive(self, now_ms: float) -> None:
         """Look for silent streams."""
-        timeout_ms = float(self._host.config.stream_timeout_ms)
+        timeout_ms = float(self._shared.config.stream_timeout_ms)
         for link in list(self._links.values()):
             link.keep_alive(now_ms, timeout_ms / 3, timeout_ms)
         for fetcher in self._fetchers.values():
@@ -168,7 +143,7 @@ class Streams:
     async def serve(self, stream: Stream) -> None:
         """Serve one incoming stream to its end: who it is is checked once, here, and believed from then on."""
         try:
-            async with asyncio.timeout(self._host.config.connect_timeout_ms / 1000):
+            async with asyncio.timeout(self._shared.config.connect_timeout_ms / 1000):
                 frame = await stream.read()
             if frame is None:
                 return
@@ -185,6 +160,9 @@ class Streams:
             log.debug("a follower's stream broke", reason=str(error))
         except ProtocolError as error:
             log.warning("a follower's stream was ended", reason=str(error))
+        except FatalError as error:
+            self._shared.on_fatal(error)
+            raise
         finally:
             stream.close()
 
@@ -193,8 +171,8 @@ class Streams:
         if previous is not None:
             self._ended_bytes_out += previous.bytes_out
             previous.close()
-        link = self._links[hello.node_id] = FollowerLink(self._host, stream, hello)
-        link.push(frames.pack_welcome(self._host.node_id, self._host.broker_epoch))
+        link = self._links[hello.node_id] = FollowerLink(self._shared, self._partitions, stream, hello)
+        link.push(frames.pack_welcome(self._shared.node_id, self._shared.broker_epoch))
         try:
             await link.run(frame, position)
         finally:
@@ -203,20 +181,20 @@ class Streams:
                 del self._links[hello.node_id]
 
     def _judge(self, hello: frames.Hello) -> tuple[ErrorCode, str]:
-        host = self._host
+        shared = self._shared
         if not self._started:
             return ErrorCode.BROKER_NOT_AVAILABLE, "this broker does not serve yet, or no longer"
         if hello.version != frames.PROTOCOL_VERSION:
             return ErrorCode.UNSUPPORTED_VERSION, (
                 f"replication protocol {hello.version} is spoken there, {frames.PROTOCOL_VERSION} here"
             )
-        if hello.cluster_id != host.cluster_id:
-            return ErrorCode.INCONSISTENT_CLUSTER_ID, f"cluster {hello.cluster_id} is not {host.cluster_id}"
-        if hello.target_id != host.node_id:
-            return ErrorCode.BROKER_NOT_AVAILABLE, f"this is node {host.node_id}, not {hello.target_id}"
-        if hello.node_id == host.node_id:
+        if hello.cluster_id != shared.cluster_id:
+            return ErrorCode.INCONSISTENT_CLUSTER_ID, f"cluster {hello.cluster_id} is not {shared.cluster_id}"
+        if hello.target_id != shared.node_id:
+            return ErrorCode.BROKER_NOT_AVAILABLE, f"this is node {shared.node_id}, not {hello.target_id}"
+        if hello.node_id == shared.node_id:
             return ErrorCode.INVALID_REQUEST, "a node does not follow itself"
-        known = host.brokers.get(hello.node_id)
+        known = self._brokers.get(hello.node_id)
         previous = self._links.get(hello.node_id)
         epoch = max(
             known.broker_epoch if known is not None else NO_BROKER_EPOCH,
@@ -227,3 +205,7 @@ class Streams:
                 f"node {hello.node_id} has registered anew (epoch {epoch}) since {hello.broker_epoch}"
             )
         return ErrorCode.NONE, ""
+
+
+def _seeks_leader(partition: Partition) -> bool:
+    return partition.role is Role.FOLLOWER and partition.source is None

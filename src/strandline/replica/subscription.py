@@ -1,17 +1,30 @@
-"""One follower's subscription to one leadership of one partition, as its leader sees it."""
+"""What stands between a partition and the streams: its followers' subscriptions, and the source of its own data."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from strandline.log.partition_log import PartitionLog
 from strandline.proto.error_codes import ErrorCode
+from strandline.proto.ids import NodeId
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.core.progress import FollowerProgress
-from strandline.replica.partition import Partition
 
-if TYPE_CHECKING:
-    from strandline.replica.leader_stream import FollowerLink
+
+class Link(Protocol):
+    """The stream of a follower's broker."""
+
+    @property
+    def node_id(self) -> NodeId: ...
+
+    def offer(self, subscription: Subscription, base_offset: int, next_offset: int, size: int) -> bool:
+        """Whether an entry with these just appended batches shall be pushed for this subscription."""
+
+    def push(self, piece: bytes) -> None:
+        """Queue one entry."""
+
+    def ended(self, subscription: Subscription, code: ErrorCode) -> None:
+        """The leadership under a subscription is over."""
 
 
 class Subscription:
@@ -20,7 +33,9 @@ class Subscription:
     Invariants:
     - everything below `next_offset` was queued or sent to the follower; of what is beyond, `sent_bytes` of the batch
       that begins there, which goes in pieces;
-    - unless `lagging`, `next_offset` is the log's end.
+    - unless `lagging`, `next_offset` is the log's end;
+    - it is `live` while it is among the partition's subscriptions: the leadership stands, and the follower has not
+      fetched anew.
     """
 
     __slots__ = (
@@ -30,31 +45,40 @@ class Subscription:
         "id",
         "lagging",
         "link",
+        "live",
         "log",
         "next_offset",
-        "partition",
         "sent_bytes",
         "sent_high_watermark",
     )
 
-    def __init__(self, link: FollowerLink, identity: int, partition: Partition, core: LeaderCore, log: PartitionLog):
+    def __init__(self, link: Link, identity: int, channel: int, core: LeaderCore, log: PartitionLog) -> None:
         self.link = link
         self.id = identity
-        self.partition = partition
+        self.channel = channel
         self.core = core
         self.log = log
-        self.channel = partition.channel
         self.follower: FollowerProgress = core.followers[link.node_id]
         self.next_offset = 0
         self.sent_bytes = 0
         self.sent_high_watermark = -1
         self.lagging = False
-
-    @property
-    def live(self) -> bool:
-        """The leadership still stands and the follower has not fetched anew."""
-        return self.partition.subscriptions.get(self.link.node_id) is self
+        self.live = True
 
     def end(self, code: ErrorCode) -> None:
         """The leadership is over: tell the follower."""
+        self.live = False
         self.link.ended(self, code)
+
+
+class Source(Protocol):
+    """The stream on which a followed partition gets its data."""
+
+    def synced(self) -> None:
+        """More of the log is durable here: acknowledge it."""
+
+    def deleted(self) -> None:
+        """The log start is durable here: the leader may wait for that."""
+
+    def end(self) -> None:
+        """Follow no longer."""

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
 
 import structlog
 
 from strandline.log.disk import DiskError, DiskFull
 from strandline.log.log_dir import LogDir
 from strandline.log.strays import Strays
-from strandline.log.syncer import Syncer
-from strandline.proto.ports import Clock
+from strandline.proto.errors import FatalError
 from strandline.proto.tasks import spawn
-from strandline.replica.disk_room import DiskRoom
-from strandline.replica.partition import Partition
 from strandline.replica.partition_set import PartitionSet
-from strandline.replica.states import ReplicaConfig
+from strandline.replica.shared import Shared
 from strandline.replica.streams import Streams
 
 log = structlog.get_logger("strandline.replica")
@@ -25,48 +21,28 @@ SWEEP_INTERVAL_MS = 1_000
 """Lagging followers, silent streams and cancelled appends are looked for this often: their limits are seconds."""
 
 
-class UpkeepHost(Protocol):
-    """The broker whose partitions are looked after."""
-
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def config(self) -> ReplicaConfig: ...
-
-    def progressed(self, partition: Partition, advanced: bool) -> None:
-        """A leader learned something; `advanced`: the high watermark rose."""
-
-    @property
-    def disk_room(self) -> DiskRoom: ...
-
-    def fatal(self, error: BaseException) -> None:
-        """Something broke that must not."""
-
-
 class Upkeep:
     """Sweeps leaders for who lags, streams for who is silent, looks for room on the disk, writes high watermarks down,
     and removes strays."""
 
     def __init__(
         self,
-        host: UpkeepHost,
+        shared: Shared,
         hosted: PartitionSet,
         log_dir: LogDir,
         *,
         streams: Streams,
-        syncer: Syncer,
         strays: Strays,
     ) -> None:
-        self._host = host
+        self._shared = shared
         self._hosted = hosted
         self._partitions = hosted.partitions
         self._log_dir = log_dir
         self._streams = streams
-        self._syncer = syncer
         self._strays = strays
         self._removal: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._checkpointed_ms = host.clock.monotonic_ms()
+        self._checkpointed_ms = shared.clock.monotonic_ms()
 
     def start(self) -> None:
         """Sweep from now on."""
@@ -81,16 +57,18 @@ class Upkeep:
 
     def _sweep(self) -> None:
         self.start()
-        now_ms = self._host.clock.monotonic_ms()
-        for partition in list(self._partitions.values()):
-            if partition.leader is not None:
-                partition.drop_ended()
-                self._host.progressed(partition, partition.leader.sweep(now_ms))
+        now_ms = self._shared.clock.monotonic_ms()
+        try:
+            for partition in list(self._partitions.values()):
+                partition.sweep(now_ms)
+        except FatalError as error:
+            self._shared.on_fatal(error)
+            raise
         self._streams.keep_alive(now_ms)
-        self._host.disk_room.look()
+        self._shared.disk_room.look()
         if self._strays.waiting and self._removal is None:
-            self._removal = spawn(self._remove_strays(), self._host.fatal)
-        due = now_ms - self._checkpointed_ms >= self._host.config.high_watermark_checkpoint_interval_ms
+            self._removal = spawn(self._remove_strays(), self._shared.on_fatal)
+        due = now_ms - self._checkpointed_ms >= self._shared.config.high_watermark_checkpoint_interval_ms
         if due and not self._log_dir.disk.busy:
             self._checkpointed_ms = now_ms
             try:
@@ -98,8 +76,8 @@ class Upkeep:
             except DiskError as error:
                 log.warning("high watermarks could not be written down", error=str(error))
                 if isinstance(error, DiskFull):
-                    self._host.disk_room.ran_out()
-            if not self._host.config.sync_before_ack:
+                    self._shared.disk_room.ran_out()
+            if not self._shared.config.sync_before_ack:
                 self._sync_all()
 
     async def _remove_strays(self) -> None:
@@ -122,4 +100,4 @@ class Upkeep:
         """flush.policy = replicate: no ack waits for a sync, but a restart shall not have to scan everything."""
         for partition in self._partitions.values():
             if partition.log is not None and partition.log.needs_sync:
-                self._syncer.mark(partition.log)
+                self._shared.syncer.mark(partition.log)

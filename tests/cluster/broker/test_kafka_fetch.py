@@ -19,14 +19,14 @@ from strandline.log.batch import iter_batches
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import Endpoint, TopicPartition
 from strandline.proto.kafka import fetch_request
-from strandline.replica.states import AppendOutcome
+from strandline.replica.waiting import Append
 
 VERSIONS = range(fetch_request.FIRST, fetch_request.LAST + 1)
 
 
 def append(node: KafkaNode, topic: str, partition: int, *batches: bytes) -> None:
     """Write through the replicas, as the leader does."""
-    outcomes: list[AppendOutcome] = []
+    outcomes: list[Append] = []
     for raw in batches:
         node.replicas.append(TopicPartition(topic, partition), memoryview(bytearray(raw)), 1, outcomes.append)
     assert [outcome.error for outcome in outcomes] == [0] * len(batches), outcomes

@@ -47,7 +47,7 @@ def test_a_rule_of_the_quorum(mutant: str, bounds: Bounds, invariant: str) -> No
 @pytest.mark.parametrize(
     ("mutant", "bounds", "invariant"),
     [
-        ("counts-what-the-leader-has-not-synced", SLOW, "CommittedIsDurable"),
+        ("counts-what-the-leader-has-not-synced", SLOW, "FatalError"),
         ("counts-what-a-follower-has-not-synced", SLOW, "CommittedIsDurable"),
         ("truncate-to-high-watermark", SLOW, "LeaderCandidateCompleteness"),
         ("longer-log-is-valid", SLOW, "LeaderCandidateCompleteness"),
@@ -55,7 +55,7 @@ def test_a_rule_of_the_quorum(mutant: str, bounds: Bounds, invariant: str) -> No
         ("new-leader-serves-everything", PartitionBounds(lags=0, records=1), "LeaderCandidateCompleteness"),
         ("isr-instead-of-maximal", LATE, "MaximalIsr"),
         ("eligible-are-never-cleared", RUINED, "LeaderCandidateCompleteness"),
-        ("no-strict-high-watermark", RUINED, "LeaderCandidateCompleteness"),
+        ("no-strict-high-watermark", RUINED, "FatalError"),
         ("leader-out-of-sync", RUINED, "MetadataCanBeReplayed"),
         ("broker-in-doubt-stays-in-the-isr", RUINED, "LeaderCandidateCompleteness"),
         ("log-in-doubt-stays-eligible", RUINED, "LeaderCandidateCompleteness"),

@@ -16,7 +16,8 @@ from strandline.log.partition_log import PartitionLog
 from strandline.log.records import Record, build_batch, decode_records
 from strandline.proto.ids import LeaderEpoch, NodeId, PartitionEpoch
 from strandline.replica.manager import ReplicaManager
-from strandline.replica.states import AppendOutcome, ReadOutcome, ReplicaConfig, ReplicaStatus, Role
+from strandline.replica.states import ReadOutcome, ReplicaConfig, ReplicaStatus, Role
+from strandline.replica.waiting import Append
 from tests.replica.fake_controller import partition_state
 from tests.replica.helpers import CLUSTER, TP, batch
 from tests.replica.simulated import PATH, SimBroker, SimCluster
@@ -155,9 +156,9 @@ class Bench:
 
     # What happens
 
-    def send(self, node: int, data: memoryview, acks: int = -1) -> asyncio.Future[AppendOutcome]:
+    def send(self, node: int, data: memoryview, acks: int = -1) -> asyncio.Future[Append]:
         """A client's request to a node; the answer comes when it comes."""
-        answered: asyncio.Future[AppendOutcome] = self.world.loop.create_future()
+        answered: asyncio.Future[Append] = self.world.loop.create_future()
 
         def append(manager: ReplicaManager) -> None:
             manager.append(TP, data, acks, answered.set_result)
@@ -165,7 +166,7 @@ class Bench:
         self.broker(node).run(append)
         return answered
 
-    async def append(self, node: int, value: bytes, acks: int = -1) -> AppendOutcome:
+    async def append(self, node: int, value: bytes, acks: int = -1) -> Append:
         try:
             async with asyncio.timeout(30):
                 return await self.send(node, batch(value), acks)

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import BrokerEpoch, Endpoint, LeaderEpoch, NodeId
+from strandline.replica.core.effects import Committed, IsrCommitted
 from strandline.replica.core.leader import LeaderCore
 from strandline.replica.states import BrokerState
 from tests.replica.fake_controller import FakeController, partition_state
@@ -40,8 +41,7 @@ def controlled(isr: tuple[int, ...], end: int) -> tuple[FakeController, LeaderCo
 def propose(controller: FakeController, core: LeaderCore) -> None:
     """What the leader has pending reaches the controller, and its answer the leader."""
     change = core.pending
-    if change is not None and not change.sent:
-        change.sent = True
+    if change is not None:
         core.answered(change, controller.alter_partition(ONE, [change.item])[0], 0.0)
 
 
@@ -77,7 +77,6 @@ def test_09_a_newcomer_of_whom_the_leader_has_not_heard() -> None:
     controller, core = controlled((1, 2), 10)
     fetched(core, THREE, 10, epoch=controller.brokers[THREE].broker_epoch)
     change = pending(core)
-    change.sent = True
     controller.alter_partition(ONE, [change.item])
     late = 10 * LAG_MS
     wrote(core, 20, now=late)
@@ -123,8 +122,9 @@ def test_14_a_shrink_is_approved() -> None:
     core.sweep(LAG_MS + 2)
     assert pending(core).isr == (ONE, TWO)
     assert core.high_watermark == 0
-    advanced = core.answered(pending(core), committed(core), LAG_MS + 3)
-    assert (advanced, core.high_watermark) == (True, 10)
+    effects = core.answered(pending(core), committed(core), LAG_MS + 3)
+    assert effects == (IsrCommitted((ONE, TWO, THREE), (ONE, TWO)), Committed(10))
+    assert core.high_watermark == 10
 
 
 @schedule(15, rule="B4: the high watermark waits for nobody who may not join", mutant="waits-for-the-ineligible")

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from strandline.proto.error_codes import ErrorCode
-from strandline.replica.states import AppendOutcome
+from strandline.replica.waiting import Append
 from tests.replica.helpers import batch
 from tests.schedules.helpers import schedule
 from tests.schedules.replication.bench import Bench
@@ -23,7 +23,7 @@ class Pipeline:
         self.epoch = 0
         self.sequence = 0
         self.unanswered: dict[bytes, int] = {}
-        self.answers: dict[bytes, asyncio.Future[AppendOutcome]] = {}
+        self.answers: dict[bytes, asyncio.Future[Append]] = {}
 
     def send(self, *values: bytes, size: int = 100) -> None:
         for value in values:

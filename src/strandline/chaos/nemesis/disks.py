@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from strandline.chaos.nemesis.options import SUPERVISOR_MS
-from strandline.replica.disk_stalls import NOTICE_MS
+from strandline.replica.disk_health import NOTICE_MS
 
 if TYPE_CHECKING:
     from strandline.chaos.nemesis.nemesis import Nemesis

@@ -42,8 +42,8 @@ from strandline.proto.ids import LeaderEpoch, TopicId, TopicPartition
 from strandline.proto.ports import Clock
 from strandline.proto.tasks import spawn
 from strandline.replica.manager import ReplicaManager
-from strandline.replica.partition import PendingAppend
-from strandline.replica.states import ACKS_ALL, AppendOutcome
+from strandline.replica.states import ACKS_ALL
+from strandline.replica.waiting import Append
 
 log = structlog.get_logger("strandline.coordinator")
 
@@ -79,7 +79,7 @@ class _Pending:
     def __init__(self, hosted: Hosted[Any], write: Write, expired: Callable[[_Pending], None]) -> None:
         self.hosted = hosted
         self.write = write
-        self.append: PendingAppend | None = None
+        self.append: Append | None = None
         self.ticket: Ticket | None = None
         self.behind: list[Reply] = []
         self.answered = False
@@ -138,7 +138,7 @@ class CoordinatorRuntime(Generic[S]):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0.0
         self._write_deadlines = Deadlines(clock, WRITE_GRANULARITY_MS)
-        self._ended: deque[tuple[_Pending, AppendOutcome]] = deque()
+        self._ended: deque[tuple[_Pending, Append]] = deque()
         self._draining = False
         self._closed = False
         self.partition_load_ms_max = 0.0
@@ -334,10 +334,10 @@ class CoordinatorRuntime(Generic[S]):
             builder.append(now.wall_ms, record.key, record.value)
         batch = memoryview(builder.build())
         pending = _Pending(hosted, write, self._write_expired)
-        at_once: list[AppendOutcome] = []
+        at_once: list[Append] = []
         synchronous = True
 
-        def done(outcome: AppendOutcome) -> None:
+        def done(outcome: Append) -> None:
             if synchronous:
                 at_once.append(outcome)
             else:
@@ -363,7 +363,7 @@ class CoordinatorRuntime(Generic[S]):
         if error in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER):
             asyncio.get_running_loop().call_soon(self._look, hosted.partition)
 
-    def _write_ended(self, pending: _Pending, outcome: AppendOutcome) -> None:
+    def _write_ended(self, pending: _Pending, outcome: Append) -> None:
         """Called from within the replicas: go on in the next turn of the loop."""
         self._ended.append((pending, outcome))
         if not self._draining:

@@ -2,71 +2,86 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from strandline.proto.ensure import ensure
 from strandline.proto.ids import LeaderEpoch, NodeId
 from strandline.replica.core.divergence import EpochHistory, truncation_offset
+from strandline.replica.core.effects import Committed, Cut, DeleteBefore, FollowerEffects, KeepLog, RestartAt, Truncate
 from strandline.replica.states import PartitionState
-
-
-class Truncation(NamedTuple):
-    """Cut the log at `offset`, even if nothing ends there (empty epochs beyond it must go too: KAFKA-10706,
-    schedule 5).
-
-    `below_high_watermark`: it removes what this replica knew to be committed. Only an unclean election explains it.
-    """
-
-    offset: int
-    below_high_watermark: bool
 
 
 class FollowerCore:
     """Following one leader in one leader epoch; a new leader epoch gets a new object (KAFKA-13790).
 
-    Invariants:
+    The caller says what the leader said and what became of the log, and carries out the effects that it gets back.
+
+    Invariants, each checked where it could break (`strandline.proto.ensure`):
     - the high watermark is at most the own log end, and rises only with data or words of a leader whose log this one
       is a prefix of: never from a diverging answer (KAFKA-14704, schedule 7);
     - it falls only with a truncation below it.
     """
 
-    __slots__ = ("high_watermark", "leader", "leader_epoch", "may_lose_committed")
+    __slots__ = ("_sync_before_ack", "high_watermark", "leader", "leader_epoch", "may_lose_committed")
 
-    def __init__(self, state: PartitionState, high_watermark: int, log_end_offset: int) -> None:
+    def __init__(
+        self, state: PartitionState, high_watermark: int, log_end_offset: int, *, sync_before_ack: bool = True
+    ) -> None:
         self.leader: NodeId = state.leader
         self.leader_epoch: LeaderEpoch = state.leader_epoch
         self.high_watermark = min(high_watermark, log_end_offset)
-        self.may_lose_committed = state.recovering or state.unclean_leader_election
+        self._sync_before_ack = sync_before_ack
+        self.may_lose_committed = False
+        """An unclean election explains that the leader lacks what was committed, or flush.policy = replicate does."""
+        self.metadata_changed(state)
 
     def metadata_changed(self, state: PartitionState) -> None:
         """Metadata changed within the leader epoch: nothing restarts, only what may be given up is learned."""
-        self.may_lose_committed = state.recovering or state.unclean_leader_election
+        ensure(state.leader_epoch == self.leader_epoch, "OneFollowerPerLeaderEpoch", now=state.leader_epoch)
+        self.may_lose_committed = state.recovering or state.unclean_leader_election or not self._sync_before_ack
 
-    def watermark(self, leader_high_watermark: int, log_end_offset: int) -> bool:
-        """The leader told its high watermark: HW = min(own end, the leader's). True if it rose."""
-        high_watermark = min(leader_high_watermark, log_end_offset)
-        if high_watermark <= self.high_watermark:
-            return False
-        self.high_watermark = high_watermark
-        return True
+    def learned(
+        self, leader_high_watermark: int, leader_log_start: int, *, log_start: int, log_end: int
+    ) -> FollowerEffects:
+        """The leader gave its high watermark and its log start, with data or without: HW = min(own end, the leader's).
 
-    def diverged(self, history: EpochHistory, log_start: int, log_end: int, epoch: int, end_offset: int) -> Truncation:
-        """The leader answered DIVERGING(epoch, end offset)."""
+        `log_start`, `log_end`: where this replica's log begins and ends, the data included.
+        """
+        high_watermark = min(leader_high_watermark, log_end)
+        effects: FollowerEffects = ()
+        if high_watermark > self.high_watermark:
+            self.high_watermark = high_watermark
+            effects = (Committed(high_watermark),)
+        if leader_log_start > log_start:
+            effects = (*effects, DeleteBefore(min(leader_log_start, self.high_watermark)))
+        ensure(self.high_watermark <= log_end, "HighWatermarkWithinTheLog", now=self.high_watermark, log_end=log_end)
+        return effects
+
+    def diverged(self, history: EpochHistory, log_start: int, log_end: int, epoch: int, end_offset: int) -> Cut:
+        """The leader answered DIVERGING(epoch, end offset). Tell `truncated` once the log is cut."""
         offset = truncation_offset(history, log_start, log_end, epoch, end_offset)
-        return Truncation(offset, below_high_watermark=offset < self.high_watermark)
+        return self._judge(Truncate(offset, below_high_watermark=offset < self.high_watermark))
 
-    def truncated(self, offset: int) -> None:
-        """The log was cut at `offset`."""
-        self.high_watermark = min(self.high_watermark, offset)
-
-    def out_of_range(self, log_end_offset: int, leader_start: int, leader_end: int) -> Truncation:
-        """The leader answered OFFSET_OUT_OF_RANGE: start anew at its log start.
+    def out_of_range(self, log_end_offset: int, leader_start: int, leader_end: int) -> Cut:
+        """The leader answered OFFSET_OUT_OF_RANGE: start anew at its log start. Tell `started_at` once that is done.
 
         If its log begins beyond our end, what we lack was deleted by retention and nothing committed is given up by
         dropping our older part. Otherwise our log is longer than the leader's: that takes an unclean election.
         """
-        if leader_start >= log_end_offset:
-            return Truncation(leader_start, below_high_watermark=False)
-        return Truncation(leader_start, below_high_watermark=self.high_watermark > leader_end)
+        lacks_committed = leader_start < log_end_offset and self.high_watermark > leader_end
+        return self._judge(RestartAt(leader_start, below_high_watermark=lacks_committed))
+
+    def _judge(self, cut: Truncate | RestartAt) -> Cut:
+        """Below the high watermark a log is cut only if something explains it."""
+        return KeepLog(cut.offset) if cut.below_high_watermark and not self.may_lose_committed else cut
+
+    def truncated(self, offset: int) -> None:
+        """The log was cut at `offset`."""
+        ensure(
+            offset >= self.high_watermark or self.may_lose_committed,
+            "CommittedIsKept",
+            high_watermark=self.high_watermark,
+            truncated_to=offset,
+        )
+        self.high_watermark = min(self.high_watermark, offset)
 
     def started_at(self, offset: int) -> None:
         """The log was dropped and starts anew, empty, at `offset`: the leader has nothing committed below it."""

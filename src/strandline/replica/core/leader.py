@@ -1,21 +1,31 @@
 """The leader of one partition in one leader epoch (rules B1 to B9).
 
-Nothing here writes, sends or reads a clock. The caller tells what happened (an append, a finished sync, a follower's
-fetch or acknowledgement, metadata, a controller's answer, the passing of time); every such call returns whether the
-high watermark rose, and may leave a proposal in `pending` that is not `sent` yet.
+Nothing here writes, sends or reads a clock. The caller says what happened (an append, a finished sync, a follower's
+fetch or acknowledgement, metadata, a controller's answer, the passing of time); every such call returns the effects
+that the caller has to carry out, in order (`strandline.replica.core.effects`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from strandline.proto.ensure import ensure
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, NodeId
 from strandline.proto.isr import AlterPartitionItem, AlterPartitionOutcome, IsrMember
 from strandline.proto.marks import mark
-from strandline.replica.core.isr import IsrChange, Judgement, PendingIsr, judge_answer
+from strandline.replica.core.effects import (
+    Committed,
+    IsrChange,
+    IsrCommitted,
+    IsrProposal,
+    Judgement,
+    LeaderEffects,
+    ProposeIsr,
+    judge_answer,
+)
 from strandline.replica.core.progress import FollowerProgress
-from strandline.replica.states import ACKS_ALL, BrokerState, FollowerStatus, PartitionState
+from strandline.replica.states import BrokerState, FollowerStatus, PartitionState
 
 PROPOSAL_BACKOFF_MS = 200.0
 """After the controller refused a proposal it makes no sense to repeat it with the next acknowledgement: what it knows
@@ -25,9 +35,10 @@ better (a fencing, a restart) reaches this broker as metadata within tens of mil
 class LeaderCore:
     """Leadership of one partition from its election on; a new leader epoch gets a new object.
 
-    Triggers: `appended`, `synced`, `fetched`, `acked`, `metadata_changed`, `brokers_changed`, `answered`, `sweep`.
+    Triggers: `appended`, `synced`, `fetched`, `acked`, `deleted`, `disconnected`, `metadata_changed`,
+    `brokers_changed`, `answered`, `sweep`.
 
-    Invariants:
+    Invariants, each checked where it could break (`strandline.proto.ensure`):
     - the high watermark never falls, and never passes the leader's counted offset;
     - it does not move while |ISR| < min(min.insync.replicas, replication factor): this holds back acks=1 data too,
       and makes ELR safe (KIP-966);
@@ -38,6 +49,7 @@ class LeaderCore:
 
     __slots__ = (
         "_brokers",
+        "_effects",
         "_followers",
         "_lag_time_max_ms",
         "_me",
@@ -92,31 +104,34 @@ class LeaderCore:
         self.isr = state.isr
         self.maximal_isr = state.isr
         self.recovering = state.recovering
-        self.pending: PendingIsr | None = None
+        self.pending: IsrProposal | None = None
+        """Proposed, and neither committed nor given up yet."""
+        self._effects: list[Committed | IsrCommitted | ProposeIsr] = []
         self._min_isr = state.effective_min_isr
         self.followers: dict[NodeId, FollowerProgress] = {}
         self._followers: tuple[FollowerProgress, ...] = ()
         self._adopt_replicas(now_ms)
         self._advance(now_ms)
+        self._effects.clear()  # nobody waits for the high watermark of a leadership that begins
 
     # What happened
 
-    def appended(self, next_offset: int, now_ms: float) -> bool:
+    def appended(self, next_offset: int, now_ms: float) -> LeaderEffects:
         """The log now ends at `next_offset`. Who was at the end until now was caught up until now."""
         end = self.log_end_offset
         for follower in self._followers:
             if follower.fetch_offset == end:
                 follower.last_caught_up_ms = now_ms
         self.log_end_offset = next_offset
-        return not self._sync_before_ack and self._advance(now_ms)
+        return () if self._sync_before_ack else self._advanced(now_ms)
 
-    def synced(self, durable_offset: int, now_ms: float) -> bool:
+    def synced(self, durable_offset: int, now_ms: float) -> LeaderEffects:
         """Everything below `durable_offset` is on this broker's disk: an end captured before the sync began
         (rule A9)."""
         if durable_offset <= self.durable_offset:
-            return False
+            return ()
         self.durable_offset = durable_offset
-        return self._sync_before_ack and self._advance(now_ms)
+        return self._advanced(now_ms) if self._sync_before_ack else ()
 
     def fetched(
         self,
@@ -127,7 +142,7 @@ class LeaderCore:
         durable_offset: int,
         log_start_offset: int,
         now_ms: float,
-    ) -> bool:
+    ) -> LeaderEffects:
         """A fetch of a replica was found VALID. Never call it for a diverging one (KAFKA-13141, schedule 6)."""
         follower = self.followers[node_id]
         if follower.broker_epoch != broker_epoch:
@@ -136,29 +151,32 @@ class LeaderCore:
         follower.log_start_offset = log_start_offset
         return self.acked(follower, fetch_offset, durable_offset, now_ms)
 
-    def acked(self, follower: FollowerProgress, fetch_offset: int, durable_offset: int, now_ms: float) -> bool:
+    def acked(self, follower: FollowerProgress, fetch_offset: int, durable_offset: int, now_ms: float) -> LeaderEffects:
         """A follower that fetched validly in this epoch got further (or fell back, if it had to truncate)."""
         counted = durable_offset if self._sync_before_ack else fetch_offset
         follower.advance(fetch_offset, durable_offset, counted, self.log_end_offset, now_ms)
         if not follower.in_isr and self.pending is None and self._may_join(follower, now_ms):
             self._propose_expand(follower, now_ms)
-        return self._advance(now_ms)
+        return self._advanced(now_ms)
 
-    def trimmed(self, follower: FollowerProgress, log_start_offset: int, now_ms: float) -> None:
+    def deleted(self, follower: FollowerProgress, log_start_offset: int, now_ms: float) -> LeaderEffects:
         """A follower durably deleted what is before its new log start: that may have kept it out of the ISR."""
         follower.log_start_offset = log_start_offset
         if not follower.in_isr and self.pending is None and self._may_join(follower, now_ms):
             self._propose_expand(follower, now_ms)
+        return self._taken()
 
-    def disconnected(self, node_id: NodeId, now_ms: float) -> bool:
+    def disconnected(self, node_id: NodeId, now_ms: float) -> LeaderEffects:
         """A follower's stream ended. What it acknowledged still counts; but who is not in the ISR is not waited for."""
         follower = self.followers.get(node_id)
         if follower is None or follower.in_isr:
-            return False
+            return ()
         follower.last_caught_up_ms = float("-inf")
-        return self._advance(now_ms)
+        return self._advanced(now_ms)
 
-    def metadata_changed(self, state: PartitionState, brokers: Mapping[NodeId, BrokerState], now_ms: float) -> bool:
+    def metadata_changed(
+        self, state: PartitionState, brokers: Mapping[NodeId, BrokerState], now_ms: float
+    ) -> LeaderEffects:
         """The metadata of this partition changed within this leader epoch; `brokers` are as of the same change (a
         member that was fenced and removed at once must not be proposed again in between).
 
@@ -166,7 +184,7 @@ class LeaderCore:
         The same partition epoch says nothing new about the ISR (only configs changed), and a pending change stays.
         """
         if state.partition_epoch < self.partition_epoch:
-            return False
+            return ()
         newer = state.partition_epoch > self.partition_epoch
         isr = state.isr if newer else self.isr
         self._state = state
@@ -176,34 +194,34 @@ class LeaderCore:
             self.pending = None
             self._commit(isr, state.partition_epoch, state.recovering)
         self._adopt_replicas(now_ms)
-        return self._advance_and_propose(now_ms)
+        return self._advanced_and_proposed(now_ms)
 
-    def brokers_changed(self, brokers: Mapping[NodeId, BrokerState], now_ms: float) -> bool:
+    def brokers_changed(self, brokers: Mapping[NodeId, BrokerState], now_ms: float) -> LeaderEffects:
         """Registrations, fencing or shutdowns changed: who may join did too, and whom the high watermark waits for
         (a caught-up stopping replica no longer, KAFKA-15021, schedule 15)."""
         self._brokers = brokers
-        return self._advance_and_propose(now_ms)
+        return self._advanced_and_proposed(now_ms)
 
-    def answered(self, pending: PendingIsr, outcome: AlterPartitionOutcome, now_ms: float) -> bool:
+    def answered(self, proposal: IsrProposal, outcome: AlterPartitionOutcome, now_ms: float) -> LeaderEffects:
         """The controller answered a proposal. An answer to one that metadata have settled meanwhile is ignored."""
-        if self.pending is not pending:
-            return False
+        if self.pending is not proposal:
+            return ()
         judgement = judge_answer(outcome.error)
         if judgement is Judgement.COMMITTED:
             if outcome.leader_epoch != self.leader_epoch or outcome.partition_epoch <= self.partition_epoch:
-                return False
+                return ()
             self.pending = None
             self._commit(outcome.isr, outcome.partition_epoch, outcome.recovering)
-            return self._advance_and_propose(now_ms)
+            return self._advanced_and_proposed(now_ms)
         if judgement is Judgement.REFUSED:
-            self._refused(pending, now_ms)
+            self._refused(proposal, now_ms)
         elif judgement is Judgement.RETRY:
-            pending.sent = False
-        return self._advance(now_ms)
+            self._effects.append(ProposeIsr(proposal, again=True))
+        return self._advanced(now_ms)
 
-    def sweep(self, now_ms: float) -> bool:
+    def sweep(self, now_ms: float) -> LeaderEffects:
         """Time passed: drop who lags, propose who may join, and stop waiting for who no longer comes."""
-        return self._advance_and_propose(now_ms)
+        return self._advanced_and_proposed(now_ms)
 
     # Judgements
 
@@ -228,9 +246,10 @@ class LeaderCore:
         offset" has no answer (OFFSET_NOT_AVAILABLE; rule B7, stale HW)."""
         return self.high_watermark >= self.epoch_start_offset
 
-    def admit(self, acks: int) -> ErrorCode:
-        """Whether a batch may be written: NOT_ENOUGH_REPLICAS if acks=all could not be kept, and nothing is written."""
-        if acks == ACKS_ALL and len(self.isr) < self._min_isr:
+    def admit_acks_all(self) -> ErrorCode:
+        """Whether a batch with acks=all may be written: NOT_ENOUGH_REPLICAS if that could not be kept, and nothing is
+        written."""
+        if len(self.isr) < self._min_isr:
             mark("not-enough-replicas")
             return ErrorCode.NOT_ENOUGH_REPLICAS
         return ErrorCode.NONE
@@ -248,6 +267,18 @@ class LeaderCore:
         nodes = [follower.node_id for follower in self._followers if follower.durable_offset >= offset]
         return (self._me, *nodes) if self.durable_offset >= offset else tuple(nodes)
 
+    def deleted_everywhere(self, durable_log_start: int) -> int:
+        """The low watermark: no replica that may lead next has records before it. -1 if that cannot be said: a member
+        of the maximal ISR has not given its log start yet, or members that left an ISR that is below `min_isr` may be
+        elected (KIP-966).
+
+        `durable_log_start`: of this broker's log.
+        """
+        if self.under_min_isr:
+            return -1
+        starts = [follower.log_start_offset for follower in self._followers if follower.in_maximal_isr]
+        return min([durable_log_start, *starts])
+
     def follower_statuses(self, now_ms: float) -> tuple[FollowerStatus, ...]:
         """The followers, in order of assignment."""
         return tuple(
@@ -257,25 +288,48 @@ class LeaderCore:
 
     # Rules
 
-    def _advance(self, now_ms: float) -> bool:
+    def _advance(self, now_ms: float) -> None:
         """Rule B4, HW = min over the leader, the maximal ISR, and replicas caught up and eligible to join."""
         if len(self.isr) < self._min_isr:
-            return False
+            return
         offset = self.durable_offset if self._sync_before_ack else self.log_end_offset
         for follower in self._followers:
             if follower.counted_offset < offset and (follower.in_maximal_isr or self._about_to_join(follower, now_ms)):
                 offset = follower.counted_offset
         if offset <= self.high_watermark:
-            return False
+            return
+        self._check_rise(self.high_watermark, offset)
         self.high_watermark = offset
-        return True
+        self._effects.append(Committed(offset))
 
-    def _advance_and_propose(self, now_ms: float) -> bool:
+    def _check_rise(self, before: int, offset: int) -> None:
+        """What must be true of a new high watermark, judged anew and on all that it rests on."""
+        counted = self.durable_offset if self._sync_before_ack else self.log_end_offset
+        ensure(before < offset, "MonotonicHighWatermark", was=before, now=offset)
+        ensure(offset <= counted <= self.log_end_offset, "CommittedOnTheLeader", now=offset, counted=counted)
+        ensure(len(self.isr) >= self._min_isr, "CommittedByEnough", isr=self.isr, min_isr=self._min_isr)
+        for follower in self._followers:
+            if follower.in_maximal_isr:
+                ensure(offset <= follower.counted_offset, "CommittedOnTheMaximalIsr", now=offset, node=follower.node_id)
+
+    def _taken(self) -> LeaderEffects:
+        """What is to be done; it is handed over once."""
+        if not self._effects:
+            return ()
+        effects = tuple(self._effects)
+        self._effects.clear()
+        return effects
+
+    def _advanced(self, now_ms: float) -> LeaderEffects:
+        self._advance(now_ms)
+        return self._taken()
+
+    def _advanced_and_proposed(self, now_ms: float) -> LeaderEffects:
         """In this order: a member that was dropped for its lag must be behind the high watermark before it is looked at
         as one that may join, or it goes in and out for ever."""
-        advanced = self._advance(now_ms)
+        self._advance(now_ms)
         self._propose(now_ms)
-        return advanced
+        return self._taken()
 
     def _about_to_join(self, follower: FollowerProgress, now_ms: float) -> bool:
         """Caught up and eligible, but not in the ISR yet: without waiting for it, it could never get in."""
@@ -312,7 +366,7 @@ class LeaderCore:
             if f.in_isr and not f.caught_up(self.log_end_offset, self._lag_time_max_ms, now_ms)
         ]
         if lagging:
-            self.pending = self._proposal(tuple(node for node in self.isr if node not in lagging), IsrChange.SHRINK)
+            self._ask(tuple(node for node in self.isr if node not in lagging), IsrChange.SHRINK)
             return
         for follower in self._followers:
             if not follower.in_isr and self._may_join(follower, now_ms):
@@ -322,10 +376,10 @@ class LeaderCore:
     def _propose_expand(self, follower: FollowerProgress, now_ms: float) -> None:
         if now_ms < self._propose_after_ms:
             return
-        self.pending = self._proposal((*self.isr, follower.node_id), IsrChange.EXPANSION)
-        self._set_maximal(self.pending.isr)
+        self._ask((*self.isr, follower.node_id), IsrChange.EXPANSION)
+        self._set_maximal((*self.isr, follower.node_id))
 
-    def _refused(self, pending: PendingIsr, now_ms: float) -> None:
+    def _refused(self, proposal: IsrProposal, now_ms: float) -> None:
         """The controller found a member ineligible. That settles this copy of the proposal and no other: one whose
         sender gave up, or that the network holds, may be committed as long as the partition epoch stands (schedule 50).
         So a refused expansion is withdrawn by proposing the committed ISR anew under the same partition epoch. Of the
@@ -335,15 +389,16 @@ class LeaderCore:
         again: a member of the committed ISR is ineligible, and its removal is on the way.
         """
         self._propose_after_ms = now_ms + PROPOSAL_BACKOFF_MS
-        if pending.change is IsrChange.EXPANSION:
+        if proposal.change is IsrChange.WITHDRAWAL:
+            self._effects.append(ProposeIsr(proposal, again=True))
+            return
+        self.pending = None
+        if proposal.change is IsrChange.EXPANSION:
             mark("isr-change-withdrawn")
-            self.pending = self._proposal(self.isr, IsrChange.WITHDRAWAL)
-        elif pending.change is IsrChange.SHRINK:
-            self.pending = None
-        else:
-            pending.sent = False
+            self._ask(self.isr, IsrChange.WITHDRAWAL)
 
-    def _proposal(self, isr: tuple[NodeId, ...], change: IsrChange) -> PendingIsr:
+    def _ask(self, isr: tuple[NodeId, ...], change: IsrChange) -> None:
+        ensure(self.pending is None, "OneIsrChangeAtATime", proposed=isr)
         item = AlterPartitionItem(
             topic_id=self._state.topic_id,
             partition=self._state.partition,
@@ -351,7 +406,8 @@ class LeaderCore:
             partition_epoch=self.partition_epoch,
             new_isr=tuple(IsrMember(node, self._broker_epoch(node)) for node in isr),
         )
-        return PendingIsr(item, change)
+        self.pending = IsrProposal(item, change)
+        self._effects.append(ProposeIsr(self.pending))
 
     def _broker_epoch(self, node_id: NodeId) -> BrokerEpoch:
         """The process that is meant: for a follower the one that fetched, never what the metadata say (KAFKA-15221)."""
@@ -362,12 +418,28 @@ class LeaderCore:
         return broker.broker_epoch if broker is not None else NO_BROKER_EPOCH
 
     def _commit(self, isr: tuple[NodeId, ...], partition_epoch: int, recovering: bool) -> None:
+        ensure(
+            partition_epoch > self.partition_epoch,
+            "MonotonicPartitionEpoch",
+            was=self.partition_epoch,
+            now=partition_epoch,
+        )
         self.partition_epoch = type(self.partition_epoch)(partition_epoch)
         self.recovering = recovering
+        if len(isr) != len(self.isr):
+            self._effects.append(IsrCommitted(self.isr, isr))
         self.isr = isr
+        self.maximal_isr = ()  # the partition epoch has moved: what was proposed before cannot be committed any more
         self._set_maximal(isr)
 
     def _set_maximal(self, maximal_isr: tuple[NodeId, ...]) -> None:
+        ensure(
+            set(self.isr) | set(self.maximal_isr) <= set(maximal_isr),
+            "MaximalIsrHoldsWhatMayBeCommitted",
+            isr=self.isr,
+            maximal_isr=maximal_isr,
+            before=self.maximal_isr,
+        )
         self.maximal_isr = maximal_isr
         for follower in self._followers:
             follower.in_isr = follower.node_id in self.isr

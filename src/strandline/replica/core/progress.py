@@ -12,7 +12,7 @@ class FollowerProgress:
     - offset, durable offset and broker epoch are set together by a validated fetch, so that they are of one process
       (KAFKA-15221: judged on one snapshot);
     - durable_offset <= fetch_offset;
-    - log_start_offset is durable there, too; -1 until it was told;
+    - log_start_offset is durable there, too; -1 until the follower gave it;
     - counted_offset is what the high watermark may count on: the durable offset under flush.policy = ack, else the
       fetch offset; -1 until a fetch was validated in this leader epoch (kafka-tlaplus 6.5.4).
     """

@@ -1,18 +1,15 @@
-"""What a broker can be for a partition, and the only ways from one to another.
-
-Diagrams in the docs are drawn from `TRANSITIONS`; a step that is not in it is a bug and raises.
-"""
+"""What a broker can be for a partition, and the only ways from one role to another: one table."""
 
 from __future__ import annotations
 
 from enum import Enum
 
-from strandline.proto.errors import FatalError
+from strandline.proto.transitions import Transitions
 from strandline.replica.states import Role
 
 
-class Trigger(Enum):
-    """What moves a partition from one role to another."""
+class RoleEvent(Enum):
+    """What happened to a partition, as far as its role goes."""
 
     ELECTED = "the metadata name this broker as leader, in a new leader epoch"
     FOLLOW = "the metadata name another broker as leader, in a new leader epoch"
@@ -21,37 +18,25 @@ class Trigger(Enum):
     DELETED = "the topic is deleted, or this broker is no longer among the replicas"
 
 
-TRANSITIONS: dict[tuple[Role, Trigger], Role] = {
-    (Role.IDLE, Trigger.ELECTED): Role.LEADER,
-    (Role.IDLE, Trigger.FOLLOW): Role.FOLLOWER,
-    (Role.IDLE, Trigger.LEADERLESS): Role.IDLE,
-    (Role.IDLE, Trigger.DISK_FAILED): Role.OFFLINE,
-    (Role.IDLE, Trigger.DELETED): Role.DELETED,
-    (Role.FOLLOWER, Trigger.ELECTED): Role.LEADER,
-    (Role.FOLLOWER, Trigger.FOLLOW): Role.FOLLOWER,
-    (Role.FOLLOWER, Trigger.LEADERLESS): Role.IDLE,
-    (Role.FOLLOWER, Trigger.DISK_FAILED): Role.OFFLINE,
-    (Role.FOLLOWER, Trigger.DELETED): Role.DELETED,
-    (Role.LEADER, Trigger.ELECTED): Role.LEADER,
-    (Role.LEADER, Trigger.FOLLOW): Role.FOLLOWER,
-    (Role.LEADER, Trigger.LEADERLESS): Role.IDLE,
-    (Role.LEADER, Trigger.DISK_FAILED): Role.OFFLINE,
-    (Role.LEADER, Trigger.DELETED): Role.DELETED,
-    (Role.OFFLINE, Trigger.ELECTED): Role.OFFLINE,
-    (Role.OFFLINE, Trigger.FOLLOW): Role.OFFLINE,
-    (Role.OFFLINE, Trigger.LEADERLESS): Role.OFFLINE,
-    (Role.OFFLINE, Trigger.DISK_FAILED): Role.OFFLINE,
-    (Role.OFFLINE, Trigger.DELETED): Role.DELETED,
+TRANSITIONS: Transitions[Role, RoleEvent] = {
+    (Role.IDLE, RoleEvent.ELECTED): Role.LEADER,
+    (Role.IDLE, RoleEvent.FOLLOW): Role.FOLLOWER,
+    (Role.IDLE, RoleEvent.LEADERLESS): Role.IDLE,
+    (Role.IDLE, RoleEvent.DISK_FAILED): Role.OFFLINE,
+    (Role.IDLE, RoleEvent.DELETED): Role.DELETED,
+    (Role.FOLLOWER, RoleEvent.ELECTED): Role.LEADER,
+    (Role.FOLLOWER, RoleEvent.FOLLOW): Role.FOLLOWER,
+    (Role.FOLLOWER, RoleEvent.LEADERLESS): Role.IDLE,
+    (Role.FOLLOWER, RoleEvent.DISK_FAILED): Role.OFFLINE,
+    (Role.FOLLOWER, RoleEvent.DELETED): Role.DELETED,
+    (Role.LEADER, RoleEvent.ELECTED): Role.LEADER,
+    (Role.LEADER, RoleEvent.FOLLOW): Role.FOLLOWER,
+    (Role.LEADER, RoleEvent.LEADERLESS): Role.IDLE,
+    (Role.LEADER, RoleEvent.DISK_FAILED): Role.OFFLINE,
+    (Role.LEADER, RoleEvent.DELETED): Role.DELETED,
+    (Role.OFFLINE, RoleEvent.ELECTED): Role.OFFLINE,
+    (Role.OFFLINE, RoleEvent.FOLLOW): Role.OFFLINE,
+    (Role.OFFLINE, RoleEvent.LEADERLESS): Role.OFFLINE,
+    (Role.OFFLINE, RoleEvent.DISK_FAILED): Role.OFFLINE,
+    (Role.OFFLINE, RoleEvent.DELETED): Role.DELETED,
 }
-
-
-def next_role(role: Role, trigger: Trigger) -> Role:
-    """The role after `trigger`.
-
-    Raises:
-        FatalError: the table has no such step.
-    """
-    target = TRANSITIONS.get((role, trigger))
-    if target is None:
-        raise FatalError(f"a partition that is {role.value} cannot be moved: {trigger.value}")
-    return target

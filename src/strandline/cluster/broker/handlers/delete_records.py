@@ -14,7 +14,7 @@ from strandline.controller.metadata.image import MetadataImage, topic_resource
 from strandline.proto.error_codes import ErrorCode
 from strandline.proto.ids import TopicPartition
 from strandline.replica.manager import ReplicaManager
-from strandline.replica.trims import PendingTrim
+from strandline.replica.waiting import PendingDeletion
 
 
 class Deletion(NamedTuple):
@@ -67,7 +67,7 @@ class DeleteRecordsHandler:
         """
         loop = asyncio.get_running_loop()
         outcomes: list[asyncio.Future[tuple[ErrorCode, int]]] = []
-        pending: list[PendingTrim] = []
+        pending: list[PendingDeletion] = []
         for one in wanted:
             outcome: asyncio.Future[tuple[ErrorCode, int]] = loop.create_future()
             outcomes.append(outcome)

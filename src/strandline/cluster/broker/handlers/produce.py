@@ -48,8 +48,7 @@ from strandline.proto.kafka.produce import (
 )
 from strandline.proto.ports import Clock
 from strandline.replica.manager import ReplicaManager
-from strandline.replica.partition import PendingAppend
-from strandline.replica.states import AppendOutcome
+from strandline.replica.waiting import Append
 
 ACKS = (-1, 0, 1)
 """What a producer may ask for; -1 is acks=all."""
@@ -85,7 +84,7 @@ class _Pending:
         self.left = 1
         self.failed = False
         self.result: list[tuple[ProduceTopic, list[PartitionResult]]] = []
-        self.appends: list[PendingAppend] = []
+        self.appends: list[Append] = []
         self.ticket: Ticket | None = None
 
     def one_ended(self) -> None:
@@ -115,7 +114,7 @@ class _PartitionAppend:
         self._result = result
         self._tp = tp
 
-    def __call__(self, outcome: AppendOutcome) -> None:
+    def __call__(self, outcome: Append) -> None:
         result = self._result
         error = result.error = outcome.error
         if error is ErrorCode.NONE:

@@ -1,16 +1,18 @@
-"""What a broker does while its disk has no room (schedule 57)."""
+"""What a broker does while its disk has no room (schedule 57), and while it hangs (schedule 58)."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from typing import Protocol
 
 import structlog
 
 from strandline.log.log_dir import LogDir
 from strandline.log.room import Room
+from strandline.proto.errors import FatalError
 from strandline.proto.marks import mark
 from strandline.proto.ports import Clock
+from strandline.proto.tasks import Report
 
 log = structlog.get_logger("strandline.replica")
 
@@ -19,14 +21,9 @@ PROBE_BYTES = 64 << 10
 """What is written and removed again before room is believed: a quota leaves bytes on the file system that no write
 gets."""
 
-
-class RoomHost(Protocol):
-    """The broker whose disk it is."""
-
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def log_dir(self) -> LogDir: ...
+NOTICE_MS = 500.0
+"""Between the word to the controller and the end of the node: a heartbeat, an election, and its way to the others. If
+the controller was on this node, another one is elected meanwhile."""
 
 
 class DiskRoom:
@@ -37,9 +34,12 @@ class DiskRoom:
     written, and where nobody else can lead each write is tried.
     """
 
-    def __init__(self, host: RoomHost, on_change: Callable[[], None], on_room: Callable[[], None]) -> None:
+    def __init__(
+        self, log_dir: LogDir, clock: Clock, on_change: Callable[[], None], on_room: Callable[[], None]
+    ) -> None:
         """`on_change`: the controller is to hear of it at once. `on_room`: what waited for room can go on."""
-        self._host = host
+        self._log_dir = log_dir
+        self._clock = clock
         self._on_change = on_change
         self._on_room = on_room
         self._room = Room()
@@ -51,12 +51,12 @@ class DiskRoom:
 
     def ran_out(self) -> None:
         """A write found no room."""
-        if self._room.ran_out(self._host.clock.monotonic_ms()):
+        if self._room.ran_out(self._clock.monotonic_ms()):
             self._changed()
 
     def look(self) -> None:
         """Ask the file system. Nothing here waits for a disk that is slow."""
-        log_dir = self._host.log_dir
+        log_dir = self._log_dir
         if log_dir.disk.busy:
             return
         try:
@@ -69,12 +69,12 @@ class DiskRoom:
             if not self.full:
                 return
             free = total = 0
-        if self._room.looked(free, total, self._host.clock.monotonic_ms()):
+        if self._room.looked(free, total, self._clock.monotonic_ms()):
             self._changed()
 
     def _probe(self) -> None:
         """Raises OSError."""
-        log_dir = self._host.log_dir
+        log_dir = self._log_dir
         path = f"{log_dir.path}/{PROBE_FILE}"
         file = log_dir.disk.open(path, create=True)
         try:
@@ -84,7 +84,7 @@ class DiskRoom:
             log_dir.disk.unlink(path)
 
     def _changed(self) -> None:
-        path = self._host.log_dir.path
+        path = self._log_dir.path
         if self.full:
             mark("disk-without-room")
             log.error("the disk is full: other brokers lead what this one led, as far as they have room", path=path)
@@ -92,3 +92,38 @@ class DiskRoom:
             log.warning("the disk has room again", path=path)
             self._on_room()
         self._on_change()
+
+
+class DiskStalls:
+    """Called when a sync under way is older than its bound, and when it has ended after all.
+
+    From then on no partition of the directory can be served: heartbeats say so of each, and the leaderships move to
+    brokers that have heard of it before this node ends. It ends also if the sync ends meanwhile: its replicas have left
+    the ISRs by then, and blocking syncs were refused.
+
+    Attributes:
+        hung: no replica here can be served any more.
+    """
+
+    def __init__(
+        self, log_dir: LogDir, sync_before_ack: Callable[[], bool], on_change: Callable[[], None], on_fatal: Report
+    ) -> None:
+        """`on_change`: the controller is to hear of it at once. `on_fatal`: the node has to stop."""
+        self._log_dir = log_dir
+        self._sync_before_ack = sync_before_ack
+        self._on_change = on_change
+        self._on_fatal = on_fatal
+        self.hung = False
+
+    def stalled(self, age_ms: float) -> None:
+        """No ack comes until that sync ends; under flush.policy = replicate acks wait for no sync."""
+        if self._sync_before_ack():
+            self.hung = True
+            self._on_change()
+            error = FatalError(f"a sync of {self._log_dir.path} does not end: {age_ms / 1000:.1f} s by now")
+            asyncio.get_running_loop().call_later(NOTICE_MS / 1000, self._on_fatal, error)
+
+    def recovered(self) -> None:
+        """The disk does its work again."""
+        if not self.hung:
+            log.info("acks that waited for the disk go on", path=self._log_dir.path)

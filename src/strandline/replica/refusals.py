@@ -1,0 +1,74 @@
+"""Batches that were refused before they were written, which the producer may send again (schedule 52)."""
+
+from __future__ import annotations
+
+from strandline.log.batch import BatchHeader, parse_header
+from strandline.log.partition_log import PartitionLog
+from strandline.log.refusals import Refusal, Refusals
+from strandline.proto.error_codes import ErrorCode
+from strandline.proto.errors import KafkaError
+from strandline.proto.ids import TopicId, TopicPartition
+from strandline.proto.marks import mark
+
+MAY_PASS = frozenset(
+    {
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+"""Refusals after which an idempotent producer sends the same batch, under the same sequence, again."""
+
+
+def note_refusal(plog: PartitionLog, batches: memoryview, code: ErrorCode, now_ms: float) -> None:
+    """What the same producer has sent behind these batches is refused for the same reason, if that may pass."""
+    header = _producers_header(batches) if code in MAY_PASS else None
+    if header is not None:
+        plog.producers.refused(header.producer_id, _refusal(header, code, now_ms))
+
+
+class EarlyRefusals:
+    """What was refused while there was no log to keep it with, for this broker's metadata were behind the client's: by
+    topic (as the client named it), partition and producer id."""
+
+    def __init__(self) -> None:
+        self._refusals: Refusals[tuple[str | TopicId, int, int]] = Refusals()
+
+    def __len__(self) -> int:
+        return len(self._refusals)
+
+    def note(self, topic: str | TopicId, index: int, batches: memoryview, code: ErrorCode, now_ms: float) -> None:
+        """Batches were refused; kept if the reason may pass."""
+        header = _producers_header(batches) if code in MAY_PASS else None
+        if header is not None:
+            self._refusals.add((topic, index, header.producer_id), _refusal(header, code, now_ms))
+
+    def recall(
+        self, tp: TopicPartition, topic_id: TopicId, plog: PartitionLog, batches: memoryview, now_ms: float
+    ) -> None:
+        """There is a log now: what was refused before of the producer of these batches belongs to it."""
+        self._refusals.expire(now_ms)
+        header = _producers_header(batches)
+        if header is None:
+            return
+        for topic in (tp.topic, topic_id):
+            refusal = self._refusals.take((topic, tp.partition, header.producer_id))
+            if refusal is not None:
+                mark("refused-before-there-was-a-log")
+                plog.producers.refused(header.producer_id, refusal)
+
+
+def _refusal(header: BatchHeader, code: ErrorCode, now_ms: float) -> Refusal:
+    return Refusal(header.producer_epoch, header.base_sequence, code, now_ms)
+
+
+def _producers_header(batches: memoryview) -> BatchHeader | None:
+    """The header of an idempotent producer's batch."""
+    try:
+        header = parse_header(batches)
+    except KafkaError:
+        return None
+    return header if header.producer_id >= 0 and header.base_sequence >= 0 else None

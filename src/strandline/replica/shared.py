@@ -1,0 +1,99 @@
+"""What all partitions of one broker use together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from strandline.log.disk import Disk
+from strandline.log.log_dir import LogDir
+from strandline.log.log_starts import LogStarts
+from strandline.log.syncer import Syncer
+from strandline.proto.ids import NO_BROKER_EPOCH, BrokerEpoch, NodeId
+from strandline.proto.ports import Clock
+from strandline.proto.tasks import Report
+from strandline.replica.disk_health import DiskRoom
+from strandline.replica.isr_changes import IsrChanges
+from strandline.replica.refusals import EarlyRefusals
+from strandline.replica.states import ReplicaConfig, ReplicaCounters
+
+
+class Delayed:
+    """Calls that are made together, each once, a while after the first of them was asked for. One timer for all."""
+
+    def __init__(self, delay_ms: float) -> None:
+        self._delay_ms = delay_ms
+        self._calls: dict[Callable[[], None], None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, call: Callable[[], None]) -> None:
+        """Make this call soon. Cheap."""
+        self._calls[call] = None
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._delay_ms / 1000, self.run)
+
+    def run(self) -> None:
+        """Make the calls now."""
+        self._timer = None
+        calls, self._calls = self._calls, {}
+        for call in calls:
+            call()
+
+    def stop(self) -> None:
+        """Make no more calls."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+class DurableLogStarts:
+    """Makes raised log starts durable, many in one write, and calls back who raised them."""
+
+    def __init__(self, log_dir: LogDir, disk: Disk, on_fatal: Report) -> None:
+        self._raised: dict[Callable[[], None], None] = {}
+        self._log_starts = LogStarts(log_dir, disk, self._durable, on_fatal)
+
+    def raised(self, durable: Callable[[], None]) -> None:
+        """A log start was raised; `durable` is called once it, or a part of the way to it, is durable."""
+        self._raised[durable] = None
+        self._log_starts.raised()
+
+    def stop(self) -> asyncio.Task[None] | None:
+        """Write nothing more down; returns the task that ends with it, if any."""
+        return self._log_starts.stop()
+
+    def _durable(self) -> None:
+        raised, self._raised = self._raised, {}
+        for durable in raised:
+            durable()
+
+
+@dataclass(slots=True, eq=False)
+class Shared:
+    """What all partitions of one broker use together. Nothing in it knows the partitions.
+
+    Attributes:
+        broker_epoch: names this process's registration, once it has one.
+        config: replaced, before the first partition is hosted, when the metadata say what the flush policy is.
+        isr_changes: takes proposals to the controller.
+        syncer: makes logs durable; it calls `Partition.synced` by way of the manager.
+        watermarks: tells followers of a risen high watermark, if no data went along meanwhile.
+        log_starts: makes log starts durable.
+        on_change: the controller is to hear at once of something that heartbeats say.
+        on_fatal: the node has to stop.
+    """
+
+    node_id: NodeId
+    cluster_id: str
+    clock: Clock
+    config: ReplicaConfig
+    counters: ReplicaCounters
+    early_refusals: EarlyRefusals
+    disk_room: DiskRoom
+    syncer: Syncer
+    isr_changes: IsrChanges
+    watermarks: Delayed
+    log_starts: DurableLogStarts
+    on_change: Callable[[], None]
+    on_fatal: Report
+    broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
