@@ -11,22 +11,9 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "docs"))
 measure: Any = importlib.import_module("measure")
 
-LEFT = {
-    # Folder -> modules of its one circle, at most. It may only shrink.
-    "strandline.replica": 4,
-}
-
 
 def test_no_import_goes_in_a_circle() -> None:
     found = [sorted(circle) for circle in measure.circles(measure.imports(["strandline"]))]
-    new = [
-        circle
-        for circle in found
-        if not any(
-            all(module.startswith(f"{folder}.") for module in circle) and len(circle) <= most
-            for folder, most in LEFT.items()
-        )
-    ]
-    assert not new, (
+    assert not found, (
         "one of them must not know the other: name what it needs of it (a Protocol, a callback, a third file)"
     )
