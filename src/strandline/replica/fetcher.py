@@ -195,9 +195,10 @@ class Fetcher:
         while self._acks and size < frames.FRAME_BYTES_MAX:
             following = next(iter(self._acks))
             del self._acks[following]
-            if following.id >= 0:
-                plog = following.log
-                pieces.append(frames.pack_ack(following.id, plog.log_end_offset, plog.durable_offset))
+            offsets = following.log.log_end_offset, following.log.durable_offset
+            if following.id >= 0 and offsets != following.acked:  # not every sync makes more records durable
+                following.acked = offsets
+                pieces.append(frames.pack_ack(following.id, *offsets))
                 size += len(pieces[-1])
         consumed = self._consumed
         if consumed and (pieces or consumed >= self._shared.config.fetch_window_bytes // 4):
@@ -238,6 +239,7 @@ class Fetcher:
         following.id = self._next_id
         following.fetch_offset = plog.log_end_offset
         following.last_epoch = plog.latest_epoch
+        following.acked = plog.log_end_offset, plog.durable_offset
         self._next_id = (self._next_id + 1) & 0xFFFFFFFF
         self._by_id[following.id] = following
         state = following.partition.state

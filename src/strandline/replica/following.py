@@ -42,6 +42,7 @@ class Following:
         id: of the latest FETCH; -1 while none is out (it waits for a connection, or to be asked for again).
         channel: on which data come; -1 until the fetch was accepted.
         fetch_offset, last_epoch: what the latest FETCH said.
+        acked: log end and durable offset that the leader was sent last.
         attempts: refusals in a row.
         cuts: truncations since the leader last accepted a fetch.
         retry_ms: when to fetch again after a refusal.
@@ -51,6 +52,7 @@ class Following:
     __slots__ = (
         "_feed",
         "_shared",
+        "acked",
         "attempts",
         "channel",
         "core",
@@ -77,6 +79,7 @@ class Following:
         self.channel = -1
         self.fetch_offset = -1
         self.last_epoch = -1
+        self.acked = (-1, -1)
         self.attempts = 0
         self.cuts = 0
         self.retry_ms = 0.0
