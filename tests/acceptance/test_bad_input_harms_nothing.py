@@ -270,10 +270,10 @@ def test_nonsense_between_nodes(single: DevCluster) -> None:
     for size in (1, 9, 1_000, 100_000):
         with socket.create_connection((host, port), 5) as connection, suppress(ConnectionError):
             connection.sendall(rng.randbytes(size))
-    methods = [path for path in unary_methods() if not path.endswith("Ping")]
-    assert len(methods) > 10
+    paths = [path for path in unary_methods() if not path.endswith("Ping")]
+    assert len(paths) > 10
     with grpc.insecure_channel(f"{host}:{port}") as channel:
-        for method in methods:
+        for method in paths:
             for size in (1, 40, 4_000):
                 with pytest.raises(grpc.RpcError):
                     channel.unary_unary(method)(rng.randbytes(size), timeout=10)
