@@ -41,6 +41,8 @@ class Member:
         self._reads = reads
         self._all_handled = True
         """Of the records that were handed out: so the same consumer may be asked for more."""
+        self._all_committed = True
+        """Of what was handled in a style that commits by itself: else nobody would, if no record came after."""
 
     async def live(self, ports: Ports) -> None:
         """Work until cancelled, or until an error; begin again, by the same consumer where that skips nothing."""
@@ -49,10 +51,10 @@ class Member:
         consumer: Consumer | None = None
         while True:
             consumer = consumer or self._begin(ports)
-            self._all_handled = True
+            self._all_handled = self._all_committed = True
             ended = await shared.cancellable(self._name, styles[self._style](consumer, rng))
             shared.told(ended)
-            may_go_on = self._style == "run" or self._all_handled
+            may_go_on = self._style == "run" or (self._all_handled and self._all_committed)
             if not (may_go_on and rng.random() < GO_ON_SHARE):
                 if rng.random() < CLOSE_SHARE or not isinstance(ended, asyncio.CancelledError):
                     shared.told(await shared.cancellable(f"{self._name} closes", consumer.close()))
@@ -107,10 +109,12 @@ class Member:
         while True:
             records = await self._poll_once(consumer, rng)
             ends = {TopicPartition(one.topic, one.partition): one.offset + 1 for one in records}
+            self._all_committed = not ends
             if ends:
                 await self._commit(consumer, ends)
-                if rng.random() < 0.2:
-                    await self._read_back(consumer, list(ends))
+            self._all_committed = True
+            if ends and rng.random() < 0.2:
+                await self._read_back(consumer, list(ends))
 
     async def _commit(self, consumer: Consumer, ends: dict[TopicPartition, int]) -> None:
         generation = consumer.state.generation
