@@ -35,6 +35,8 @@ class Ledger:
     """Values whose handler came to its end, at least once."""
     acked: dict[tuple[UUID, int], dict[int, str]] = field(default_factory=dict)
     """(topic id, partition) -> offset -> value, acknowledged by all in-sync replicas."""
+    deleted: dict[UUID, None] = field(default_factory=dict)
+    """Topics whose deletion was asked for."""
 
     def ack(self, topic_id: UUID, partition: int, offset: int, value: str) -> None:
         """A record was acknowledged."""

@@ -130,14 +130,16 @@ class Member:
             commit.status, commit.completed_ms = Status.OK, self._now_ms()
 
     async def _read_back(self, consumer: Consumer, items: list[TopicPartition]) -> None:
-        """What the group has committed, if that was one generation of one topic all the while."""
+        """What the group has committed, if that was one generation of one topic all the while. What is committed of a
+        topic goes with it, and a client may hear of the deletion later than of the answer."""
         generation, invoked_ms = consumer.state.generation, self._now_ms()
+        ids = {item: consumer.topic_id(item) for item in items}
         places = {item: self._place(consumer, item) for item in items}
         found = await consumer.committed(items)
         if consumer.state.generation != generation or generation < 0:
             return
         for item, stored in found.items():
-            if places[item] == self._place(consumer, item):
+            if places[item] == self._place(consumer, item) and ids[item] not in self._shared.ledger.deleted:
                 offset = -1 if stored is None else stored.offset
                 read = OffsetRead(self._name, self._group, places[item], offset, generation, invoked_ms, self._now_ms())
                 self._history.offset_read(read)

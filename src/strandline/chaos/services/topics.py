@@ -40,7 +40,6 @@ class Topics:
         self._jobs = 0
         self._made = 0
         self._visits = self._visits_wanted = 0
-        self._gone: dict[UUID, None] = {}
 
     async def make_jobs(self, ports: Ports) -> None:
         """The topic that stays."""
@@ -69,7 +68,7 @@ class Topics:
             while not self.visited:
                 if self.fleeting_id is None:
                     made = await self.create(admin, NewTopic(FLEETING, 1, 3, SAFE))
-                    if made in self._gone:  # its deletion did not take place, whoever said so
+                    if made in self._shared.ledger.deleted:  # its deletion did not take place, whoever said so
                         await self._delete(admin)
                         continue
                     self.fleeting_id, self._visits, self._visits_wanted = made, 0, rng.choice(VISITS)
@@ -85,7 +84,7 @@ class Topics:
                     self.visited = True
                     return
                 await asyncio.sleep(rng.uniform(0, 3))
-                self._gone[self.fleeting_id] = None
+                self._shared.ledger.deleted[self.fleeting_id] = None
                 self.fleeting_id = None
                 await self._delete(admin)
                 await asyncio.sleep(rng.choice((0.0, 0.0, 2.0, 6.0)))
