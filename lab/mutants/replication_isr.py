@@ -453,8 +453,8 @@ TABLE: tuple[Mutant, ...] = (
         "acknowledges-what-is-not-synced",
         "B4: sync before ack: what a follower says it has synced",
         "replica.fetcher:Fetcher._next_frame",
-        "plog.log_end_offset, plog.durable_offset",
-        "plog.log_end_offset, plog.log_end_offset",
+        "following.log.log_end_offset, following.log.durable_offset",
+        "following.log.log_end_offset, following.log.log_end_offset",
         f"{_FOLLOWER_STREAMS}::test_a_follower_acknowledges_what_it_has_synced",
     ),
 )
