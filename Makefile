@@ -47,10 +47,10 @@ demo: setup
 	$(BIN)/strandline demo
 
 test: setup
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile
 
 test-long: setup
-	$(BIN)/python -m pytest -q --long --timeout 900
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --long --timeout 900
 
 lint: setup
 	$(BIN)/ruff format --check src tests bench interop lab docs/*.py
