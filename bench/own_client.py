@@ -23,7 +23,7 @@ RECORDS = {100: 1_000_000, 1000: 150_000}
 LATENCY_S = 3.0
 WARM_UP = 200
 POLL_RECORDS = 10_000
-OURS, THEIRS = "ours", "confluent-kafka"
+OURS, THEIRS, TABLES = "ours", "confluent-kafka", "ours as tables of Arrow"
 
 Measure = Callable[[], dict[str, float]]
 
@@ -39,39 +39,40 @@ def client_figures(make: Callable[[], Cluster], results: Results, scale: float, 
             load = (cluster.bootstrap, f"client-{size}", size, int(count * scale))
             create_topic(*load[:2], PARTITIONS)
             ours, theirs = partial(_produce, _send_all, *load), partial(_produce, produce_load, *load)
-            rates = _in_turns(results, f"client {size} B, produce", ours, theirs)
+            rates = _in_turns(results, f"client {size} B, produce", {OURS: ours, THEIRS: theirs})
             results.add(f"client {size} B, produce, ours over confluent-kafka", rates["records/s"])
             read, consume = partial(_read, _poll_all, *load), partial(_read, consume_rate, *load)
-            rates = _in_turns(results, f"client {size} B, read", read, consume)
+            tables = partial(_read, _poll_tables, *load)
+            rates = _in_turns(results, f"client {size} B, read", {OURS: read, THEIRS: consume, TABLES: tables})
             results.add(f"client {size} B, read, ours over confluent-kafka", rates["records/s"])
         say("own client, one record after the other")
         create_topic(cluster.bootstrap, "alone", PARTITIONS)
         lone = (cluster.bootstrap, "alone", LATENCY_S * scale)
         name = "client, ack 1 KB one after the other"
-        _in_turns(
-            results, name, partial(_percentiles, _alone, *lone), partial(_percentiles, one_after_the_other, *lone)
-        )
+        mine, theirs = partial(_percentiles, _alone, *lone), partial(_percentiles, one_after_the_other, *lone)
+        _in_turns(results, name, {OURS: mine, THEIRS: theirs})
         less = results.figures[f"{name}, p50 ms, {OURS}"] - results.figures[f"{name}, p50 ms, {THEIRS}"]
         results.add(f"{name}, p50, ours less confluent-kafka, ms", less)
     finally:
         cluster.stop()
 
 
-def _in_turns(results: Results, name: str, ours: Measure, theirs: Measure) -> dict[str, float]:
-    """Adds the figures; the median of the rounds' ratios, of each."""
-    rounds: list[tuple[dict[str, float], dict[str, float]]] = []
+def _in_turns(results: Results, name: str, measures: dict[str, Measure]) -> dict[str, float]:
+    """Adds the figures; of each the median of the rounds' ratios, ours to theirs."""
+    rounds: list[dict[str, dict[str, float]]] = []
     for _ in range(ROUNDS + 1):
-        gc.collect()
-        first = ours()
-        gc.collect()
-        rounds.append((first, theirs()))
+        rounds.append({})
+        for who, measure in measures.items():
+            gc.collect()
+            rounds[-1][who] = measure()
     del rounds[0]
-    for key in rounds[0][0]:
-        for who, values in {OURS: [one[key] for one, _ in rounds], THEIRS: [one[key] for _, one in rounds]}.items():
+    for who in measures:
+        for key in rounds[0][who]:
+            values = [one[who][key] for one in rounds]
             results.add(f"{name}, {key}, {who}", statistics.median(values))
             results.add(f"{name}, {key}, {who}, least", min(values))
             results.add(f"{name}, {key}, {who}, most", max(values))
-    return {key: statistics.median(one[key] / other[key] for one, other in rounds) for key in rounds[0][0]}
+    return {key: statistics.median(one[OURS][key] / one[THEIRS][key] for one in rounds) for key in rounds[0][OURS]}
 
 
 def _produce(
@@ -127,6 +128,20 @@ def _poll_all(bootstrap: str, topic: str, count: int) -> float:
             if not records:
                 raise RuntimeError(f"read {seen} of {count} records, then none for 10 s")
             seen += len(records)
+        return (seen - first) / (time.perf_counter() - began)
+
+
+def _poll_tables(bootstrap: str, topic: str, count: int) -> float:
+    """The same as tables of pyarrow."""
+    with Consumer(bootstrap, auto_offset_reset="earliest", max_poll_records=POLL_RECORDS) as consumer:
+        consumer.assign([(topic, number) for number in range(PARTITIONS)])
+        first = seen = consumer.poll_columns(30, max_records=1).to_arrow().num_rows
+        began = time.perf_counter()
+        while seen < count:
+            rows = consumer.poll_columns(10).to_arrow().num_rows
+            if not rows:
+                raise RuntimeError(f"read {seen} of {count} records, then none for 10 s")
+            seen += rows
         return (seen - first) / (time.perf_counter() - began)
 
 
