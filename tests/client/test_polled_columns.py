@@ -222,7 +222,7 @@ def test_a_missing_library_names_the_extra(
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingExtra, match=rf"{library}.*pip install 'strandline\[{extra}\]'"):
+    with pytest.raises(MissingExtra, match=rf"{library}.*pip install '\.\[{extra}\]'"):
         getattr(PolledRecords([]), call)()
     monkeypatch.undo()
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]

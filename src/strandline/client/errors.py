@@ -199,7 +199,8 @@ class MissingExtra(ClientError, ImportError):
     @classmethod
     def of(cls, call: str, extra: str, error: ImportError) -> Self:
         """Says which extra brings what this call needs."""
-        return cls(f"{call} needs a library that is not here ({error}): pip install 'strandline[{extra}]'")
+        advice = f"pip install '.[{extra}]' in a checkout of Strandline"
+        return cls(f"{call} needs a library that is not here ({error}): {advice}")
 
 
 class ManyErrors(ClientError):
