@@ -16,6 +16,7 @@ from strandline.proto.ids import TopicPartition
 from strandline.proto.system import SystemClock
 
 WHERE = TopicPartition("t", 0)
+NOW = SystemClock().wall_ms
 
 
 class Harness:
@@ -24,7 +25,7 @@ class Harness:
     def __init__(self, **settings: Any) -> None:
         self.woken = 0
         self.accumulator = Accumulator(ProducerConfig.of(settings), ThreadFutures(), SystemClock(), self._wake)
-        self.lanes = Lanes(1, None)
+        self.lanes = Lanes(1, NOW)
 
     def _wake(self) -> None:
         self.woken += 1
@@ -73,7 +74,7 @@ def test_of_a_partitions_batches_only_the_last_is_open() -> None:
     harness = Harness(batch_size=1_000)
     harness.send(b"a" * 300)
     older = harness.lanes
-    harness.lanes = Lanes(1, None)
+    harness.lanes = Lanes(1, NOW)
     harness.send(b"b" * 900)
     assert older.append(b"c", None, (), 0, None) is None
     harness.send(b"c")

@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 from strandline.client.lanes import Lanes
 from strandline.client.metadata import PartitionView, TopicView
 from strandline.client.partitioner import StickyPartitioner, murmur2, partition_of_key
+from strandline.proto.system import SystemClock
+
+NOW = SystemClock().wall_ms
 
 KAFKAS_VECTORS = [
     (b"21", -973932308),
@@ -41,11 +44,11 @@ class Sticky:
 
     def __init__(self, batch_size: int, rng: random.Random) -> None:
         self._partitioner = StickyPartitioner(batch_size, rng)
-        self._lanes = Lanes(1, None)
+        self._lanes = Lanes(1, NOW)
 
     def choose(self, view: TopicView, size: int) -> int:
         if self._lanes.partitions != view.partition_count:
-            self._lanes = Lanes(view.partition_count, None)
+            self._lanes = Lanes(view.partition_count, NOW)
         chosen = self._partitioner.choose(view, self._lanes)
         self._lanes.spend(size)
         return chosen

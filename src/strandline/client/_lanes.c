@@ -9,7 +9,6 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <structmember.h>
-#include <time.h>
 
 #include "../log/_writing.h"
 
@@ -540,7 +539,7 @@ typedef struct {
     PyObject_HEAD
     Py_ssize_t partitions;
     OpenBatch **open;
-    PyObject *wall_ms; /* NULL: the machine's own clock */
+    PyObject *wall_ms; /* what the simulator replaces: C reads no clock of its own */
     Py_ssize_t sticky;
     long long sticky_left;
 } Lanes;
@@ -563,7 +562,7 @@ lanes_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     self->sticky = -1;
-    self->wall_ms = wall_ms == Py_None ? NULL : Py_NewRef(wall_ms);
+    self->wall_ms = Py_NewRef(wall_ms);
     self->open = PyMem_Calloc((size_t)partitions, sizeof(OpenBatch *));
     if (self->open == NULL) {
         Py_DECREF(self);
@@ -606,16 +605,10 @@ lanes_dealloc(Lanes *self)
 static int
 read_clock(const Lanes *self, int64_t *now_ms)
 {
-    if (self->wall_ms != NULL) {
-        PyObject *now = PyObject_CallNoArgs(self->wall_ms);
-        *now_ms = now == NULL ? -1 : PyLong_AsLongLong(now);
-        Py_XDECREF(now);
-        return *now_ms == -1 && PyErr_Occurred() ? -1 : 0;
-    }
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    *now_ms = (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-    return 0;
+    PyObject *now = PyObject_CallNoArgs(self->wall_ms);
+    *now_ms = now == NULL ? -1 : PyLong_AsLongLong(now);
+    Py_XDECREF(now);
+    return *now_ms == -1 && PyErr_Occurred() ? -1 : 0;
 }
 
 /* The partition a record belongs to, -1 where that is not for us to say, and -2 with an error raised. */
