@@ -35,7 +35,7 @@ async def everybody_commits(site: Site, members: list[ConsumerMember], within_ms
             partition for member in members for partition in member.owned
         ) == list(range(PARTITIONS))
 
-    await site.cluster.wait_for("every partition is committed to", within_ms, done)
+    await site.until(done, "every partition is committed to", within_ms=within_ms)
     return site.world.now_ms - began_ms
 
 
@@ -69,7 +69,7 @@ def test_the_coordinator_dies_while_members_move(seed: int) -> None:
                 site.world.kill(victim)
             else:
                 site.world.isolate(victim)
-            await site.cluster.wait_for("another coordinates", 20_000, lambda gone=victim: site.led("g") != gone)
+            await site.until(lambda gone=victim: site.led("g") != gone, "another coordinates", within_ms=20_000)
             members.append(ConsumerMember(site, moved.machine, moved.readers))
             members[-1].member_id += f"-{turn}"
             members[-1].start()
@@ -84,7 +84,7 @@ def test_the_coordinator_dies_while_members_move(seed: int) -> None:
                 member.kill()
         check(members, await site.offsets("g", "t", PARTITIONS))
 
-    Site(seed).run(story, t=PARTITIONS)
+    Site(seed).play(story, t=PARTITIONS)
 
 
 def test_a_crash_of_the_coordinator_moves_nothing() -> None:
@@ -101,7 +101,7 @@ def test_a_crash_of_the_coordinator_moves_nothing() -> None:
         assert [(member.epoch, member.owned) for member in members] == before
         assert not [error for member in members for error in member.errors]
 
-    Site(12).run(story, t=PARTITIONS)
+    Site(12).play(story, t=PARTITIONS)
 
 
 @schedule(42, rule="C8: what a member was told stands in the log", mutant="epoch-told-before-it-is-committed")
@@ -126,7 +126,7 @@ def test_42_no_member_is_told_what_a_failover_takes_back() -> None:
                 return
 
         await site.process("beside", beside)
-        await site.cluster.wait_for("another coordinates", 20_000, lambda: site.led("g") != coordinator)
+        await site.until(lambda: site.led("g") != coordinator, "another coordinates", within_ms=20_000)
         site.world.heal()
         (other,) = members_of(site, 1)
         await everybody_commits(site, [other], 30_000)
@@ -134,4 +134,4 @@ def test_42_no_member_is_told_what_a_failover_takes_back() -> None:
         assert joining.epoch == 0
         assert ErrorCode.UNKNOWN_MEMBER_ID not in joining.errors
 
-    Site(42).run(story, t=PARTITIONS)
+    Site(42).play(story, t=PARTITIONS)

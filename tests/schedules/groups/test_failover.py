@@ -48,7 +48,7 @@ async def everybody_commits(site: Site, members: list[Member], within_ms: float)
             for partition in range(PARTITIONS)
         )
 
-    await site.cluster.wait_for("every partition is committed to", within_ms, done)
+    await site.until(done, "every partition is committed to", within_ms=within_ms)
     return site.world.now_ms - began_ms
 
 
@@ -67,7 +67,7 @@ def test_the_coordinator_dies_again_and_again(seed: int) -> None:
                 site.world.kill(victim)
             else:
                 site.world.isolate(victim)
-            await site.cluster.wait_for("another coordinates", 20_000, lambda gone=victim: site.led("g") != gone)
+            await site.until(lambda gone=victim: site.led("g") != gone, "another coordinates", within_ms=20_000)
             await everybody_commits(site, members, 2 * SESSION_MS + PROGRESS_MS_MAX)
             site.world.heal()
             if site.world.process(victim) is None:
@@ -78,7 +78,7 @@ def test_the_coordinator_dies_again_and_again(seed: int) -> None:
             site.world.kill(member.machine)
         check(members, await site.offsets("g", "t", PARTITIONS))
 
-    Site(seed).run(story, t=PARTITIONS)
+    Site(seed).play(story, t=PARTITIONS)
 
 
 def test_progress_after_a_crash() -> None:
@@ -98,7 +98,7 @@ def test_progress_after_a_crash() -> None:
             await site.cluster.wait_in_sync(30_000)
         assert {member.generation for member in members} == {settled}, "a crash of the coordinator is no rebalance"
 
-    Site(11).run(story, t=PARTITIONS)
+    Site(11).play(story, t=PARTITIONS)
 
 
 def test_a_dead_member_is_replaced_within_its_session() -> None:
@@ -116,4 +116,4 @@ def test_a_dead_member_is_replaced_within_its_session() -> None:
         assert took_ms <= PROGRESS_MS_MAX, "who leaves is not waited for"
         check(members, await site.offsets("g", "t", PARTITIONS))
 
-    Site(5).run(story, t=PARTITIONS)
+    Site(5).play(story, t=PARTITIONS)

@@ -62,7 +62,7 @@ class Rolled:
             acked = {one for member in self.alive for at, _, one, _ in member.acked if at >= since_ms}
             return acked == set(range(PARTITIONS))
 
-        await self.site.cluster.wait_for("every partition is committed to", WITHIN_MS, done)
+        await self.site.until(done, "every partition is committed to", within_ms=WITHIN_MS)
 
     async def lose_the_coordinator(self) -> None:
         """In the middle of whatever goes on; the next one goes on with it."""
@@ -113,9 +113,9 @@ def test_a_group_is_rolled_up_and_down_over_dying_coordinators(seed: int) -> Non
         def agree() -> bool:
             return len({member.generation for member in group.alive if isinstance(member, Member)}) == 1
 
-        await site.cluster.wait_for("they are a classic group, of one generation", WITHIN_MS, agree)
+        await site.until(agree, "they are a classic group, of one generation", within_ms=WITHIN_MS)
         for member in group.alive:
             site.world.kill(member.machine)
         group.check(await site.offsets("g", "t", PARTITIONS))
 
-    Site(seed).run(story, t=PARTITIONS)
+    Site(seed).play(story, t=PARTITIONS)
