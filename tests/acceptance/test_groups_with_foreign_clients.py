@@ -19,7 +19,6 @@ from confluent_kafka import (
     KafkaError,
     KafkaException,
     Message,
-    Producer,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
@@ -27,7 +26,7 @@ from confluent_kafka.admin import AdminClient
 from strandline.cluster.node.dev import DevCluster
 from tests.acceptance.foreign import needs_kcat
 from tests.acceptance.helpers import QUICK, describe, eventually, make_topic
-from tests.acceptance.readers import FENCED, SESSION_S, Reader, ReaderProcess, settings_of
+from tests.acceptance.readers import FENCED, SESSION_S, Reader, ReaderProcess, handled, produce, settings_of, sizes
 
 PROGRESS_S_MAX = 3.0
 """What a group may take beyond the session rules. Nothing is measured here, the machine is shared."""
@@ -42,27 +41,6 @@ PATIENT = {"session_timeout_ms": 45_000}
 def cluster() -> Iterator[DevCluster]:
     with DevCluster(nodes=3, settings=QUICK) as processes:
         yield processes
-
-
-def produce(cluster: DevCluster, topic: str, partitions: int, count: int, tag: str = "") -> set[bytes]:
-    """`count` values, spread evenly."""
-    producer = Producer({"bootstrap.servers": cluster.responsive, "linger.ms": 5})
-    values = {f"{tag}{number}".encode() for number in range(count)}
-    for number, value in enumerate(sorted(values)):
-        producer.produce(topic, value, partition=number % partitions)
-    assert producer.flush(30) == 0
-    return values
-
-
-def sizes(readers: list[Reader]) -> list[int]:
-    """How many partitions each has; no partition has two owners."""
-    owned = [partition for reader in readers for partition in reader.assigned]
-    assert len(owned) == len(set(owned)), [reader.assigned for reader in readers]
-    return sorted((len(reader.assigned) for reader in readers), reverse=True)
-
-
-def handled(readers: list[Reader]) -> set[bytes]:
-    return {value for reader in readers for _, _, _, value in reader.read}
 
 
 def coordinator(cluster: DevCluster, group: str) -> int:

@@ -184,6 +184,14 @@ class SimCluster(Stage):
     def _forget_the_dead(self) -> None:
         self.nodes = {number: node for number, node in self.nodes.items() if self.is_alive(number)}
 
+    async def restart_all(self) -> None:
+        """Each node is killed and started, one right after the other; all is well again when it returns."""
+        for number in list(self.nodes):
+            self.kill(number)
+            self.start(number)
+            await self.until(lambda number=number: number in self.nodes)  # type: ignore[misc]
+        await self.until(self.healthy)
+
     @property
     def active(self) -> Node | None:
         """The living active controller; None while there is not exactly one."""

@@ -146,6 +146,25 @@ class Site(ClusterStage):
         assert image is not None
         return self.leader(OFFSETS_TOPIC, partition_of(group, len(image.topics[OFFSETS_TOPIC].partitions)))
 
+    async def lose_coordinator(self, group: str, fault: Callable[[str], None]) -> str:
+        """A fault strikes the coordinator, and another one takes over; its machine."""
+        victim = self.led(group)
+        fault(victim)
+        await self.until(lambda: self.led(group) != victim, "another coordinates", within_ms=20_000)
+        return victim
+
+    async def bring_back(self, name: str) -> None:
+        """No link is cut any more, the node runs, and every replica is in sync."""
+        self.world.heal()
+        if not self.is_alive(name):
+            self.cluster.start(name)
+        await self.cluster.wait_ready(READY_MS)
+        await self.cluster.wait_in_sync(READY_MS)
+
+    def faults(self) -> tuple[Callable[[str], None], ...]:
+        """What a machine can suffer."""
+        return self.world.power_cut, self.world.kill, self.world.isolate
+
     async def offsets(self, group: str, topic: str, partitions: int) -> list[int]:
         """What a client that comes later reads as committed."""
 

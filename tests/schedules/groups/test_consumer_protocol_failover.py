@@ -60,25 +60,14 @@ def test_the_coordinator_dies_while_members_move(seed: int) -> None:
         members = members_of(site)
         await everybody_commits(site, members, 20_000)
         for turn in range(3):
-            victim = site.led("g")
             moved = members[turn]
             moved.kill()
-            if turn == seed % 3:
-                site.world.power_cut(victim)
-            elif turn == (seed + 1) % 3:
-                site.world.kill(victim)
-            else:
-                site.world.isolate(victim)
-            await site.until(lambda gone=victim: site.led("g") != gone, "another coordinates", within_ms=20_000)
+            victim = await site.lose_coordinator("g", site.faults()[(turn - seed) % 3])
             members.append(ConsumerMember(site, moved.machine, moved.readers))
             members[-1].member_id += f"-{turn}"
             members[-1].start()
             await everybody_commits(site, members, 3 * SESSION_MS + PROGRESS_MS_MAX)
-            site.world.heal()
-            if site.world.process(victim) is None:
-                site.cluster.start(victim)
-            await site.cluster.wait_ready(30_000)
-            await site.cluster.wait_in_sync(30_000)
+            await site.bring_back(victim)
         for member in members:
             if site.world.process(member.machine) is not None:
                 member.kill()

@@ -60,20 +60,9 @@ def test_the_coordinator_dies_again_and_again(seed: int) -> None:
         members = members_of(site)
         await everybody_commits(site, members, 20_000)
         for turn in range(3):
-            victim = site.led("g")
-            if turn == seed % 3:
-                site.world.power_cut(victim)
-            elif turn == (seed + 1) % 3:
-                site.world.kill(victim)
-            else:
-                site.world.isolate(victim)
-            await site.until(lambda gone=victim: site.led("g") != gone, "another coordinates", within_ms=20_000)
+            victim = await site.lose_coordinator("g", site.faults()[(turn - seed) % 3])
             await everybody_commits(site, members, 2 * SESSION_MS + PROGRESS_MS_MAX)
-            site.world.heal()
-            if site.world.process(victim) is None:
-                site.cluster.start(victim)
-            await site.cluster.wait_ready(30_000)
-            await site.cluster.wait_in_sync(30_000)
+            await site.bring_back(victim)
         for member in members:
             site.world.kill(member.machine)
         check(members, await site.offsets("g", "t", PARTITIONS))
@@ -93,9 +82,7 @@ def test_progress_after_a_crash() -> None:
             victim = site.led("g")
             site.world.kill(victim)
             assert await everybody_commits(site, members, 20_000) <= PROGRESS_MS_MAX
-            site.cluster.start(victim)
-            await site.cluster.wait_ready(30_000)
-            await site.cluster.wait_in_sync(30_000)
+            await site.bring_back(victim)
         assert {member.generation for member in members} == {settled}, "a crash of the coordinator is no rebalance"
 
     Site(11).play(story, t=PARTITIONS)

@@ -66,18 +66,10 @@ class Rolled:
 
     async def lose_the_coordinator(self) -> None:
         """In the middle of whatever goes on; the next one goes on with it."""
-        world, cluster = self.site.world, self.site.cluster
-        await world.sleep_ms(self.rng.uniform(0, 2_500))
-        victim = self.site.led("g")
-        fault = self.rng.choice((world.kill, world.power_cut, world.isolate))
-        fault(victim)
-        await cluster.wait_for("another coordinates", 20_000, lambda: self.site.led("g") != victim)
+        await self.site.world.sleep_ms(self.rng.uniform(0, 2_500))
+        victim = await self.site.lose_coordinator("g", self.rng.choice(self.site.faults()))
         await self.everybody_reads()
-        world.heal()
-        if world.process(victim) is None:
-            cluster.start(victim)
-        await cluster.wait_ready(30_000)
-        await cluster.wait_in_sync(30_000)
+        await self.site.bring_back(victim)
 
     def check(self, committed: list[int]) -> None:
         """Commits of a partition rise from reader to reader: each went on where the one before it was."""

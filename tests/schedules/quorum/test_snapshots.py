@@ -163,6 +163,17 @@ def test_31_rot_in_what_was_replayed_reaches_no_other_node() -> None:
     trial.play(test)
 
 
+async def started_with_a_flipped_bit(trial: Trial, victim: int) -> Node:
+    """A bit flips in the middle of the metadata log of a node that is down; the node, once its start has ended."""
+    disk = trial.world.machines[f"n{victim}"].disk
+    (path,) = (name for name in disk.files() if name.endswith(".log"))
+    disk.flip_bit(path, disk.files()[path].rindex(b"value 0015") + 7, 1)
+    trial.start(victim)
+    node = trial.nodes[victim]
+    await trial.until(lambda: node.refused is not None or node.values)
+    return node
+
+
 @schedule(31, rule="E5: damage in a voter's log is no torn tail", mutant="killed-is-like-a-power-cut")
 def test_31_a_bit_flips_in_a_minoritys_log() -> None:
     """The same in its metadata log, in what it has synced and acknowledged: cut there it would vote for a leader that
@@ -176,12 +187,7 @@ def test_31_a_bit_flips_in_a_minoritys_log() -> None:
         victim = next(node.number for node in trial.nodes.values() if node is not leader)
         await trial.until(lambda: trial.nodes[victim].values == values)
         trial.kill(victim)
-        disk = trial.world.machines[f"n{victim}"].disk
-        (path,) = (name for name in disk.files() if name.endswith(".log"))
-        disk.flip_bit(path, disk.files()[path].rindex(b"value 0015") + 7, 1)
-        trial.start(victim)
-        node: Node = trial.nodes[victim]
-        await trial.until(lambda: node.refused is not None or node.values)
+        node = await started_with_a_flipped_bit(trial, victim)
         assert node.refused is not None, "it serves, and votes, with a log that ends before what it acknowledged"
         assert node.values == []
         await trial.commit(b"without it")
@@ -200,12 +206,7 @@ def test_e_what_a_voter_synced_half_a_minute_ago_is_not_cut_silently() -> None:
         victim = next(number for number, node in trial.nodes.items() if node.values == values)
         await trial.world.sleep_ms(31_000)
         trial.power_cut(victim)
-        disk = trial.world.machines[f"n{victim}"].disk
-        (path,) = (name for name in disk.files() if name.endswith(".log"))
-        disk.flip_bit(path, disk.files()[path].rindex(b"value 0015") + 7, 1)
-        trial.start(victim)
-        node: Node = trial.nodes[victim]
-        await trial.until(lambda: node.refused is not None or node.values)
+        node = await started_with_a_flipped_bit(trial, victim)
         assert node.refused is not None, "it votes with a log that ends before what it acknowledged"
 
     trial.play(test)
