@@ -1,4 +1,4 @@
-"""The faults of a live run: what strikes whom, and what undoes it."""
+"""The faults of a live run: what strikes which node, and what undoes it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Strike:
     """One fault under way.
 
     Attributes:
-        said: what was done to whom.
+        said: what was done to which node.
         undo: undoes it, in this order; also after the run was cut short.
         down: nodes that this fault killed or stopped.
     """
@@ -169,9 +169,9 @@ def _one_stays_dead(scene: Scene) -> Strike:
     if dead[0] not in scene.target.controller_ids:
         dead.append(scene.rng.choice(scene.target.controller_ids))
     nodes = _kill_every_node(scene)
-    told = " and ".join(map(str, dead))
+    names = " and ".join(map(str, dead))
     return Strike(
-        f"SIGKILL of every node at once; {told} dead until the others acknowledge",
+        f"SIGKILL of every node at once; {names} dead until the others acknowledge",
         _start_last(scene, nodes, dead),
         nodes,
     )

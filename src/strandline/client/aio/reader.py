@@ -26,7 +26,7 @@ Partition = TopicPartition | tuple[str, int]
 
 
 class Reader:
-    """Reads partitions, from the offsets that it is told to; knows nothing of groups. See `Consumer`."""
+    """Reads partitions from given offsets; knows nothing of groups. See `Consumer`."""
 
     def __init__(
         self,
@@ -187,12 +187,12 @@ class Reader:
         """The first record at or after each time (ms), None where there is none. Raises as `end_offsets`."""
         wanted = {partition_of(item): timestamp_ms for item, timestamp_ms in timestamps_ms.items()}
         self._started()
-        told = await self._leaders.list_offsets(wanted, self._config.default_api_timeout_ms)
+        found = await self._leaders.list_offsets(wanted, self._config.default_api_timeout_ms)
         return {
             item: None
             if answer.offset < 0
             else OffsetAndTimestamp(answer.offset, answer.timestamp_ms, answer.leader_epoch)
-            for item, answer in told.items()
+            for item, answer in found.items()
         }
 
     async def partitions_for(self, topic: str) -> list[int]:
@@ -243,7 +243,7 @@ class Reader:
         return f"auto.offset.reset={self._config.auto_offset_reset}"
 
     async def _tell_replaced(self) -> None:
-        """Whoever wants to know."""
+        """No listeners."""
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
@@ -310,12 +310,12 @@ class Reader:
     async def _ends(self, partitions: Iterable[Partition], which: int) -> dict[TopicPartition, int]:
         wanted = {partition_of(item): which for item in partitions}
         self._started()
-        told = await self._leaders.list_offsets(
+        found = await self._leaders.list_offsets(
             wanted,
             self._config.default_api_timeout_ms,
             read_committed=self._config.isolation_level == "read_committed",
         )
-        return {item: answer.offset for item, answer in told.items()}
+        return {item: answer.offset for item, answer in found.items()}
 
     def _seek_by_query(self, wanted: Mapping[Partition, int]) -> None:
         for item, timestamp in wanted.items():

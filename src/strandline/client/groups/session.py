@@ -85,7 +85,7 @@ class GroupSession:
         self._tasks = tasks
         self._joining: asyncio.Task[tuple[Given, Placed]] | None = None
         self._untold: list[TopicPartition] = []
-        """Taken up, and `on_assigned` was not told yet, or was cut short."""
+        """Taken up, and `on_assigned` was not called yet, or was cut short."""
         self._started = False
         self._stepping = False
         self._taking = False
@@ -213,7 +213,7 @@ class GroupSession:
         return given, await self.commits.stored(new, self._config.default_api_timeout_ms)
 
     def _outcome(self, done: asyncio.Task[tuple[Given, Placed]]) -> tuple[Given, Placed] | None:
-        """What the join has told; None when the coordinator counts this member out. Raises what poll is to raise."""
+        """The outcome of the join; None when the coordinator counts this member out. Raises what poll is to raise."""
         try:
             return done.result()
         except KafkaError as error:
@@ -232,8 +232,8 @@ class GroupSession:
             raise
 
     async def _complete(self, wanted: Subscribed, done: asyncio.Task[tuple[Given, Placed]]) -> None:
-        """Until the listeners have been told `_joining` stays: a poll that is cancelled in here is followed by one that
-        goes on with it. A listener that raises has been told; partitions go and come all the same."""
+        """Until the listeners have been called `_joining` stays: the poll after one that is cancelled in here goes on
+        with it. A listener that raises has been called; partitions go and come all the same."""
         outcome = self._outcome(done)
         if outcome is None:
             return
@@ -276,7 +276,7 @@ class GroupSession:
             failures.append(error)
 
     async def _take_away(self, listener: Listener | None) -> None:
-        """If the listener is cut short, the next poll takes them away; one that unsubscribes is not told again."""
+        """If the listener is cut short, the next poll takes them away; one that unsubscribes is not called again."""
         owned = self._holder.assignment()
         failures: list[Exception] = []
         if owned and not self._taking:
