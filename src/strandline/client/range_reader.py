@@ -95,9 +95,9 @@ class AsyncRangeReader:
         ahead: asyncio.Task[PartitionData] | None = None
         try:
             while position < end:
-                fetched = await (ahead or self._fetch(partition, position, end))
+                told = await (ahead or self._fetch(partition, position, end))
                 ahead = None
-                batches, position = self._batches(fetched, position, end)
+                batches, position = self._batches(told, position, end)
                 if position < end:
                     ahead = asyncio.get_running_loop().create_task(self._fetch(partition, position, end))
                 if batches:
@@ -113,11 +113,11 @@ class AsyncRangeReader:
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _batches(self, fetched: PartitionData, position: int, end: int) -> tuple[list[RawBatch], int]:
+    def _batches(self, told: PartitionData, position: int, end: int) -> tuple[list[RawBatch], int]:
         """What the reader gets to see of an answer, and the offset to go on from."""
-        hidden = AbortedTransactions(fetched.aborted) if self._read_committed else None
+        hidden = AbortedTransactions(told.aborted) if self._read_committed else None
         batches: list[RawBatch] = []
-        for header, data in good_batches(fetched.records, fetched.high_watermark):
+        for header, data in good_batches(told.records, told.high_watermark):
             if header.base_offset >= end:
                 return batches, end
             position = max(position, header.next_offset)
@@ -143,7 +143,7 @@ class AsyncRangeReader:
                     trouble,
                 )
             try:
-                fetched = await self._fetch_once(partition, position, left_ms)
+                told = await self._fetch_once(partition, position, left_ms)
             except KafkaError as error:
                 if not error.retriable:
                     raise
@@ -155,15 +155,12 @@ class AsyncRangeReader:
                 trouble = error
                 self._metadata.request_update()
             else:
-                if fetched.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+                if told.error is ErrorCode.OFFSET_OUT_OF_RANGE:
                     trouble = await self._out_of_range(partition, position, left_ms)
-                elif (
-                    len(fetched.records)
-                    and next(whole_batches(fetched.records, fetched.high_watermark), None) is not None
-                ):
-                    return fetched
-                elif fetched.high_watermark < end:
-                    trouble = OffsetOutOfRange(*partition, end - 1, fetched.log_start_offset, fetched.high_watermark)
+                elif len(told.records) and next(whole_batches(told.records, told.high_watermark), None) is not None:
+                    return told
+                elif told.high_watermark < end:
+                    trouble = OffsetOutOfRange(*partition, end - 1, told.log_start_offset, told.high_watermark)
                     if left_ms < timeout_ms - _SHORT_LOG_GRACE_MS:
                         raise trouble
             failures += 1
@@ -198,12 +195,12 @@ class AsyncRangeReader:
             raise KafkaError(response.error, f"broker {node} refused the fetch")
         if len(response.partitions) != 1:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"broker {node} answered for other partitions")
-        fetched = response.partitions[0]
-        if fetched.error not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
-            if fetched.leader_id >= 0:
-                self._metadata.apply_leader(partition, fetched.leader_id, fetched.leader_epoch)
-            raise KafkaError(fetched.error, "", partition=str(partition), broker=node.node_id)
-        return fetched
+        told = response.partitions[0]
+        if told.error not in (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE):
+            if told.leader_id >= 0:
+                self._metadata.apply_leader(partition, told.leader_id, told.leader_epoch)
+            raise KafkaError(told.error, "", partition=str(partition), broker=node.node_id)
+        return told
 
     def _refresh(self, partition: TopicPartition, error: KafkaError) -> None:
         if error.refresh_metadata:
@@ -289,10 +286,7 @@ class RangeReader:
                     raise KafkaError(error.code, error.message, **figures) from error
         except OffsetOutOfRange:
             if columns.rows:
-                yield (
-                    timestamp_type,
-                    columns,
-                )  # records before the gap: a reader that goes on behind it must not miss them
+                yield timestamp_type, columns  # records before the gap: who goes on behind it must not miss them
             raise
         if columns.rows:
             yield timestamp_type, columns
