@@ -243,9 +243,9 @@ def _record_path(story: Story, concern: _Concern, history: History | None) -> li
         story.record = f"record {value!r} of {send.process}, {send.partition} at offset {offset}"
         steps.append(Step(send.invoked_ms, "record", f"{send.process} sends {value!r}"))
         if send.status is not Status.INVOKED:
-            parts = f"{send.process} is told: {send.status.value}"
-            parts += f", offset {send.offset} (acks={send.acks})" if send.offset is not None else ""
-            steps.append(Step(send.completed_ms, "record", parts))
+            text = f"{send.process} gets the answer {send.status.value}"
+            text += f", offset {send.offset} (acks={send.acks})" if send.offset is not None else ""
+            steps.append(Step(send.completed_ms, "record", text))
     elif offset >= 0:
         story.record = f"the record at offset {offset}"
     if offset < 0:
@@ -290,14 +290,14 @@ def _on_node(node: str, points: list[Replica], offset: int, since_ms: float) -> 
 
 def _read(history: History, send: Send) -> list[Step]:
     """The first time each consumer was shown it."""
-    steps, parts = [], set()
+    steps, seen = [], set()
     for poll in history.polls:
-        if poll.process in parts:
+        if poll.process in seen:
             continue
         for where, offset, value in poll.records:
             if value == send.value and where == Partition(*send.partition):
-                parts.add(poll.process)
+                seen.add(poll.process)
                 steps.append(Step(poll.completed_ms, "record", f"{poll.process} reads it at offset {offset}"))
-    if not parts:
+    if not seen:
         steps.append(Step(send.completed_ms, "record", "nobody ever reads it"))
     return steps

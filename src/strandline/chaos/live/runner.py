@@ -311,7 +311,7 @@ class LiveRun:
                     for part in topic.partitions
                 ]
         except (StrandlineError, OSError, TimeoutError) as error:
-            lines = [f"nobody tells: {error}"]
+            lines = [f"no answer: {error}"]
         return f"running {self._target.running()}; " + "; ".join(lines)
 
     # --- the end ---
@@ -326,8 +326,8 @@ class LiveRun:
         outcome.figures = {**_counts(history), "faults": len(outcome.struck), **outcome.figures}
         outcome.figures["seconds"] = round(time.monotonic() - self._began)
         if not outcome.held:
-            lines = {"options": asdict(self.options), **asdict(outcome)}
-            (self._directory / "run.json").write_text(json.dumps(lines, indent=2))
+            document = {"options": asdict(self.options), **asdict(outcome)}
+            (self._directory / "run.json").write_text(json.dumps(document, indent=2))
             write_history(history, self._directory / "history.jsonl")
 
     def _say(self, what: str) -> None:

@@ -60,7 +60,7 @@ class ClusterAdmin(AdminBase):
         answer = await self._call(
             Api.DESCRIBE_QUORUM,
             values,
-            lambda entry: [entry.error_code, *(item.error_code for topic in entry.topics for item in topic.partitions)],
+            lambda reply: [reply.error_code, *(item.error_code for topic in reply.topics for item in topic.partitions)],
         )
         if answer.error_code is not ErrorCode.NONE:
             raise KafkaError(answer.error_code, getattr(answer, "error_message", None) or "")
@@ -124,7 +124,7 @@ class ClusterAdmin(AdminBase):
         await self._retrying(partial(self._metadata.update, self.config.request_timeout_ms))
         asked = sorted(self._metadata.nodes) if brokers is None else list(dict.fromkeys(brokers))
         answers = await asyncio.gather(
-            *(self._call(Api.DESCRIBE_LOG_DIRS, {"topics": None}, lambda entry: [], node_id) for node_id in asked)
+            *(self._call(Api.DESCRIBE_LOG_DIRS, {"topics": None}, lambda reply: [], node_id) for node_id in asked)
         )
         return {
             node_id: [_log_dir(entry) for entry in answer.results]

@@ -36,7 +36,7 @@ class ConfigAdmin(AdminBase):
                 "include_documentation": documentation,
             }
             answer = await self._call(
-                Api.DESCRIBE_CONFIGS, values, lambda part: [item.error_code for item in part.results], node
+                Api.DESCRIBE_CONFIGS, values, lambda reply: [item.error_code for item in reply.results], node
             )
             for item, part in zip(group, answer.results, strict=True):
                 if part.error_code is ErrorCode.NONE:
@@ -68,7 +68,7 @@ class ConfigAdmin(AdminBase):
                 "validate_only": validate_only,
             }
             answer = await self._call(
-                Api.INCREMENTAL_ALTER_CONFIGS, values, lambda entry: [item.error_code for item in entry.responses], node
+                Api.INCREMENTAL_ALTER_CONFIGS, values, lambda reply: [item.error_code for item in reply.responses], node
             )
             for item, entry in zip(group, answer.responses, strict=True):
                 if entry.error_code is ErrorCode.NONE:

@@ -45,7 +45,7 @@ class TopicAdmin(AdminBase):
             "timeout": self.config.request_timeout_ms,
             "validate_only": validate_only,
         }
-        answer = await self._call(Api.CREATE_TOPICS, values, lambda entry: [item.error_code for item in entry.topics])
+        answer = await self._call(Api.CREATE_TOPICS, values, lambda reply: [item.error_code for item in reply.topics])
         results: dict[str, CreatedTopic] = {}
         errors: dict[Any, Exception] = {}
         for entry in answer.topics:
@@ -83,7 +83,7 @@ class TopicAdmin(AdminBase):
             "timeout": self.config.request_timeout_ms,
         }
         answer = await self._call(
-            Api.DELETE_TOPICS, values, lambda entry: [item.error_code for item in entry.responses]
+            Api.DELETE_TOPICS, values, lambda reply: [item.error_code for item in reply.responses]
         )
         by_id = {topic_id: name for name, topic_id in ids.items()}
         deleted: dict[str, str] = {}
@@ -114,7 +114,7 @@ class TopicAdmin(AdminBase):
             "validate_only": validate_only,
         }
         answer = await self._call(
-            Api.CREATE_PARTITIONS, values, lambda entry: [item.error_code for item in entry.results]
+            Api.CREATE_PARTITIONS, values, lambda reply: [item.error_code for item in reply.results]
         )
         results_of(
             {entry.name: entry for entry in answer.results if entry.error_code is ErrorCode.NONE},
@@ -141,7 +141,7 @@ class TopicAdmin(AdminBase):
             "topic_partitions": named,
             "timeout": self.config.request_timeout_ms,
         }
-        answer = await self._call(Api.ELECT_LEADERS, values, lambda entry: [entry.error_code])
+        answer = await self._call(Api.ELECT_LEADERS, values, lambda reply: [reply.error_code])
         found = [
             Election(topic.topic, one.partition_id, one.error_code, one.error_message or "")
             for topic in answer.replica_election_results
@@ -153,7 +153,7 @@ class TopicAdmin(AdminBase):
 
     async def list_topics(self, *, include_internal: bool = False) -> list[str]:
         """The names of all topics, sorted."""
-        return sorted(answer.name for answer in await self._every_topic() if include_internal or not answer.is_internal)
+        return sorted(topic.name for topic in await self._every_topic() if include_internal or not topic.is_internal)
 
     async def describe_topics(
         self, names: Iterable[str] | None, *, include_internal: bool = False
@@ -168,7 +168,7 @@ class TopicAdmin(AdminBase):
             UnknownTopic, KafkaError.
         """
         if names is None:
-            every = [topic_view(answer) for answer in await self._every_topic()]
+            every = [topic_view(topic) for topic in await self._every_topic()]
             wanted_views = (view for view in every if include_internal or not view.is_internal)
             return sorted((described(view) for view in wanted_views), key=lambda topic: topic.name)
         wanted = each_once(names)
@@ -224,10 +224,10 @@ class TopicAdmin(AdminBase):
         connection = await self._network.to_any(list(self._metadata.nodes.values()))
         timeout_ms = self.config.request_timeout_ms
         if Api.DESCRIBE_TOPIC_PARTITIONS not in connection.versions:
-            entry = (await self._metadata.ask(names, timeout_ms)).topics
+            topics = (await self._metadata.ask(names, timeout_ms)).topics
             return [
                 (item.name, item.error_code, described(topic_view(item)) if not item.error_code else None)
-                for item in entry
+                for item in topics
             ]
         found: dict[str, tuple[Any, list[Any]]] = {}
         cursor: dict[str, Any] | None = None

@@ -94,10 +94,10 @@ class ClassicMembership(Membership):
         rack = self._config.client_rack or None
         return encode_subscription(Subscription(topics, kept, self.generation, user_data, rack))
 
-    async def _share_out(self, strategy: str, answer: Iterable[Any]) -> list[dict[str, Any]]:
+    async def _share_out(self, strategy: str, joined: Iterable[Any]) -> list[dict[str, Any]]:
         members = [
             Member(one.member_id, getattr(one, "group_instance_id", None), decode_subscription(one.metadata))
-            for one in answer
+            for one in joined
         ]
         topics = dict.fromkeys(topic for member in members for topic in member.subscription.topics)
         counts = await self._counts(topics)
