@@ -224,8 +224,8 @@ class LiveRun:
             self._say(f"{fault.name}: not now ({error})")
             return False
         self._strikes.append(strike)
-        self._outcome.struck.append((round(time.monotonic() - self._began, 1), f"{fault.name}: {strike.said}"))
-        self._say(f"{fault.name}: {strike.said}")
+        self._outcome.struck.append((round(time.monotonic() - self._began, 1), f"{fault.name}: {strike.what}"))
+        self._say(f"{fault.name}: {strike.what}")
         return True
 
     # --- looking and waiting ---

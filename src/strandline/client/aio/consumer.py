@@ -62,7 +62,7 @@ class Consumer(Reader):
             )  # fmt: skip
         self._invoke: Invoke = invoke
         self._on_replaced: Listener | None = None
-        self._untold_replaced: dict[TopicPartition, None] = {}
+        self._replaced: dict[TopicPartition, None] = {}
         self._deserializing = Deserializing(self._config)
         self._handed: ConsumerRecord | None = None
         """By an iteration, without a group, last."""
@@ -243,8 +243,8 @@ class Consumer(Reader):
 
     async def _look(self) -> None:
         """Follow the group."""
-        if self._untold_replaced:
-            await self._tell_replaced()
+        if self._replaced:
+            await self._call_on_replaced()
         if self._group is not None:
             error, self._group.callback_error = self._group.callback_error, None
             if error is not None:
@@ -260,18 +260,18 @@ class Consumer(Reader):
 
     def _leave_old_topic(self, state: PartitionState, topic_id: UUID) -> None:
         super()._leave_old_topic(state, topic_id)
-        self._untold_replaced[state.partition] = None
+        self._replaced[state.partition] = None
         if self._group is not None and self._beginnings is not None:
             self._group.progress.start(state.partition, None)
             if state.position is None and state.reset_to is None and state.error is None:
                 self._beginnings.ask([state.partition])
 
-    async def _tell_replaced(self) -> None:
+    async def _call_on_replaced(self) -> None:
         """A listener that is cut short, because the poll was, is called again by the next one."""
-        replaced = [item for item in self._untold_replaced if item in self._states]
+        replaced = [item for item in self._replaced if item in self._states]
         if replaced and self._on_replaced is not None:
             await self._invoke(self._on_replaced, replaced)
-        self._untold_replaced.clear()
+        self._replaced.clear()
 
     @property
     def _beginning(self) -> str:

@@ -217,7 +217,7 @@ class Reader:
             self._leave_old_topic(state, topic_id)
         if anew:
             mark("topic-made-anew")
-            await self._tell_replaced()
+            await self._call_on_replaced()
 
     def _id_now(self, state: PartitionState) -> UUID | None:
         """Of the topic that has the name now, if that is another one than the position's."""
@@ -242,7 +242,7 @@ class Reader:
         """Where a partition begins that has no position, in words."""
         return f"auto.offset.reset={self._config.auto_offset_reset}"
 
-    async def _tell_replaced(self) -> None:
+    async def _call_on_replaced(self) -> None:
         """No listeners."""
 
     # -- inside -----------------------------------------------------------------------------------------------------

@@ -305,8 +305,8 @@ class Commits:
         went and came back may have another's commits, which this one would take back.
         """
         member = self._member
-        moves = self._config.group_protocol == "consumer" and min(identity.generation, member.generation) >= 0
-        if moves and len(tenures) == len(offsets) and self.progress.tenures(tenures) == tenures:
+        keeps_place = self._config.group_protocol == "consumer" and min(identity.generation, member.generation) >= 0
+        if keeps_place and len(tenures) == len(offsets) and self.progress.tenures(tenures) == tenures:
             identity = member.identity
         living = {item: offset for item, offset in offsets.items() if self._end_of(item, offset) is None}
         try:

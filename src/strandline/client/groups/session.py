@@ -84,7 +84,7 @@ class GroupSession:
         self._holder = holder
         self._tasks = tasks
         self._joining: asyncio.Task[tuple[Given, Placed]] | None = None
-        self._untold: list[TopicPartition] = []
+        self._unannounced: list[TopicPartition] = []
         """Taken up, and `on_assigned` was not called yet, or was cut short."""
         self._started = False
         self._stepping = False
@@ -243,7 +243,7 @@ class GroupSession:
         gone = [item for item in held if item not in given]
         if gone:
             await self.commits.commit_parting()
-            await self._tell_all(wanted.on_revoked, gone, failures)
+            await self._call_all(wanted.on_revoked, gone, failures)
             if self._joining is not done:
                 return  # the listener has unsubscribed
             self._forget(gone)
@@ -258,16 +258,16 @@ class GroupSession:
         for item in new:
             self.progress.take_up(item)
         self._holder.take_up(new, {item: placed[item] for item in new if item in placed})
-        self._untold += new
+        self._unannounced += new
         self._counts_seen = dict(self.member.group_topics)
-        await self._tell_all(wanted.on_assigned, list(self._untold), failures)
-        self._untold = []
+        await self._call_all(wanted.on_assigned, list(self._unannounced), failures)
+        self._unannounced = []
         if self._joining is done:
             self._joining = None
         if failures:
             raise failures[0]
 
-    async def _tell_all(
+    async def _call_all(
         self, listener: Listener | None, partitions: list[TopicPartition], failures: list[Exception]
     ) -> None:
         try:
@@ -282,7 +282,7 @@ class GroupSession:
         if owned and not self._taking:
             self._taking = True
             try:
-                await self._tell_all(listener, owned, failures)
+                await self._call_all(listener, owned, failures)
             finally:
                 self._taking = False
         self._forget(owned)
@@ -294,7 +294,7 @@ class GroupSession:
             logs.group.info("group %s: %s is given up", self.coordinator.group_id, _listed(partitions))
         self.progress.forget(partitions)
         self._holder.give_up(partitions)
-        self._untold = [item for item in self._untold if item not in partitions]
+        self._unannounced = [item for item in self._unannounced if item not in partitions]
 
     async def _tell(self, listener: Listener | None, partitions: list[TopicPartition]) -> None:
         if listener is not None:
