@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Self, Unpack
 from uuid import UUID
 
-from strandline.client.aio.reader import Partition, Reader, partition_of
+from strandline.client.aio.reader import Partition, Reader, T, partition_of
 from strandline.client.deserializing import Deserializing
 from strandline.client.errors import ClientError
 from strandline.client.groups.beginnings import Beginnings
 from strandline.client.groups.commits import CommitDone
 from strandline.client.groups.listening import ConsumerState, Invoke, Listener, Subscribed, Topics, invoke
 from strandline.client.groups.session import GroupSession
+from strandline.client.polled import Place, PolledRecords
 from strandline.client.positions import PartitionState
 from strandline.client.settings import ConsumerSettings
 from strandline.client.types import ConsumerRecord, OffsetAndMetadata
@@ -144,7 +146,8 @@ class Consumer(Reader):
             ClientError: nothing is assigned.
         """
         self._finish()
-        records = await self._next_records(timeout_s, max_records or self._config.max_poll_records)
+        most = max_records or self._config.max_poll_records
+        records = await self._next_records(timeout_s, partial(self._take, most))
         if self._deserializing.wanted:
             raw = records
             records, failure = self._deserializing.records(raw)
@@ -154,6 +157,25 @@ class Consumer(Reader):
         if self._group is not None:
             self._group.progress.hand(records)
         return records
+
+    async def poll_columns(self, timeout_s: float = 0.0, max_records: int | None = None) -> PolledRecords:
+        """As `poll`, as columns: a table of pyarrow or pandas without an object for each record.
+
+        Batches come whole, until they hold `max_records` (`max.poll.records`) records: it may be a batch more.
+
+        Raises as `poll`, and ConfigError with a deserializer: columns hold bytes.
+        """
+        if self._deserializing.wanted:
+            name = "key.deserializer" if self._config.key_deserializer is not None else "value.deserializer"
+            raise ConfigError(name, "a function", "none with poll_columns, which gives bytes; poll calls it")
+        self._refetch_decoded()
+        self._finish()
+        most = max_records or self._config.max_poll_records
+        polled = await self._next_records(timeout_s, partial(self._take_columns, most))
+        if self._group is not None:
+            behind = {part.partition: part.behind for part in polled.parts}
+            self._group.progress.hand_behind(behind)
+        return polled
 
     def __aiter__(self) -> Self:
         return self
@@ -172,7 +194,7 @@ class Consumer(Reader):
         record = self.next_polled(raw=raw)
         if record is None:
             self._finish()
-            records = await self._next_records(timeout_s, self._config.max_poll_records)
+            records = await self._next_records(timeout_s, partial(self._take, self._config.max_poll_records))
             self._ready.extend(records)
             record = self.next_polled(raw=raw)
         return record
@@ -202,7 +224,7 @@ class Consumer(Reader):
             if where in self._states:
                 self.seek(where, one.offset)
 
-    def put_back(self, records: Iterable[ConsumerRecord]) -> None:
+    def put_back(self, records: Iterable[ConsumerRecord | Place]) -> None:
         """These were handed out, and came to nobody: they come again."""
         for record in reversed(list(records)):
             where = TopicPartition(record.topic, record.partition)
@@ -223,7 +245,7 @@ class Consumer(Reader):
                     if state.position is not None and not state.resolving:
                         progress.reach(item, state.position)
 
-    async def _next_records(self, timeout_s: float, most: int) -> list[ConsumerRecord]:
+    async def _next_records(self, timeout_s: float, take: Callable[[], T]) -> T:
         group = self._group
         if (group is None or group.subscribed is None) and not self._states:
             raise ClientError(
@@ -232,11 +254,11 @@ class Consumer(Reader):
         self._started()
         until_ms = self.session.clock.monotonic_ms() + timeout_s * 1000
         if group is None:
-            return await self._gather(until_ms, most, self._look)
+            return await self._gather(until_ms, take, self._look)
         group.start()
         group.member.polling = True
         try:
-            return await self._gather(until_ms, most, self._look)
+            return await self._gather(until_ms, take, self._look)
         finally:
             group.member.polling = False
             group.member.polled()
