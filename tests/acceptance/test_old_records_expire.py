@@ -32,7 +32,7 @@ def bytes_on_disk(cluster: DevCluster) -> list[int]:
 
 
 def test_age_and_size_take_records_from_every_disk() -> None:
-    """Row S74: what is old goes, from a quiet topic too; offsets go on; a consumer gets what is left from the beginning,
+    """Row S74: what is old goes, from a quiet topic too; offsets go on; a consumer reads what is left,
     also after kill -9 of all; size takes no more than what is too much."""
     with DevCluster(settings=SETTINGS) as cluster:
         make_topic(cluster, TOPIC)

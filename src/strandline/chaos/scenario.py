@@ -354,7 +354,7 @@ class ScenarioRun:
         disks = {name: self.world.machines[name].disk for name in self.cluster.brokers}
         compare_replicas(disks, DATA, self.cluster.high_watermarks(), self.history.sends)
         if self.world.loop.unhandled:
-            raise InvariantViolated("NoUnhandledErrors", _told(self.world.loop.unhandled[0]))
+            raise InvariantViolated("NoUnhandledErrors", _describe(self.world.loop.unhandled[0]))
 
     def _figures(self) -> dict[str, Any]:
         history = self.history
@@ -381,7 +381,7 @@ class ScenarioRun:
         }
 
 
-def _told(context: dict[str, Any]) -> str:
+def _describe(context: dict[str, Any]) -> str:
     """An unhandled error of a run, in one line."""
     error = context.get("exception")
     return f"{context.get('owner')} at {context.get('at_us')} us: {context.get('message')}: {error!r}"

@@ -145,5 +145,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What is here, loaded or not: for whoever looks with dir() or TAB."""
+    """All names, loaded or not, for dir() and TAB."""
     return sorted({*globals(), *__all__})

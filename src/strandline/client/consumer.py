@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Consumer:
-    """Reads the partitions that its group gives it, or that it is told to. One thread at a time.
+    """Reads the partitions that its group gives it, or that `assign` names. One thread at a time.
 
     Fetching ahead and heartbeats go on between the calls, on a thread of its own; listeners are called by the thread
     that polls, inside `poll`, and may call this consumer. Every method does and raises what its twin in

@@ -145,7 +145,7 @@ class TopicReplaced(PositionLost):
     """A topic was deleted, and another one created under its name: its offsets mean other records.
 
     `expected` and `found` are the ids of both. A consumer meets it under ``auto.offset.reset=none``, any other policy
-    says where it goes on; so does who commits an offset of the old topic.
+    says where it goes on; so does a commit of an offset of the old topic.
     """
 
     def __init__(self, topic: str, expected: str, found: str) -> None:

@@ -42,7 +42,7 @@ class PartitionState:
       next; everything between lies in `chunks` and `decoded`.
     - `generation` grows with every seek: an answer to a fetch of an older generation is dropped.
     - `sought` from a seek until the broker's ordinary connection, which may hold a fetch of the old position, is free.
-    - With `reset_to` set there is no position until the leader has told the offset.
+    - With `reset_to` set there is no position until the leader has answered the offset.
     - A position belongs to `topic_id` (schedule 63): nothing is fetched from a topic that has another one. None: not
       known yet, or the brokers have none. It changes by `begin_anew` alone, inside a poll of the caller.
     """

@@ -158,7 +158,7 @@ class Services:
             ended = await self.shared.cancellable("copy", engine.run())
             if isinstance(ended, CopyError) and not isinstance(ended, CopyTakenOver):
                 raise InvariantViolated("CopiedOnce", f"a copy that was begun does not go on: {ended}") from ended
-            self.shared.told(ended)
+            self.shared.end_task(ended)
 
     # --- the end ---
 

@@ -31,7 +31,7 @@ __all__ = ["Consumer", "ConsumerState", "Handler", "Offsets", "Partition"]
 
 
 class Consumer(Reader):
-    """Reads partitions: those that its group gives it (`subscribe`), or those that it is told to (`assign`).
+    """Reads partitions: those that its group gives it (`subscribe`), or those that the program names (`assign`).
 
     Records of a poll count as done when poll is called again, those of an iteration when the next one is asked for.
     Only what is done is committed by itself; `commit()` says that everything handed out is done.
@@ -64,7 +64,7 @@ class Consumer(Reader):
             )  # fmt: skip
         self._invoke: Invoke = invoke
         self._on_replaced: Listener | None = None
-        self._untold_replaced: dict[TopicPartition, None] = {}
+        self._replaced: dict[TopicPartition, None] = {}
         self._deserializing = Deserializing(self._config)
         self._handed: ConsumerRecord | None = None
         """By an iteration, without a group, last."""
@@ -86,10 +86,10 @@ class Consumer(Reader):
         Args:
             topics: a name, several, or a compiled pattern that whole names match; new topics are followed within
                 `metadata.max.age.ms`.
-            on_assigned: told of the partitions that come, before any record of them; may seek.
-            on_revoked: told of those that go, while they may still be committed.
-            on_lost: told of those that others may have by now; without it `on_revoked` is.
-            on_replaced: told of those whose topic was deleted and made anew while they were held, before any record of
+            on_assigned: called with the partitions that come, before any record of them; may seek.
+            on_revoked: called with those that go, while they may still be committed.
+            on_lost: called with those that others may have by now; without it `on_revoked` is.
+            on_replaced: called with those whose topic was deleted and made anew while held, before any record of
                 the new topic, which begins by `auto.offset.reset`; may seek.
 
         Listeners are called inside `poll`, and may be coroutine functions. What they raise, poll raises.
@@ -265,8 +265,8 @@ class Consumer(Reader):
 
     async def _look(self) -> None:
         """Follow the group."""
-        if self._untold_replaced:
-            await self._tell_replaced()
+        if self._replaced:
+            await self._call_on_replaced()
         if self._group is not None:
             error, self._group.callback_error = self._group.callback_error, None
             if error is not None:
@@ -282,18 +282,18 @@ class Consumer(Reader):
 
     def _leave_old_topic(self, state: PartitionState, topic_id: UUID) -> None:
         super()._leave_old_topic(state, topic_id)
-        self._untold_replaced[state.partition] = None
+        self._replaced[state.partition] = None
         if self._group is not None and self._beginnings is not None:
             self._group.progress.start(state.partition, None)
             if state.position is None and state.reset_to is None and state.error is None:
                 self._beginnings.ask([state.partition])
 
-    async def _tell_replaced(self) -> None:
-        """A listener that is cut short, because the poll was, is told again by the next one."""
-        told = [item for item in self._untold_replaced if item in self._states]
-        if told and self._on_replaced is not None:
-            await self._invoke(self._on_replaced, told)
-        self._untold_replaced.clear()
+    async def _call_on_replaced(self) -> None:
+        """A listener that is cut short, because the poll was, is called again by the next one."""
+        replaced = [item for item in self._replaced if item in self._states]
+        if replaced and self._on_replaced is not None:
+            await self._invoke(self._on_replaced, replaced)
+        self._replaced.clear()
 
     @property
     def _beginning(self) -> str:
@@ -447,7 +447,7 @@ class Consumer(Reader):
             self._group.invoke = invoke
 
     def take_over(self, other: Reader) -> None:
-        """Start with what another consumer was told to read; a subscriber joins as a member of its own."""
+        """Start with what another consumer was to read; a subscriber joins as a member of its own."""
         wanted = other._group.subscribed if isinstance(other, Consumer) and other._group is not None else None
         self._on_replaced = other._on_replaced if isinstance(other, Consumer) else None
         if wanted is not None and self._group is not None:

@@ -29,7 +29,7 @@ T = TypeVar("T", list[ConsumerRecord], PolledRecords)
 
 
 class Reader:
-    """Reads partitions, from the offsets that it is told to; knows nothing of groups. See `Consumer`."""
+    """Reads partitions from given offsets; knows nothing of groups. See `Consumer`."""
 
     def __init__(
         self,
@@ -188,12 +188,12 @@ class Reader:
         """The first record at or after each time (ms), None where there is none. Raises as `end_offsets`."""
         wanted = {partition_of(item): timestamp_ms for item, timestamp_ms in timestamps_ms.items()}
         self._started()
-        told = await self._leaders.list_offsets(wanted, self._config.default_api_timeout_ms)
+        found = await self._leaders.list_offsets(wanted, self._config.default_api_timeout_ms)
         return {
             item: None
             if answer.offset < 0
             else OffsetAndTimestamp(answer.offset, answer.timestamp_ms, answer.leader_epoch)
-            for item, answer in told.items()
+            for item, answer in found.items()
         }
 
     async def partitions_for(self, topic: str) -> list[int]:
@@ -218,7 +218,7 @@ class Reader:
             self._leave_old_topic(state, topic_id)
         if anew:
             mark("topic-made-anew")
-            await self._tell_replaced()
+            await self._call_on_replaced()
 
     def _id_now(self, state: PartitionState) -> UUID | None:
         """Of the topic that has the name now, if that is another one than the position's."""
@@ -243,8 +243,8 @@ class Reader:
         """Where a partition begins that has no position, in words."""
         return f"auto.offset.reset={self._config.auto_offset_reset}"
 
-    async def _tell_replaced(self) -> None:
-        """Whoever wants to know."""
+    async def _call_on_replaced(self) -> None:
+        """No listeners."""
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
@@ -337,12 +337,12 @@ class Reader:
     async def _ends(self, partitions: Iterable[Partition], which: int) -> dict[TopicPartition, int]:
         wanted = {partition_of(item): which for item in partitions}
         self._started()
-        told = await self._leaders.list_offsets(
+        found = await self._leaders.list_offsets(
             wanted,
             self._config.default_api_timeout_ms,
             read_committed=self._config.isolation_level == "read_committed",
         )
-        return {item: answer.offset for item, answer in told.items()}
+        return {item: answer.offset for item, answer in found.items()}
 
     def _seek_by_query(self, wanted: Mapping[Partition, int]) -> None:
         for item, timestamp in wanted.items():
