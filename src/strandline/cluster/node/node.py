@@ -160,7 +160,13 @@ class Node:
         except BaseException:
             await self._abandon()
             raise
-        log.info("node started", node=self.config.node_id, cluster=self.cluster_id, data=self.config.log_dirs)
+        log.info(
+            "node started",
+            node=self.config.node_id,
+            cluster=self.cluster_id,
+            data=self.config.log_dirs,
+            sync_thread=self.disk.sync_thread,
+        )
         for setting, reason in settings_without_effect(self.config.dynamic, topic=False).items():
             value = self.config.dynamic[setting]
             log.warning("a setting of this node has no effect", setting=setting, value=value, why=reason)
