@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from strandline.proto.error_codes import ErrorCode
@@ -63,6 +64,15 @@ class Append:
             self.message = message
             self.synced_replicas = synced
             done(self)
+
+
+def wait_in_order(waiting: deque[Append], append: Append) -> None:
+    """Add one that is answered once the high watermark reaches what it requires. Only a duplicate of an older batch can
+    require less than the one before it."""
+    index = len(waiting)
+    while index and waiting[index - 1].required_offset > append.required_offset:
+        index -= 1
+    waiting.insert(index, append)
 
 
 AppendDone = Callable[[Append], None]
