@@ -46,6 +46,8 @@ class FileNode:
         """The size that is really on the disk, where a failed sync should have changed it."""
         self.changed_from = 0
         """The lowest position that was written, or cut off, since whoever checks this file last set it."""
+        self.modified_ms = 0
+        """When it was last written to, by the wall clock of who wrote."""
 
     # --- reading and writing the page cache ---
 
