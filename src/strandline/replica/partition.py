@@ -24,15 +24,7 @@ from strandline.replica.refusals import note_refusal
 from strandline.replica.shared import Shared
 from strandline.replica.states import ACKS_ALL, BrokerState, PartitionState, ReplicaStatus, Role
 from strandline.replica.subscription import Source, Subscription
-from strandline.replica.waiting import (
-    TO_HIGH_WATERMARK,
-    Append,
-    AppendDone,
-    DeletionDone,
-    PendingDeletion,
-    Watchers,
-    wait_in_order,
-)
+from strandline.replica.waiting import TO_HIGH_WATERMARK, Append, AppendDone, DeletionDone, PendingDeletion, Watchers
 
 log = structlog.get_logger("strandline.replica")
 
@@ -245,7 +237,7 @@ class Partition:
                 shared.syncer.mark(plog)
             self._carry_out(effects)
         if waits and core.high_watermark < result.next_offset:
-            wait_in_order(self.waiting, append)
+            append.wait_in(self.waiting)
             return append
         # An ack that waits for nobody names the leader alone, which has the batch but may not have synced it yet.
         synced = core.synced_replicas(result.next_offset) or (shared.node_id,)

@@ -50,6 +50,14 @@ class Append:
         """The outcome is known, and its sender has it."""
         return self._done is None
 
+    def wait_in(self, waiting: deque[Append]) -> None:
+        """Stand among those that wait for the high watermark, in the order of what they require. Only a duplicate of an
+        older batch can require less than the one before it."""
+        index = len(waiting)
+        while index and waiting[index - 1].required_offset > self.required_offset:
+            index -= 1
+        waiting.insert(index, self)
+
     def cancel(self, error: ErrorCode) -> None:
         """Stop waiting: the outcome is `error`, and indeterminate, since the batch stays in the log. Nothing happens
         when it has ended."""
@@ -64,15 +72,6 @@ class Append:
             self.message = message
             self.synced_replicas = synced
             done(self)
-
-
-def wait_in_order(waiting: deque[Append], append: Append) -> None:
-    """Add one that is answered once the high watermark reaches what it requires. Only a duplicate of an older batch can
-    require less than the one before it."""
-    index = len(waiting)
-    while index and waiting[index - 1].required_offset > append.required_offset:
-        index -= 1
-    waiting.insert(index, append)
 
 
 AppendDone = Callable[[Append], None]
