@@ -27,7 +27,7 @@ from bench.nats import NatsCluster
 from bench.nats import name as nats_name
 from bench.peaks import peak_figures
 from bench.rabbitmq import RabbitCluster
-from bench.spark import spark_reads
+from bench.spark import spark_figures
 
 GROUPS = ("start", "produce", "latency", "failover", "losses", "groups", "peaks", "spark")
 ONLY_BY_NAME = {"peaks", "spark"}
@@ -71,7 +71,7 @@ def measure(make: Callable[[], Cluster], groups: set[str], scale: float, say: Ca
             say("ack latency")
             latency(cluster, results, 15 * scale)
         if "spark" in groups:
-            spark_reads(cluster, results, scale, say)
+            spark_figures(cluster, results, scale, say)
         if "failover" in groups:
             say("kill -9 of a leader")
             failover(cluster, results)

@@ -1,0 +1,122 @@
+"""What a node does with cores: one node or several, pinned to cores, and which of a node's threads is the busy one.
+
+    python -m bench.cores --rounds 3
+
+Needs two cores. One producer (confluent-kafka) fills a topic of six partitions with acks=all; nodes sync before the
+ack. Replication is 1 with one and two nodes (what a node carries on its own), and 3 with three. Layouts take turns,
+each with a new cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from bench.measures import produce_load
+from strandline.cluster.node.dev import DevCluster
+
+SIZES = {100: 500_000, 1000: 80_000}
+"""Bytes of a value, and how many records."""
+
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Nodes, and where they and the producer may run."""
+
+    name: str
+    cores: tuple[frozenset[int], ...]
+    """Of each node."""
+    producer: frozenset[int]
+
+
+def layouts(first: int, second: int) -> list[Layout]:
+    """What is compared, on two cores."""
+    one, other, both = frozenset({first}), frozenset({second}), frozenset({first, second})
+    return [
+        Layout("1 node on one core, producer on the other", (one,), other),
+        Layout("1 node on both cores, producer too", (both,), both),
+        Layout("2 nodes, a core each, producer on both", (one, other), both),
+        Layout("2 nodes on both cores, producer too", (both, both), both),
+        Layout("3 nodes (replication 3) on one core, producer on the other", (one,) * 3, other),
+        Layout("3 nodes (replication 3) on both cores, producer too", (both,) * 3, both),
+    ]
+
+
+def cpu_s(pid: int) -> tuple[float, float]:
+    """CPU seconds of a process so far: of its main thread, which runs the loop, and of all others."""
+    main = others = 0.0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        fields = (task / "stat").read_text().rpartition(")")[2].split()
+        spent = (int(fields[11]) + int(fields[12])) * TICK_S
+        if task.name == str(pid):
+            main = spent
+        else:
+            others += spent
+    return main, others
+
+
+def pin(pid: int, cores: frozenset[int]) -> None:
+    """Every thread of a process; those to come inherit it."""
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(task.name), cores)
+
+
+def measure(layout: Layout) -> Mapping[str, float]:
+    """One new cluster in this layout, each size once. Figures are of all nodes together."""
+    figures: dict[str, float] = {}
+    nodes = len(layout.cores)
+    copies = 3 if nodes == 3 else 1
+    kept = os.sched_getaffinity(0)
+    with DevCluster(nodes=nodes) as cluster:
+        pids = cluster.pids()
+        for (_, pid), cores in zip(sorted(pids.items()), layout.cores, strict=True):
+            pin(pid, cores)
+        pin(os.getpid(), layout.producer)
+        try:
+            admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+            for size, count in SIZES.items():
+                topic = f"cores-{size}"
+                settings = {"min.insync.replicas": str(min(copies, 2))}
+                admin.create_topics([NewTopic(topic, 6, copies, config=settings)])[topic].result(30)
+                time.sleep(0.5)
+                produce_load(cluster.bootstrap, topic, size, count // 10)
+                before = {pid: cpu_s(pid) for pid in pids.values()}
+                took = produce_load(cluster.bootstrap, topic, size, count)
+                spent = [(now[0] - before[pid][0], now[1] - before[pid][1]) for pid in before for now in [cpu_s(pid)]]
+                main, others = sum(each[0] for each in spent), sum(each[1] for each in spent)
+                megabytes = size * count / 1e6
+                figures[f"{size} B, records/s"] = count / took
+                figures[f"{size} B, CPU a node, ms/MB"] = (main + others) / nodes / megabytes * 1000
+                figures[f"{size} B, cores busy a node"] = (main + others) / nodes / took
+                figures[f"{size} B, of it the loop's thread, %"] = 100 * main / (main + others)
+        finally:
+            pin(os.getpid(), frozenset(kept))
+    return figures
+
+
+@click.command(help=__doc__)
+@click.option("--rounds", default=3, show_default=True)
+def main(rounds: int) -> None:
+    first, second, *_ = sorted(os.sched_getaffinity(0))
+    found: dict[str, list[Mapping[str, float]]] = {}
+    for _ in range(rounds):
+        for layout in layouts(first, second):
+            found.setdefault(layout.name, []).append(measure(layout))
+    for name, runs in found.items():
+        click.echo(name)
+        for key in runs[0]:
+            values = sorted(run[key] for run in runs)
+            click.echo(f"    {key}: {statistics.median(values):,.2f} ({values[0]:,.2f} to {values[-1]:,.2f})")
+
+
+if __name__ == "__main__":
+    main()
