@@ -29,8 +29,9 @@ from bench.peaks import peak_figures
 from bench.rabbitmq import RabbitCluster
 from bench.spark import spark_figures
 
-GROUPS = ("start", "produce", "latency", "failover", "losses", "groups", "peaks", "spark")
-ONLY_BY_NAME = {"peaks", "spark"}
+SPARK_GROUPS = {"spark": ("read", "write"), "spark-reads": ("read",)}
+GROUPS = ("start", "produce", "latency", "failover", "losses", "groups", "peaks", *SPARK_GROUPS)
+ONLY_BY_NAME = {"peaks", *SPARK_GROUPS}
 """Left out unless named: they take minutes, and Spark needs Java."""
 
 TARGETS = {
@@ -70,8 +71,9 @@ def measure(make: Callable[[], Cluster], groups: set[str], scale: float, say: Ca
         if "latency" in groups:
             say("ack latency")
             latency(cluster, results, 15 * scale)
-        if "spark" in groups:
-            spark_figures(cluster, results, scale, say)
+        for group, whats in SPARK_GROUPS.items():
+            if group in groups:
+                spark_figures(cluster, results, scale, whats, say)
         if "failover" in groups:
             say("kill -9 of a leader")
             failover(cluster, results)

@@ -22,8 +22,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from bench.measures import produce_load
 from strandline.cluster.node.dev import DevCluster
 
-SIZES = {100: 500_000, 1000: 80_000}
-"""Bytes of a value, and how many records."""
+SIZE = 1000
+LOADS: dict[str, tuple[int, dict[str, object]]] = {
+    "full batches": (200_000, {}),
+    "a record a request": (8_000, {"linger.ms": 0, "batch.num.messages": 1}),
+}
+"""How many records of 1 KB, and the producer's settings. The first is bound by the producer, the second by the node."""
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -52,16 +56,12 @@ def layouts(first: int, second: int) -> list[Layout]:
 
 
 def cpu_s(pid: int) -> tuple[float, float]:
-    """CPU seconds of a process so far: of its main thread, which runs the loop, and of all others."""
-    main = others = 0.0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        fields = (task / "stat").read_text().rpartition(")")[2].split()
-        spent = (int(fields[11]) + int(fields[12])) * TICK_S
-        if task.name == str(pid):
-            main = spent
-        else:
-            others += spent
-    return main, others
+    """CPU seconds of a process so far, and those of its main thread, which runs the loop."""
+    spent = []
+    for place in (Path(f"/proc/{pid}"), Path(f"/proc/{pid}/task/{pid}")):
+        fields = (place / "stat").read_text().rpartition(")")[2].split()
+        spent.append((int(fields[11]) + int(fields[12])) * TICK_S)
+    return spent[0], spent[1]
 
 
 def pin(pid: int, cores: frozenset[int]) -> None:
@@ -83,21 +83,22 @@ def measure(layout: Layout) -> Mapping[str, float]:
         pin(os.getpid(), layout.producer)
         try:
             admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-            for size, count in SIZES.items():
-                topic = f"cores-{size}"
-                settings = {"min.insync.replicas": str(min(copies, 2))}
-                admin.create_topics([NewTopic(topic, 6, copies, config=settings)])[topic].result(30)
+            for load, (count, settings) in LOADS.items():
+                topic = load.replace(" ", "-")
+                limits = {"min.insync.replicas": str(min(copies, 2))}
+                admin.create_topics([NewTopic(topic, 6, copies, config=limits)])[topic].result(30)
                 time.sleep(0.5)
-                produce_load(cluster.bootstrap, topic, size, count // 10)
-                before = {pid: cpu_s(pid) for pid in pids.values()}
-                took = produce_load(cluster.bootstrap, topic, size, count)
-                spent = [(now[0] - before[pid][0], now[1] - before[pid][1]) for pid in before for now in [cpu_s(pid)]]
-                main, others = sum(each[0] for each in spent), sum(each[1] for each in spent)
-                megabytes = size * count / 1e6
-                figures[f"{size} B, records/s"] = count / took
-                figures[f"{size} B, CPU a node, ms/MB"] = (main + others) / nodes / megabytes * 1000
-                figures[f"{size} B, cores busy a node"] = (main + others) / nodes / took
-                figures[f"{size} B, of it the loop's thread, %"] = 100 * main / (main + others)
+                produce_load(cluster.bootstrap, topic, SIZE, count // 10, **settings)
+                before = [cpu_s(pid) for pid in pids.values()]
+                took = produce_load(cluster.bootstrap, topic, SIZE, count, **settings)
+                after = [cpu_s(pid) for pid in pids.values()]
+                total, loop = (
+                    sum(now[at] - then[at] for now, then in zip(after, before, strict=True)) for at in (0, 1)
+                )
+                figures[f"{load}, records/s"] = count / took
+                figures[f"{load}, CPU a node, us a record"] = total / nodes / count * 1e6
+                figures[f"{load}, cores busy a node"] = total / nodes / took
+                figures[f"{load}, of it the loop's thread, %"] = 100 * loop / total
         finally:
             pin(os.getpid(), frozenset(kept))
     return figures

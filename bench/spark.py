@@ -54,8 +54,10 @@ NEEDS_OF = "4.0.0"
 else the connector needs, are of this version."""
 
 
-def spark_figures(cluster: Cluster, results: Results, scale: float, say: Callable[[str], None]) -> None:
-    """Rows and MB a second of both, and ours over Spark's own in the same Spark.
+def spark_figures(
+    cluster: Cluster, results: Results, scale: float, whats: Sequence[str], say: Callable[[str], None]
+) -> None:
+    """Rows and MB a second of both, and ours over Spark's own in the same Spark; `whats` are "read" and "write".
 
     Raises:
         Unavailable: there is no Spark here at all. Without its connector, only this project's figures are taken.
@@ -84,7 +86,7 @@ def spark_figures(cluster: Cluster, results: Results, scale: float, say: Callabl
         for number in range(ROUNDS):
             if number and time.perf_counter() - began > BUDGET_S:
                 break
-            for what, name in itertools.product(("read", "write"), sources):
+            for what, name in itertools.product(whats, sources):
                 for query, taken in _round(started[name], what, name).items():
                     seconds[name].setdefault(query, []).append(taken)
     _add(results, peer.version, counts, seconds, say)
