@@ -2,7 +2,7 @@
 
     python -m bench.cores --rounds 3
 
-Needs two cores. One producer (confluent-kafka) fills a topic of six partitions with acks=all; nodes sync before the
+Needs two cores. Producers (confluent-kafka) fill topics of six partitions with acks=all; nodes sync before the
 ack. Replication is 1 with one and two nodes (what a node carries on its own), and 3 with three. Layouts take turns,
 each with a new cluster.
 """
@@ -13,6 +13,7 @@ import os
 import statistics
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,11 +24,35 @@ from bench.measures import produce_load
 from strandline.cluster.node.dev import DevCluster
 
 SIZE = 1000
-LOADS: dict[str, tuple[int, dict[str, object]]] = {
-    "full batches": (200_000, {}),
-    "a record a request": (8_000, {"linger.ms": 0, "batch.num.messages": 1}),
+
+
+@dataclass(frozen=True)
+class Load:
+    """What producers send, each on a thread and with connections of its own."""
+
+    producers: int
+    records: int
+    """Of all of them."""
+    settings: Mapping[str, object]
+
+    def send(self, bootstrap: str, topic: str, share: float = 1.0) -> float:
+        """Send a share of it; seconds until all is acknowledged."""
+        each = int(self.records * share) // self.producers
+        began = time.perf_counter()
+        with ThreadPoolExecutor(self.producers) as pool:
+            running = [
+                pool.submit(produce_load, bootstrap, topic, SIZE, each, **self.settings) for _ in range(self.producers)
+            ]
+            for load in running:
+                load.result()
+        return time.perf_counter() - began
+
+
+LOADS = {
+    "full batches": Load(1, 100_000, {}),
+    "a record a request": Load(8, 6_000, {"linger.ms": 0, "batch.num.messages": 1}),
 }
-"""How many records of 1 KB, and the producer's settings. The first is bound by the producer, the second by the node."""
+"""The first is bound by the producer, the second by nodes and disk."""
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -83,22 +108,22 @@ def measure(layout: Layout) -> Mapping[str, float]:
         pin(os.getpid(), layout.producer)
         try:
             admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-            for load, (count, settings) in LOADS.items():
-                topic = load.replace(" ", "-")
+            for name, load in LOADS.items():
+                topic = name.replace(" ", "-")
                 limits = {"min.insync.replicas": str(min(copies, 2))}
                 admin.create_topics([NewTopic(topic, 6, copies, config=limits)])[topic].result(30)
                 time.sleep(0.5)
-                produce_load(cluster.bootstrap, topic, SIZE, count // 10, **settings)
+                load.send(cluster.bootstrap, topic, 0.1)
                 before = [cpu_s(pid) for pid in pids.values()]
-                took = produce_load(cluster.bootstrap, topic, SIZE, count, **settings)
+                took = load.send(cluster.bootstrap, topic)
                 after = [cpu_s(pid) for pid in pids.values()]
                 total, loop = (
                     sum(now[at] - then[at] for now, then in zip(after, before, strict=True)) for at in (0, 1)
                 )
-                figures[f"{load}, records/s"] = count / took
-                figures[f"{load}, CPU a node, us a record"] = total / nodes / count * 1e6
-                figures[f"{load}, cores busy a node"] = total / nodes / took
-                figures[f"{load}, of it the loop's thread, %"] = 100 * loop / total
+                figures[f"{name}, records/s"] = load.records / took
+                figures[f"{name}, CPU a node, us a record"] = total / nodes / load.records * 1e6
+                figures[f"{name}, cores busy a node"] = total / nodes / took
+                figures[f"{name}, of it the loop's thread, %"] = 100 * loop / total
         finally:
             pin(os.getpid(), frozenset(kept))
     return figures
@@ -111,7 +136,9 @@ def main(rounds: int) -> None:
     found: dict[str, list[Mapping[str, float]]] = {}
     for _ in range(rounds):
         for layout in layouts(first, second):
-            found.setdefault(layout.name, []).append(measure(layout))
+            figures = measure(layout)
+            click.echo(f"{layout.name}: {', '.join(f'{key} {value:,.2f}' for key, value in figures.items())}", err=True)
+            found.setdefault(layout.name, []).append(figures)
     for name, runs in found.items():
         click.echo(name)
         for key in runs[0]:

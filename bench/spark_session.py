@@ -72,6 +72,10 @@ class Session:
         """The same in a query with Trigger.AvailableNow."""
         self._run(self._into(self._frame(self._spark.readStream, size).writeStream, size), size)
 
+    def close(self) -> None:
+        """End the JVM."""
+        self._spark.stop()
+
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _load(self, reader: Any, size: int) -> Any:
@@ -125,6 +129,7 @@ def main() -> None:
     print("ready", flush=True)
     for line in sys.stdin:
         print(json.dumps(session.round(line.strip())), flush=True)
+    session.close()
 
 
 if __name__ == "__main__":
