@@ -116,6 +116,9 @@ class Disk(Protocol):
     def total_bytes(self, path: str) -> int:
         """Size of the file system that holds `path`."""
 
+    def modified_ms(self, path: str) -> int:
+        """When the file was last written to, in wall time as it was then. Raises FileNotFoundError."""
+
     def sync_now(self, files: Sequence[File], directories: Sequence[str] = ()) -> None:
         """As `sync`, blocking: for small files at rare moments (votes, checkpoints), and at start and stop."""
 

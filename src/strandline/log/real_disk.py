@@ -124,6 +124,11 @@ class RealDisk:
         status = self._status(path)
         return status.f_blocks * status.f_frsize
 
+    def modified_ms(self, path: str) -> int:
+        """The file's mtime. Raises FileNotFoundError."""
+        with as_disk_errors("look at", path):
+            return os.stat(path).st_mtime_ns // 1_000_000
+
     def _status(self, path: str) -> os.statvfs_result:
         with as_disk_errors("ask for the space of", path):
             return os.statvfs(path)

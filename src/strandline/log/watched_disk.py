@@ -81,6 +81,7 @@ class WatchedDisk:
         self.rmdir = disk.rmdir
         self.free_bytes = disk.free_bytes
         self.total_bytes = disk.total_bytes
+        self.modified_ms = disk.modified_ms
         self.boot_id = disk.boot_id
         self.pread_cold = disk.pread_cold
         self.unlink_slowly = disk.unlink_slowly

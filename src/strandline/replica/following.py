@@ -140,12 +140,7 @@ class Following:
             if isinstance(effect, Committed):
                 self.partition.watchers.wake()
                 continue
-            try:
-                self.log.delete_records_before(effect.offset)
-            except StorageError as error:
-                self.partition.fail(str(error))
-            else:
-                self.partition.log_start_raised()
+            self.partition.raise_log_start(effect.offset)
 
     def diverged(self, epoch: int, end_offset: int) -> bool:
         """The leader's log differs: cut this one. False if that changed nothing.

@@ -28,6 +28,7 @@ from strandline.replica.isr_changes import IsrChanges, SendAlterPartition
 from strandline.replica.partition import Partition
 from strandline.replica.partition_set import PartitionSet
 from strandline.replica.refusals import EarlyRefusals
+from strandline.replica.retention import Retention
 from strandline.replica.shared import Delayed, DurableLogStarts, Shared
 from strandline.replica.states import (
     BrokerState,
@@ -103,7 +104,10 @@ class ReplicaManager:
         self._set = PartitionSet(self._shared, log_dir, self._streams, by_id)
         self._partitions = self._set.partitions
         self.strays = Strays(log_dir, disk, clock, config.stray_delete_delay_ms)
-        self._upkeep = Upkeep(self._shared, self._set, log_dir, streams=self._streams, strays=self.strays)
+        retention = Retention(self._shared, self._partitions)
+        self._upkeep = Upkeep(
+            self._shared, self._set, log_dir, streams=self._streams, strays=self.strays, retention=retention
+        )
         self.disk_stalls = DiskStalls(log_dir, lambda: self._shared.config.sync_before_ack, on_change, self.fatal)
 
     # Life

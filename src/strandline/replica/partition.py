@@ -158,7 +158,7 @@ class Partition:
             append.end(ErrorCode.NOT_LEADER_OR_FOLLOWER, _LEADERSHIP_LOST)
         deletions, self.deletions = self.deletions, []
         for deletion in deletions:
-            deletion.end(ErrorCode.NOT_LEADER_OR_FOLLOWER, "leadership was lost; the records may be there again")
+            deletion.end(code, "leadership was lost; the records may be there again")
         self.watchers.wake()
 
     # Who may ask
@@ -391,14 +391,15 @@ class Partition:
         if self.subscriptions:
             self._shared.watermarks.add(self.send_high_watermark)
 
-    def send_high_watermark(self) -> None:
-        """Tell the high watermark to the followers that have not heard of it, without data."""
+    def send_high_watermark(self, *, log_start_raised: bool = False) -> None:
+        """Send high watermark and log start to followers that lack them; a lagging one gets them with its data."""
         core, plog = self.leader, self.log
         if core is None or plog is None:
             return
         piece = frames.pack_watermark(self.channel, core.high_watermark, plog.log_start_offset)
         for subscription in self.subscriptions.values():
-            if subscription.sent_high_watermark < core.high_watermark and not subscription.lagging:
+            behind = log_start_raised or subscription.sent_high_watermark < core.high_watermark
+            if behind and not subscription.lagging:
                 subscription.sent_high_watermark = core.high_watermark
                 subscription.link.push(piece)
 
@@ -419,33 +420,34 @@ class Partition:
         if error is not ErrorCode.NONE:
             deletion.end(error, message)
             return None
-        core, plog = self.leading()
+        core, _ = self.leading()
         if offset == TO_HIGH_WATERMARK:
             deletion.offset = core.high_watermark
         if not 0 <= deletion.offset <= core.high_watermark:
             message = f"offset {offset}: the high watermark is {core.high_watermark}"
             deletion.end(ErrorCode.OFFSET_OUT_OF_RANGE, message)
             return None
-        try:
-            plog.delete_records_before(deletion.offset)
-        except StorageError as failure:
-            self.fail(str(failure))
-            deletion.end(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
-            return None
         self.deletions.append(deletion)
-        piece = frames.pack_watermark(self.channel, core.high_watermark, plog.log_start_offset)
-        for subscription in self.subscriptions.values():
-            if not subscription.lagging:  # else the data that it is being sent will tell
-                subscription.sent_high_watermark = core.high_watermark
-                subscription.link.push(piece)
-        self.log_start_raised()
+        self.raise_log_start(deletion.offset)
         self._answer_deletions()
         return None if deletion.ended else deletion
 
-    def log_start_raised(self) -> None:
-        """The log start was raised, and shall become durable."""
-        plog = self.log
-        if plog is not None and plog.durable_log_start_offset < plog.log_start_offset:
+    def raise_log_start(self, offset: int) -> None:
+        """What lies below `offset`, which is committed, is deleted here and, as leader, from the followers. A disk that
+        fails takes the partition offline."""
+        plog = present(self.log, "LogUnlessOffline")
+        try:
+            plog.delete_records_before(offset)
+        except StorageError as failure:
+            self.fail(str(failure))
+            return
+        self.send_high_watermark(log_start_raised=True)
+        if self._shared.config.sync_before_ack and plog.needs_sync:
+            self._shared.syncer.mark(plog)  # a segment that was begun anew
+        self._log_start_raised()
+
+    def _log_start_raised(self) -> None:
+        if self.log is not None and self.log.durable_log_start_offset < self.log.log_start_offset:
             self._shared.log_starts.raised(self.log_start_durable)
 
     def log_start_durable(self) -> None:
@@ -456,7 +458,7 @@ class Partition:
             self._answer_deletions()
         if self.source is not None:
             self.source.deleted()
-        self.log_start_raised()  # again, if it was raised once more in between
+        self._log_start_raised()  # again, if it was raised once more in between
 
     def _answer_deletions(self) -> None:
         """Answer those that need not wait for followers any longer."""

@@ -64,6 +64,7 @@ class SimFile:
             self._disk.reserve(self.node.size, max(self.node.size, position + len(view)))
             self._disk.loop.mix(zlib.crc32(view) ^ position)
             self.node.write(view, position)
+            self.node.modified_ms = self._process.clock.wall_ms()
 
     def pread(self, size: int, position: int) -> bytes:
         self._operation()
@@ -264,6 +265,12 @@ class DiskPort:
     def total_bytes(self, path: str) -> int:
         self._look_up(self._names(path), path)
         return self._disk.config.capacity_bytes
+
+    def modified_ms(self, path: str) -> int:
+        node = self._look_up(self._names(path), path)
+        if not isinstance(node, FileNode):
+            raise FileNotFoundError(errno.ENOENT, "No such file", path)
+        return node.modified_ms
 
     # --- syncs ---
 

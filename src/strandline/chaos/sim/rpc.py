@@ -259,7 +259,7 @@ class SimRpc:
         return self._calls
 
     async def _link(self, endpoint: Endpoint) -> _ClientLink:
-        """The connection to `endpoint`, opened by whoever needs it first; others wait for that one attempt."""
+        """The connection to `endpoint`, opened by the first caller; others wait for that one attempt."""
         while True:
             link = self._links.get(endpoint)
             if link is not None and link.broken is None:

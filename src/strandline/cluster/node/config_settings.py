@@ -200,6 +200,11 @@ class Limits:
         30_000,
         "A follower that was not caught up for so long leaves the ISR. (One whose broker is fenced leaves at once.)",
     )
+    log_retention_check_interval_ms = milliseconds(
+        "log.retention.check.interval.ms",
+        300_000,
+        "How often is looked for records that retention.ms and retention.bytes take.",
+    )
     stray_delete_delay_ms = integer(
         "log.stray.delete.delay.ms",
         3_600_000,

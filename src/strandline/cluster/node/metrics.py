@@ -188,6 +188,12 @@ def _of_replicas(broker: BrokerRole) -> Iterator[Metric]:
         counters.duplicates,
     )
     yield _counter(
+        "strandline_expired_records",
+        "Records that retention.ms and retention.bytes took from partitions led here.",
+        counters.expired_records,
+    )
+    yield _counter("strandline_expired_bytes", "Bytes of the same.", counters.expired_bytes)
+    yield _counter(
         "strandline_truncations_below_high_watermark",
         "Times a follower had to cut what it thought committed: only after an unclean election.",
         counters.truncations_below_high_watermark,

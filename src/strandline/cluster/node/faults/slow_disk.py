@@ -29,6 +29,7 @@ class SlowDisk:
         self.rmdir = disk.rmdir
         self.free_bytes = disk.free_bytes
         self.total_bytes = disk.total_bytes
+        self.modified_ms = disk.modified_ms
         self.sync_now = disk.sync_now
         self.sync_dir = disk.sync_dir
         self.boot_id = disk.boot_id
