@@ -236,7 +236,7 @@ def register_unfenced(node: NodeId, life: int, found: Found) -> Command:
         sessions.stream_opened(node)
         sessions.stream_broke(node, NOW_MS)
         sessions.due_probes(NOW_MS)
-        sessions.probed(node, ProbeFinding.OTHER_PROCESS, NOW_MS)
+        sessions.probed(node, ProbeFinding.OTHER_PROCESS, NOW_MS, sent_ms=NOW_MS)
         return _register_as(state, node, life, found)
 
     return command

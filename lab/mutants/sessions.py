@@ -6,6 +6,7 @@ from lab.mutants.mutant import Mutant, one_change
 
 _UNIT = "tests/controller/machine/test_sessions.py"
 _SCHEDULES = "tests/schedules/quorum/test_pauses.py"
+_POWER_CUTS = "tests/schedules/quorum/test_power_cuts.py"
 _SILENT_AT = "controller.machine.sessions:BrokerSessions._silent_at_ms"
 _PROBED = "controller.machine.sessions:BrokerSessions.probed"
 
@@ -49,7 +50,7 @@ TABLE: tuple[Mutant, ...] = (
         "answer-of-the-dead-counts",
         "schedule 60: a late answer is an answer, but not of before the stream broke",
         _PROBED,
-        "if NEVER > session.suspected_since_ms > session.probed_ms:",
+        "if NEVER > session.suspected_since_ms > sent_ms:",
         "if False:",
         f"{_UNIT}::test_60_an_answer_from_before_the_stream_broke_ends_no_suspicion",
     ),
@@ -60,6 +61,48 @@ TABLE: tuple[Mutant, ...] = (
         "reachable = session.answers or session.streams == 0",
         "reachable = True",
         f"{_UNIT}::test_60_whose_probes_never_arrive_lives_by_its_heartbeats",
+    ),
+    one_change(
+        "other-process-is-not-believed",
+        "schedule 71: another process at the address of one that sends no heartbeat takes its place",
+        _PROBED,
+        "session.displaced_since_ms = min(session.displaced_since_ms, now_ms)",
+        "pass",
+        f"{_UNIT}::test_71_another_process_at_the_address_and_no_heartbeat_end_the_session",
+        f"{_POWER_CUTS}::test_71_a_machine_loses_power_after_it_registered_and_is_back_at_once",
+    ),
+    one_change(
+        "refused-registration-probes-nothing",
+        "schedule 71: a process that is refused for another one's sake is a reason to probe that one",
+        "controller.machine.brokers:register_broker",
+        "        state.sessions.registration_refused(node_id, now_ms)\n",
+        "",
+        f"{_POWER_CUTS}::test_71_a_machine_loses_power_after_it_registered_and_is_back_at_once",
+    ),
+    one_change(
+        "displaced-broker-is-not-asked",
+        "schedule 71: a broker at whose address another process answers is asked for a heartbeat",
+        "controller.broker_session:BrokerSession._take",
+        "reply.heartbeat_now or ",
+        "",
+        f"{_POWER_CUTS}::test_71_a_live_broker_whose_address_leads_to_another_process_stays",
+    ),
+    one_change(
+        "heartbeat-ends-no-displacement",
+        "schedule 71: a heartbeat counts for more than what answers at the address",
+        "controller.machine.sessions:BrokerSessions._clear",
+        "        session.displaced_since_ms = NEVER\n",
+        "",
+        f"{_UNIT}::test_71_a_heartbeat_counts_for_more_than_another_process_at_the_address",
+        f"{_POWER_CUTS}::test_71_a_live_broker_whose_address_leads_to_another_process_stays",
+    ),
+    one_change(
+        "finding-about-the-process-before",
+        "schedule 71: a probe that was sent before the registration is about another process",
+        _PROBED,
+        " or sent_ms < session.granted_ms",
+        "",
+        f"{_UNIT}::test_71_a_probe_of_the_process_before_decides_nothing",
     ),
     one_change(
         "slept-and-blames-the-others",

@@ -84,11 +84,13 @@ class Node:
             ready=lambda: self.ready,
         )
         self.incarnation = incarnation
+        self.answers_as = incarnation
+        """Which process its address says it is."""
 
     async def run(self) -> None:
         unary, streams = self.quorum.rpc_handlers()
         more, session = self.controller.rpc_handlers()
-        ping = {methods.PING.path: ping_handler(self.node, self.incarnation)}
+        ping = {methods.PING.path: ping_handler(self.node, self.answers_as)}
         await self.ports.rpc.serve(endpoint(self.node), {**unary, **more, **ping}, {**streams, **session})
         await self.quorum.start()
         self.session.start()
@@ -163,17 +165,24 @@ class SimCluster:
             and all(not node.session.fenced for node in self.nodes.values())
         )
 
-    def start(self, node: int, *, ready: bool = True) -> None:
+    def start(self, node: int, *, ready: bool = True, answers_as: UUID | None = None) -> None:
+        """Start a process of a node; where `answers_as` is given, its address leads to that other process of it."""
+
         async def main(ports: Ports) -> None:
             self.nodes[node] = Node(self, node, ports)
             self.ever.append(self.nodes[node])
             self.nodes[node].ready = ready
+            self.nodes[node].answers_as = answers_as or self.nodes[node].incarnation
             await self.nodes[node].run()
 
         self.world.spawn(f"n{node}", main)
 
     def kill(self, node: int) -> None:
         self.world.kill(f"n{node}")
+        del self.nodes[node]
+
+    def power_cut(self, node: int) -> None:
+        self.world.power_cut(f"n{node}")
         del self.nodes[node]
 
     @property
@@ -243,6 +252,15 @@ class SimCluster:
         """The incarnation that is on record for a broker, by the active controller's committed image."""
         info = None if self.active is None else self.active.publisher.image.brokers.get(node)
         return None if info is None else info.incarnation_id
+
+    def is_registered(self, node: int) -> bool:
+        """The node's living process is the one on record."""
+        return node in self.nodes and self.registered(node) == self.nodes[node].incarnation
+
+    def is_fenced(self, node: int) -> bool:
+        """By the active controller's committed image."""
+        active, _ = self.active_and_other()
+        return active.publisher.image.brokers[node].fenced
 
     def epochs(self) -> dict[int, int]:
         """Broker epochs as the active controller's committed image has them."""

@@ -179,6 +179,7 @@ class HeartbeatReply:
         should_shut_down: it may stop now.
         report_at_offset: send a heartbeat at once when the metadata applied reach this offset (-1: no such wish);
             another broker's controlled shutdown waits for it.
+        heartbeat_now: send a heartbeat at once; another process of the broker's node id was seen.
     """
 
     caught_up: Annotated[bool, 1]
@@ -186,6 +187,7 @@ class HeartbeatReply:
     in_controlled_shutdown: Annotated[bool, 3]
     should_shut_down: Annotated[bool, 4]
     report_at_offset: Annotated[Offset, SInt64(5)] = NO_OFFSET
+    heartbeat_now: Annotated[bool, 6] = False
 
 
 # ISR changes

@@ -308,7 +308,7 @@ class BrokerSession:
         if reply.should_shut_down:
             self._may_stop.set()
         self._report_at = reply.report_at_offset
-        if self._sent_offset < self._report_at <= self._publisher.image.offset:
+        if reply.heartbeat_now or self._sent_offset < self._report_at <= self._publisher.image.offset:
             self._wake.set()
 
     # Reasons for a heartbeat at once

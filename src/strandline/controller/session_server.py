@@ -128,36 +128,48 @@ class SessionServer:
         if wanted <= self._wanted_offset:
             return
         self._wanted_offset = wanted
+        for broker in state.image.brokers.values():
+            if broker.active:
+                self._wish(broker, report_at_offset=Offset(wanted), heartbeat_now=False)
+
+    def _wish(self, broker: BrokerInfo, *, report_at_offset: Offset, heartbeat_now: bool) -> None:
+        """Send an unfenced broker a reply that no heartbeat asked for, over the streams of the process on record."""
+        wish = HeartbeatReply(
+            caught_up=True,
+            fenced=False,
+            in_controlled_shutdown=broker.in_controlled_shutdown,
+            should_shut_down=False,
+            report_at_offset=report_at_offset,
+            heartbeat_now=heartbeat_now,
+        )
+        frame = methods.answer(methods.SESSION, wish)
         for session in self._open:
-            broker = None if session.node_id is None else state.image.brokers.get(session.node_id)
-            if broker is not None and broker.active:
-                wish = HeartbeatReply(
-                    caught_up=True,
-                    fenced=False,
-                    in_controlled_shutdown=False,
-                    should_shut_down=False,
-                    report_at_offset=Offset(wanted),
-                )
-                session.frames.put_nowait(methods.answer(methods.SESSION, wish))
+            if (session.node_id, session.broker_epoch) == (broker.node_id, broker.broker_epoch):
+                session.frames.put_nowait(frame)
 
     # Probes
 
     def probe_suspects(self) -> None:
-        """Start the probes that are due."""
+        """Start the probes that are due, and ask for the heartbeats that are."""
         state = self._queue.state
         if state is None:
             return
-        for node_id in state.sessions.due_probes(self._clock.monotonic_ms()):
+        now_ms = self._clock.monotonic_ms()
+        for node_id in state.sessions.due_probes(now_ms):
             broker = state.image.brokers.get(node_id)
             if broker is not None:
-                task = spawn(self._probe(state, broker), self._on_fatal)
+                task = spawn(self._probe(state, broker, now_ms), self._on_fatal)
                 self._probes[task] = None
                 task.add_done_callback(self._probes.pop)
+        for node_id in state.sessions.due_heartbeats():
+            broker = state.image.brokers.get(node_id)
+            if broker is not None:
+                self._wish(broker, report_at_offset=Offset(self._wanted_offset), heartbeat_now=True)
 
-    async def _probe(self, state: MachineState, broker: BrokerInfo) -> None:
+    async def _probe(self, state: MachineState, broker: BrokerInfo, sent_ms: float) -> None:
         finding = await self._ping(broker, state.sessions.times.answer_ms)
         if self._queue.state is state:
-            state.sessions.probed(broker.node_id, finding, self._clock.monotonic_ms())
+            state.sessions.probed(broker.node_id, finding, self._clock.monotonic_ms(), sent_ms=sent_ms)
             self._on_change()
 
     async def _ping(self, broker: BrokerInfo, timeout_ms: float) -> ProbeFinding:

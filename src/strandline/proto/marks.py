@@ -61,6 +61,7 @@ MARKS: dict[str, str] = {
     "broker-without-room": "a broker said that its disk is full, and left the ISRs where others have room",
     "broker-has-room-again": "a broker that had said that its disk is full has room again",
     "duplicate-registration": "a registration was refused, because another process of that id has a live session",
+    "another-process-answers": "a probe of a broker whose stream is open was answered by another process of it",
     "registration-displaced": "a fenced broker was registered no more, and registered once more",
     "controlled-shutdown": "a broker handed its leaderships over before it stopped",
     "broker-fenced": "a broker that was silent too long, or whose process was gone, was fenced",

@@ -22,7 +22,7 @@ def connected() -> BrokerSessions:
     result.stream_opened(1)
     assert result.next_event_ms() == 1000
     assert result.due_probes(1000) == [1]
-    result.probed(1, ProbeFinding.ALIVE, 1001)
+    result.probed(1, ProbeFinding.ALIVE, 1001, sent_ms=1000)
     return result
 
 
@@ -34,7 +34,7 @@ def probe_until_fenced(
         if all_sessions.expired(now_ms):
             return now_ms
         if all_sessions.due_probes(now_ms):
-            all_sessions.probed(1, finding, now_ms + takes_ms)
+            all_sessions.probed(1, finding, now_ms + takes_ms, sent_ms=now_ms)
             now_ms += takes_ms
         else:
             event = all_sessions.next_event_ms()
@@ -75,7 +75,7 @@ def test_60_a_late_answer_is_an_answer() -> None:
     """A loop under load answers after 1.4 s: it is alive, and the next silence is counted from there."""
     all_sessions = connected()
     assert all_sessions.due_probes(2001) == [1]
-    all_sessions.probed(1, ProbeFinding.ALIVE, 3400)
+    all_sessions.probed(1, ProbeFinding.ALIVE, 3400, sent_ms=2001)
     assert not all_sessions.expired(3501)
     assert all_sessions.next_event_ms() == 4400
 
@@ -86,13 +86,13 @@ def test_60_a_heartbeat_ends_the_silence_and_the_probe_of_before_decides_nothing
     assert all_sessions.due_probes(2001) == [1]
     all_sessions.touch(1, fenced=False, metadata_offset=5, now_ms=2200)
     assert all_sessions.due_probes(3200) == [], "one is under way, and answers for the silence that begins here too"
-    all_sessions.probed(1, ProbeFinding.SILENT, 3501)
+    all_sessions.probed(1, ProbeFinding.SILENT, 3501, sent_ms=2001)
     assert probe_until_fenced(all_sessions, ProbeFinding.SILENT, 3501, takes_ms=100) == 4700
 
 
 def test_60_whose_probes_never_arrive_lives_by_its_heartbeats() -> None:
     """A listener that the controller cannot reach (one-way cut, a wrong address): silence says nothing about it."""
-    for finding in (ProbeFinding.SILENT, ProbeFinding.REFUSED, ProbeFinding.OTHER_PROCESS):
+    for finding in (ProbeFinding.SILENT, ProbeFinding.REFUSED):
         all_sessions = sessions()
         all_sessions.stream_opened(1)
         assert probe_until_fenced(all_sessions, finding, 0, takes_ms=20) == 9000
@@ -124,7 +124,7 @@ def test_60_a_broker_is_probed_as_soon_as_it_is_unfenced() -> None:
     assert not all_sessions.due_probes(100), "it has nothing to lose"
     all_sessions.touch(1, fenced=False, metadata_offset=5, now_ms=200)
     assert all_sessions.due_probes(200) == [1]
-    all_sessions.probed(1, ProbeFinding.ALIVE, 201)
+    all_sessions.probed(1, ProbeFinding.ALIVE, 201, sent_ms=200)
     assert probe_until_fenced(all_sessions, ProbeFinding.SILENT, 201) == 2701
 
 
@@ -140,7 +140,7 @@ def test_60_an_answer_from_before_the_stream_broke_ends_no_suspicion() -> None:
     all_sessions = connected()
     assert all_sessions.due_probes(2001) == [1]
     all_sessions.stream_broke(1, 2002)
-    all_sessions.probed(1, ProbeFinding.ALIVE, 2003)
+    all_sessions.probed(1, ProbeFinding.ALIVE, 2003, sent_ms=2001)
     assert probe_until_fenced(all_sessions, ProbeFinding.REFUSED, 2003) <= 2200
 
 
@@ -172,6 +172,67 @@ def test_another_process_at_the_port_means_the_registered_one_is_dead() -> None:
     assert not all_sessions.has_valid_session(1, 1001)
 
 
+def test_71_another_process_at_the_address_and_no_heartbeat_end_the_session() -> None:
+    """Power was lost and is back: the stream looks open, and no probe was answered yet. It was fenced after 9 s."""
+    all_sessions = sessions()
+    all_sessions.stream_opened(1)
+    all_sessions.registration_refused(1, 300)
+    assert all_sessions.next_event_ms() == 300
+    assert all_sessions.due_probes(300) == [1]
+    assert all_sessions.due_heartbeats() == [1], "its stream is as good a way to it as its address"
+    assert all_sessions.due_heartbeats() == []
+    all_sessions.probed(1, ProbeFinding.OTHER_PROCESS, 301, sent_ms=300)
+    assert all_sessions.due_heartbeats() == [1]
+    assert all_sessions.is_displaced(1)
+    assert not all_sessions.expired(800)
+    assert probe_until_fenced(all_sessions, ProbeFinding.OTHER_PROCESS, 301) == 801
+
+
+def test_71_a_heartbeat_counts_for_more_than_another_process_at_the_address() -> None:
+    """Two processes live under one node id, and the address leads to the second: the first keeps its session, for it
+    answers over its stream whenever it is asked."""
+    all_sessions = sessions()
+    all_sessions.stream_opened(1)
+    now_ms = 0
+    while now_ms < 30_000:
+        now_ms += 50
+        all_sessions.registration_refused(1, now_ms)
+        if all_sessions.due_probes(now_ms):
+            all_sessions.probed(1, ProbeFinding.OTHER_PROCESS, now_ms + 5, sent_ms=now_ms)
+        assert not all_sessions.expired(now_ms + 5)
+        if all_sessions.due_heartbeats():
+            all_sessions.touch(1, fenced=False, metadata_offset=5, now_ms=now_ms + 10)
+            assert not all_sessions.is_displaced(1)
+
+
+def test_71_a_refused_registration_probes_at_once_and_again_after_a_while() -> None:
+    """The first probe went to a machine without power: the second one is not kept waiting for its end. A process that
+    asks twenty times a second causes four probes."""
+    all_sessions = sessions()
+    all_sessions.stream_opened(1)
+    sent = []
+    for now_ms in range(0, 1000, 50):
+        all_sessions.registration_refused(1, now_ms)
+        sent += [now_ms for _ in all_sessions.due_probes(now_ms)]
+    assert sent == [0, 250, 500, 750]
+    all_sessions.probed(1, ProbeFinding.ALIVE, 1000, sent_ms=750)
+    assert not all_sessions.expired(1500), "any of them that is answered will do"
+
+
+def test_71_a_probe_of_the_process_before_decides_nothing() -> None:
+    """It ends after the next process has registered, and found that one: `another` than it was sent for."""
+    all_sessions = connected()
+    assert all_sessions.due_probes(2001) == [1]
+    all_sessions.grant(1, fenced=True, now_ms=2100, probe=False)
+    all_sessions.touch(1, fenced=False, metadata_offset=5, now_ms=2200)
+    all_sessions.stream_broke(1, 2300)
+    assert all_sessions.due_probes(2300) == [1]
+    all_sessions.probed(1, ProbeFinding.OTHER_PROCESS, 2301, sent_ms=2001)
+    assert not all_sessions.expired(2400)
+    all_sessions.probed(1, ProbeFinding.ALIVE, 2401, sent_ms=2300)
+    assert not all_sessions.expired(4000)
+
+
 def test_reconnect_ends_the_suspicion() -> None:
     """A connection may break and be rebuilt: nobody is fenced for that."""
     all_sessions = sessions()
@@ -180,7 +241,7 @@ def test_reconnect_ends_the_suspicion() -> None:
     assert all_sessions.due_probes(1000) == [1]
     all_sessions.stream_opened(1)
     all_sessions.touch(1, fenced=False, metadata_offset=5, now_ms=1200)
-    all_sessions.probed(1, ProbeFinding.REFUSED, 1300)
+    all_sessions.probed(1, ProbeFinding.REFUSED, 1300, sent_ms=1000)
     assert probe_until_fenced(all_sessions, ProbeFinding.ALIVE, 1300) == 10_200
 
 
@@ -190,7 +251,7 @@ def test_probe_that_is_answered_ends_the_suspicion() -> None:
     all_sessions.stream_opened(1)
     all_sessions.stream_broke(1, 1000)
     assert all_sessions.due_probes(1000) == [1]
-    all_sessions.probed(1, ProbeFinding.ALIVE, 1010)
+    all_sessions.probed(1, ProbeFinding.ALIVE, 1010, sent_ms=1000)
     assert probe_until_fenced(all_sessions, ProbeFinding.ALIVE, 1010) == 9000
 
 
@@ -200,10 +261,10 @@ def test_single_refusal_fences_nobody() -> None:
     all_sessions.stream_opened(1)
     all_sessions.stream_broke(1, 1000)
     assert all_sessions.due_probes(1000) == [1]
-    all_sessions.probed(1, ProbeFinding.REFUSED, 1001)
+    all_sessions.probed(1, ProbeFinding.REFUSED, 1001, sent_ms=1000)
     assert not all_sessions.expired(1400)
     assert all_sessions.due_probes(1041) == [1]
-    all_sessions.probed(1, ProbeFinding.ALIVE, 1042)
+    all_sessions.probed(1, ProbeFinding.ALIVE, 1042, sent_ms=1041)
     assert not all_sessions.expired(8999)
 
 
@@ -211,7 +272,7 @@ def test_new_controller_grants_full_sessions_and_probes_at_once() -> None:
     """Its election alone fences nobody: a slow answer to its first probe does not, nor do heartbeats that take long."""
     all_sessions = sessions(probe=True)
     assert all_sessions.due_probes(0) == [1]
-    all_sessions.probed(1, ProbeFinding.ALIVE, 1400)
+    all_sessions.probed(1, ProbeFinding.ALIVE, 1400, sent_ms=0)
     assert probe_until_fenced(all_sessions, ProbeFinding.ALIVE, 1400) == 9000
 
 
@@ -227,7 +288,7 @@ def test_60_who_led_the_quorum_before_is_suspected() -> None:
     assert probe_until_fenced(all_sessions, ProbeFinding.SILENT, 0, takes_ms=600) == 600
     all_sessions.grant(1, fenced=False, now_ms=0, probe=True, suspected=True)
     assert all_sessions.due_probes(0) == [1]
-    all_sessions.probed(1, ProbeFinding.ALIVE, 400)
+    all_sessions.probed(1, ProbeFinding.ALIVE, 400, sent_ms=0)
     assert not all_sessions.expired(1900)
 
 

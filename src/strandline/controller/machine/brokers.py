@@ -91,6 +91,7 @@ def register_broker(
         return Result(RegisterBrokerReply(existing.broker_epoch), [record])
     if existing is not None and state.sessions.has_valid_session(node_id, now_ms):
         mark("duplicate-registration")
+        state.sessions.registration_refused(node_id, now_ms)
         raise KafkaError(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
             f"Another process is registered as broker {node_id}, and alive as far as is known.",
@@ -304,7 +305,9 @@ def fence_expired(state: MachineState, now_ms: float) -> Result[tuple[NodeId, st
     """
     for node_id in state.sessions.expired(now_ms):
         why = "it is gone"
-        if state.sessions.is_silent(node_id, now_ms):
+        if state.sessions.is_displaced(node_id):
+            why = "another process answers at its address, and it sends no heartbeat"
+        elif state.sessions.is_silent(node_id, now_ms):
             mark("silent-broker-fenced")
             why = "it answers no probe"
         records = fence(state, node_id, f"for {why}")

@@ -8,13 +8,18 @@ is with its heartbeats (schedule 60).
 | what the probe finds                     | what follows                                                    |
 |------------------------------------------|-----------------------------------------------------------------|
 | the same process answers                 | suspicion and silence end; the session timeout remains          |
-| another process of that node answers     | the one that registered is dead: fence                          |
+| another process of that node answers     | the one that registered is dead: fence. Where its stream is     |
+|                                          | open it is asked for a heartbeat, and fenced if none comes      |
+|                                          | within `suspicion_ms` (schedule 71)                             |
 | nobody listens (refused)                 | a suspicion in itself; fence once refused `refused_grace_ms` on |
 | no answer                                | fence when `suspicion_ms` have passed since the stream broke,   |
 |                                          | or `answer_ms` since the first probe that it owes an answer to  |
 
 A heartbeat ends every suspicion, and silence. Where heartbeats come in and no probe was ever answered, it is the way to
 the broker that is broken, not the broker: silence is not counted, and the session timeout remains.
+
+A registration that is refused for the sake of the process that registered before is a reason to probe that one at once:
+a machine that lost power and is back has a new process at the address, and an open stream that nobody closed.
 
 A new controller grants every broker a full session and probes all of them at once. So its election alone fences no
 broker, and yet one that died with the old controller, or was silent under it, is fenced soon. The broker of the node
@@ -27,6 +32,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from strandline.proto.ids import NodeId, Offset
+from strandline.proto.marks import mark
 
 NEVER = float("inf")
 
@@ -87,14 +93,21 @@ class Session:
     metadata_offset: Offset = Offset(-1)  # noqa: RUF009  a NewType call is the identity
     controlled_shutdown_offset: int = -1
     streams: int = 0
+    granted_ms: float = float("-inf")
+    """When it began: what a probe found that was sent before is about another process."""
     suspected_since_ms: float = NEVER
+    displaced_since_ms: float = NEVER
+    """When another process was first found at its address while its stream was open, and no heartbeat since."""
     refused_since_ms: float = NEVER
     next_probe_ms: float = NEVER
     asked_ms: float = NEVER
     """When the first probe that is not answered yet was due."""
-    probed_ms: float = NEVER
+    probed_ms: float = float("-inf")
     """When the last probe was sent."""
-    probing: bool = False
+    probes: int = 0
+    """How many are under way."""
+    in_question: bool = False
+    """It is probed once more, whatever probe is under way."""
     answers: bool = False
     """It has answered a probe of this controller since it was unfenced: probes reach it."""
     dead: bool = False
@@ -106,6 +119,7 @@ class BrokerSessions:
     def __init__(self, times: SessionTimes) -> None:
         self.times = times
         self._sessions: dict[NodeId, Session] = {}
+        self._heartbeats_wanted: list[NodeId] = []
 
     def get(self, node_id: NodeId) -> Session | None:
         """The session of a broker, or None."""
@@ -116,7 +130,7 @@ class BrokerSessions:
 
         `suspected`: as if its stream had just broken.
         """
-        session = Session(last_contact_ms=now_ms, heard_ms=now_ms, fenced=fenced)
+        session = Session(last_contact_ms=now_ms, heard_ms=now_ms, fenced=fenced, granted_ms=now_ms)
         if probe and not fenced:
             session.next_probe_ms = now_ms
             if suspected:
@@ -178,6 +192,8 @@ class BrokerSessions:
             if session.suspected_since_ms != NEVER:
                 session.suspected_since_ms = now_ms
                 session.refused_since_ms = NEVER
+            if session.displaced_since_ms != NEVER:
+                session.displaced_since_ms = now_ms
 
     # Streams and probes
 
@@ -197,41 +213,66 @@ class BrokerSessions:
             session.suspected_since_ms = now_ms
             session.next_probe_ms = now_ms
 
+    def registration_refused(self, node_id: NodeId, now_ms: float) -> None:
+        """Another process of the broker was refused for the sake of this one: whether this one lives is asked at once.
+
+        It is asked by a probe and over its stream: a broker that probes do not reach lives by its heartbeats. A probe
+        under way may have gone to a machine that has lost power since, and is not waited for.
+        """
+        session = self._sessions[node_id]
+        if not session.in_question:
+            session.in_question = True
+            again_ms = max(now_ms, session.probed_ms + self._second_probe_ms)
+            session.next_probe_ms = min(session.next_probe_ms, again_ms)
+
     def due_probes(self, now_ms: float) -> list[NodeId]:
-        """The brokers to probe now; each is named once until its finding is given to `probed`."""
+        """The brokers to probe now. Each is named once until its finding is given to `probed`, or until another
+        process of it is refused."""
         due = []
         for node_id, session in self._sessions.items():
             if session.fenced or self._probe_at_ms(session) > now_ms:
                 continue
             session.asked_ms = min(session.asked_ms, now_ms)
             session.next_probe_ms = NEVER
-            if not session.probing:
-                session.probing = True
+            if session.in_question:
+                self._heartbeats_wanted.append(node_id)
+            if session.probes == 0 or session.in_question:
+                session.in_question = False
+                session.probes += 1
                 session.probed_ms = now_ms
                 due.append(node_id)
         return due
 
-    def probed(self, node_id: NodeId, finding: ProbeFinding, now_ms: float) -> None:
-        """Take note of what a probe found."""
+    def due_heartbeats(self) -> list[NodeId]:
+        """The brokers to ask for a heartbeat now, over the streams that they hold; each is named once."""
+        due, self._heartbeats_wanted = self._heartbeats_wanted, []
+        return due
+
+    def probed(self, node_id: NodeId, finding: ProbeFinding, now_ms: float, *, sent_ms: float) -> None:
+        """Take note of what the probe that was sent at `sent_ms` found."""
         session = self._sessions.get(node_id)
-        if session is None or not session.probing:
+        if session is None or session.probes == 0 or sent_ms < session.granted_ms:
             return
-        session.probing = False
+        session.probes -= 1
         if session.fenced:
             return
         connected = session.streams > 0 and session.suspected_since_ms == NEVER
         if finding is ProbeFinding.ALIVE:
             session.answers = True
-            if NEVER > session.suspected_since_ms > session.probed_ms:
+            if NEVER > session.suspected_since_ms > sent_ms:
                 # It may have answered, and then died: only a younger probe ends the suspicion.
                 session.next_probe_ms = now_ms
                 return
             session.heard_ms = now_ms
             self._clear(session)
         elif connected:
-            # Its heartbeats come: what answers or refuses at that address cannot be believed against them.
+            # Its heartbeats may come: what answers or refuses at that address cannot be believed against them.
             if session.asked_ms != NEVER:
-                session.next_probe_ms = now_ms + self.times.probe_after_ms / 4
+                session.next_probe_ms = now_ms + self._second_probe_ms
+            if finding is ProbeFinding.OTHER_PROCESS:
+                mark("another-process-answers")
+                session.displaced_since_ms = min(session.displaced_since_ms, now_ms)
+                self._heartbeats_wanted.append(node_id)
         elif finding is ProbeFinding.OTHER_PROCESS:
             session.dead = True
         elif finding is ProbeFinding.REFUSED:
@@ -252,6 +293,11 @@ class BrokerSessions:
             if not session.fenced and self._deadline_ms(session) <= now_ms
         ]
 
+    def is_displaced(self, node_id: NodeId) -> bool:
+        """Another process answers at the broker's address."""
+        session = self._sessions.get(node_id)
+        return session is not None and session.displaced_since_ms != NEVER
+
     def is_silent(self, node_id: NodeId, now_ms: float) -> bool:
         """The broker owes an answer to a probe for too long."""
         session = self._sessions.get(node_id)
@@ -268,8 +314,13 @@ class BrokerSessions:
     def _probe_at_ms(self, session: Session) -> float:
         """When it owes an answer, or, if it does, when it is to be asked again."""
         if session.asked_ms != NEVER:
-            return NEVER if session.probing else session.next_probe_ms
+            return NEVER if session.probes and not session.in_question else session.next_probe_ms
         return min(session.next_probe_ms, session.heard_ms + self.times.probe_after_ms)
+
+    @property
+    def _second_probe_ms(self) -> float:
+        """Between two probes of a broker whose stream is open."""
+        return self.times.probe_after_ms / 4
 
     def _silent_at_ms(self, session: Session) -> float:
         reachable = session.answers or session.streams == 0
@@ -282,15 +333,18 @@ class BrokerSessions:
         return min(
             session.last_contact_ms + times.session_timeout_ms,
             session.suspected_since_ms + times.suspicion_ms,
+            session.displaced_since_ms + times.suspicion_ms,
             self._silent_at_ms(session),
         )
 
     @staticmethod
     def _clear(session: Session) -> None:
         session.suspected_since_ms = NEVER
+        session.displaced_since_ms = NEVER
         session.refused_since_ms = NEVER
         session.next_probe_ms = NEVER
         session.asked_ms = NEVER
+        session.in_question = False
         session.dead = False
 
     # Controlled shutdown
