@@ -73,7 +73,7 @@ HOSTILE_CLIENTS: dict[str, tuple[bytes, str, str]] = {
     "a PING of five bytes": (OPEN + raw(6, 0, 0, bytes(5)), "", ""),
     "the connection's window overflows": (OPEN + window_update(0, 2**31 - 1) * 2, "FLOW_CONTROL_ERROR", ""),
     "a window grows by nothing": (OPEN + raw(8, 0, 0, bytes(4)), "", ""),
-    "DATA beyond the stream's window": (OPEN + TOO_MUCH_OF_ONE, "FLOW_CONTROL_ERROR", "the window of stream 1"),
+    "DATA beyond the stream's window": (OPEN + TOO_MUCH_OF_ONE, "FLOW_CONTROL_ERROR", "the window of its stream"),
     "DATA beyond the connection's window": (too_much_of_all(), "FLOW_CONTROL_ERROR", "the connection's window"),
     "DATA on a stream that was never opened": (OPEN + data(7, b"x"), "PROTOCOL_ERROR", "never opened"),
     "DATA on a stream of ours": (OPEN + data(2, b"x"), "PROTOCOL_ERROR", "never opened"),

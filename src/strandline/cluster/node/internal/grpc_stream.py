@@ -1,13 +1,12 @@
 """One gRPC stream over an HTTP/2 connection: messages, their flow control, and how it ends. The `Stream` port.
 
-A message is five bytes (not compressed, length) and its content, in as many DATA frames as the windows and the peer's
-largest frame ask for. A request ends with the end of its half of the stream, a response with trailers and a status.
+A message goes in as many DATA frames as the windows and the peer's largest frame ask for; what comes is the `inbox`'s.
+A request ends with the end of its half of the stream, a response with trailers and a status.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Protocol
@@ -18,24 +17,14 @@ from h2.errors import ErrorCodes
 from h2.exceptions import H2Error
 
 from strandline.cluster.node.internal import status
-from strandline.cluster.node.internal.options import STREAM_WINDOW_BYTES
+from strandline.cluster.node.internal.inbox import PREFIX, Inbox, Violation
 from strandline.proto.ports import RpcError, RpcRejected, RpcUnavailable
 
-PREFIX = Struct(">BI")
-"""Compressed or not, length."""
 _FRAME = Struct(">IBI")
 """Length (3 bytes) and kind (DATA is 0), flags, stream."""
 _FRAME_AND_PREFIX = Struct(">IBIBI")
 
 _CONTENT_TYPE = b"application/grpc"
-
-
-class Violation(Exception):
-    """The peer breaks the protocol; `code` is HTTP/2's word for it."""
-
-    def __init__(self, message: str, code: int) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class Connection(Protocol):
@@ -69,29 +58,20 @@ class Connection(Protocol):
 
 
 class GrpcStream:
-    """Either end of a stream. One reader and one writer coroutine at most.
-
-    Invariant: what was received and not granted again is at most the window. A message that is not complete is granted
-    again only while the reader waits for it: a peer cannot fill the memory of one that does not read.
-    """
+    """Either end of a stream. One reader and one writer coroutine at most."""
 
     __slots__ = (
         "_closed",
         "_connection",
         "_ended",
         "_error",
-        "_goal",
         "_h2_stream",
-        "_held",
-        "_messages",
+        "_inbox",
         "_mid_message",
-        "_partial",
         "_reader",
         "_request_ended",
         "_responded",
         "_status",
-        "_unread",
-        "_window",
         "_writer",
         "accepted",
         "id",
@@ -104,12 +84,7 @@ class GrpcStream:
         self.id = stream_id
         self.name = name
         self._h2_stream = connection.h2.streams[stream_id]
-        self._messages: deque[bytes] = deque()
-        self._unread = 0
-        self._partial = bytearray()
-        self._goal = 0
-        self._window = STREAM_WINDOW_BYTES
-        self._held = 0
+        self._inbox = Inbox(connection.message_bytes_max)
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
         self._mid_message = False
@@ -151,46 +126,22 @@ class GrpcStream:
         """A DATA frame of this size begins. Raises Violation."""
         if self._ended or (self._connection.is_client and not self._responded):
             raise Violation(f"DATA on stream {self.id}, where none may come", ErrorCodes.STREAM_CLOSED)
-        self._window -= size
-        if self._window < 0:
-            raise Violation(f"DATA beyond the window of stream {self.id}", ErrorCodes.FLOW_CONTROL_ERROR)
+        self._inbox.expect(size)
 
     def feed(self, view: memoryview) -> None:
         """A part of the payload."""
-        self._held += len(view)
-        if self._partial:
-            self._partial += view
-            if len(self._partial) < self._goal:
-                self._grant_consumed()
-                return
-            whole, self._partial = self._partial, bytearray()
-            view = memoryview(whole)
-        at, end = 0, len(view)
-        messages, size_max = self._messages, self._connection.message_bytes_max
-        self._goal = PREFIX.size
-        while end - at >= PREFIX.size:
-            compressed, size = PREFIX.unpack_from(view, at)
-            if compressed or size > size_max:
-                self._refuse_message(f"Received message larger than max ({size} vs. {size_max})", compressed=compressed)
-                return
-            stop = at + PREFIX.size + size
-            if stop > end:
-                self._goal = stop - at
-                break
-            messages.append(bytes(view[at + PREFIX.size : stop]))
-            self._unread += stop - at
-            at = stop
-        if at < end:
-            self._partial += view[at:]
-        if messages:
+        try:
+            self._inbox.feed(view)
+        except status.CallError as error:
+            self._refuse_message(error.code, str(error))
+            return
+        if self._inbox.messages:
             _wake(self._reader)
         else:
             self._grant_consumed()
 
-    def _refuse_message(self, words: str, *, compressed: int) -> None:
+    def _refuse_message(self, code: int, words: str) -> None:
         """A message that is not taken ends the call, as gRPC ends it: nothing of it is kept."""
-        code = status.UNIMPLEMENTED if compressed else status.RESOURCE_EXHAUSTED
-        words = "Received a compressed message, which was not offered" if compressed else words
         if self._connection.is_client:
             self.reset(ErrorCodes.CANCEL)
             self.lose(status.rpc_error(code, words, self.name))
@@ -201,7 +152,7 @@ class GrpcStream:
 
     def on_end(self) -> None:
         """The peer has ended its half."""
-        if self._partial:
+        if self._inbox.within_message:
             self.reset(ErrorCodes.PROTOCOL_ERROR)
             self.lose(RpcUnavailable(f"{self.name}: the peer ended the stream within a message"))
             return
@@ -243,7 +194,7 @@ class GrpcStream:
             RpcUnavailable: the connection or the stream broke.
             RpcRejected, RpcTimeout: the status with which the peer ended it.
         """
-        while not self._messages:
+        while not self._inbox.messages:
             if self._closed:
                 raise self._gone()
             if self._error is not None:
@@ -256,31 +207,24 @@ class GrpcStream:
                 await self._reader
             finally:
                 self._reader = None
-        message = self._messages.popleft()
-        self._unread -= len(message) + PREFIX.size
+        message = self._inbox.take()
         self._grant_consumed()
         return message
 
     def _grant_consumed(self) -> None:
-        kept = self._unread if self._reader is not None else self._unread + len(self._partial)
-        consumed = self._held - kept
-        if consumed >= STREAM_WINDOW_BYTES // 4 or (self._ended and consumed):
-            self._held -= consumed
-            self._window += consumed
-            self._connection.grant(consumed, 0 if self._ended else self.id)
+        size = self._inbox.to_grant(reader_waits=self._reader is not None, ended=self._ended)
+        if size:
+            self._connection.grant(size, 0 if self._ended else self.id)
 
     def _release(self) -> None:
         """Nobody reads any more: what is held is the connection's again."""
-        self._messages.clear()
-        self._partial = bytearray()
-        self._unread = 0
-        held, self._held = self._held, 0
+        held = self._inbox.clear()
         if held:
             self._connection.grant(held, 0)
 
     def pad(self, size: int) -> None:
         """Padding counts against the window, and nobody reads it."""
-        self._window += size
+        self._inbox.padding(size)
         self._connection.grant(size, self.id)
 
     # Writing
